@@ -1,0 +1,54 @@
+"""Allocation: the shares given to one pod on the GPUs of one node."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodRef:
+    """Who holds an allocation. `name` is empty while unknown (`generateName`), `uid` until the pod has been seen."""
+
+    namespace: str
+    name: str = ""
+    uid: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name or '<not-yet-named>'}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Labels:
+    """Locality on the same GPU: the three annotations' values, empty when not given."""
+
+    affinity: str = ""
+    anti_affinity: str = ""
+    exclusion: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GivenShare:
+    """A share given: the same amounts on each of `gpu_uuids`, used together by `containers`."""
+
+    containers: tuple[str, ...]
+    gpu_uuids: tuple[str, ...]
+    request_percent: int
+    limit_percent: int
+    memory_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allocation:
+    """One pod's entry in the ledger."""
+
+    id: str
+    pod: PodRef
+    shares: tuple[GivenShare, ...]
+    reserved_until: float | None = None  # Unix seconds; None once the pod has been seen
+    labels: Labels = Labels()
+    latency: bool = False
+
+    @property
+    def gpu_uuids(self) -> tuple[str, ...]:
+        """Every GPU it is on, once each, in the order given."""
+        return tuple(dict.fromkeys(uuid for share in self.shares for uuid in share.gpu_uuids))

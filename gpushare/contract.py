@@ -1,0 +1,147 @@
+"""Every name and number that crosses a process boundary, defined once.
+
+Each entry says who writes it and who reads it. `interposer/contract.h` mirrors the part that the C library needs; a
+test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "gpushare.io/"
+
+# --- Annotations a user writes on a pod; read by the webhook --------------------------------------------------------
+REQUEST: Final = "gpushare.io/request"
+LIMIT: Final = "gpushare.io/limit"
+MEMORY: Final = "gpushare.io/memory"
+GPUS: Final = "gpushare.io/gpus"
+CONTAINER: Final = "gpushare.io/container"
+MODEL: Final = "gpushare.io/model"
+MIN_MEMORY: Final = "gpushare.io/min-memory"
+MIN_COMPUTE_CAPABILITY: Final = "gpushare.io/min-compute-capability"
+UUID: Final = "gpushare.io/uuid"
+NOT_UUID: Final = "gpushare.io/not-uuid"
+AFFINITY: Final = "gpushare.io/affinity"
+ANTI_AFFINITY: Final = "gpushare.io/anti-affinity"
+EXCLUSION: Final = "gpushare.io/exclusion"
+POLICY: Final = "gpushare.io/policy"
+ISOLATION: Final = "gpushare.io/isolation"
+GROUP: Final = "gpushare.io/group"
+GROUP_SIZE: Final = "gpushare.io/group-size"
+LATENCY: Final = "gpushare.io/latency"
+
+# The keys that may also be written for one container, as `gpushare.io/request.NAME`.
+PER_CONTAINER_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
+
+# A pod is ours when it has one of these, or one of them followed by `.NAME`. The webhook's matchConditions and the
+# ValidatingAdmissionPolicy say the same in CEL; a test compares them.
+SHARE_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
+REQUEST_KEYS: Final = (
+    *SHARE_KEYS,
+    CONTAINER,
+    MODEL,
+    MIN_MEMORY,
+    MIN_COMPUTE_CAPABILITY,
+    UUID,
+    NOT_UUID,
+    AFFINITY,
+    ANTI_AFFINITY,
+    EXCLUSION,
+    POLICY,
+    ISOLATION,
+    GROUP,
+    GROUP_SIZE,
+    LATENCY,
+)
+
+# --- Annotations we write; stripped from what a user sends, protected on update -------------------------------------
+ALLOCATION: Final = "gpushare.io/allocation"  # id of the pod's allocation in the ledger; read by placer, agent, plugin
+NODE: Final = "gpushare.io/node"  # the node it was placed on
+GPU_UUIDS: Final = "gpushare.io/gpu-uuids"  # comma list; `.CONTAINER` appended where containers differ
+REASON: Final = "gpushare.io/reason"  # why it is gated: the refusal's sentence
+RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON)
+
+SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that fits nowhere, removed by the placer
+
+# --- Labels ---------------------------------------------------------------------------------------------------------
+# Stamped by the webhook on every pod of ours and protected like a result annotation, so that informers can ask the API
+# server for just these pods.
+SHARE_LABEL: Final = "gpushare.io/share"
+SHARE_LABEL_VALUE: Final = "true"
+NODE_CONFIG_LABEL: Final = "gpushare.io/config"  # set by an admin on a node; read by the agent
+HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nodeSelector
+
+# --- Extended resources: written into pods by the webhook; counted by scheduler, kubelet and ResourceQuota ----------
+RESOURCE_PERCENT: Final = "gpushare.io/gpu-percent"  # guaranteed compute; 100 is one GPU; devices of the agent's plugin
+RESOURCE_MEMORY: Final = "gpushare.io/gpu-memory"  # bytes; capacity patched into the node's status by the agent
+# One per GPU share without guaranteed compute (`request` 0). The kubelet calls Allocate only for a positive amount of a
+# plugin's resource, and Allocate is what mounts the library: without it such a container would run unlimited.
+RESOURCE_IDLE: Final = "gpushare.io/gpu-idle"
+IDLE_SHARES_PER_GPU: Final = 64
+
+# --- GPUNode --------------------------------------------------------------------------------------------------------
+GROUP_NAME: Final = "gpushare.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = "gpushare.io/v1alpha1"
+GPUNODE_KIND: Final = "GPUNode"
+GPUNODE_PLURAL: Final = "gpunodes"
+GPUNODE_PATH: Final = "/apis/gpushare.io/v1alpha1/gpunodes"
+
+# --- Identities and places in a cluster ------------------------------------------------------------------------------
+SYSTEM_NAMESPACE: Final = "gpushare-system"
+WEBHOOK_SERVICE_ACCOUNT: Final = "gpushare-webhook"
+AGENT_SERVICE_ACCOUNT: Final = "gpushare-agent"
+WEBHOOK_CONFIGURATION: Final = "gpushare"  # name of the MutatingWebhookConfiguration
+WEBHOOK_NAME: Final = "pods.gpushare.io"
+WEBHOOK_PATH: Final = "/mutate"
+CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret
+PLACER_LEASE: Final = "gpushare-placer"
+
+# --- Reasons of Events; their notes are the sentences of refusals and errors ----------------------------------------
+EVENT_GATED: Final = "Gated"  # on a pod: it waits, and why
+EVENT_PLACED: Final = "Placed"  # on a pod: it was gated and now has a GPU
+EVENT_EXPIRED: Final = "ReservationExpired"  # on a GPUNode: its pod never appeared
+
+# --- Environment of a share container -------------------------------------------------------------------------------
+ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"  # written by the webhook, read by the NVIDIA container runtime
+# Informational: an application may read these; the library trusts only the arbiter.
+ENV_REQUEST: Final = "GPUSHARE_REQUEST"  # percent of one GPU
+ENV_LIMIT: Final = "GPUSHARE_LIMIT"  # percent of one GPU
+ENV_MEMORY: Final = "GPUSHARE_MEMORY"  # bytes on each GPU
+
+# --- Paths inside a share container; mounted by the agent's Allocate ------------------------------------------------
+CONTAINER_LIBRARY: Final = "/usr/lib/gpushare/libgpushare.so"
+CONTAINER_PRELOAD_FILE: Final = "/etc/ld.so.preload"  # one line: CONTAINER_LIBRARY
+CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted agent's new socket appears in it
+ARBITER_SOCKET_NAME: Final = "arbiter.sock"
+
+# --- Arbiter protocol: SOCK_SEQPACKET, little-endian; library (client) and arbiter both ways ------------------------
+# Header of every message: magic u32, version u16, type u16, size u32 (whole message), reserved u32.
+WIRE_MAGIC: Final = 0x48535047  # "GPSH"
+WIRE_VERSION: Final = 1
+WIRE_HEADER: Final = "<IHHII"
+MESSAGE_HELLO: Final = 1  # library -> arbiter: library version, char[32]
+MESSAGE_WELCOME: Final = 2  # arbiter -> library: gpu_count u32, slot u32; with two file descriptors: limits, ledger
+MESSAGE_REFUSED: Final = 3  # arbiter -> library: one sentence, char[256], NUL-terminated
+MESSAGE_RECLAIM: Final = 4  # library -> arbiter: "about to report out-of-memory; are there dead processes' bytes?"
+MESSAGE_RECLAIMED: Final = 5  # arbiter -> library: bytes freed, u64
+WIRE_HELLO: Final = "<32s"
+WIRE_WELCOME: Final = "<II"
+WIRE_REFUSED: Final = "<256s"
+WIRE_RECLAIMED: Final = "<Q"
+WIRE_MAX: Final = 512
+
+# The limits page: written by the arbiter, sealed so that the container can only map it for reading.
+# Header: gpu_count u32, slot_count u32 (slots ever handed out: how far a sum must look), reserved to 64 bytes.
+# Then one record of 64 bytes a GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent).
+PAGE_SIZE: Final = 4096
+LIMITS_HEADER: Final = "<II56x"
+LIMITS_RECORD: Final = "<16sQII32x"
+LIMITS_RECORD_SIZE: Final = 64
+MAX_GPUS: Final = 63
+
+# The ledger pages: one page a GPU, in the order of the records; one u64 a process ("slot"): bytes charged. What a
+# container holds on a GPU is the sum of its slots; there is no total that could disagree with them. A slot is written
+# by its process alone (atomically, it has threads), and zeroed by the arbiter once that process is dead.
+LEDGER_SLOTS: Final = 512
+LEDGER_SLOT: Final = "<Q"

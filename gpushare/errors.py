@@ -1,0 +1,43 @@
+"""The error tree of the domain.
+
+    GpushareError(ValueError)
+    ├── QuantityError       a text that is no quantity
+    ├── RequestError        an annotation that cannot be honoured: key, value, remedy
+    ├── CodecError          an object from the API that makes no sense
+    └── LedgerError         a change that would break a rule of the ledger
+
+Every message is one sentence that a person can act on. Refusals are not errors: see `gpushare.refusal`.
+"""
+
+from __future__ import annotations
+
+
+class GpushareError(ValueError):
+    """Anything the domain cannot accept."""
+
+
+class QuantityError(GpushareError):
+    """A text that is not a Kubernetes quantity or part of a GPU."""
+
+
+class RequestError(GpushareError):
+    """An annotation that cannot be honoured; the message names key, value and remedy."""
+
+    def __init__(self, key: str, value: str, remedy: str) -> None:
+        super().__init__(f"{key} {quoted(value)} {remedy}")
+        self.key = key
+        self.value = value
+
+
+class CodecError(GpushareError):
+    """An object from the API that makes no sense; the message names the field."""
+
+
+class LedgerError(GpushareError):
+    """A change that would break a rule of the ledger."""
+
+
+def quoted(text: str, *, longest: int = 64) -> str:
+    """`text` in quotes, printable and short enough for a sentence, whatever a user wrote."""
+    shown = "".join(character if character.isprintable() else "�" for character in text[: longest + 1])
+    return f'"{shown[:longest]}…"' if len(shown) > longest else f'"{shown}"'

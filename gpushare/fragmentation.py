@@ -1,0 +1,76 @@
+"""Fragmentation: how much of what is free the typical request cannot use.
+
+After Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent"
+(USENIX ATC 2023): a GPU's free part counts as stranded for each class of request that does not fit it, weighted by how
+often that class occurs. Extended here to two dimensions: a free part is the mean of free compute and free memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from gpushare.gpu import Gpu, Mode
+from gpushare.ledger import Use
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Typical:
+    """A class of request: parts of one GPU (0 to 1), and how often it occurs (weights need not add up to 1)."""
+
+    compute: float
+    memory: float
+    weight: float
+
+
+# Until a cluster's own mix is known: the sizes people ask for most, smaller ones more often.
+DEFAULT_MIX = (
+    Typical(0.10, 0.10, 0.2),
+    Typical(0.25, 0.25, 0.3),
+    Typical(0.50, 0.50, 0.3),
+    Typical(1.00, 1.00, 0.2),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """Free and stranded capacity in GPUs, and the largest single share that still fits somewhere."""
+
+    free_gpus: float
+    stranded_gpus: float
+    largest_percent: int
+    largest_memory_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Stranded part of the free capacity, 0 to 1."""
+        return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
+
+
+def free(card: Gpu, used: Use) -> tuple[int, int]:
+    """Free compute in per cent and free memory in bytes; nothing of a GPU that takes no shares now."""
+    if card.mode is not Mode.FRACTIONAL or not card.healthy or card.cordoned:
+        return 0, 0
+    return max(0, 100 - used.request_percent), max(0, card.memory_bytes - used.memory_bytes)
+
+
+def stranded(card: Gpu, used: Use, mix: Sequence[Typical] = DEFAULT_MIX) -> tuple[float, float]:
+    """`(free, stranded)` of one GPU, both as parts of it, 0 to 1."""
+    percent, memory_bytes = free(card, used)
+    compute, memory = percent / 100, memory_bytes / card.memory_bytes if card.memory_bytes else 0.0
+    part = (compute + memory) / 2
+    total = sum(typical.weight for typical in mix)
+    useless = sum(typical.weight for typical in mix if typical.compute > compute or typical.memory > memory)
+    return part, part * useless / total if total else 0.0
+
+
+def measure(cards: Iterable[tuple[Gpu, Use]], mix: Sequence[Typical] = DEFAULT_MIX) -> Fragmentation:
+    """The fragmentation of some GPUs: one card, a node, a cluster."""
+    free_gpus = stranded_gpus = 0.0
+    largest = (0, 0)
+    for card, used in cards:
+        part, useless = stranded(card, used, mix)
+        free_gpus += part
+        stranded_gpus += useless
+        largest = max(largest, free(card, used))
+    return Fragmentation(free_gpus, stranded_gpus, *largest)

@@ -1,0 +1,33 @@
+"""Gpu: one card, or one MIG device, as its node's agent reports it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+
+class Mode(enum.StrEnum):
+    """What a GPU is used for; only `FRACTIONAL` ones take shares by annotation."""
+
+    FRACTIONAL = "fractional"
+    EXCLUSIVE = "exclusive"
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+    MIG = "mig"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gpu:
+    """What there is; never what is allocated on it."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_bytes: int
+    compute_capability: tuple[int, int] = (0, 0)
+    numa_node: int | None = None
+    pci_bus_id: str = ""
+    mode: Mode = Mode.FRACTIONAL
+    healthy: bool = True
+    health_reason: str = ""  # why it is not healthy, as a sentence
+    cordoned: bool = False  # an admin wants nothing new on it

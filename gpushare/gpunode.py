@@ -1,0 +1,39 @@
+"""GpuNode: one node's GPUs and the allocations on them; all GpuNodes together are the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare import allocation, gpu
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Condition:
+    """A statement about the node, as Kubernetes conditions are."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuNode:
+    """Immutable; a change makes a new one. `version` is the resourceVersion that a write must still find."""
+
+    name: str
+    gpus: tuple[gpu.Gpu, ...] = ()
+    allocations: tuple[allocation.Allocation, ...] = ()
+    cordoned: frozenset[str] = frozenset()  # UUIDs an admin has cordoned
+    config: str = ""  # name of the configuration in force
+    conditions: tuple[Condition, ...] = ()
+    version: str = ""
+    problems: tuple[str, ...] = ()  # sentences about what in the object made no sense and was set aside
+    unread: tuple[Mapping[str, Any], ...] = ()  # allocations that made no sense: kept as they are on every write
+
+    def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
+        """Its GPUs by UUID."""
+        return {card.uuid: card for card in self.gpus}

@@ -1,0 +1,106 @@
+"""The rules of the ledger: what is used, what may be added, what is released. Values in, values out.
+
+The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has. Every change
+is a function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from gpushare import allocation, errors, quantity
+from gpushare.gpunode import GpuNode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """What allocations hold on one GPU."""
+
+    request_percent: int = 0
+    memory_bytes: int = 0
+    holders: tuple[allocation.Allocation, ...] = ()
+
+    def plus(self, holder: allocation.Allocation, share: allocation.GivenShare) -> Use:
+        """With one more share of `holder`'s."""
+        known = self.holders and self.holders[-1].id == holder.id
+        return Use(
+            self.request_percent + share.request_percent,
+            self.memory_bytes + share.memory_bytes,
+            self.holders if known else (*self.holders, holder),
+        )
+
+
+NOTHING = Use()
+
+
+def use(node: GpuNode) -> dict[str, Use]:
+    """What is used on each GPU of the node, by UUID; also on GPUs that allocations name and the node has no more."""
+    used = {card.uuid: NOTHING for card in node.gpus}
+    for entry in node.allocations:
+        for share in entry.shares:
+            for uuid in share.gpu_uuids:
+                used[uuid] = used.get(uuid, NOTHING).plus(entry, share)
+    return used
+
+
+def violations(node: GpuNode) -> list[str]:
+    """A sentence for each GPU that is over-committed, and for each allocation on a GPU that is gone."""
+    cards = node.gpu_by_uuid()
+    found = []
+    for uuid, used in use(node).items():
+        names = ", ".join(str(holder.pod) for holder in used.holders)
+        if uuid not in cards:
+            found.append(f"{node.name} has no GPU {uuid} any more, which {names} holds")
+            continue
+        where = f"{node.name}/{cards[uuid].index} ({uuid})"
+        if used.request_percent > 100:
+            found.append(f"{where} is over-committed: {used.request_percent}% of its compute is held by {names}")
+        if used.memory_bytes > cards[uuid].memory_bytes:
+            given, there = quantity.format_bytes(used.memory_bytes), quantity.format_bytes(cards[uuid].memory_bytes)
+            found.append(f"{where} is over-committed: {given} of its {there} are held by {names}")
+    return found
+
+
+def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
+    """The node with one more allocation.
+
+    Raises `LedgerError` if that would break the invariant: whatever was placed on an older view is checked again here.
+    """
+    if any(held.id == entry.id for held in node.allocations):
+        raise errors.LedgerError(f"{node.name} already has an allocation {entry.id}")
+    cards = node.gpu_by_uuid()
+    after = dataclasses.replace(node, allocations=(*node.allocations, entry))
+    used = use(after)
+    for uuid in entry.gpu_uuids:
+        if uuid not in cards:
+            raise errors.LedgerError(f"{node.name} has no GPU {uuid}")
+        if used[uuid].request_percent > 100 or used[uuid].memory_bytes > cards[uuid].memory_bytes:
+            raise errors.LedgerError(f"{node.name}/{cards[uuid].index} has not enough left for {entry.pod}")
+    return after
+
+
+def confirm(node: GpuNode, pods: Mapping[str, allocation.PodRef]) -> GpuNode:
+    """The node with these allocations (id to pod) held for good; those already confirmed for a pod keep it."""
+    return dataclasses.replace(
+        node,
+        allocations=tuple(
+            dataclasses.replace(entry, pod=pods[entry.id], reserved_until=None)
+            if entry.id in pods and not entry.pod.uid
+            else entry
+            for entry in node.allocations
+        ),
+    )
+
+
+def release(node: GpuNode, ids: Iterable[str]) -> GpuNode:
+    """The node without these allocations; ids that it does not have are no error."""
+    gone = frozenset(ids)
+    return dataclasses.replace(node, allocations=tuple(entry for entry in node.allocations if entry.id not in gone))
+
+
+def expired(node: GpuNode, *, now: float) -> tuple[str, ...]:
+    """Ids of reservations whose pod never appeared; `now` in Unix seconds."""
+    return tuple(
+        entry.id for entry in node.allocations if entry.reserved_until is not None and entry.reserved_until <= now
+    )

@@ -1,0 +1,12 @@
+"""Placement: choosing node and GPU for a request. Pure: a view of the GPUs and a request → `Placement` or `Refusal`.
+
+`filters` say which GPUs will do and why the others will not, `policies` which of those is best, `explanation` makes the
+one sentence of a refusal.
+"""
+
+from __future__ import annotations
+
+from gpushare.placement.choice import Placement, fits_anywhere, place
+from gpushare.placement.view import NodeView
+
+__all__ = ["NodeView", "Placement", "fits_anywhere", "place"]

@@ -1,0 +1,129 @@
+"""The choice: filter, score, take the node and the GPUs that cost least."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.gpu import Gpu
+from gpushare.ledger import Use
+from gpushare.placement import explanation, filters, policies
+from gpushare.placement.view import NodeView
+from gpushare.refusal import Refusal, Rejected
+from gpushare.request import Constraints, Demand, Request
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """A node and, for each demand of the request in order, its GPUs."""
+
+    node: str
+    shares: tuple[GivenShare, ...]
+
+    def allocation(
+        self, request: Request, *, allocation_id: str, pod: PodRef, reserved_until: float | None
+    ) -> Allocation:
+        """The ledger entry for it."""
+        constraints = request.constraints
+        return Allocation(
+            id=allocation_id,
+            pod=pod,
+            shares=self.shares,
+            reserved_until=reserved_until,
+            labels=Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion),
+            latency=request.latency,
+        )
+
+
+def fits_anywhere(_node: str) -> str | None:
+    """Judges every node fit: for clusters of which only the GPUs are known."""
+    return None
+
+
+def place(
+    views: Iterable[NodeView],
+    request: Request,
+    *,
+    policy: str = policies.DEFAULT,
+    unfit: Callable[[str], str | None] = fits_anywhere,
+) -> Placement | Refusal:
+    """The cheapest placement by the request's policy, or else `policy`; a refusal with every reason if there is none.
+
+    `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None.
+    """
+    cost_of = policies.POLICIES[request.policy or policy]
+    best: tuple[float, str, Placement] | None = None
+    rejected: list[Rejected] = []
+    gpus = nodes = 0
+    for view in views:
+        nodes += bool(view.node.gpus)
+        gpus += len(view.node.gpus)
+        if not view.node.gpus:
+            continue
+        reason = unfit(view.node.name)
+        if reason is not None:
+            rejected.append(Rejected(view.node.name, None, explanation.NODE_RULE, reason, 6.0))
+            continue
+        found = _place_on(view, request, cost_of, rejected)
+        if found is not None and (best is None or (found[0], view.node.name) < best[:2]):
+            best = (found[0], view.node.name, Placement(view.node.name, found[1]))
+    if best is not None:
+        return best[2]
+    return explanation.refuse(request, rejected, gpus=gpus, nodes=nodes)
+
+
+def _place_on(
+    view: NodeView, request: Request, cost_of: Callable[[policies.Option], float], rejected: list[Rejected]
+) -> tuple[float, tuple[GivenShare, ...]] | None:
+    """Cost and shares on one node, or None with the reasons added to `rejected`."""
+    used = dict(view.used)
+    total, shares = 0.0, []
+    for demand in sorted(request.demands, key=lambda one: -one.share.request_percent):
+        options, reasons = _options(view, used, demand, request.constraints)
+        if len(options) < demand.gpus:
+            rejected += reasons
+            if options:
+                would = f"has {len(options)} GPUs that would do at once, {demand.gpus} are needed"
+                rejected.append(Rejected(view.node.name, None, explanation.COUNT_RULE, would, 0.5))
+            return None
+        ranked = sorted((cost_of(option), option.card.index, option.card.uuid, option) for option in options)
+        for cost, _, uuid, option in ranked[: demand.gpus]:
+            total += cost
+            used[uuid] = option.after
+        shares += _given(demand, [option.card for *_, option in ranked[: demand.gpus]])
+    return total, tuple(shares)
+
+
+def _options(
+    view: NodeView, used: dict[str, Use], demand: Demand, constraints: Constraints
+) -> tuple[list[policies.Option], list[Rejected]]:
+    options, reasons = [], []
+    for card in view.node.gpus:
+        question = filters.Question(card, used[card.uuid], demand.share, constraints)
+        verdict = filters.reject(question)
+        if verdict is not None:
+            rule, detail, shortfall = verdict
+            reasons.append(Rejected(view.node.name, card.index, rule, detail, shortfall))
+            continue
+        before = used[card.uuid]
+        after = Use(
+            before.request_percent + demand.share.request_percent,
+            before.memory_bytes + question.memory_bytes,
+            before.holders,
+        )
+        options.append(policies.Option(card, before, after))
+    return options, reasons
+
+
+def _given(demand: Demand, cards: list[Gpu]) -> list[GivenShare]:
+    """One entry for all cards of equal memory demand: a part of the memory is different bytes on different models."""
+    by_memory: dict[int, list[str]] = {}
+    for card in sorted(cards, key=lambda one: one.index):
+        by_memory.setdefault(demand.share.memory.on(card.memory_bytes), []).append(card.uuid)
+    return [
+        GivenShare(
+            demand.containers, tuple(uuids), demand.share.request_percent, demand.share.limit_percent, memory_bytes
+        )
+        for memory_bytes, uuids in by_memory.items()
+    ]

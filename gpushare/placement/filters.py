@@ -1,0 +1,143 @@
+"""Filters: the rules that rule a GPU out, as a table; each says why with its numbers.
+
+Rules that never change for a card come first, so that a refusal names what can never fit before what is merely taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable
+
+from gpushare import ledger, quantity
+from gpushare.gpu import Gpu, Mode
+from gpushare.request import Constraints
+from gpushare.share import Share
+
+# (detail, shortfall 0..): None when the GPU will do.
+Verdict = tuple[str, float] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """May this share go on this card?"""
+
+    card: Gpu
+    used: ledger.Use
+    share: Share
+    constraints: Constraints
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the share asks of this card."""
+        return self.share.memory.on(self.card.memory_bytes)
+
+
+def _mode(ask: Question) -> Verdict:
+    return None if ask.card.mode is Mode.FRACTIONAL else (f"is in mode {ask.card.mode}", 9.0)
+
+
+def _health(ask: Question) -> Verdict:
+    return None if ask.card.healthy else (f"is unhealthy: {ask.card.health_reason or 'no reason is known'}", 9.0)
+
+
+def _cordon(ask: Question) -> Verdict:
+    return ("is cordoned", 8.0) if ask.card.cordoned else None
+
+
+def _model(ask: Question) -> Verdict:
+    wanted = ask.constraints.models
+    if not wanted or any(fnmatch.fnmatchcase(ask.card.model.lower(), glob.lower()) for glob in wanted):
+        return None
+    return f"is a {ask.card.model}, not {' or '.join(wanted)}", 9.0
+
+
+def _capability(ask: Question) -> Verdict:
+    wanted = ask.constraints.min_compute_capability
+    if ask.card.compute_capability >= wanted:
+        return None
+    return "has compute capability {}.{}, not {}.{}".format(*ask.card.compute_capability, *wanted), 9.0
+
+
+def _uuid(ask: Question) -> Verdict:
+    if ask.constraints.uuids and ask.card.uuid not in ask.constraints.uuids:
+        return "is not one of the UUIDs asked for", 9.0
+    if ask.card.uuid in ask.constraints.not_uuids:
+        return "is one of the UUIDs refused", 9.0
+    return None
+
+
+def _size(ask: Question) -> Verdict:
+    least = max(ask.constraints.min_memory_bytes, ask.memory_bytes)
+    if ask.card.memory_bytes >= least:
+        return None
+    return f"has {quantity.format_bytes(ask.card.memory_bytes)} in all, less than {quantity.format_bytes(least)}", 7.0
+
+
+def _exclusion(ask: Question) -> Verdict:
+    mine = ask.constraints.exclusion
+    for holder in ask.used.holders:
+        if holder.labels.exclusion != mine:
+            theirs = (
+                f"the exclusion label {holder.labels.exclusion}" if holder.labels.exclusion else "no exclusion label"
+            )
+            return f"is shared by {holder.pod}, which has {theirs}", 5.0
+    return None
+
+
+def _anti_affinity(ask: Question) -> Verdict:
+    mine = ask.constraints.anti_affinity
+    for holder in ask.used.holders if mine else ():
+        if holder.labels.anti_affinity == mine:
+            return f"is shared by {holder.pod}, which has the same anti-affinity label {mine}", 5.0
+    return None
+
+
+def _affinity(ask: Question) -> Verdict:
+    mine = ask.constraints.affinity
+    if not mine or not ask.used.holders or any(holder.labels.affinity == mine for holder in ask.used.holders):
+        return None
+    return f"is in use and none of its pods has the affinity label {mine}", 5.0
+
+
+def _compute(ask: Question) -> Verdict:
+    free = 100 - ask.used.request_percent
+    missing = ask.share.request_percent - free
+    if missing <= 0 or not ask.share.request_percent:
+        return None
+    return f"has {quantity.format_compute(max(0, free))} of its compute free", missing / 100
+
+
+def _memory(ask: Question) -> Verdict:
+    free = ask.card.memory_bytes - ask.used.memory_bytes
+    missing = ask.memory_bytes - free
+    if missing <= 0:
+        return None
+    total = quantity.format_bytes(ask.card.memory_bytes)
+    return f"has {quantity.format_bytes(max(0, free))} of {total} free", missing / (ask.card.memory_bytes or 1)
+
+
+# rule -> (judge, how a refusal counts the GPUs it ruled out)
+RULES: dict[str, tuple[Callable[[Question], Verdict], str]] = {
+    "mode": (_mode, "not shared by annotation"),
+    "model": (_model, "of another model"),
+    "compute-capability": (_capability, "of too low a compute capability"),
+    "uuid": (_uuid, "ruled out by UUID"),
+    "size": (_size, "too small"),
+    "health": (_health, "unhealthy"),
+    "cordon": (_cordon, "cordoned"),
+    "exclusion": (_exclusion, "held by pods with another exclusion label"),
+    "anti-affinity": (_anti_affinity, "held by pods with the same anti-affinity label"),
+    "affinity": (_affinity, "held by pods without the affinity label"),
+    "compute": (_compute, "with too little compute free"),
+    "memory": (_memory, "with too little memory free"),
+}
+
+
+def reject(ask: Question) -> tuple[str, str, float] | None:
+    """`(rule, detail, shortfall)` of the first rule that rules the card out, or None if it will do."""
+    for rule, (judge, _) in RULES.items():
+        verdict = judge(ask)
+        if verdict is not None:
+            return rule, *verdict
+    return None

@@ -1,0 +1,27 @@
+"""NodeView: a GpuNode with its use worked out once, as placement looks at it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from gpushare import ledger
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as it is now; make a new one when the node changes."""
+
+    node: GpuNode
+    used: Mapping[str, ledger.Use]
+
+    @classmethod
+    def of(cls, node: GpuNode) -> NodeView:
+        """The view of a node."""
+        return cls(node, ledger.use(node))
+
+    def cards(self) -> list[tuple[Gpu, ledger.Use]]:
+        """Each GPU with what is used of it."""
+        return [(card, self.used[card.uuid]) for card in self.node.gpus]

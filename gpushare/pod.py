@@ -1,0 +1,77 @@
+"""A tolerant reader of Pod JSON: what the rest needs to know of a pod, without believing in its completeness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpushare import contract
+
+PodJson = Mapping[str, Any]
+
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+
+
+def annotations_of(pod: PodJson) -> Mapping[str, str]:
+    """Its annotations, or an empty mapping."""
+    return (pod.get("metadata") or {}).get("annotations") or {}
+
+
+def containers(pod: PodJson) -> list[Mapping[str, Any]]:
+    """Its ordinary containers."""
+    return list((pod.get("spec") or {}).get("containers") or [])
+
+
+def init_containers(pod: PodJson) -> list[Mapping[str, Any]]:
+    """Its init containers, restartable ones (sidecars) among them."""
+    return list((pod.get("spec") or {}).get("initContainers") or [])
+
+
+def container_names(pod: PodJson) -> tuple[str, ...]:
+    """Names of all containers, ordinary ones first."""
+    return tuple(str(container.get("name", "")) for container in (*containers(pod), *init_containers(pod)))
+
+
+def default_container(pod: PodJson) -> str:
+    """The container that kubectl would take: the annotated one if there is such, else the first; empty without any."""
+    names = [str(container.get("name", "")) for container in containers(pod)]
+    wanted = annotations_of(pod).get(_DEFAULT_CONTAINER)
+    return wanted if wanted in names else names[0] if names else ""
+
+
+def share_keys(keys: Mapping[str, str]) -> Iterator[str]:
+    """Those of the annotation keys that ask for a share, in the order written."""
+    for key in keys:
+        if any(key == known or key.startswith(known + ".") for known in contract.SHARE_KEYS):
+            yield key
+
+
+def asks_for_share(pod: PodJson) -> bool:
+    """Whether the pod is ours: it has an annotation that asks for a share."""
+    return next(share_keys(annotations_of(pod)), None) is not None
+
+
+def is_terminal(pod: PodJson) -> bool:
+    """Whether it has ended for good and uses nothing any more."""
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def gates(pod: PodJson) -> tuple[str, ...]:
+    """Names of its scheduling gates."""
+    return tuple(str(gate.get("name", "")) for gate in (pod.get("spec") or {}).get("schedulingGates") or [])
+
+
+def priority(pod: PodJson) -> int:
+    """Its priority as resolved by the API server; 0 when unset."""
+    return int((pod.get("spec") or {}).get("priority") or 0)
+
+
+def namespaced_name(pod: PodJson) -> tuple[str, str]:
+    """`(namespace, name)`."""
+    metadata = pod.get("metadata") or {}
+    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+
+
+def uid(pod: PodJson) -> str:
+    """Its UID; empty before the API server has given one."""
+    return str((pod.get("metadata") or {}).get("uid", ""))

@@ -1,0 +1,81 @@
+"""Kubernetes quantity text and parts of a GPU, as exact integers: bytes and per cent.
+
+Grammar of quantities: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from gpushare import errors
+
+_QUANTITY = re.compile(
+    r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?"
+)
+_BINARY = {suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+_DECIMAL = {
+    suffix: Fraction(10) ** power for suffix, power in zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True)
+}
+_COMPUTE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{0,6})?|\.[0-9]{1,6})(%|m)?")
+_MOST_BYTES = 2**63 - 1  # what the API server keeps
+
+
+def parse(text: str) -> Fraction:
+    """The exact value of a non-negative Kubernetes quantity such as `8Gi`, `1.5`, `500m`, `1e3`."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise errors.QuantityError(
+            f'{errors.quoted(text)} is not a quantity: write a number with an optional unit, as "8Gi"'
+        )
+    number, suffix, exponent = match.groups()
+    value = Fraction(number)
+    if suffix:
+        return value * (_BINARY[suffix] if suffix in _BINARY else _DECIMAL[suffix])
+    return value * Fraction(10) ** int(exponent) if exponent else value
+
+
+def parse_bytes(text: str) -> int:
+    """Whole bytes, rounded up as Kubernetes does; more than 2^63-1 is an error."""
+    value = parse(text)
+    whole = -(-value.numerator // value.denominator)
+    if whole > _MOST_BYTES:
+        raise errors.QuantityError(f"{errors.quoted(text)} is more bytes than there can be")
+    return whole
+
+
+def parse_compute(text: str) -> int:
+    """Per cent of one GPU from `0.5`, `50%` or `500m`: 0 to 100, in whole steps."""
+    match = _COMPUTE.fullmatch(text)
+    if match is None:
+        raise errors.QuantityError('is not a part of a GPU: write it as "0.5", "50%" or "500m"')
+    number, unit = match.groups()
+    percent = Fraction(number) * {"%": Fraction(1), "m": Fraction(1, 10), None: Fraction(100)}[unit]
+    if percent > 100:
+        raise errors.QuantityError(
+            "is more than one GPU: write 0 to 1 in steps of 0.01, and gpushare.io/gpus for more GPUs"
+        )
+    if percent.denominator != 1:
+        raise errors.QuantityError("is finer than 0.01 of a GPU: write 0 to 1 in steps of 0.01")
+    return int(percent)
+
+
+def format_bytes(count: int) -> str:
+    """The shortest exact or three-digit text: `8Gi`, `1.5Gi`, `640Mi`, `1000`."""
+    for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+        unit = _BINARY[suffix]
+        if count >= unit:
+            value = count / unit
+            return (
+                f"{count // unit}{suffix}"
+                if count % unit == 0
+                else f"{value:.3g}{suffix}"
+                if value < 1000
+                else f"{value:.0f}{suffix}"
+            )
+    return str(count)
+
+
+def format_compute(percent: int) -> str:
+    """Part of a GPU as people write it: `0.5`, `0.25`, `1`."""
+    return f"{percent / 100:g}"

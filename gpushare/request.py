@@ -1,0 +1,245 @@
+"""What a pod asks for: its annotations, parsed and validated, or one error that names the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from gpushare import contract, errors, pod, quantity
+from gpushare.share import Memory, Share
+
+POLICIES = ("fragmentation", "pack", "spread")
+ISOLATIONS = ("arbiter", "mps", "none")
+MOST_GPUS = 64  # per container: more than any node has
+LONGEST_VALUE = 4096
+
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
+_Value = TypeVar("_Value")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demand:
+    """`gpus` distinct GPUs, each with this share, used together by `containers`."""
+
+    containers: tuple[str, ...]
+    share: Share
+    gpus: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Constraints:
+    """Which GPUs will do; empty means any. Models are globs, matched without regard to case."""
+
+    models: tuple[str, ...] = ()
+    min_memory_bytes: int = 0
+    min_compute_capability: tuple[int, int] = (0, 0)
+    uuids: tuple[str, ...] = ()
+    not_uuids: tuple[str, ...] = ()
+    affinity: str = ""
+    anti_affinity: str = ""
+    exclusion: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """Everything a pod's annotations ask for."""
+
+    demands: tuple[Demand, ...]
+    constraints: Constraints = Constraints()
+    policy: str = ""  # empty: the cluster's
+    isolation: str = ""  # empty: the GPU's
+    group: str = ""
+    group_size: int = 0
+    latency: bool = False
+
+
+def parse(manifest: pod.PodJson) -> Request:
+    """The request of a pod that asks for a share.
+
+    Raises `RequestError`, whose message is a sentence with key, value and remedy.
+    """
+    found = {key: value for key, value in pod.annotations_of(manifest).items() if key.startswith(contract.PREFIX)}
+    names = pod.container_names(manifest)
+    _reject_unknown(found, names)
+    group = _get(found, contract.GROUP, _label, "")
+    size = _get(found, contract.GROUP_SIZE, _count, 0)
+    if bool(group) != bool(size):
+        key, value = (contract.GROUP, group) if group else (contract.GROUP_SIZE, str(size))
+        raise errors.RequestError(key, value, f"needs {contract.GROUP} and {contract.GROUP_SIZE} together")
+    return Request(
+        demands=_demands(found, names, pod.default_container(manifest)),
+        constraints=Constraints(
+            models=_get(found, contract.MODEL, _list, ()),
+            min_memory_bytes=_get(found, contract.MIN_MEMORY, _bytes, 0),
+            min_compute_capability=_get(found, contract.MIN_COMPUTE_CAPABILITY, _capability, (0, 0)),
+            uuids=_get(found, contract.UUID, _list, ()),
+            not_uuids=_get(found, contract.NOT_UUID, _list, ()),
+            affinity=_get(found, contract.AFFINITY, _label, ""),
+            anti_affinity=_get(found, contract.ANTI_AFFINITY, _label, ""),
+            exclusion=_get(found, contract.EXCLUSION, _label, ""),
+        ),
+        policy=_get(found, contract.POLICY, _one_of(POLICIES), ""),
+        isolation=_get(found, contract.ISOLATION, _one_of(ISOLATIONS), ""),
+        group=group,
+        group_size=size,
+        latency=_get(found, contract.LATENCY, _truth, False),
+    )
+
+
+def _reject_unknown(found: Mapping[str, str], names: tuple[str, ...]) -> None:
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise errors.RequestError(key, str(value), "is not text: put it in quotes")
+        if len(value) > LONGEST_VALUE:
+            raise errors.RequestError(
+                key, value, f"is {len(value)} characters long: at most {LONGEST_VALUE} make sense"
+            )
+        if key in contract.REQUEST_KEYS or is_result_key(key):
+            continue
+        for known in contract.PER_CONTAINER_KEYS:
+            if key.startswith(known + "."):
+                container = key.removeprefix(known + ".")
+                if container not in names:
+                    raise errors.RequestError(key, value, _no_such_container(container, names))
+                break
+        else:
+            raise errors.RequestError(key, value, f"is not a key of gpushare: it knows {_known_keys()}")
+
+
+def is_result_key(key: str) -> bool:
+    """Whether only gpushare itself may write this annotation."""
+    return key in contract.RESULT_KEYS or key.startswith(contract.GPU_UUIDS + ".")
+
+
+def _demands(found: Mapping[str, str], names: tuple[str, ...], default: str) -> tuple[Demand, ...]:
+    own = [name for name in names if any(f"{key}.{name}" in found for key in contract.PER_CONTAINER_KEYS)]
+    demands = []
+    if any(key in found for key in contract.SHARE_KEYS):
+        sharers: tuple[str, ...] = (default,)
+        sharers = _get(found, contract.CONTAINER, _list, sharers)
+        for name in sharers:
+            if name not in names:
+                raise errors.RequestError(
+                    contract.CONTAINER, found.get(contract.CONTAINER, name), _no_such_container(name, names)
+                )
+            if name in own and contract.CONTAINER in found:
+                raise errors.RequestError(
+                    contract.CONTAINER,
+                    found[contract.CONTAINER],
+                    f"names {errors.quoted(name)}, which has keys of its own: use one or the other",
+                )
+        sharers = tuple(name for name in dict.fromkeys(sharers) if name not in own)
+        if sharers:
+            demands.append(_demand(found, "", sharers))
+    elif contract.CONTAINER in found:
+        raise errors.RequestError(
+            contract.CONTAINER,
+            found[contract.CONTAINER],
+            f"shares nothing: add {contract.REQUEST} or {contract.MEMORY}",
+        )
+    demands += [_demand(found, f".{name}", (name,)) for name in own]
+    return tuple(demands)
+
+
+def _demand(found: Mapping[str, str], suffix: str, containers: tuple[str, ...]) -> Demand:
+    keys = {known: known + suffix for known in contract.PER_CONTAINER_KEYS}
+    gpus = _get(found, keys[contract.GPUS], _count, 1)
+    asks_memory = keys[contract.MEMORY] in found
+    default_request = 0 if asks_memory else 100
+    request_percent = _get(found, keys[contract.REQUEST], quantity.parse_compute, default_request)
+    limit_percent = _get(found, keys[contract.LIMIT], quantity.parse_compute, 100)
+    if limit_percent < request_percent or limit_percent == 0:
+        key = keys[contract.LIMIT]
+        least = quantity.format_compute(max(request_percent, 1))
+        raise errors.RequestError(
+            key, found[key], f"is less than the request: write {least} to 1, or leave it out for 1"
+        )
+    memory = _get(found, keys[contract.MEMORY], _memory, Memory(percent=request_percent))
+    if not memory.bytes and not memory.percent:
+        key = keys[contract.MEMORY] if asks_memory else keys[contract.REQUEST]
+        raise errors.RequestError(
+            key, found[key], f"leaves no memory: give {keys[contract.MEMORY]} more than 0, such as 1Gi"
+        )
+    return Demand(containers=containers, share=Share(request_percent, limit_percent, memory), gpus=gpus)
+
+
+def _get(found: Mapping[str, str], key: str, read: Callable[[str], _Value], default: _Value) -> _Value:
+    if key not in found:
+        return default
+    try:
+        return read(found[key].strip())
+    except errors.QuantityError as error:
+        message = str(error)
+        raise errors.RequestError(
+            key, found[key], message.removeprefix(errors.quoted(found[key].strip())).strip()
+        ) from error
+
+
+def _memory(text: str) -> Memory:
+    if not text.endswith("%"):
+        return Memory(bytes=_bytes(text))
+    if not re.fullmatch(r"[0-9]{1,3}%", text) or int(text[:-1]) > 100:
+        raise errors.QuantityError(
+            'is not a part of the memory: write "0%" to "100%" in whole per cent, or bytes as "8Gi"'
+        )
+    return Memory(percent=int(text[:-1]))
+
+
+def _bytes(text: str) -> int:
+    return quantity.parse_bytes(text)
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MOST_GPUS:
+        raise errors.QuantityError(f"is not a count: write a whole number from 1 to {MOST_GPUS}")
+    return int(text)
+
+
+def _list(text: str) -> tuple[str, ...]:
+    items = tuple(item.strip() for item in text.split(","))
+    if not all(items):
+        raise errors.QuantityError("has an empty item: write a list such as a,b")
+    return items
+
+
+def _label(text: str) -> str:
+    if not _LABEL_VALUE.fullmatch(text):
+        raise errors.QuantityError(
+            "is not a label value: write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"
+        )
+    return text
+
+
+def _capability(text: str) -> tuple[int, int]:
+    match = _CAPABILITY.fullmatch(text)
+    if match is None:
+        raise errors.QuantityError('is not a compute capability: write it as "8.0"')
+    return int(match[1]), int(match[2] or 0)
+
+
+def _truth(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise errors.QuantityError('is neither "true" nor "false"')
+    return text == "true"
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise errors.QuantityError(f"is not known: write one of {', '.join(words)}")
+        return text
+
+    return read
+
+
+def _no_such_container(name: str, names: tuple[str, ...]) -> str:
+    return (
+        f"names the container {errors.quoted(name)}, which the pod does not have: it has {', '.join(names) or 'none'}"
+    )
+
+
+def _known_keys() -> str:
+    return ", ".join(key.removeprefix(contract.PREFIX) for key in contract.REQUEST_KEYS)

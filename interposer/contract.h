@@ -1,0 +1,77 @@
+/* The part of gpushare/contract.py that the library needs; tests/contract compares the two files. */
+#ifndef GPUSHARE_CONTRACT_H
+#define GPUSHARE_CONTRACT_H
+
+#include <stdint.h>
+
+/* Paths inside a share container, mounted by the agent. */
+#define CONTAINER_LIBRARY "/usr/lib/gpushare/libgpushare.so"
+#define CONTAINER_ARBITER_DIRECTORY "/run/gpushare"
+#define ARBITER_SOCKET_NAME "arbiter.sock"
+
+/* Arbiter protocol: SOCK_SEQPACKET, little-endian. */
+#define WIRE_MAGIC 0x48535047u
+#define WIRE_VERSION 1
+#define MESSAGE_HELLO 1     /* library -> arbiter */
+#define MESSAGE_WELCOME 2   /* arbiter -> library, with two descriptors: limits, ledger */
+#define MESSAGE_REFUSED 3   /* arbiter -> library: one sentence */
+#define MESSAGE_RECLAIM 4   /* library -> arbiter: are there dead processes' bytes? */
+#define MESSAGE_RECLAIMED 5 /* arbiter -> library: bytes freed */
+#define WIRE_MAX 512
+
+typedef struct {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t type;
+    uint32_t size; /* of the whole message */
+    uint32_t reserved;
+} wire_header_t;
+
+typedef struct {
+    wire_header_t header;
+    char library_version[32];
+} wire_hello_t;
+
+typedef struct {
+    wire_header_t header;
+    uint32_t gpu_count;
+    uint32_t slot;
+} wire_welcome_t;
+
+typedef struct {
+    wire_header_t header;
+    char sentence[256];
+} wire_refused_t;
+
+typedef struct {
+    wire_header_t header;
+    uint64_t bytes;
+} __attribute__((packed)) wire_reclaimed_t;
+
+/* The limits page: written by the arbiter, read-only here. */
+#define PAGE_SIZE 4096
+#define MAX_GPUS 63
+
+typedef struct {
+    uint8_t uuid[16];
+    uint64_t memory_bytes;
+    uint32_t request_percent;
+    uint32_t limit_percent;
+    uint8_t reserved[32];
+} limits_record_t;
+
+typedef struct {
+    uint32_t gpu_count;
+    uint32_t slot_count; /* slots ever handed out: how far a sum must look */
+    uint8_t reserved[56];
+    limits_record_t gpu[MAX_GPUS];
+} limits_page_t;
+
+/* The ledger pages: one a GPU, in the order of the records; one slot a process. */
+#define LEDGER_SLOTS 512
+
+typedef struct {
+    uint64_t slot_bytes[LEDGER_SLOTS];
+} ledger_page_t;
+
+#endif

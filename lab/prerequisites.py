@@ -1,0 +1,97 @@
+"""What the lab's node needs from the distribution, and how to get it.
+
+Looked for by program, not by package, so that a machine that has them from elsewhere keeps its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lab import errors
+
+# Program: the Debian package that brings it.
+PACKAGES = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "busybox": "busybox-static",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "mount": "mount",
+}
+CNI_PACKAGE = "containernetworking-plugins"
+CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+CNI_PLUGINS = ("bridge", "host-local", "loopback")
+# Debian keeps some of these outside an ordinary user's PATH.
+SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"])
+
+
+def program(name: str) -> str:
+    """Return the path of a program the lab needs.
+
+    Raises:
+        LabError: it is not installed.
+    """
+    found = shutil.which(name, path=SEARCH_PATH)
+    if found is None:
+        raise errors.LabError(f"`{name}` is missing; install it by: apt-get install {PACKAGES.get(name, name)}")
+    return found
+
+
+def cni_directory() -> Path:
+    """Return the directory of the CNI plugins.
+
+    Raises:
+        LabError: no directory has them all.
+    """
+    for directory in CNI_DIRECTORIES:
+        if all((directory / plugin).exists() for plugin in CNI_PLUGINS):
+            return directory
+    raise errors.LabError(f"the CNI plugins are missing; install them by: apt-get install {CNI_PACKAGE}")
+
+
+def missing_packages() -> list[str]:
+    """Return the packages to install, sorted; empty when everything is there."""
+    missing = {package for name, package in PACKAGES.items() if shutil.which(name, path=SEARCH_PATH) is None}
+    try:
+        cni_directory()
+    except errors.LabError:
+        missing.add(CNI_PACKAGE)
+    return sorted(missing)
+
+
+def ensure() -> None:
+    """Install what the node needs and the machine lacks.
+
+    Raises:
+        LabError: not root, no apt-get, or it failed.
+    """
+    if os.geteuid() != 0:
+        raise errors.LabError("a lab with a node needs root (mounts, cgroups, a bridge); only `python -m lab api` does not")
+    missing = missing_packages()
+    if not missing:
+        return
+    if shutil.which("apt-get") is None:
+        raise errors.LabError(f"this machine has no apt-get; install by hand what Debian calls: {', '.join(missing)}")
+    print(f"lab: installing {', '.join(missing)}", file=sys.stderr, flush=True)
+    if not _install(missing):
+        # The usual reason is a package list that is older than the mirror.
+        _apt("update")
+        if not _install(missing):
+            raise errors.LabError(f"apt-get could not install {', '.join(missing)}; see its messages above")
+
+
+def _install(packages: list[str]) -> bool:
+    return _apt("install", "--yes", "--no-install-recommends", *packages)
+
+
+def _apt(*arguments: str) -> bool:
+    # A containerd.service that starts by itself would be a second, unwanted one: the lab runs its own.
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    command = ["apt-get", "--quiet", "--quiet", *arguments]
+    return subprocess.run(command, env=environment, stdout=sys.stderr, check=False).returncode == 0
