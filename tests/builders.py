@@ -1,0 +1,66 @@
+"""Small makers of pods, GPUs and nodes, so that a test shows only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare import contract
+from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView
+
+GIB = 2**30
+
+
+def pod(
+    name: str = "trainer", *, namespace: str = "default", containers: tuple[str, ...] = ("main",), **annotations: str
+) -> dict[str, Any]:
+    """A pod manifest; `request="0.5"` becomes the annotation `gpushare.io/request`, `min_memory` `…/min-memory`."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "annotations": {contract.PREFIX + key.replace("_", "-"): value for key, value in annotations.items()},
+        },
+        "spec": {"containers": [{"name": container, "image": "gpushare/sample:0.1"} for container in containers]},
+    }
+
+
+def gpu(index: int = 0, *, node: str = "node-a", memory_gib: int = 80, **fields: Any) -> Gpu:
+    """A healthy fractional A100 unless told otherwise."""
+    known = {"model": "NVIDIA A100-SXM4-80GB", "compute_capability": (8, 0), **fields}
+    return Gpu(uuid=f"GPU-{node}-{index}", index=index, memory_bytes=memory_gib * GIB, **known)
+
+
+def node(name: str = "node-a", *, gpus: int = 4, memory_gib: int = 80, **fields: Any) -> GpuNode:
+    """A node of equal GPUs."""
+    return GpuNode(name, gpus=tuple(gpu(index, node=name, memory_gib=memory_gib, **fields) for index in range(gpus)))
+
+
+def allocation(
+    identity: str = "a1",
+    *uuids: str,
+    request: int = 50,
+    limit: int = 100,
+    memory_gib: int = 8,
+    pod_name: str = "trainer",
+    uid: str = "",
+    reserved_until: float | None = None,
+    **labels: str,
+) -> Allocation:
+    """An allocation of one share on these GPUs."""
+    return Allocation(
+        id=identity,
+        pod=PodRef("default", pod_name, uid),
+        shares=(GivenShare(("main",), uuids or ("GPU-node-a-0",), request, limit, memory_gib * GIB),),
+        reserved_until=reserved_until,
+        labels=Labels(**labels),
+    )
+
+
+def views(*nodes: GpuNode) -> list[NodeView]:
+    """What placement looks at."""
+    return [NodeView.of(one) for one in nodes]

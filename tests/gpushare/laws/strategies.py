@@ -1,0 +1,79 @@
+"""Random GPUs, nodes and requests for the laws."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import GpuNode
+from gpushare.request import Constraints, Demand, Request
+from gpushare.share import Memory, Share
+
+GIB = 2**30
+label = st.sampled_from(["", "", "red", "blue"])
+
+
+@st.composite
+def gpus(draw: st.DrawFn, node: str, index: int) -> Gpu:
+    """One GPU of a node."""
+    return Gpu(
+        uuid=f"GPU-{node}-{index}",
+        index=index,
+        model=draw(st.sampled_from(["NVIDIA A100", "NVIDIA L4"])),
+        memory_bytes=draw(st.sampled_from([24, 40, 80])) * GIB,
+        compute_capability=draw(st.sampled_from([(8, 0), (8, 9)])),
+        numa_node=draw(st.none() | st.integers(0, 1)),
+        mode=draw(st.sampled_from([Mode.FRACTIONAL, Mode.FRACTIONAL, Mode.FRACTIONAL, Mode.EXCLUSIVE])),
+        healthy=draw(st.integers(0, 9)) > 0,
+    )
+
+
+@st.composite
+def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
+    """A node with random allocations, over-committed or not."""
+    cards = tuple(draw(gpus(name, index)) for index in range(draw(st.integers(1, 4))))
+    uuids = [card.uuid for card in cards]
+    entries = []
+    for position in range(draw(st.integers(0, 3))):
+        request_percent = draw(st.integers(0, 100))
+        share = GivenShare(
+            containers=("main",),
+            gpu_uuids=tuple(draw(st.lists(st.sampled_from(uuids), min_size=1, max_size=2, unique=True))),
+            request_percent=request_percent,
+            limit_percent=draw(st.integers(request_percent, 100)),
+            memory_bytes=draw(st.integers(0, 80 * GIB)),
+        )
+        entries.append(
+            Allocation(
+                id=f"a{position}",
+                pod=PodRef("default", draw(st.sampled_from(["", "p"])), draw(st.sampled_from(["", "u"]))),
+                shares=(share,),
+                reserved_until=draw(st.none() | st.integers(0, 10**9).map(float)),
+                labels=Labels(draw(label), draw(label), draw(label)),
+                latency=draw(st.booleans()),
+            )
+        )
+    return GpuNode(name, gpus=cards, allocations=tuple(entries), version="7")
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    """A request of one or two demands."""
+    demands = []
+    for container in ("a", "b")[: draw(st.integers(1, 2))]:
+        request_percent = draw(st.sampled_from([0, 10, 25, 33, 50, 75, 100]))
+        memory = draw(
+            st.builds(Memory, percent=st.sampled_from([10, 33, 50, 100]))
+            | st.builds(Memory, bytes=st.integers(1, 90 * GIB))
+        )
+        demands.append(
+            Demand((container,), Share(request_percent, 100, memory), draw(st.sampled_from([1, 1, 1, 2, 3])))
+        )
+    constraints = Constraints(
+        models=draw(st.sampled_from([(), (), ("*A100*",)])),
+        affinity=draw(label),
+        anti_affinity=draw(label),
+        exclusion=draw(label),
+    )
+    return Request(tuple(demands), constraints, policy=draw(st.sampled_from(["", "pack", "spread", "fragmentation"])))

@@ -1,0 +1,87 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import codec, errors
+from gpushare.gpu import Mode
+from gpushare.gpunode import Condition, GpuNode
+from tests import builders
+from tests.gpushare.laws import strategies
+
+
+@given(strategies.gpu_nodes())
+def test_what_is_written_is_read_back(node: GpuNode) -> None:
+    assert codec.read(json.loads(json.dumps(codec.to_document(node)))) == node
+
+
+def test_an_object_without_a_name_is_an_error() -> None:
+    with pytest.raises(errors.CodecError, match="metadata.name"):
+        codec.read({"spec": {}})
+
+
+def test_missing_parts_are_empty() -> None:
+    assert codec.read({"metadata": {"name": "node-a"}}) == GpuNode("node-a")
+
+
+def test_conditions_and_modes_are_kept() -> None:
+    node = GpuNode(
+        "node-a",
+        gpus=(builders.gpu(mode=Mode.MPS, healthy=False, health_reason="XID 79"),),
+        config="default",
+        conditions=(Condition("Ready", "True", "Fine", "all is well", "2026-01-01T00:00:00Z"),),
+    )
+    assert codec.read(codec.to_document(node)) == node
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {
+            "id": "bad",
+            "pod": {"namespace": "x"},
+            "shares": [{"containers": ["m"], "gpus": ["GPU-node-a-1"], "memory": -5}],
+        },
+        {
+            "id": "bad",
+            "pod": {"namespace": "x"},
+            "shares": [{"containers": ["m"], "gpus": ["GPU-node-a-1"], "memory": 5, "request": 900}],
+        },
+        {"id": "bad", "pod": None, "shares": [{"gpus": ["GPU-node-a-1"]}]},
+        {"pod": {"namespace": "x"}, "shares": [{"gpus": ["GPU-node-a-1"], "memory": float("nan")}]},
+    ],
+)
+def test_a_senseless_allocation_sets_its_gpu_aside_and_is_kept_on_write(nonsense: dict[str, object]) -> None:
+    document = codec.to_document(builders.node())
+    document["spec"]["allocations"] = [nonsense]
+    node = codec.read(document)
+    assert [card.index for card in node.gpus if not card.healthy] == [1]
+    assert "spec.allocations[0] makes no sense" in node.problems[0]
+    assert codec.to_spec(node)["allocations"] == [nonsense]
+
+
+@pytest.mark.parametrize("nonsense", ["text", 5, None, [], {"id": "x"}])
+def test_a_senseless_allocation_that_names_no_gpu_sets_all_aside(nonsense: object) -> None:
+    document = codec.to_document(builders.node())
+    document["spec"]["allocations"] = [nonsense]
+    assert not any(card.healthy for card in codec.read(document).gpus)
+
+
+def test_a_second_allocation_of_the_same_id_is_not_lost() -> None:
+    document = codec.to_document(builders.node())
+    entry = codec.to_spec(GpuNode("x", allocations=(builders.allocation(),)))["allocations"][0]
+    document["spec"]["allocations"] = [entry, entry]
+    node = codec.read(document)
+    assert len(codec.to_spec(node)["allocations"]) == 2
+    assert not node.gpu_by_uuid()["GPU-node-a-0"].healthy
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "pod", "shares", "gpus", "uuid", "memory", "namespace", "containers"]), inner), max_leaves=12))  # fmt: skip
+def test_any_json_in_the_lists_is_survived(junk: object) -> None:
+    codec.read({"metadata": {"name": "n"}, "spec": {"allocations": [junk]}, "status": {"gpus": [junk, junk]}})
+
+
+@given(st.floats(0, 4e9))
+def test_times_survive_the_trip(seconds: float) -> None:
+    assert abs(codec.parse_time(codec.format_time(seconds)) - seconds) < 2e-6

@@ -1,0 +1,68 @@
+import pytest
+
+from gpushare import errors, ledger
+from gpushare.allocation import PodRef
+from tests import builders
+
+
+def test_use_adds_up_per_gpu() -> None:
+    node = ledger.reserve(builders.node(), builders.allocation("a", "GPU-node-a-0", "GPU-node-a-1", request=30))
+    node = ledger.reserve(node, builders.allocation("b", "GPU-node-a-1", request=20, memory_gib=4))
+    used = ledger.use(node)
+    assert [used[card.uuid].request_percent for card in node.gpus] == [30, 50, 0, 0]
+    assert used["GPU-node-a-1"].memory_bytes == 12 * builders.GIB
+    assert [holder.id for holder in used["GPU-node-a-1"].holders] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "too_much",
+    [
+        pytest.param(builders.allocation("b", request=51), id="compute"),
+        pytest.param(builders.allocation("b", request=0, memory_gib=73), id="memory"),
+        pytest.param(builders.allocation("b", "GPU-of-another-node", request=1), id="unknown-gpu"),
+        pytest.param(builders.allocation("a", "GPU-node-a-3", request=1), id="same-id-again"),
+    ],
+)
+def test_what_would_break_a_rule_is_not_reserved(too_much: ledger.allocation.Allocation) -> None:
+    node = ledger.reserve(builders.node(), builders.allocation("a", request=50))
+    with pytest.raises(errors.LedgerError):
+        ledger.reserve(node, too_much)
+
+
+def test_the_last_percent_and_the_last_byte_can_be_given() -> None:
+    node = ledger.reserve(builders.node(), builders.allocation("a", request=99, memory_gib=79))
+    node = ledger.reserve(node, builders.allocation("b", request=1, memory_gib=1))
+    assert not ledger.violations(node)
+
+
+def test_confirming_ends_the_reservation_and_keeps_the_first_pod() -> None:
+    node = ledger.reserve(builders.node(), builders.allocation("a", pod_name="", reserved_until=60.0))
+    first = ledger.confirm(node, {"a": PodRef("default", "trainer-x", "uid-1")})
+    assert first.allocations[0].pod == PodRef("default", "trainer-x", "uid-1")
+    assert first.allocations[0].reserved_until is None
+    assert ledger.confirm(first, {"a": PodRef("default", "thief", "uid-2")}) == first
+
+
+def test_only_unconfirmed_reservations_expire() -> None:
+    node = ledger.reserve(builders.node(), builders.allocation("a", "GPU-node-a-0", reserved_until=60.0))
+    node = ledger.reserve(node, builders.allocation("b", "GPU-node-a-1", reserved_until=61.0))
+    node = ledger.reserve(node, builders.allocation("c", "GPU-node-a-2"))
+    assert ledger.expired(node, now=60.0) == ("a",)
+    assert [entry.id for entry in ledger.release(node, ["a", "unknown"]).allocations] == ["b", "c"]
+
+
+def test_violations_are_told_in_sentences() -> None:
+    node = ledger.reserve(builders.node(), builders.allocation("a", request=80, pod_name="one"))
+    spoilt = ledger.dataclasses.replace(
+        node,
+        allocations=(
+            *node.allocations,
+            builders.allocation("b", request=30, memory_gib=79, pod_name="two"),
+            builders.allocation("c", "GPU-gone", pod_name="three"),
+        ),
+    )
+    assert ledger.violations(spoilt) == [
+        "node-a/0 (GPU-node-a-0) is over-committed: 110% of its compute is held by default/one, default/two",
+        "node-a/0 (GPU-node-a-0) is over-committed: 87Gi of its 80Gi are held by default/one, default/two",
+        "node-a has no GPU GPU-gone any more, which default/three holds",
+    ]

@@ -1,0 +1,147 @@
+import pytest
+
+from gpushare import ledger, placement, request
+from gpushare.gpu import Mode
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Refusal
+from tests import builders
+
+
+def place(*nodes: GpuNode, policy: str = "fragmentation", **annotations: str) -> Placement | Refusal:
+    return placement.place(builders.views(*nodes), request.parse(builders.pod(**annotations)), policy=policy)
+
+
+def fill(views: dict[str, NodeView], count: int, **annotations: str) -> list[str]:
+    """Places `count` equal pods one after another; the UUIDs they got."""
+    got = []
+    for number in range(count):
+        asked = request.parse(builders.pod(**annotations))
+        found = placement.place(views.values(), asked)
+        assert isinstance(found, Placement), found
+        entry = found.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
+        views[found.node] = NodeView.of(ledger.reserve(views[found.node].node, entry))
+        got += entry.gpu_uuids
+    return got
+
+
+def test_sixteen_halves_on_eight_gpus_are_two_a_card() -> None:
+    got = fill({"node-a": NodeView.of(builders.node(gpus=8))}, 16, request="0.5")
+    assert sorted(got) == sorted([f"GPU-node-a-{index}" for index in range(8)] * 2)
+
+
+def test_the_third_pod_of_12_gib_on_a_24_gib_card_waits() -> None:
+    views = {"node-a": NodeView.of(builders.node(gpus=1, memory_gib=24))}
+    fill(views, 2, memory="12Gi")
+    found = placement.place(views.values(), request.parse(builders.pod(memory="12Gi")))
+    assert isinstance(found, Refusal)
+    assert found.reason == (
+        "no GPU fits idle compute with 12Gi: of 1 GPU on 1 node, 1 with too little memory free; nearest: node-a/0 has 0 of 24Gi free"
+    )
+
+
+def test_the_default_policy_fills_a_card_before_it_opens_another() -> None:
+    views = {"node-a": NodeView.of(builders.node())}
+    assert len(set(fill(views, 4, request="0.25"))) == 1
+
+
+def test_spread_opens_every_card_first() -> None:
+    views = {"node-a": NodeView.of(builders.node())}
+    assert len(set(fill(views, 4, request="0.25", policy="spread"))) == 4
+
+
+def test_several_gpus_are_distinct_and_on_one_node() -> None:
+    found = place(builders.node("node-a", gpus=2), builders.node("node-b", gpus=4), gpus="3")
+    assert isinstance(found, Placement)
+    assert found.node == "node-b"
+    assert len(set(found.shares[0].gpu_uuids)) == 3
+
+
+def test_a_part_of_the_memory_is_bytes_of_the_card_it_lands_on() -> None:
+    found = place(builders.node(memory_gib=24), request="0.5")
+    assert isinstance(found, Placement)
+    assert found.shares[0].memory_bytes == 12 * builders.GIB
+
+
+@pytest.mark.parametrize(
+    ("annotations", "index"),
+    [
+        ({"model": "*l4*"}, 1),
+        ({"model": "*H100*, *L4"}, 1),
+        ({"min_compute_capability": "8.9"}, 1),
+        ({"min_memory": "40Gi"}, 0),
+        ({"uuid": "GPU-node-a-1"}, 1),
+        ({"not_uuid": "GPU-node-a-0"}, 1),
+    ],
+)
+def test_attributes_choose_the_card(annotations: dict[str, str], index: int) -> None:
+    cards = (builders.gpu(0), builders.gpu(1, model="NVIDIA L4", memory_gib=24, compute_capability=(8, 9)))
+    found = place(GpuNode("node-a", gpus=cards), request="0.5", **annotations)
+    assert isinstance(found, Placement)
+    assert found.shares[0].gpu_uuids == (f"GPU-node-a-{index}",)
+
+
+@pytest.mark.parametrize(
+    ("card", "reason"),
+    [
+        ({"mode": Mode.MIG}, "1 not shared by annotation; nearest: node-a/0 is in mode mig"),
+        ({"healthy": False, "health_reason": "XID 79"}, "1 unhealthy; nearest: node-a/0 is unhealthy: XID 79"),
+        ({"cordoned": True}, "1 cordoned; nearest: node-a/0 is cordoned"),
+        ({"memory_gib": 24}, "1 too small; nearest: node-a/0 has 24Gi in all, less than 30Gi"),
+        ({"model": "NVIDIA T4"}, "1 of another model; nearest: node-a/0 is a NVIDIA T4, not *A100*"),
+    ],
+)
+def test_each_rule_explains_itself(card: dict[str, object], reason: str) -> None:
+    found = place(GpuNode("node-a", gpus=(builders.gpu(**card),)), request="0.5", memory="30Gi", model="*A100*")
+    assert str(found) == f"no GPU fits 0.5 GPU with 30Gi: of 1 GPU on 1 node, {reason}"
+
+
+def held(**labels: str) -> GpuNode:
+    return ledger.reserve(builders.node(gpus=2), builders.allocation("a", request=10, **labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "index"),
+    [
+        pytest.param({"affinity": "x"}, {"affinity": "x"}, 0, id="affinity-joins"),
+        pytest.param({"affinity": "x"}, {"affinity": "y"}, 1, id="affinity-to-others-takes-an-empty-card"),
+        pytest.param({"anti_affinity": "x"}, {"anti_affinity": "x"}, 1, id="anti-affinity-keeps-apart"),
+        pytest.param({"anti_affinity": "x"}, {"anti_affinity": "y"}, 0, id="another-anti-affinity-may-share"),
+        pytest.param({"exclusion": "x"}, {"exclusion": "x"}, 0, id="same-exclusion-shares"),
+        pytest.param({"exclusion": "x"}, {}, 1, id="exclusion-keeps-the-unlabelled-out"),
+        pytest.param({}, {"exclusion": "x"}, 1, id="exclusion-keeps-off-the-unlabelled"),
+    ],
+)
+def test_locality(labels: dict[str, str], annotations: dict[str, str], index: int) -> None:
+    found = place(held(**labels), request="0.1", policy="pack", **annotations)
+    assert isinstance(found, Placement)
+    assert found.shares[0].gpu_uuids == (f"GPU-node-a-{index}",)
+
+
+def test_an_unfit_node_is_left_out_with_its_reason() -> None:
+    asked = request.parse(builders.pod(request="0.5"))
+    found = placement.place(builders.views(builders.node()), asked, unfit=lambda node: "is not ready")
+    assert str(found) == (
+        "no GPU fits 0.5 GPU with 50% of the memory: of 4 GPUs on 1 node, 1 node that cannot take the pod; nearest: node-a is not ready"
+    )
+
+
+def test_a_cluster_without_gpus_says_so() -> None:
+    assert str(place(request="0.5")) == (
+        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows of no GPU; does its agent run on the GPU nodes?"
+    )
+
+
+def test_two_containers_may_share_a_card_but_not_overfill_it() -> None:
+    manifest = builders.pod(containers=("a", "b"), **{"request.a": "0.6", "request.b": "0.6"})
+    found = placement.place(builders.views(builders.node(gpus=2)), request.parse(manifest))
+    assert isinstance(found, Placement)
+    assert len({share.gpu_uuids for share in found.shares}) == 2
+    alone = placement.place(builders.views(builders.node(gpus=1)), request.parse(manifest))
+    assert isinstance(alone, Refusal)
+
+
+def test_the_answer_does_not_depend_on_the_order_of_nodes() -> None:
+    nodes = [builders.node(name) for name in ("c", "a", "b")]
+    answers = {str(place(*nodes[turn:], *nodes[:turn], request="0.5")) for turn in range(3)}
+    assert len(answers) == 1

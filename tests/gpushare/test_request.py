@@ -1,0 +1,170 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import contract, errors, request
+from gpushare.share import Memory, Share
+from tests import builders
+from tests.builders import GIB
+
+
+def only_demand(**annotations: str) -> request.Demand:
+    (demand,) = request.parse(builders.pod(**annotations)).demands
+    return demand
+
+
+@pytest.mark.parametrize(
+    ("annotations", "share", "gpus"),
+    [
+        pytest.param({"request": "0.5"}, Share(50, 100, Memory(percent=50)), 1, id="memory-follows-the-request"),
+        pytest.param(
+            {"request": "0.5", "memory": "8Gi"}, Share(50, 100, Memory(bytes=8 * GIB)), 1, id="memory-in-bytes"
+        ),
+        pytest.param(
+            {"memory": "8Gi"}, Share(0, 100, Memory(bytes=8 * GIB)), 1, id="memory-only-guarantees-no-compute"
+        ),
+        pytest.param({"memory": "25%"}, Share(0, 100, Memory(percent=25)), 1, id="memory-as-a-part"),
+        pytest.param({"gpus": "2"}, Share(100, 100, Memory(percent=100)), 2, id="gpus-only-are-whole"),
+        pytest.param({"gpus": "2", "request": "0.5"}, Share(50, 100, Memory(percent=50)), 2, id="several-parts"),
+        pytest.param({"request": "20%", "limit": "60%"}, Share(20, 60, Memory(percent=20)), 1, id="limit"),
+        pytest.param({"request": " 0.5 "}, Share(50, 100, Memory(percent=50)), 1, id="spaces-around-do-no-harm"),
+        pytest.param({"request": "0", "memory": "1Gi"}, Share(0, 100, Memory(bytes=GIB)), 1, id="request-zero"),
+    ],
+)
+def test_defaults_follow_the_table(annotations: dict[str, str], share: Share, gpus: int) -> None:
+    demand = only_demand(**annotations)
+    assert (demand.share, demand.gpus, demand.containers) == (share, gpus, ("main",))
+
+
+def test_the_default_container_is_the_first_or_the_one_kubectl_takes() -> None:
+    manifest = builders.pod(containers=("a", "b"), request="0.5")
+    assert request.parse(manifest).demands[0].containers == ("a",)
+    manifest["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "b"
+    assert request.parse(manifest).demands[0].containers == ("b",)
+
+
+def test_listed_containers_use_one_share_together() -> None:
+    manifest = builders.pod(containers=("a", "b", "c"), request="0.5", container="a, c")
+    (demand,) = request.parse(manifest).demands
+    assert demand.containers == ("a", "c")
+
+
+def test_a_container_can_have_a_share_of_its_own() -> None:
+    manifest = builders.pod(containers=("a", "b"), **{"request": "0.5", "memory.b": "4Gi", "request.b": "0.1"})
+    first, second = request.parse(manifest).demands
+    assert (first.containers, first.share.request_percent) == (("a",), 50)
+    assert (second.containers, second.share) == (("b",), Share(10, 100, Memory(bytes=4 * GIB)))
+
+
+def test_an_init_container_can_be_named() -> None:
+    manifest = builders.pod(**{"request.warm": "0.2"})
+    manifest["spec"]["initContainers"] = [{"name": "warm"}]
+    assert request.parse(manifest).demands[0].containers == ("warm",)
+
+
+def test_constraints_are_read() -> None:
+    parsed = request.parse(
+        builders.pod(
+            request="0.5",
+            model="*A100*, H100",
+            min_memory="40Gi",
+            min_compute_capability="8.6",
+            uuid="GPU-1,GPU-2",
+            not_uuid="GPU-3",
+            affinity="red",
+            anti_affinity="green",
+            exclusion="blue",
+            policy="pack",
+            isolation="arbiter",
+            group="gang",
+            group_size="4",
+            latency="true",
+        )
+    )
+    assert parsed.constraints == request.Constraints(
+        ("*A100*", "H100"), 40 * GIB, (8, 6), ("GPU-1", "GPU-2"), ("GPU-3",), "red", "green", "blue"
+    )
+    assert (parsed.policy, parsed.isolation, parsed.group, parsed.group_size, parsed.latency) == (
+        "pack",
+        "arbiter",
+        "gang",
+        4,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "sentence"),
+    [
+        ({"request": "1.5"}, 'gpushare.io/request "1.5" is more than one GPU: write 0 to 1 in steps of 0.01, and gpushare.io/gpus for more GPUs'),
+        ({"request": "a lot"}, 'gpushare.io/request "a lot" is not a part of a GPU: write it as "0.5", "50%" or "500m"'),
+        ({"request": "0.5", "limit": "0.2"}, 'gpushare.io/limit "0.2" is less than the request: write 0.5 to 1, or leave it out for 1'),
+        ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not a quantity: write a number with an optional unit, as "8Gi"'),
+        ({"memory": "120%"}, 'gpushare.io/memory "120%" is not a part of the memory: write "0%" to "100%" in whole per cent, or bytes as "8Gi"'),
+        ({"memory": "0"}, 'gpushare.io/memory "0" leaves no memory: give gpushare.io/memory more than 0, such as 1Gi'),
+        ({"request": "0"}, 'gpushare.io/request "0" leaves no memory: give gpushare.io/memory more than 0, such as 1Gi'),
+        ({"gpus": "0"}, 'gpushare.io/gpus "0" is not a count: write a whole number from 1 to 64'),
+        ({"gpus": "1.5"}, 'gpushare.io/gpus "1.5" is not a count: write a whole number from 1 to 64'),
+        ({"request": "1", "container": "other"}, 'gpushare.io/container "other" names the container "other", which the pod does not have: it has main'),
+        ({"request": "1", "container": "main,"}, 'gpushare.io/container "main," has an empty item: write a list such as a,b'),
+        ({"request.other": "1"}, 'gpushare.io/request.other "1" names the container "other", which the pod does not have: it has main'),
+        ({"request": "1", "policy": "best"}, 'gpushare.io/policy "best" is not known: write one of fragmentation, pack, spread'),
+        ({"request": "1", "latency": "yes"}, 'gpushare.io/latency "yes" is neither "true" nor "false"'),
+        ({"request": "1", "group": "g"}, 'gpushare.io/group "g" needs gpushare.io/group and gpushare.io/group-size together'),
+        ({"request": "1", "affinity": "no spaces"}, "gpushare.io/affinity \"no spaces\" is not a label value: write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"),
+        ({"request": "1", "min-compute-capability": "new"}, 'gpushare.io/min-compute-capability "new" is not a compute capability: write it as "8.0"'),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_sentence(annotations: dict[str, str], sentence: str) -> None:
+    with pytest.raises(errors.RequestError) as caught:
+        request.parse(builders.pod(**annotations))
+    assert str(caught.value) == sentence
+
+
+def test_a_misspelt_key_is_named_with_those_that_exist() -> None:
+    with pytest.raises(
+        errors.RequestError, match=r'gpushare.io/memroy "8Gi" is not a key of gpushare: it knows request, limit'
+    ):
+        request.parse(builders.pod(request="0.5", memroy="8Gi"))
+
+
+def test_a_container_in_two_places_is_refused() -> None:
+    with pytest.raises(errors.RequestError, match="has keys of its own"):
+        request.parse(builders.pod(containers=("a", "b"), **{"request": "0.5", "container": "a,b", "memory.b": "4Gi"}))
+
+
+def test_a_huge_value_is_refused_in_a_short_sentence() -> None:
+    with pytest.raises(errors.RequestError) as caught:
+        request.parse(builders.pod(request="9" * 200_000))
+    assert "200000 characters" in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_control_characters_never_reach_the_sentence() -> None:
+    with pytest.raises(errors.RequestError) as caught:
+        request.parse(builders.pod(request="0.5\x1b[31m\n\u202e"))
+    assert str(caught.value).isprintable()
+
+
+def test_result_annotations_are_left_to_the_caller_to_strip() -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["metadata"]["annotations"] |= {contract.NODE: "evil", contract.GPU_UUIDS + ".main": "GPU-1"}
+    assert request.parse(manifest) == request.parse(builders.pod(request="0.5"))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*contract.REQUEST_KEYS, contract.REQUEST + ".main"]), st.text(max_size=20), min_size=1
+    )
+)
+def test_any_annotations_are_read_or_refused_with_their_key(annotations: dict[str, str]) -> None:
+    manifest = builders.pod()
+    manifest["metadata"]["annotations"] = annotations
+    try:
+        parsed = request.parse(manifest)
+    except errors.RequestError as error:
+        assert error.key in annotations or error.key in contract.REQUEST_KEYS
+        assert str(error).isprintable()
+    else:
+        for demand in parsed.demands:
+            assert 0 <= demand.share.request_percent <= demand.share.limit_percent <= 100
