@@ -72,7 +72,7 @@ def ensure() -> None:
         LabError: not root, no apt-get, or it failed.
     """
     if os.geteuid() != 0:
-        raise errors.LabError("a lab with a node needs root (mounts, cgroups, a bridge); only `python -m lab api` does not")
+        raise errors.LabError("a node needs root (mounts, cgroups, a bridge); as another user only `api` works")
     missing = missing_packages()
     if not missing:
         return
@@ -91,7 +91,7 @@ def _install(packages: list[str]) -> bool:
 
 
 def _apt(*arguments: str) -> bool:
-    # A containerd.service that starts by itself would be a second, unwanted one: the lab runs its own.
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    command = ["apt-get", "--quiet", "--quiet", *arguments]
-    return subprocess.run(command, env=environment, stdout=sys.stderr, check=False).returncode == 0
+    command = ["apt-get", "-qq", *arguments]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    # Standard output belongs to what `python -m lab env` prints for the shell.
+    return subprocess.run(command, env=environment, stdout=2, check=False).returncode == 0

@@ -31,7 +31,7 @@ def refuse(request: Request, rejected: Sequence[Rejected], *, gpus: int, nodes: 
 
 def describe(demand: Demand) -> str:
     """A demand in a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
-    return str(demand.share) if demand.gpus == 1 else f"{demand.gpus} GPUs, each {demand.share},"
+    return str(demand.share) if demand.gpus == 1 else f"{demand.gpus} GPUs, each {demand.share}"
 
 
 def _plural(count: int, noun: str) -> str:

@@ -17,7 +17,7 @@ def test_what_is_written_is_read_back(node: GpuNode) -> None:
 
 
 def test_an_object_without_a_name_is_an_error() -> None:
-    with pytest.raises(errors.CodecError, match="metadata.name"):
+    with pytest.raises(errors.CodecError, match=r"metadata\.name"):
         codec.read({"spec": {}})
 
 

@@ -120,7 +120,7 @@ def test_locality(labels: dict[str, str], annotations: dict[str, str], index: in
 
 def test_an_unfit_node_is_left_out_with_its_reason() -> None:
     asked = request.parse(builders.pod(request="0.5"))
-    found = placement.place(builders.views(builders.node()), asked, unfit=lambda node: "is not ready")
+    found = placement.place(builders.views(builders.node()), asked, unfit=lambda _: "is not ready")
     assert str(found) == (
         "no GPU fits 0.5 GPU with 50% of the memory: of 4 GPUs on 1 node, 1 node that cannot take the pod; nearest: node-a is not ready"
     )

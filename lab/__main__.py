@@ -1,0 +1,88 @@
+"""The lab's command line: `python -m lab up | api | down | status | env`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from lab import cluster, errors, guard, layout, status
+
+directory_option = click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=layout.default_directory,
+    help="Where the lab keeps all it has.  [default: $GPUSHARE_LAB or ~/.local/state/gpushare/lab]",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def main() -> None:
+    """Run a real Kubernetes on this machine, with simulated GPUs."""
+
+
+@main.command()
+@directory_option
+@click.option("--nodes", default=1, show_default=True, help="Nodes, each with its own kubelet and containerd.")
+def up(directory: Path, nodes: int) -> None:
+    """Start a cluster, or what is missing of one that was started before."""
+    _up(directory, nodes)
+
+
+@main.command()
+@directory_option
+def api(directory: Path) -> None:
+    """Start an API server with its store, and nothing else."""
+    _up(directory, 0)
+
+
+@main.command()
+@directory_option
+@click.option("--keep-logs", type=click.Path(path_type=Path, file_okay=False), help="Copy the logs there first.")
+def down(directory: Path, keep_logs: Path | None) -> None:
+    """End the cluster and remove all of it."""
+    began = time.monotonic()
+    removed = cluster.down(directory, keep_logs=keep_logs)
+    message = f"lab: removed in {time.monotonic() - began:.1f} s" if removed else f"lab: there is none in {directory}"
+    print(message, file=sys.stderr)
+
+
+@main.command("status")
+@directory_option
+def show_status(directory: Path) -> None:
+    """List the components: running or not, memory, log file."""
+    rows = status.rows(layout.load(directory))
+    print(status.table(rows))
+    sys.exit(0 if all(row.running for row in rows) else 1)
+
+
+@main.command()
+@directory_option
+def env(directory: Path) -> None:
+    """Print what makes a shell use it, for eval "$(...)"."""
+    print(status.shell_environment(layout.load(directory)))
+
+
+@main.command("guard", hidden=True)
+@directory_option
+@click.option("--owner", type=int, required=True)
+def run_guard(directory: Path, owner: int) -> None:
+    """Wait until a process ends, then take the lab down."""
+    guard.wait_for_end(owner)
+    cluster.down(directory)
+
+
+def _up(directory: Path, nodes: int) -> None:
+    began = time.monotonic()
+    access = cluster.up(directory, node_count=nodes)
+    print(f"lab: {access.server} serves after {time.monotonic() - began:.1f} s", file=sys.stderr)
+    print(f'lab: use it by: eval "$(python -m lab env --directory {directory})"', file=sys.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        main(prog_name="python -m lab")
+    except errors.LabError as error:
+        sys.exit(f"lab: {error}")

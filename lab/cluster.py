@@ -1,0 +1,144 @@
+"""Up and down: the order in which a lab's components start and end.
+
+`up` brings a lab to where it should be from wherever it is: new, half started, or with components that somebody killed.
+`down` ends every process that the lab started and removes everything it made, also after a launcher that died half-way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from lab import access, addresses, build, component, control_plane, errors, guard, layout, node, prerequisites, process
+
+ETCD_SECONDS = 30.0
+API_SERVER_SECONDS = 120.0  # 4 to 8 s on two idle cores
+CONTROLLER_SECONDS = 60.0
+MAX_NODES = 10
+# The order in which the control plane ends: first those that write, last the store.
+CONTROL_PLANE = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
+STOP_SECONDS = 3.0
+
+
+def up(directory: Path, *, node_count: int = 1, owner: int | None = None) -> access.Access:
+    """Start what does not run yet and wait until it serves; return the administrator's access.
+
+    With `node_count` 0 there is only an API server with its store. With `owner`, a process id, a guard takes the lab
+    down when that process ends, however it ends.
+
+    Raises:
+        LabError: something is missing, in the way, or did not start.
+    """
+    if not 0 <= node_count <= MAX_NODES:
+        raise errors.LabError(f"{node_count} nodes: a lab has 0 (API server only) to {MAX_NODES}")
+    directory = directory.absolute()
+    if not layout.exists(directory):
+        layout.check(directory)
+    programs = build.ensure()
+    if node_count:
+        prerequisites.ensure()
+    directory.mkdir(parents=True, exist_ok=True)
+    with _locked(directory):
+        lab = layout.load(directory) if layout.exists(directory) else _create(directory, node_count)
+        if len(lab.nodes) != node_count:
+            has = f"the lab in {directory} has {len(lab.nodes)} nodes, not {node_count}"
+            raise errors.LabError(f"{has}; end it first by: python -m lab down --directory {directory}")
+        if owner is not None:
+            guard.start(lab, owner)
+        control_plane.write_files(lab)
+        return _start(lab, programs)
+
+
+def down(directory: Path, *, keep_logs: Path | None = None) -> bool:
+    """End and remove a lab; return False if there is none. With `keep_logs`, copy its logs to that directory first.
+
+    Raises:
+        LabError: something of it would not go; what remains can be removed by trying again.
+    """
+    directory = directory.absolute()
+    if not layout.exists(directory):
+        return False
+    with _locked(directory):
+        if not layout.exists(directory):  # another `down` was first
+            return False
+        lab = layout.load(directory)
+        known = {*CONTROL_PLANE, guard.NAME, *(name for member in lab.nodes for name in node.process_names(member))}
+        others = [record.name for record in lab.processes.iterdir() if record.name not in known]
+        process.stop([(name, STOP_SECONDS) for name in others if not name.endswith(".new")], lab.processes)
+        node.stop(lab)
+        for names in (CONTROL_PLANE[:2], CONTROL_PLANE[2:3], CONTROL_PLANE[3:]):
+            process.stop([(name, STOP_SECONDS) for name in names], lab.processes)
+        if keep_logs is not None and lab.logs.exists():
+            shutil.copytree(lab.logs, keep_logs, dirs_exist_ok=True)
+        guard.stop(lab)
+        addresses.release_number(lab.number, directory)
+        layout.remove(directory)
+        return True
+
+
+def access_to(lab: layout.Layout) -> access.Access:
+    """Return the administrator's access to a lab that was started."""
+    return access.Access(
+        kubeconfig=lab.admin_kubeconfig,
+        server=lab.server,
+        ca_file=lab.certificates / "ca.crt",
+        kubectl_program=build.program_directory() / "kubectl",
+        lab=lab,
+    )
+
+
+def _create(directory: Path, node_count: int) -> layout.Layout:
+    number = addresses.claim_number(directory)
+    ports = addresses.free_ports(layout.control_address(number), (443, 10259, 10257))
+    lab = layout.Layout(
+        directory=directory,
+        number=number,
+        api_port=next(ports),
+        scheduler_port=next(ports),
+        controller_port=next(ports),
+        nodes=(),
+    )
+    for i in range(node_count):
+        kubelet, health = addresses.free_ports(lab.node_address(i), (10250, 10248))
+        lab = dataclasses.replace(lab, nodes=(*lab.nodes, layout.Node(f"lab-node-{i}", i, kubelet, health)))
+    layout.save(lab)
+    return lab
+
+
+def _start(lab: layout.Layout, programs: Path) -> access.Access:
+    etcd, api_server = control_plane.etcd(lab, programs), control_plane.api_server(lab, programs)
+    # The API server waits for its store by itself, and takes longest: everything that can starts beside it.
+    component.start([etcd, api_server], lab)
+    node.prepare(lab)
+    component.wait([etcd], lab, ETCD_SECONDS)
+    component.wait([api_server], lab, API_SERVER_SECONDS)
+    administrator = access_to(lab)
+    if lab.nodes:
+        controllers = [control_plane.controller_manager(lab, programs), control_plane.scheduler(lab, programs)]
+        component.start(controllers, lab)
+        node.start(lab, programs, administrator)
+        component.wait(controllers, lab, CONTROLLER_SECONDS)
+        node.wait(lab, programs, administrator)
+    administrator.ensure_default_service_account("default")
+    return administrator
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Let one `up` or `down` at a time work on a directory, by a lock on the directory itself, which leaves no file."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"lab: waiting for another `python -m lab` that works on {directory}", file=sys.stderr, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

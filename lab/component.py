@@ -1,0 +1,126 @@
+"""A component as a value: what to run, and how to know that it answers."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import time
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from lab import errors, layout, process
+
+POLL_SECONDS = 0.05
+# What an answer may take on a machine that is busy with something else.
+ANSWER_SECONDS = 2.0
+
+
+class Probe(Protocol):
+    """How to ask a component whether it is ready."""
+
+    def answers(self) -> bool:
+        """Return whether it is ready now; never raise for a component that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnixHTTP:
+    """Ready when an HTTP GET over a Unix socket answers 200."""
+
+    socket: Path
+    path: str
+
+    def answers(self) -> bool:
+        """Ask once."""
+        connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+            stream.settimeout(ANSWER_SECONDS)
+            try:
+                stream.connect(str(self.socket))
+                connection.sock = stream
+                connection.request("GET", self.path)
+                return connection.getresponse().status == http.client.OK
+            except (OSError, http.client.HTTPException):
+                return False
+
+
+@dataclass(frozen=True, slots=True)
+class UnixSocket:
+    """Ready when something accepts connections on a Unix socket."""
+
+    socket: Path
+
+    def answers(self) -> bool:
+        """Ask once."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+            stream.settimeout(ANSWER_SECONDS)
+            try:
+                stream.connect(str(self.socket))
+            except OSError:
+                return False
+            return True
+
+
+@dataclass(frozen=True, slots=True)
+class URL:
+    """Ready when an HTTP or HTTPS GET answers 200; with HTTPS the certificate has to be the lab's."""
+
+    url: str
+    ca_file: Path
+
+    def answers(self) -> bool:
+        """Ask once."""
+        url = urllib.parse.urlsplit(self.url)
+        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=ANSWER_SECONDS)
+        if url.scheme == "https":
+            context = ssl.create_default_context(cafile=str(self.ca_file))
+            connection = http.client.HTTPSConnection(
+                url.hostname or "", url.port, timeout=ANSWER_SECONDS, context=context
+            )
+        try:
+            connection.request("GET", url.path)
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One daemon of the lab and the probe that tells when it serves."""
+
+    process: process.Process
+    probe: Probe
+
+
+def start(components: Sequence[Component], lab: layout.Layout) -> None:
+    """Start those that do not run; do not wait.
+
+    Raises:
+        LabError: one could not be started.
+    """
+    for component in components:
+        process.start(component.process, lab.processes, lab.logs)
+
+
+def wait(components: Sequence[Component], lab: layout.Layout, seconds: float) -> None:
+    """Wait until all are ready.
+
+    Raises:
+        LabError: one ended, or was not ready in time; the message ends with the last lines of its log.
+    """
+    deadline = time.monotonic() + seconds
+    for component in components:
+        name = component.process.name
+        while not component.probe.answers():
+            if process.pid_of(name, lab.processes) is None:
+                raise errors.LabError(f"{name} ended while starting; {process.last_lines(lab.logs / name)}")
+            if time.monotonic() > deadline:
+                raise errors.LabError(
+                    f"{name} was not ready after {seconds:.0f} s; {process.last_lines(lab.logs / name)}"
+                )
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,119 @@
+"""A node's containerd: configuration, command line, and images brought in from a file instead of a registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from lab import cgroups, component, errors, image, layout, mounts, network, prerequisites, process
+
+# Every container starts through the runtime that adds the simulated GPUs, as on nodes where NVIDIA's is the default;
+# the handler `nvidia` is for pods that name a RuntimeClass. Why the other settings are not the defaults:
+# - netns_mounts_under_state_dir: network namespaces go with the node's mount namespace.
+# - restrict_oom_score_adj: without CAP_SYS_RESOURCE a sandbox could not be given its score, and dies.
+CONFIGURATION = """\
+version = 2
+root = {root}
+state = "/run/containerd"
+
+[grpc]
+address = {socket}
+
+[plugins."io.containerd.internal.v1.opt"]
+path = {opt}
+
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = {sandbox_image}
+disable_apparmor = true
+restrict_oom_score_adj = true
+netns_mounts_under_state_dir = true
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = {cni_programs}
+conf_dir = {cni_configuration}
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = {snapshotter}
+default_runtime_name = "runc"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+BinaryName = {runtime}
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+BinaryName = {runtime}
+"""
+IMPORT_SECONDS = 60.0
+
+
+def socket(lab: layout.Layout, node: layout.Node) -> Path:
+    """Return where a node's containerd listens."""
+    return lab.node_directory(node) / "containerd.sock"
+
+
+def runtime(lab: layout.Layout, node: layout.Node) -> Path:
+    """Return the OCI runtime of a node: the wrapper that adds simulated GPUs and then is runc."""
+    return lab.node_directory(node) / "nvidia-container-runtime"
+
+
+def write_files(lab: layout.Layout, node: layout.Node) -> None:
+    """Write the configuration of containerd and of its network."""
+    directory = lab.node_directory(node)
+    cni = directory / "cni"
+    cni.mkdir(parents=True, exist_ok=True)
+    (cni / "10-lab.conflist").write_text(network.cni_configuration(lab, node))
+    values = {
+        "root": directory / "containerd",
+        "socket": socket(lab, node),
+        "opt": directory / "opt",
+        "sandbox_image": image.PAUSE,
+        "cni_programs": prerequisites.cni_directory(),
+        "cni_configuration": cni,
+        "snapshotter": _snapshotter(directory),
+        "runtime": runtime(lab, node),
+    }
+    text = CONFIGURATION.format_map({key: json.dumps(str(value)) for key, value in values.items()})
+    (directory / "containerd.toml").write_text(text)
+
+
+def build(lab: layout.Layout, node: layout.Node) -> component.Component:
+    """Return containerd."""
+    argv = (prerequisites.program("containerd"), f"--config={lab.node_directory(node) / 'containerd.toml'}")
+    daemon = process.Process(
+        f"{node.name}.containerd",
+        mounts.inside(lab, node, argv),
+        environment={"PATH": prerequisites.SEARCH_PATH},
+        groups=cgroups.joined(mounts.cgroup(lab, node)),
+    )
+    return component.Component(daemon, component.UnixSocket(socket(lab, node)))
+
+
+def import_images(lab: layout.Layout, node: layout.Node, archive: Path) -> None:
+    """Bring the images of a docker archive into a node.
+
+    Raises:
+        LabError: containerd refused the archive.
+    """
+    address = f"--address={socket(lab, node)}"
+    snapshotter = f"--snapshotter={_snapshotter(lab.node_directory(node))}"
+    ctr = [prerequisites.program("ctr"), address, "--namespace=k8s.io"]
+    command = [*ctr, "images", "import", snapshotter, str(archive)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
+    if result.returncode:
+        raise errors.LabError(f"{node.name} did not take the images of {archive}: {result.stderr.strip()}")
+
+
+def _snapshotter(directory: Path) -> str:
+    """Choose by the file system: an overlay cannot be stacked on an overlay, as in a Docker container."""
+    mounts_by_length = sorted(
+        (line.split()[4], line.partition(" - ")[2].split()[0])
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    )
+    resolved = os.path.realpath(directory)
+    under = [kind for point, kind in mounts_by_length if resolved.startswith(point.rstrip("/") + "/")]
+    return "native" if under[-1] == "overlay" else "overlayfs"

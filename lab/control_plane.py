@@ -1,0 +1,153 @@
+"""The control plane as values: etcd, API server, scheduler and controller manager of one lab.
+
+Pure but for `write_files`: a layout in, command lines out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab import certificates, component, kubeconfig, layout, process
+
+ISSUER = "https://kubernetes.default.svc"
+ADMINISTRATORS = "system:masters"
+# Certificate and kubeconfig of each client of the API server: its user name and groups.
+CLIENTS = {
+    "admin": ("kubernetes-admin", (ADMINISTRATORS,)),
+    "kube-scheduler": ("system:kube-scheduler", ()),
+    "kube-controller-manager": ("system:kube-controller-manager", ()),
+}
+# Anonymous requests may ask for health and nothing else.
+AUTHENTICATION = """\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions:
+  - path: /livez
+  - path: /readyz
+  - path: /healthz
+"""
+
+
+def identities(lab: layout.Layout) -> list[certificates.Identity]:
+    """Return every certificate of the lab."""
+    service_names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
+    servers = {
+        "kube-apiserver": ("localhost", lab.address, *service_names),
+        "kube-scheduler-serving": ("localhost", lab.address),
+        "kube-controller-manager-serving": ("localhost", lab.address),
+    }
+    clients = CLIENTS | {"kube-apiserver-kubelet-client": ("kube-apiserver-kubelet-client", (ADMINISTRATORS,))}
+    for node in lab.nodes:
+        clients[node.name] = (f"system:node:{node.name}", ("system:nodes",))
+        servers[f"{node.name}-serving"] = (node.name, lab.node_address(node.number))
+    return [
+        *(certificates.Identity(name, user, groups) for name, (user, groups) in clients.items()),
+        *(certificates.Identity(name, name, hosts=hosts) for name, hosts in servers.items()),
+    ]
+
+
+def write_files(lab: layout.Layout) -> None:
+    """Write keys, certificates, kubeconfigs and configuration. Done once for a lab: restarted components keep them."""
+    done = lab.certificates / "complete"
+    if done.exists():
+        return
+    certificates.create(lab.certificates, identities(lab))
+    for name in [*CLIENTS, *(node.name for node in lab.nodes)]:
+        text = kubeconfig.with_certificate(
+            lab.server,
+            lab.certificates / "ca.crt",
+            lab.certificates / f"{name}.crt",
+            lab.certificates / f"{name}.key",
+        )
+        kubeconfig.write(lab.kubeconfigs / name, text)
+    (lab.certificates / "authentication.yaml").write_text(AUTHENTICATION)
+    done.touch()
+
+
+def etcd(lab: layout.Layout, programs: Path) -> component.Component:
+    """Return the store. It listens on Unix sockets only, whose directory is the owner's."""
+    client = lab.etcd / "client.sock"
+    # etcd insists on HOST:PORT for a peer, and makes of it the name of a socket in its working directory.
+    peer = "unix://peer.sock:0"
+    argv = (
+        str(programs / "etcd"),
+        "--name=lab",
+        f"--data-dir={lab.etcd / 'data'}",
+        f"--listen-client-urls=unix://{client}",
+        "--advertise-client-urls=unix://client.sock:0",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=lab={peer}",
+        "--unsafe-no-fsync",  # what a killed process wrote is safe; only a crash of the machine would lose it
+        "--log-level=warn",
+    )
+    return component.Component(process.Process("etcd", argv, directory=lab.etcd), component.UnixHTTP(client, "/health"))
+
+
+def api_server(lab: layout.Layout, programs: Path) -> component.Component:
+    """Return the API server, with RBAC, node authorization and the admission plugins of any ordinary cluster."""
+    keys = lab.certificates
+    argv = (
+        str(programs / "kube-apiserver"),
+        f"--etcd-servers=unix://{lab.etcd / 'client.sock'}",
+        f"--bind-address={lab.address}",
+        f"--advertise-address={lab.address}",
+        f"--secure-port={lab.api_port}",
+        f"--service-cluster-ip-range={lab.service_range}",
+        "--endpoint-reconciler-type=none",  # it refuses a loopback address as endpoint
+        f"--tls-cert-file={keys / 'kube-apiserver.crt'}",
+        f"--tls-private-key-file={keys / 'kube-apiserver.key'}",
+        f"--client-ca-file={keys / 'ca.crt'}",
+        f"--authentication-config={keys / 'authentication.yaml'}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        f"--service-account-issuer={ISSUER}",
+        f"--service-account-key-file={keys / 'sa.pub'}",
+        f"--service-account-signing-key-file={keys / 'sa.key'}",
+        f"--kubelet-certificate-authority={keys / 'ca.crt'}",
+        f"--kubelet-client-certificate={keys / 'kube-apiserver-kubelet-client.crt'}",
+        f"--kubelet-client-key={keys / 'kube-apiserver-kubelet-client.key'}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--shutdown-delay-duration=0s",
+        "--profiling=false",
+    )
+    probe = component.URL(f"{lab.server}/readyz", keys / "ca.crt")
+    return component.Component(process.Process("kube-apiserver", argv), probe)
+
+
+def scheduler(lab: layout.Layout, programs: Path) -> component.Component:
+    """Return the scheduler."""
+    return _controller(lab, programs, "kube-scheduler", lab.scheduler_port, ())
+
+
+def controller_manager(lab: layout.Layout, programs: Path) -> component.Component:
+    """Return the controller manager: ServiceAccounts, Deployments, garbage collection and the rest."""
+    flags = (
+        f"--service-account-private-key-file={lab.certificates / 'sa.key'}",
+        f"--root-ca-file={lab.certificates / 'ca.crt'}",
+        "--use-service-account-credentials",
+    )
+    return _controller(lab, programs, "kube-controller-manager", lab.controller_port, flags)
+
+
+def _controller(
+    lab: layout.Layout, programs: Path, name: str, port: int, flags: tuple[str, ...]
+) -> component.Component:
+    credentials = lab.kubeconfigs / name
+    argv = (
+        str(programs / name),
+        f"--kubeconfig={credentials}",
+        f"--authentication-kubeconfig={credentials}",
+        f"--authorization-kubeconfig={credentials}",
+        f"--bind-address={lab.address}",
+        f"--secure-port={port}",
+        f"--tls-cert-file={lab.certificates / f'{name}-serving.crt'}",
+        f"--tls-private-key-file={lab.certificates / f'{name}-serving.key'}",
+        "--leader-elect=false",
+        "--profiling=false",
+        *flags,
+    )
+    probe = component.URL(f"https://{lab.address}:{port}/healthz", lab.certificates / "ca.crt")
+    return component.Component(process.Process(name, argv), probe)

@@ -1,0 +1,229 @@
+"""The demo: the real webhook on a cluster in memory, asked as an API server would ask it; `python -m lab.demo`.
+
+Three nodes with four GPUs each, two models; the pods of config/samples, one after the other, as AdmissionReviews over
+HTTPS. What is shown is what came back: the differences between the pod sent and the pod admitted.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import json
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import yaml
+
+from gpushare import codec, contract, pod
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from lab import errors
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DIRECTORY = REPOSITORY / "build" / "demo"
+GIB = 1 << 30
+# node, and the model, memory and compute capability of its four GPUs
+NODES = (
+    ("gpu-a", "NVIDIA A100-SXM4-40GB", 40 * GIB, (8, 0)),
+    ("gpu-b", "NVIDIA A100-SXM4-40GB", 40 * GIB, (8, 0)),
+    ("gpu-c", "NVIDIA L4", 24 * GIB, (8, 9)),
+)
+# In an order in which each has something to show: the last two are gated and refused.
+SAMPLES = (
+    *("half-gpu", "quarter-memory", "memory-only", "two-gpus", "two-containers", "burst", "by-model", "apart"),
+    *("exclusion", "whole-gpu", "waits", "too-much"),
+)
+START_SECONDS = 20.0
+CALL_SECONDS = 10.0  # what the API server grants the webhook as well
+STOP_SECONDS = 15.0
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Webhook:
+    """A running webhook: where it listens, and the CA that it made for itself."""
+
+    port: int
+    trust: ssl.SSLContext
+
+    def review(self, manifest: Json) -> Json:
+        """The `response` to an AdmissionReview for creating this pod."""
+        request = {
+            "uid": str(uuid.uuid4()),
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "operation": "CREATE",
+            "namespace": "default",
+            "name": manifest["metadata"]["name"],
+            "userInfo": {"username": "demo"},
+            "object": manifest,
+            "dryRun": False,
+        }
+        body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        question = urllib.request.Request(  # noqa: S310 - https to our own process
+            f"https://127.0.0.1:{self.port}{contract.WEBHOOK_PATH}",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(question, timeout=CALL_SECONDS, context=self.trust) as answer:  # noqa: S310
+            response: Json = json.load(answer)["response"]
+        if response["uid"] != request["uid"]:
+            raise errors.LabError("the webhook answered another review than the one it was sent")
+        return response
+
+
+def main() -> None:
+    """Run the demo; the exit code is not 0 unless every sample met the end that its comment promises."""
+    began = time.monotonic()
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    DIRECTORY.mkdir(parents=True)
+    nodes = [codec.to_document(_node(*described)) for described in NODES]
+    cluster, state = DIRECTORY / "cluster.json", DIRECTORY / "state.json"
+    cluster.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}, indent=1))
+    print(f"A cluster in memory: {', '.join(f'{node} with 4 × {model}' for node, model, *_ in NODES)}.")
+    with _webhook(cluster, state) as webhook:
+        print(f"The webhook listens on https://127.0.0.1:{webhook.port}; its self-made CA is verified.\n")
+        ends = [_send(webhook, manifest, says) for manifest, says in _manifests()]
+    counts = {end: ends.count(end) for end in ("placed", "gated", "refused")}
+    _print_top(state)
+    print(f"{len(ends)} pods: {', '.join(f'{count} {end}' for end, count in counts.items())}; ", end="")
+    print(f"{time.monotonic() - began:.1f} s.\n")
+    _print_next(state)
+    if counts["gated"] != 1 or counts["refused"] != 1:
+        raise errors.LabError(f"one pod should be gated and one refused; the webhook's log is {DIRECTORY}/webhook.log")
+
+
+def _node(name: str, model: str, memory_bytes: int, capability: tuple[int, int]) -> GpuNode:
+    cards = tuple(
+        Gpu(
+            uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{name}/{index}')}",
+            index=index,
+            model=model,
+            memory_bytes=memory_bytes,
+            compute_capability=capability,
+            numa_node=index // 2,
+            pci_bus_id=f"00000000:{(0x07, 0x0F, 0x87, 0x90)[index]:02X}:00.0",
+        )
+        for index in range(4)
+    )
+    return GpuNode(name=name, gpus=cards, config="default")
+
+
+def _manifests() -> Iterator[tuple[Json, str]]:
+    """Each sample pod, with the first line of the comment on top of its file."""
+    for name in SAMPLES:
+        text = (REPOSITORY / "config" / "samples" / f"{name}.yaml").read_text()
+        says = text.splitlines()[0].removeprefix("# ")
+        for manifest in yaml.safe_load_all(text):
+            yield manifest, says
+
+
+@contextlib.contextmanager
+def _webhook(cluster: Path, state: Path) -> Iterator[Webhook]:
+    port_file, certificates = DIRECTORY / "port", DIRECTORY / "certificates"
+    argv = [
+        *(sys.executable, "-m", "webhook", "--from", str(cluster), "--state", str(state)),
+        *("--host", "127.0.0.1", "--port", "0", "--port-file", str(port_file), "--probe-host", "127.0.0.1"),
+        *("--certificate-directory", str(certificates)),
+    ]
+    log = DIRECTORY / "webhook.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not (port_file.exists() and port_file.read_text().endswith("\n")):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise errors.LabError(f"the webhook did not start; its log is {log}:\n{log.read_text()}")
+            time.sleep(0.05)
+        trust = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
+        yield Webhook(int(port_file.read_text()), trust)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _send(webhook: Webhook, manifest: Json, says: str) -> str:
+    """Send one pod and show what became of it: `placed`, `gated` or `refused`."""
+    keys = {key: value for key, value in pod.annotations_of(manifest).items() if key.startswith(contract.PREFIX)}
+    asked = ", ".join(f"{key.removeprefix(contract.PREFIX)}: {value}" for key, value in keys.items())
+    print(f"● {manifest['metadata']['name']}  ({asked})\n  {says}")
+    response = webhook.review(manifest)
+    for warning in response.get("warnings") or ():
+        print(f"  warning: {warning}")
+    if not response["allowed"]:
+        print(f"  REFUSED: {response['status']['message']}\n")
+        return "refused"
+    patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
+    admitted = jsonpatch.apply_patch(manifest, patch)
+    for line in difference(manifest, admitted):
+        print(f"  {line}")
+    gated = contract.SCHEDULING_GATE in pod.gates(admitted)
+    if gated:
+        print(f"  GATED: {pod.annotations_of(admitted)[contract.REASON]}")
+    print()
+    return "gated" if gated else "placed"
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What differs between two manifests, a line per value: `+ path: value`, `- path: value`.
+
+    An extended resource's request always equals its limit and is left out here.
+    """
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    lines = [f"- {path}: {value}" for path, value in old.items() if new.get(path) != value]
+    lines += [f"+ {path}: {value}" for path, value in new.items() if old.get(path) != value]
+    return [line for line in lines if ".resources.requests.gpushare.io/" not in line]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and set(value) == {"name", "value"}:
+        yield path, value["value"]  # an environment variable
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            named = inner.get("name") if isinstance(inner, Mapping) else None
+            yield from _leaves(inner, f"{path}[{named or position}]")
+    else:
+        yield path, str(value)
+
+
+def _print_top(state: Path) -> None:
+    for arguments in (("top",), ("top", "nodes")):
+        command = [*arguments, "--from", str(state.relative_to(REPOSITORY))]
+        print(f"$ kubectl gpushare {' '.join(command)}", flush=True)
+        subprocess.run([sys.executable, "-m", "kubectl_gpushare", *command], cwd=REPOSITORY, check=True, timeout=30)
+        print(flush=True)
+
+
+def _print_next(state: Path) -> None:
+    saved = state.relative_to(REPOSITORY)
+    print("Next:")
+    print('  export PATH="$PWD/.venv/bin:$PATH"                          # so that kubectl finds its plugin')
+    print(f"  kubectl gpushare describe pod two-gpus --from {saved}")
+    print(f"  kubectl gpushare describe pod waits --from {saved}")
+    print("  make lab                                                    # a real Kubernetes with simulated GPUs (root)")
+    print("  make test                                                   # everything, on that")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except errors.LabError as error:
+        sys.exit(f"demo: {error}")

@@ -1,0 +1,35 @@
+"""Takes a lab down when the process that wanted it is gone, so that a killed test run leaves no cluster behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from pathlib import Path
+
+from lab import layout, process
+
+NAME = "guard"
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def start(lab: layout.Layout, owner: int) -> None:
+    """Watch over a lab for as long as the process `owner` lives."""
+    argv = (sys.executable, "-m", "lab", "guard", f"--directory={lab.directory}", f"--owner={owner}")
+    process.start(process.Process(NAME, argv, directory=REPOSITORY), lab.processes, lab.logs)
+
+
+def stop(lab: layout.Layout) -> None:
+    """End the guard, unless it is the guard that asks."""
+    if process.pid_of(NAME, lab.processes) != os.getpid():
+        process.stop([(NAME, 2.0)], lab.processes)
+
+
+def wait_for_end(owner: int) -> None:
+    """Return when a process has ended; at once when there is none."""
+    try:
+        handle = os.pidfd_open(owner)
+    except ProcessLookupError:
+        return
+    select.select([handle], [], [])
+    os.close(handle)

@@ -1,0 +1,93 @@
+"""A node's kubelet: configuration, command line, and the Node object it finds when it starts."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+import yaml
+
+from lab import cgroups, component, containerd, layout, mounts, prerequisites, process
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def configuration(lab: layout.Layout, node: layout.Node) -> dict[str, object]:
+    """Return the KubeletConfiguration of a node."""
+    keys = lab.certificates
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": lab.node_address(node.number),
+        "port": node.kubelet_port,
+        "healthzBindAddress": lab.node_address(node.number),
+        "healthzPort": node.health_port,
+        "authentication": {"anonymous": {"enabled": False}, "x509": {"clientCAFile": str(keys / "ca.crt")}},
+        "tlsCertFile": str(keys / f"{node.name}-serving.crt"),
+        "tlsPrivateKeyFile": str(keys / f"{node.name}-serving.key"),
+        "containerRuntimeEndpoint": f"unix://{containerd.socket(lab, node)}",
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{lab.cgroup}/{node.name}",
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
+        "oomScoreAdj": 0,  # lowering it takes a capability that a container, or a small machine, may lack
+        # A developer's disk is often nearly full: no reason to evict pods, or to delete the only copy of an image.
+        "evictionHard": {"memory.available": "100Mi"},
+        "imageGCHighThresholdPercent": 100,
+        # There is no cluster DNS. An address of the pod's own loopback answers at once that nobody listens.
+        "clusterDNS": [f"127.77.{lab.number}.10"],
+        "clusterDomain": "cluster.local",
+        "nodeStatusUpdateFrequency": "2s",  # tests wait for what the node reports
+    }
+
+
+def node_object(lab: layout.Layout, node: layout.Node) -> str:
+    """Return the Node, as JSON, with the addresses that a cloud would give it.
+
+    The kubelet refuses to choose a loopback address for itself, but takes what it finds.
+    """
+    labels = {
+        "kubernetes.io/hostname": node.name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": ARCHITECTURES.get(platform.machine(), platform.machine()),
+    }
+    addresses = [
+        {"type": "InternalIP", "address": lab.node_address(node.number)},
+        {"type": "Hostname", "address": node.name},
+    ]
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": node.name, "labels": labels},
+            "status": {"addresses": addresses},
+        }
+    )
+
+
+def write_files(lab: layout.Layout, node: layout.Node) -> None:
+    """Write the configuration."""
+    path = lab.node_directory(node) / "kubelet.yaml"
+    path.write_text(yaml.safe_dump(configuration(lab, node), sort_keys=False))
+
+
+def build(lab: layout.Layout, node: layout.Node, programs: Path) -> component.Component:
+    """Return the kubelet."""
+    argv = (
+        str(programs / "kubelet"),
+        f"--config={lab.node_directory(node) / 'kubelet.yaml'}",
+        f"--kubeconfig={lab.kubeconfigs / node.name}",
+        f"--hostname-override={node.name}",
+        "--cloud-provider=external",  # keeps the addresses of the Node object
+    )
+    daemon = process.Process(
+        f"{node.name}.kubelet",
+        mounts.inside(lab, node, argv),
+        environment={"PATH": prerequisites.SEARCH_PATH},
+        groups=cgroups.joined(mounts.cgroup(lab, node)),
+    )
+    url = f"http://{lab.node_address(node.number)}:{node.health_port}/healthz"
+    return component.Component(daemon, component.URL(url, lab.certificates / "ca.crt"))

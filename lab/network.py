@@ -1,0 +1,68 @@
+"""The pods' network: a bridge of the lab's own that leads nowhere but to this machine.
+
+Pods reach each other and the machine, and have no default route: no forwarding, no masquerading, no iptables rule.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from lab import errors, layout, prerequisites
+
+# Addresses of a lab's pod network that are given to pods; the bridge has .1.
+FIRST_ADDRESS, LAST_ADDRESS = 10, 249
+
+
+def cni_configuration(lab: layout.Layout, node: layout.Node) -> str:
+    """Return the CNI configuration of one node, which gets its part of the addresses."""
+    count = (LAST_ADDRESS + 1 - FIRST_ADDRESS) // len(lab.nodes)
+    first = FIRST_ADDRESS + node.number * count
+    addresses = {
+        "subnet": f"{lab.pod_network}.0/24",
+        "rangeStart": f"{lab.pod_network}.{first}",
+        "rangeEnd": f"{lab.pod_network}.{first + count - 1}",
+    }
+    bridge = {
+        "type": "bridge",
+        "bridge": lab.bridge,
+        "isGateway": False,  # as a gateway the plugin would turn on forwarding for the whole machine
+        "ipMasq": False,
+        "ipam": {"type": "host-local", "ranges": [[addresses]]},
+    }
+    return json.dumps({"cniVersion": "0.4.0", "name": lab.bridge, "plugins": [bridge]}, indent=2)
+
+
+def create(lab: layout.Layout) -> None:
+    """Make the bridge, unless it is there.
+
+    Raises:
+        LabError: the kernel refused.
+    """
+    if _exists(lab.bridge):
+        return
+    _ip("link", "add", lab.bridge, "type", "bridge")
+    _ip("address", "add", f"{lab.pod_network}.1/24", "dev", lab.bridge)
+    _ip("link", "set", lab.bridge, "up")
+
+
+def remove(lab: layout.Layout) -> None:
+    """Remove the bridge and what is still plugged into it."""
+    if not _exists(lab.bridge):
+        return
+    for port in json.loads(_ip("-json", "link", "show", "master", lab.bridge) or "[]"):
+        # Its other end may go with its namespace at this very moment.
+        _ip("link", "delete", port["ifname"], check=False)
+    _ip("link", "delete", lab.bridge)
+
+
+def _exists(device: str) -> bool:
+    return any(link.get("ifname") == device for link in json.loads(_ip("-json", "link", "show") or "[]"))
+
+
+def _ip(*arguments: str, check: bool = True) -> str:
+    command = [prerequisites.program("ip"), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if check and result.returncode:
+        raise errors.LabError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
+    return result.stdout

@@ -1,0 +1,50 @@
+"""The OCI runtime of a node: a script that hands some `create` calls to `lab/runtime/create.py`, and all to runc."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from lab import layout, prerequisites
+from lab.runtime import create
+
+HERE = Path(__file__).resolve().parent
+# The simulated driver, as built by `make`.
+LIBRARIES = HERE.parent / "build" / "simgpu"
+# A container's start calls the runtime half a dozen times, and few containers have a GPU: only these wait for an
+# interpreter.
+SCRIPT = """\
+#!/bin/sh
+previous= bundle=. create=
+for argument; do
+    case $previous in --bundle | -b) bundle=$argument ;; esac
+    case $argument in create) create=yes ;; --bundle=*) bundle=${{argument#--bundle=}} ;; esac
+    previous=$argument
+done
+if [ "$create" ] && grep -q {variable} "$bundle/config.json"; then
+    {python} -S -E {program} {devices} {libraries} "$@" || exit 1
+fi
+exec {runc} "$@"
+"""
+
+
+def script(devices: Path, libraries: Path, runc: str) -> str:
+    """Return the runtime of a node with the GPUs of `devices` and the driver of `libraries`."""
+    words: dict[str, str | Path] = {
+        "variable": create.VARIABLE,
+        "python": sys.executable,
+        "program": HERE / "runtime" / "create.py",
+        "devices": devices,
+        "libraries": libraries,
+        "runc": runc,
+    }
+    return SCRIPT.format_map({key: shlex.quote(str(value)) for key, value in words.items()})
+
+
+def write(lab: layout.Layout, node: layout.Node, path: Path) -> None:
+    """Write the runtime of one node."""
+    scratch = path.with_name(path.name + ".new")
+    scratch.write_text(script(lab.gpus(node), LIBRARIES, prerequisites.program("runc")))
+    scratch.chmod(0o755)
+    scratch.rename(path)  # in one step: a container may be starting

@@ -1,0 +1,1 @@
+"""The simulated NVIDIA container runtime, run by containerd for each container."""

@@ -1,0 +1,66 @@
+"""What `python -m lab status` and `env` print."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import tabulate
+
+from lab import build, cluster, layout, node, process
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One component: its pid and resident memory while it runs."""
+
+    name: str
+    pid: int | None
+    memory_bytes: int
+    log: Path
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self.pid is not None
+
+
+def rows(lab: layout.Layout) -> list[Row]:
+    """Return a row for each component that a lab like this has, and for each other process recorded in it."""
+    expected = [name for member in lab.nodes for name in node.process_names(member)]
+    expected += cluster.CONTROL_PLANE if lab.nodes else cluster.CONTROL_PLANE[2:]
+    recorded = [record.name for record in lab.processes.iterdir() if not record.name.endswith(".new")]
+    names = [*reversed(expected), *sorted(set(recorded) - set(expected))]
+    return [_row(lab, name) for name in names]
+
+
+def table(components: list[Row]) -> str:
+    """Return the rows as a table, with their memory summed up."""
+    cells: list[tuple[object, ...]] = [
+        (row.name, row.pid or "not running", f"{row.memory_bytes / 2**20:.0f} MiB", row.log) for row in components
+    ]
+    total = sum(row.memory_bytes for row in components)
+    cells.append(("", "", f"{total / 2**20:.0f} MiB", ""))
+    return tabulate.tabulate(cells, headers=("COMPONENT", "PID", "MEMORY", "LOG"), tablefmt="plain")
+
+
+def shell_environment(lab: layout.Layout) -> str:
+    """Return the shell commands that point kubectl at the lab, and put kubectl on PATH."""
+    lines = [f"export KUBECONFIG={shlex.quote(str(lab.admin_kubeconfig))}"]
+    lines.append(f"export PATH={shlex.quote(str(build.program_directory()))}:$PATH")
+    return "\n".join(lines)
+
+
+def _row(lab: layout.Layout, name: str) -> Row:
+    pid = process.pid_of(name, lab.processes)
+    return Row(name, pid, _resident_bytes(pid) if pid else 0, lab.logs / name)
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return 0
+    lines = [line.split() for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(lines[0][1]) * 1024 if lines else 0

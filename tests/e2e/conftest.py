@@ -1,0 +1,31 @@
+"""gpushare on the lab, once for all end-to-end tests, and a user with a namespace for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lab import access, gpushare, layout
+from tests.e2e.observation import Observer, Reviews
+
+
+@pytest.fixture(scope="session")
+def installed(lab: access.Access) -> layout.Layout:
+    """The lab, with gpushare running in it."""
+    where = layout.load(lab.kubeconfig.parents[1])
+    gpushare.install(where, lab)
+    return where
+
+
+@pytest.fixture
+def user(installed: layout.Layout, lab: access.Access) -> Iterator[Observer]:
+    """Somebody with a namespace of his own."""
+    with lab.namespace("e2e") as namespace:
+        yield Observer(lab, namespace)
+
+
+@pytest.fixture
+def reviews(installed: layout.Layout) -> Reviews:
+    """The webhook's own count of what it was asked."""
+    return Reviews(gpushare.webhook_metrics_url(installed))

@@ -1,0 +1,131 @@
+"""What a test sees of the cluster: pods, GPUNodes and the inside of containers, always by kubectl."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpushare import codec, contract
+from gpushare.gpunode import GpuNode
+from lab import errors
+from lab.access import Access
+
+_Value = TypeVar("_Value")
+POLL_SECONDS = 0.2
+
+
+def eventually(look: Callable[[], _Value | None], *, seconds: float = 30.0, what: str) -> _Value:
+    """The first answer of `look` that is neither None nor False; fails with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found is not None and found is not False:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:.0f} s: not {what}")
+        time.sleep(POLL_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """A user's look at one namespace and at the ledger."""
+
+    access: Access
+    namespace: str
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """Run kubectl in the namespace."""
+        return self.access.kubectl(f"--namespace={self.namespace}", *arguments, input=text)
+
+    def apply(self, document: dict[str, Any] | str) -> str:
+        """`kubectl apply` of a manifest or of a file's path."""
+        if isinstance(document, str):
+            return self.kubectl("apply", "-f", document)
+        return self.kubectl("apply", "-f", "-", text=json.dumps(document))
+
+    def refused(self, document: dict[str, Any] | str) -> str:
+        """The error of an apply that must fail."""
+        try:
+            answer = self.apply(document)
+        except errors.LabError as error:
+            return str(error)
+        raise AssertionError(f"it was accepted: {answer}")
+
+    def pod(self, name: str) -> dict[str, Any] | None:
+        """A pod, or None."""
+        text = self.kubectl("get", "pod", name, "--ignore-not-found", "-o", "json")
+        found: dict[str, Any] | None = json.loads(text) if text.strip() else None
+        return found
+
+    def pods(self, *selector: str) -> list[dict[str, Any]]:
+        """The namespace's pods."""
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", *selector, "-o", "json"))["items"]
+        return found
+
+    def running(self, name: str, *, seconds: float = 60.0) -> dict[str, Any]:
+        """The pod, once it runs with all containers ready."""
+
+        def look() -> dict[str, Any] | None:
+            found = self.pod(name)
+            statuses = (found or {}).get("status", {}).get("containerStatuses") or []
+            return found if statuses and all(one.get("ready") for one in statuses) else None
+
+        try:
+            return eventually(look, seconds=seconds, what=f"pod {name} running")
+        except AssertionError:
+            raise AssertionError(self.kubectl("describe", "pod", name)) from None
+
+    def inside(self, name: str, *command: str, container: str = "") -> str:
+        """Run a command in a container; its standard output."""
+        chosen = (f"--container={container}",) if container else ()
+        return self.kubectl("exec", name, *chosen, "--", *command)
+
+    def delete(self, *what: str) -> None:
+        """Delete at once and wait until it is gone."""
+        self.kubectl("delete", *what, "--grace-period=1", "--timeout=60s", "--ignore-not-found")
+
+    def gpunodes(self) -> list[GpuNode]:
+        """The ledger."""
+        items = json.loads(self.access.kubectl("get", contract.GPUNODE_PLURAL, "-o", "json"))["items"]
+        return [codec.read(item) for item in items]
+
+    def gpunode(self) -> GpuNode:
+        """The only node."""
+        (node,) = self.gpunodes()
+        return node
+
+    def ledger_is_empty(self, *, seconds: float = 30.0) -> None:
+        """Wait until nobody of this namespace holds anything."""
+
+        def look() -> bool:
+            held = [entry for node in self.gpunodes() for entry in node.allocations]
+            return not any(entry.pod.namespace == self.namespace for entry in held)
+
+        eventually(look, seconds=seconds, what=f"the ledger without allocations of {self.namespace}")
+
+
+def annotation(pod: dict[str, Any], key: str) -> str:
+    """An annotation's value, or an empty text."""
+    return str(pod["metadata"].get("annotations", {}).get(key, ""))
+
+
+def environment(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
+    """The plain environment of a container's specification."""
+    return {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][container].get("env", [])}
+
+
+@dataclass(frozen=True, slots=True)
+class Reviews:
+    """How many reviews reached the webhook, by its own metrics."""
+
+    url: str
+
+    def count(self) -> int:
+        """All of them, whatever the outcome."""
+        with urllib.request.urlopen(self.url, timeout=5) as answer:  # noqa: S310 - http, of the lab
+            lines = answer.read().decode().splitlines()
+        return int(sum(float(line.split()[-1]) for line in lines if line.startswith("gpushare_webhook_reviews_total{")))

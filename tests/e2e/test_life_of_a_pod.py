@@ -1,0 +1,213 @@
+"""From `kubectl apply` to the byte above the limit: the whole path on a real Kubernetes with simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpushare import contract, ledger
+from tests import builders
+from tests.e2e.observation import Observer, Reviews, annotation, environment, eventually
+
+pytestmark = pytest.mark.lab
+
+SAMPLES = "config/samples"
+
+
+def sleeper(name: str, **annotations: str) -> dict[str, object]:
+    """A pod that shares a GPU and waits."""
+    manifest = builders.pod(name, **annotations)
+    del manifest["metadata"]["namespace"]
+    for container in manifest["spec"]["containers"]:
+        container |= {"command": ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]}
+    manifest["spec"]["terminationGracePeriodSeconds"] = 1
+    return manifest
+
+
+def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> None:
+    user.apply(f"{SAMPLES}/half-gpu.yaml")
+    pod = user.running("half-gpu")
+    node = user.gpunode()
+
+    (held,) = [entry for entry in node.allocations if entry.pod.namespace == user.namespace]
+    (uuid,) = held.gpu_uuids
+    card = node.gpu_by_uuid()[uuid]
+    assert held.shares[0].request_percent == 50
+    assert held.shares[0].memory_bytes == card.memory_bytes // 2
+    confirmed = eventually(
+        lambda: next((e for e in user.gpunode().allocations if e.id == held.id and e.pod.uid), None), what="confirmed"
+    )
+    assert (confirmed.pod.name, confirmed.pod.uid) == ("half-gpu", pod["metadata"]["uid"])
+    assert confirmed.reserved_until is None
+
+    assert annotation(pod, contract.ALLOCATION) == held.id
+    assert annotation(pod, contract.NODE) == node.name == pod["spec"]["nodeName"]
+    assert annotation(pod, contract.GPU_UUIDS) == uuid
+    assert pod["spec"]["nodeSelector"][contract.HOSTNAME_LABEL] == node.name
+    assert pod["spec"]["containers"][0]["resources"]["limits"][contract.RESOURCE_PERCENT] == "50"
+    assert environment(pod)[contract.ENV_VISIBLE_DEVICES] == uuid
+
+    inside = dict(line.split("=", 1) for line in user.inside("half-gpu", "env").splitlines() if "=" in line)
+    assert inside[contract.ENV_VISIBLE_DEVICES] == uuid
+    assert inside[contract.ENV_REQUEST] == "50"
+    assert user.inside("half-gpu", "cat", contract.CONTAINER_PRELOAD_FILE).strip() == contract.CONTAINER_LIBRARY
+    mounts = user.inside("half-gpu", "cat", "/proc/mounts")
+    assert f" {contract.CONTAINER_LIBRARY} " in mounts
+    assert f" {contract.CONTAINER_ARBITER_DIRECTORY} " in mounts
+    with pytest.raises(Exception, match="Read-only"):
+        user.inside("half-gpu", "sh", "-c", f"echo > {contract.CONTAINER_PRELOAD_FILE}")
+
+    limit = held.shares[0].memory_bytes
+    seen = user.inside("half-gpu", "gpushare-probe")
+    assert uuid in seen
+    assert str(limit) in seen
+    assert str(card.memory_bytes) not in seen
+    assert f"allocated {limit}" in user.inside("half-gpu", "gpushare-probe", "--allocate", str(limit))
+    refused = user.inside("half-gpu", "sh", "-c", f"gpushare-probe --allocate {limit + 1} || true")
+    assert f"refused {limit + 1}: CUDA_ERROR_OUT_OF_MEMORY" in refused
+    both = user.inside("half-gpu", "sh", "-c", f"gpushare-probe --allocate {limit - 1},2,1 || true")
+    assert both.count("allocated") == 2
+    assert "refused 2: CUDA_ERROR_OUT_OF_MEMORY" in both
+
+    user.delete("pod", "half-gpu")
+    user.ledger_is_empty()
+
+
+def test_a_request_of_one_and_a_half_is_refused_with_a_sentence(user: Observer) -> None:
+    error = user.refused(sleeper("too-much", request="1.5"))
+    assert 'gpushare.io/request "1.5" is more than one GPU: write 0 to 1 in steps of 0.01' in error
+    assert user.pod("too-much") is None
+
+
+def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(user: Observer) -> None:
+    cards = user.gpunode().gpus
+    for card in cards:
+        user.apply(sleeper(f"holder-{card.index}", request="0.9", uuid=card.uuid))
+    user.apply(sleeper("waits", request="0.5"))
+    waiting = user.pod("waits")
+    assert waiting is not None
+    assert [gate["name"] for gate in waiting["spec"]["schedulingGates"]] == [contract.SCHEDULING_GATE]
+    reason = annotation(waiting, contract.REASON)
+    assert reason.startswith(
+        "no GPU fits 0.5 GPU with 50% of the memory: of 4 GPUs on 1 node, 4 with too little compute free"
+    )
+    event = eventually(
+        lambda: next((e for e in events(user, "waits") if e["reason"] == contract.EVENT_GATED), None),
+        what="a Gated event",
+    )
+    assert event["note"] == reason
+
+    user.running("holder-2")
+    user.delete("pod", "holder-2")
+    running = user.running("waits")
+    assert annotation(running, contract.GPU_UUIDS) == cards[2].uuid
+    assert annotation(running, contract.REASON) == ""
+    inside = user.inside("waits", "sh", "-c", f"echo ${contract.ENV_VISIBLE_DEVICES}").strip()
+    assert inside == cards[2].uuid
+    limit = cards[2].memory_bytes // 2
+    refused = user.inside("waits", "sh", "-c", f"gpushare-probe --allocate {limit + 1} || true")
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in refused
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def events(user: Observer, name: str) -> list[dict[str, str]]:
+    listed = json.loads(user.kubectl("get", "events.events.k8s.io", "-o", "json"))["items"]
+    return [entry for entry in listed if entry.get("regarding", {}).get("name") == name]
+
+
+def test_a_gated_pod_that_is_deleted_leaves_nothing(user: Observer) -> None:
+    user.apply(sleeper("never", request="0.5", model="no-such-model"))
+    user.delete("pod", "never")
+    user.ledger_is_empty(seconds=5)
+
+
+def test_ten_quarters_of_a_deployment_never_over_commit(user: Observer) -> None:
+    user.apply(f"{SAMPLES}/ten-quarters.yaml")
+
+    def look() -> list[dict[str, object]] | None:
+        for node in user.gpunodes():
+            assert ledger.violations(node) == []
+        pods = user.pods()
+        ready = [pod for pod in pods if pod["status"].get("phase") == "Running"]
+        return ready if len(ready) == 10 else None
+
+    pods = eventually(look, seconds=90, what="ten pods running")
+    uuids = [annotation(pod, contract.GPU_UUIDS) for pod in pods]  # type: ignore[arg-type]
+    assert max(uuids.count(uuid) for uuid in uuids) <= 4
+    assert len({annotation(pod, contract.ALLOCATION) for pod in pods}) == 10  # type: ignore[arg-type]
+    user.kubectl("delete", "deployment", "--all", "--wait=false")
+    user.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=60s")
+    user.ledger_is_empty()
+
+
+def test_each_container_has_its_own_limit_on_its_own_share(user: Observer) -> None:
+    manifest = sleeper("two", **{"memory.a": "2Gi", "memory.b": "3Gi", "request.b": "0.1"})
+    command = manifest["spec"]["containers"][0]["command"]  # type: ignore[index]
+    manifest["spec"]["containers"] = [  # type: ignore[index]
+        {"name": name, "image": "gpushare/sample:0.1", "command": command} for name in ("a", "b", "c")
+    ]
+    user.apply(manifest)
+    user.running("two")
+    for container, gib in (("a", 2), ("b", 3)):
+        probe = (
+            f"gpushare-probe --allocate {gib * builders.GIB} && ! gpushare-probe --allocate {gib * builders.GIB + 1}"
+        )
+        user.inside("two", "sh", "-c", probe, container=container)
+    assert "libcuda" not in user.inside("two", "cat", "/proc/mounts", container="c")
+    user.delete("pod", "two")
+    user.ledger_is_empty()
+
+
+def test_pods_of_one_card_cannot_take_each_others_memory(user: Observer) -> None:
+    card = user.gpunode().gpus[0]
+    for name in ("left", "right"):
+        user.apply(sleeper(name, request="0.5", uuid=card.uuid))
+    for name in ("left", "right"):
+        user.running(name)
+    half = card.memory_bytes // 2
+    held = f"gpushare-probe --allocate {half} --hold 20 > /tmp/held 2>&1 &"
+    user.inside("left", "sh", "-c", held)
+    eventually(lambda: f"allocated {half}" in user.inside("left", "cat", "/tmp/held"), what="left holds its half")
+    user.inside("right", "sh", "-c", f"gpushare-probe --allocate {half}")
+    user.inside("left", "sh", "-c", "! gpushare-probe --allocate 1")
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_a_pod_without_our_annotations_is_never_seen(user: Observer, reviews: Reviews) -> None:
+    before = reviews.count()
+    for number in range(5):
+        plain = sleeper(f"plain-{number}")
+        user.apply(plain)
+    assert reviews.count() == before
+    user.apply(sleeper("ours", request="0.1"))
+    assert reviews.count() == before + 1
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_what_a_user_writes_into_our_annotations_is_not_believed(user: Observer) -> None:
+    uuid = user.gpunode().gpus[3].uuid
+    forged = sleeper("forged", request="0.1", uuid=user.gpunode().gpus[0].uuid)
+    forged["metadata"]["annotations"] |= {contract.GPU_UUIDS: uuid, contract.ALLOCATION: "mine", contract.NODE: "moon"}  # type: ignore[index]
+    user.apply(forged)
+    pod = user.running("forged")
+    assert annotation(pod, contract.GPU_UUIDS) != uuid
+    assert annotation(pod, contract.ALLOCATION) != "mine"
+    with pytest.raises(Exception, match=contract.PREFIX):
+        user.kubectl(
+            "annotate",
+            "pod",
+            "forged",
+            "--overwrite",
+            f"{contract.GPU_UUIDS}={uuid}",
+            "--as=student",
+            "--as-group=everyone",
+        )
+    bare = sleeper("bare")
+    bare["metadata"]["annotations"] = {contract.GPU_UUIDS: uuid}  # type: ignore[index]
+    assert contract.PREFIX in user.refused(bare)
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
