@@ -71,7 +71,7 @@ class Webhook:
             "dryRun": False,
         }
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-        question = urllib.request.Request(  # noqa: S310 - https to our own process
+        question = urllib.request.Request(
             f"https://127.0.0.1:{self.port}{contract.WEBHOOK_PATH}",
             data=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
@@ -163,8 +163,6 @@ def _send(webhook: Webhook, manifest: Json, says: str) -> str:
     asked = ", ".join(f"{key.removeprefix(contract.PREFIX)}: {value}" for key, value in keys.items())
     print(f"● {manifest['metadata']['name']}  ({asked})\n  {says}")
     response = webhook.review(manifest)
-    for warning in response.get("warnings") or ():
-        print(f"  warning: {warning}")
     if not response["allowed"]:
         print(f"  REFUSED: {response['status']['message']}\n")
         return "refused"
@@ -174,7 +172,10 @@ def _send(webhook: Webhook, manifest: Json, says: str) -> str:
         print(f"  {line}")
     gated = contract.SCHEDULING_GATE in pod.gates(admitted)
     if gated:
-        print(f"  GATED: {pod.annotations_of(admitted)[contract.REASON]}")
+        print("  GATED: created, and not scheduled until there is room; gpushare.io/reason says what is missing.")
+    else:
+        for warning in response.get("warnings") or ():
+            print(f"  warning: {warning}")
     print()
     return "gated" if gated else "placed"
 
@@ -191,15 +192,19 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping) and set(value) == {"name", "value"}:
-        yield path, value["value"]  # an environment variable
-    elif isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list):
         for position, inner in enumerate(value):
             named = inner.get("name") if isinstance(inner, Mapping) else None
-            yield from _leaves(inner, f"{path}[{named or position}]")
+            if named is None:
+                yield from _leaves(inner, f"{path}[{position}]")
+            elif set(inner) == {"name"}:
+                yield path, named
+            else:  # an environment variable is its value
+                rest = {key: of_it for key, of_it in inner.items() if key != "name"}
+                yield from _leaves(rest.get("value", rest), f"{path}[{named}]")
     else:
         yield path, str(value)
 
@@ -218,7 +223,9 @@ def _print_next(state: Path) -> None:
     print('  export PATH="$PWD/.venv/bin:$PATH"                          # so that kubectl finds its plugin')
     print(f"  kubectl gpushare describe pod two-gpus --from {saved}")
     print(f"  kubectl gpushare describe pod waits --from {saved}")
-    print("  make lab                                                    # a real Kubernetes with simulated GPUs (root)")
+    print(
+        "  make lab                                                    # a real Kubernetes with simulated GPUs (root)"
+    )
     print("  make test                                                   # everything, on that")
 
 

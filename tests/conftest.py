@@ -1,0 +1,41 @@
+"""The clusters that tests run on: the lab's, or one's own.
+
+With GPUSHARE_TEST_CLUSTER=1 the cluster of $KUBECONFIG is used instead of a lab: tests make namespaces of their own in it, but
+some install cluster-wide things, so it should be one that can be thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import access, cluster
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[access.Access]:
+    """A real API server with its store, and no controllers: pods stay as admission left them."""
+    yield from _cluster(node_count=0)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[access.Access]:
+    """A whole cluster with one node, on which pods run."""
+    yield from _cluster(node_count=1)
+
+
+def _cluster(node_count: int) -> Iterator[access.Access]:
+    # Not pytest's own directory: its path is too long for the sockets below it.
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        if os.environ.get("GPUSHARE_TEST_CLUSTER") == "1":
+            yield access.from_kubeconfig(Path(os.environ["KUBECONFIG"]), Path(scratch))
+            return
+        directory = Path(scratch) / "lab"
+        try:
+            yield cluster.up(directory, node_count=node_count, owner=os.getpid())
+        finally:
+            cluster.down(directory)

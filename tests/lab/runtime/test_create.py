@@ -1,0 +1,97 @@
+"""What the simulated NVIDIA runtime does to a container's configuration, run as containerd runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab import oci_runtime
+from lab.runtime import create
+
+FIRST = "GPU-11111111-1111-1111-1111-111111111111"
+SECOND = "GPU-22222222-2222-2222-2222-222222222222"
+FILES = [f"gpu0-{FIRST}", f"gpu1-{SECOND}"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        ([], None),
+        (["NVIDIA_VISIBLE_DEVICES="], None),
+        (["NVIDIA_VISIBLE_DEVICES=void"], None),
+        (["NVIDIA_VISIBLE_DEVICES=none"], []),
+        (["NVIDIA_VISIBLE_DEVICES=all"], ["all"]),
+        ([f"NVIDIA_VISIBLE_DEVICES={FIRST},1"], [FIRST, "1"]),
+        (["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=0"], ["0"]),  # the last one counts, as for the program
+        (["MY_NVIDIA_VISIBLE_DEVICES=all"], None),
+    ],
+)
+def test_the_variable_says_which_devices(environment: list[str], names: list[str] | None) -> None:
+    assert create.requested(environment) == names
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        ([], []),
+        (["all"], FILES),
+        ([SECOND], FILES[1:]),
+        (["0"], FILES[:1]),
+        (["1", FIRST], FILES),
+        (["0", "0"], FILES[:1]),
+    ],
+)
+def test_devices_are_found_by_uuid_and_by_index(names: list[str], files: list[str]) -> None:
+    assert create.select(names, FILES) == files
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    for name in FILES:
+        (tmp_path / "devices").mkdir(exist_ok=True)
+        (tmp_path / "devices" / name).touch()
+    for name in create.LIBRARY_NAMES:
+        (tmp_path / "libraries").mkdir(exist_ok=True)
+        (tmp_path / "libraries" / name).touch()
+    (tmp_path / "bundle").mkdir()
+    return tmp_path / "bundle"
+
+
+def run(bundle: Path, visible: str, *, verb: str = "create") -> tuple[int, list[str]]:
+    """Run the runtime's script, with `true` as runc; return its exit status and the container's mount points."""
+    runtime = bundle.parent / "runtime"
+    runtime.write_text(oci_runtime.script(bundle.parent / "devices", bundle.parent / "libraries", "/bin/true"))
+    config = {
+        "process": {"env": ["PATH=/bin", f"NVIDIA_VISIBLE_DEVICES={visible}"]},
+        "mounts": [{"destination": "/proc"}],
+    }
+    (bundle / "config.json").write_text(json.dumps(config))
+    command = ["sh", runtime, "--root", "/r", f"--log={bundle}/log.json", verb, "--bundle", bundle, "id"]
+    status = subprocess.run(command, check=False, capture_output=True).returncode
+    return status, [mount["destination"] for mount in json.loads((bundle / "config.json").read_text())["mounts"]]
+
+
+def test_a_container_gets_the_libraries_and_only_its_gpus(bundle: Path) -> None:
+    libraries = [f"{create.LIBRARY_DIRECTORY}/{name}" for name in create.LIBRARY_NAMES]
+    assert run(bundle, SECOND) == (0, ["/proc", *libraries, f"/dev/simgpu/{FILES[1]}"])
+    assert run(bundle, "none") == (0, ["/proc", *libraries])
+
+
+def test_a_container_without_the_variable_and_every_other_verb_are_left_alone(bundle: Path) -> None:
+    assert run(bundle, "void") == (0, ["/proc"])
+    assert run(bundle, "all", verb="delete") == (0, ["/proc"])
+
+
+def test_an_unknown_gpu_fails_the_container_with_a_sentence_where_containerd_looks_for_it(bundle: Path) -> None:
+    assert run(bundle, "GPU-unknown") == (1, ["/proc"])
+    message = json.loads((bundle / "log.json").read_text())["msg"]
+    assert f"names GPU-unknown, which is no GPU of this node (there are: {FIRST}, {SECOND})" in message
+
+
+def test_a_driver_that_was_not_built_fails_the_container_with_the_remedy(bundle: Path) -> None:
+    (bundle.parent / "libraries" / "libcuda.so.1").unlink()
+    assert run(bundle, "all") == (1, ["/proc"])
+    assert "libcuda.so.1 is not there; build the simulated driver" in (bundle / "log.json").read_text()

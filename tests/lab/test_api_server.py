@@ -1,0 +1,163 @@
+"""The API server of the lab: started, used, killed, started again, and gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import access, cluster, errors, layout, process
+
+pytestmark = pytest.mark.apiserver
+
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "pod"},
+    "spec": {"containers": [{"name": "main", "image": "gpushare/sample:0.1"}]},
+}
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch) / "lab"
+        yield directory
+        cluster.down(directory)
+
+
+def kill(name: str, lab: layout.Layout) -> int:
+    pid = process.pid_of(name, lab.processes)
+    assert pid is not None
+    handle = os.pidfd_open(pid)
+    signal.pidfd_send_signal(handle, signal.SIGKILL)
+    assert process._ended(handle, 10.0)
+    os.close(handle)
+    return pid
+
+
+def test_a_pod_can_be_created_in_a_namespace_of_its_own_and_is_gone_afterwards(api_server: access.Access) -> None:
+    with api_server.namespace() as namespace:
+        api_server.kubectl("create", f"--namespace={namespace}", "--filename=-", input=json.dumps(POD))
+        assert api_server.kubectl("get", "pods", f"--namespace={namespace}", "--output=name") == "pod/pod\n"
+    assert api_server.kubectl("get", "namespace", namespace, "--ignore-not-found") == ""
+
+
+def test_a_service_account_kubeconfig_has_the_rights_of_that_service_account_only(
+    api_server: access.Access, tmp_path: Path
+) -> None:
+    with api_server.namespace() as namespace:
+        path = api_server.service_account_kubeconfig(namespace, "default", tmp_path / "kubeconfig")
+        limited = access.Access(path, api_server.server, api_server.ca_file, api_server.kubectl_program)
+        assert path.stat().st_mode & 0o077 == 0
+        who = limited.kubectl("auth", "whoami", "--output=jsonpath={.status.userInfo.username}")
+        assert who == f"system:serviceaccount:{namespace}:default"
+        with pytest.raises(errors.LabError, match="cannot list resource"):
+            limited.kubectl("get", "pods")
+
+
+def test_ones_own_cluster_is_reached_by_its_kubeconfig(api_server: access.Access, tmp_path: Path) -> None:
+    own = access.from_kubeconfig(api_server.kubeconfig, tmp_path)
+    assert (own.server, own.ca_file.read_bytes()) == (api_server.server, api_server.ca_file.read_bytes())
+    assert own.kubectl("get", "--raw=/readyz") == "ok"
+    with pytest.raises(errors.LabError, match="cannot be used"):
+        access.from_kubeconfig(tmp_path / "missing", tmp_path)
+
+
+def test_anonymous_requests_get_health_and_nothing_else(api_server: access.Access) -> None:
+    curl = ["--cacert", str(api_server.ca_file), "--silent", "--output", "/dev/null", "--write-out", "%{http_code}"]
+    codes = [
+        subprocess.run(["curl", *curl, api_server.server + path], capture_output=True, text=True, check=True).stdout
+        for path in ("/readyz", "/api/v1/namespaces", "/version")
+    ]
+    assert codes == ["200", "401", "401"]
+
+
+POLICY = """\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {{name: {name}}}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {name}}}}}
+    resourceRules: [{{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}}]
+  validations: [{{expression: "object.metadata.name.startsWith('good')", message: "a good name, please"}}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {{name: {name}}}
+spec: {{policyName: {name}, validationActions: [Deny]}}
+"""
+
+
+def test_an_admission_policy_is_enforced(api_server: access.Access) -> None:
+    def refused(namespace: str, name: str) -> bool:
+        try:
+            api_server.kubectl("create", "configmap", name, f"--namespace={namespace}")
+        except errors.LabError as error:
+            assert "a good name, please" in str(error)
+            return True
+        return False
+
+    with api_server.namespace() as namespace:
+        policy = POLICY.format(name=namespace)
+        api_server.kubectl("create", "--filename=-", input=policy)
+        try:
+            # The API server learns of a policy a moment after it was created.
+            assert any(refused(namespace, f"bad-{attempt}") for attempt in range(100))
+            assert not refused(namespace, "good")
+        finally:
+            api_server.kubectl("delete", "--filename=-", input=policy)
+
+
+def test_it_starts_and_ends_again_and_again_in_the_same_directory(directory: Path) -> None:
+    for _ in range(2):
+        cluster.up(directory, node_count=0)
+        lab = layout.load(directory)
+        pids = [process.pid_of(name, lab.processes) for name in ("etcd", "kube-apiserver")]
+        assert None not in pids
+        assert cluster.down(directory)
+        assert not directory.exists()
+        assert [pid for pid in pids if pid and process.start_time(pid)] == []
+    assert not cluster.down(directory)
+
+
+def test_what_was_stored_is_there_after_both_processes_were_killed(directory: Path) -> None:
+    administrator = cluster.up(directory, node_count=0)
+    lab = layout.load(directory)
+    administrator.kubectl("create", "configmap", "kept")
+    killed = kill("kube-apiserver", lab), kill("etcd", lab)
+    again = cluster.up(directory, node_count=0)
+    assert again == administrator
+    assert "kept" in again.kubectl("get", "configmaps", "--output=name")
+    assert process.pid_of("kube-apiserver", lab.processes) not in {None, *killed}
+
+
+def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(directory: Path) -> None:
+    script = (
+        "import os, pathlib, signal, sys; from lab import cluster;"
+        "cluster.up(pathlib.Path(sys.argv[1]), node_count=0, owner=os.getpid());"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    owner = subprocess.run([sys.executable, "-c", script, str(directory)], check=False)
+    assert owner.returncode == -signal.SIGKILL
+    lab = layout.load(directory)
+    guard = process.pid_of("guard", lab.processes)
+    assert guard is not None
+    assert process._ended(os.pidfd_open(guard), 30.0)
+    assert not directory.exists()
+
+
+def test_a_directory_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(errors.LabError, match="is not empty and no lab"):
+        cluster.up(tmp_path, node_count=0)
+    assert (tmp_path / "thesis.tex").exists()
