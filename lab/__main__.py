@@ -1,4 +1,4 @@
-"""The lab's command line: `python -m lab up | api | down | status | env`."""
+"""The lab's command line: `python -m lab up | install | api | down | status | env`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lab import cluster, errors, guard, layout, status
+from lab import cluster, errors, gpushare, guard, layout, status
 
 directory_option = click.option(
     "--directory",
@@ -29,6 +29,16 @@ def main() -> None:
 def up(directory: Path, nodes: int) -> None:
     """Start a cluster, or what is missing of one that was started before."""
     _up(directory, nodes)
+
+
+@main.command()
+@directory_option
+def install(directory: Path) -> None:
+    """Install gpushare into the cluster, or start what is missing of it."""
+    began = time.monotonic()
+    lab = layout.load(directory)
+    gpushare.install(lab, cluster.access_to(lab))
+    print(f"lab: gpushare is ready after {time.monotonic() - began:.1f} s", file=sys.stderr)
 
 
 @main.command()

@@ -188,7 +188,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
     old, new = dict(_leaves(before)), dict(_leaves(after))
     lines = [f"- {path}: {value}" for path, value in old.items() if new.get(path) != value]
     lines += [f"+ {path}: {value}" for path, value in new.items() if old.get(path) != value]
-    return [line for line in lines if ".resources.requests.gpushare.io/" not in line]
+    return [line for line in lines if f".resources.requests.{contract.PREFIX}" not in line]
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -213,7 +213,9 @@ def _print_top(state: Path) -> None:
     for arguments in (("top",), ("top", "nodes")):
         command = [*arguments, "--from", str(state.relative_to(REPOSITORY))]
         print(f"$ kubectl gpushare {' '.join(command)}", flush=True)
-        subprocess.run([sys.executable, "-m", "kubectl_gpushare", *command], cwd=REPOSITORY, check=True, timeout=30)
+        plugin = [sys.executable, "-m", "kubectl_gpushare", *command]
+        if subprocess.run(plugin, cwd=REPOSITORY, check=False, timeout=CALL_SECONDS).returncode:
+            raise errors.LabError(f"kubectl gpushare {' '.join(command)} failed; see above")
         print(flush=True)
 
 

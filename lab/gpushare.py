@@ -87,8 +87,12 @@ def agent(lab: layout.Layout, node: layout.Node, administrator: access.Access) -
     daemon = process.Process(
         name,
         mounts.inside(lab, node, argv),
-        directory=REPOSITORY,
-        environment={"SIMGPU_DIR": str(lab.gpus(node)), "LD_LIBRARY_PATH": str(DRIVER)},
+        # Entering a mount namespace leaves the working directory behind.
+        environment={
+            "PYTHONPATH": str(REPOSITORY),
+            "SIMGPU_DIR": str(lab.gpus(node)),
+            "LD_LIBRARY_PATH": str(DRIVER),
+        },
         groups=cgroups.joined(mounts.cgroup(lab, node)),
     )
     return _daemon(lab, daemon, f"http://{host}:{probe_port}/readyz")
