@@ -20,6 +20,7 @@ BUILD = REPOSITORY / "build"
 DRIVER = BUILD / "simgpu"
 NODE_DESCRIPTION = REPOSITORY / "simgpu" / "samples" / "lab-node.ini"
 WEBHOOK = "gpushare-webhook"
+PLACEHOLDER_URL = "https://localhost:8443/mutate"  # in config/lab, where no lab's address can be known
 READY_SECONDS = 60.0
 LIFETIME_OF_TOKENS = "8760h"  # longer than any lab lives
 
@@ -38,7 +39,9 @@ def install(lab: layout.Layout, administrator: access.Access) -> None:
     for built in (DRIVER / "simgpu", DRIVER / "libcuda.so.1", BUILD / "libgpushare.so"):
         if not built.exists():
             raise errors.LabError(f"{built} is not built; build it by: make build")
-    administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(REPOSITORY / "config" / "lab"))
+    manifests = administrator.kubectl("kustomize", str(REPOSITORY / "config" / "lab"))
+    manifests = manifests.replace(PLACEHOLDER_URL, webhook_url(lab))
+    administrator.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=manifests)
     administrator.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
     for node in lab.nodes:
         _create_gpus(lab, node)
@@ -58,10 +61,16 @@ def webhook(lab: layout.Layout, administrator: access.Access) -> component.Compo
     argv = (
         *(sys.executable, "-m", "webhook", f"--kubeconfig={credentials}"),
         *(f"--host={host}", f"--port={port}", f"--probe-host={host}", f"--probe-port={probe_port}"),
-        f"--url=https://{host}:{port}{contract.WEBHOOK_PATH}",
+        f"--url={webhook_url(lab)}",
         f"--certificate-directory={lab.directory / WEBHOOK}",
     )
     return _daemon(lab, process.Process(WEBHOOK, argv, directory=REPOSITORY), f"http://{host}:{probe_port}/readyz")
+
+
+def webhook_url(lab: layout.Layout) -> str:
+    """Where the API server sends pods."""
+    port, _ = _ports(lab, WEBHOOK, lab.address)
+    return f"https://{lab.address}:{port}{contract.WEBHOOK_PATH}"
 
 
 def webhook_metrics_url(lab: layout.Layout) -> str:

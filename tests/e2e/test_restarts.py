@@ -1,0 +1,96 @@
+"""Whatever is killed comes back to the truth, and until then nothing runs without its limits."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from gpushare import contract, ledger
+from lab import access, cluster, gpushare, layout, process
+from tests.e2e.observation import Observer, annotation, eventually
+from tests.e2e.test_life_of_a_pod import sleeper
+
+pytestmark = pytest.mark.lab
+
+
+def kill(where: layout.Layout, name: str) -> None:
+    """SIGKILL, by the recorded pid."""
+    pid = process.pid_of(name, where.processes)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: process.pid_of(name, where.processes) is None, what=f"{name} gone")
+
+
+def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
+    user: Observer, installed: layout.Layout, lab: access.Access
+) -> None:
+    user.apply(sleeper("holder", request="0.25"))
+    pod = user.running("holder")
+    (held,) = [entry for entry in user.gpunode().allocations if entry.pod.namespace == user.namespace]
+    limit = held.shares[0].memory_bytes
+    part = limit // 4
+    user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {part} --hold 60 > /tmp/held 2>&1 &")
+    eventually(lambda: f"allocated {part}" in user.inside("holder", "cat", "/tmp/held"), what="a quarter held")
+
+    kill(installed, gpushare.agent_name(installed.nodes[0]))
+    # Nobody can join while there is no arbiter: closed, not open.
+    without = user.inside("holder", "sh", "-c", "gpushare-probe --allocate 1 2>&1 || true")
+    assert "allocated 1" not in without
+    assert "gpushare: " in without
+    gpushare.install(installed, lab)
+    # What the living process holds is still counted.
+    user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {limit - part}")
+    refused = user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {limit - part + 1} || true")
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in refused
+    again = user.pod("holder")
+    assert again is not None
+    assert again["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert again["status"]["containerStatuses"][0]["restartCount"] == 0
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_pods_share_again_after_a_kubelet_restart(user: Observer, installed: layout.Layout, lab: access.Access) -> None:
+    user.apply(sleeper("before", request="0.25"))
+    user.running("before")
+    kill(installed, f"{installed.nodes[0].name}.kubelet")
+    cluster.up(installed.directory)
+    user.apply(sleeper("after", request="0.25"))
+    user.running("after", seconds=90)
+    assert user.inside("before", "gpushare-probe")
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_without_the_webhook_shares_are_refused_and_other_pods_are_not(
+    user: Observer, installed: layout.Layout, lab: access.Access
+) -> None:
+    user.apply(sleeper("early", request="0.25"))
+    user.running("early")
+    kill(installed, gpushare.WEBHOOK)
+    assert contract.WEBHOOK_NAME in user.refused(sleeper("late", request="0.25"))
+    user.apply(sleeper("plain"))
+    user.delete("pod", "early")
+    gpushare.install(installed, lab)
+    user.ledger_is_empty()
+    user.apply(sleeper("late", request="0.25"))
+    user.running("late")
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_everything_survives_an_api_server_restart(
+    user: Observer, installed: layout.Layout, lab: access.Access
+) -> None:
+    user.apply(sleeper("first", request="0.5"))
+    user.running("first")
+    kill(installed, "kube-apiserver")
+    cluster.up(installed.directory)
+    user.apply(sleeper("second", request="0.5"))
+    second = user.running("second", seconds=90)
+    assert annotation(second, contract.ALLOCATION)
+    assert ledger.violations(user.gpunode()) == []
+    user.delete("pods", "--all")
+    user.ledger_is_empty(seconds=60)

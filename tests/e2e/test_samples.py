@@ -1,0 +1,41 @@
+"""Every sample does what its comment says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare import contract
+from tests.e2e.observation import Observer, annotation
+
+pytestmark = pytest.mark.lab
+
+SAMPLES = Path("config/samples")
+REFUSED = {"too-much"}
+RUNNING = sorted(path.stem for path in SAMPLES.glob("*.yaml") if path.stem not in REFUSED | {"ten-quarters", "waits"})
+
+
+@pytest.mark.parametrize("sample", RUNNING)
+def test_a_sample_runs(user: Observer, sample: str) -> None:
+    path = SAMPLES / f"{sample}.yaml"
+    user.apply(str(path))
+    for document in yaml.safe_load_all(path.read_text()):
+        pod = user.running(document["metadata"]["name"])
+        assert annotation(pod, contract.GPU_UUIDS)
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_the_refused_sample_is_refused_and_the_waiting_one_waits(user: Observer) -> None:
+    user.apply(str(SAMPLES / "half-gpu.yaml"))
+    assert "is more than one GPU: write 0 to 1 in steps of 0.01" in user.refused(str(SAMPLES / "too-much.yaml"))
+    user.apply(str(SAMPLES / "waits.yaml"))
+    waiting = user.pod("waits")
+    assert waiting is not None
+    assert "no GPU fits 4 GPUs" in annotation(waiting, contract.REASON)
+    user.delete("pod", "half-gpu")
+    assert len(annotation(user.running("waits"), contract.GPU_UUIDS).split(",")) == 4
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
