@@ -1,0 +1,216 @@
+"""Raw JSON to and from the API server: paths in, plain dicts out.
+
+Every call is bounded in time. Repeated here is only what certainly was not carried out, or does nothing: a call
+refused with 401 (see `transport`), and a GET whose connection broke, a few times. All other repetition is the caller's,
+who knows what it means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+
+from gpushare.cluster import connection, errors, transport
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
+
+CALL_SECONDS: Final = 30.0
+LIST_SECONDS: Final = 60.0
+WATCH_SECONDS: Final = 290  # asked of the server, whose own choice would be 30 to 60 minutes
+WATCH_GRACE_SECONDS: Final = 15.0
+PAGE_ITEMS: Final = 500
+GET_TRIES: Final = 3
+GET_PAUSE_SECONDS: Final = 0.05
+LONGEST_EVENT_BYTES: Final = 64 << 20  # etcd refuses objects of more than a few MiB
+
+Query = transport.Query
+Body = transport.Body
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A collection at one moment: whole objects (with apiVersion and kind), and where a watch goes on from."""
+
+    items: list[dict[str, Any]]
+    resource_version: str
+
+
+@contextlib.asynccontextmanager
+async def connect(kubeconfig: str | None = None, *, component: str = "") -> AsyncIterator[Client]:
+    """Yield a Client for the cluster that `kubeconfig` names; for None see `connection.find`.
+
+    component: names us in the API server's audit log, and is our field manager: `gpushare-COMPONENT`.
+
+    Raises ClusterError when there is no usable configuration. It does not call the API server yet.
+    """
+    user_agent = f"gpushare-{component}" if component else "gpushare"
+    opened = transport.Transport(await connection.find(kubeconfig), user_agent=user_agent)
+    try:
+        yield Client(opened)
+    finally:
+        await opened.close()
+
+
+class Client:
+    """Calls to one API server; `connect` makes it. Every method raises the errors of `errors`, and no others."""
+
+    def __init__(self, opened: transport.Transport) -> None:
+        self._transport = opened
+
+    async def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        """Return the JSON object at `path`."""
+        return await self._call("GET", path, query or {})
+
+    async def list(self, path: str, query: Query | None = None) -> Listing:
+        """Return a whole collection, fetched in pages.
+
+        Raises Gone when the collection changed so much between two pages that the rest is no longer kept.
+        """
+        items: list[dict[str, Any]] = []
+        asked: dict[str, str | int | bool] = {"limit": PAGE_ITEMS, **(query or {})}
+        while True:
+            page = await self._call("GET", path, asked, timeout_seconds=LIST_SECONDS)
+            metadata = page.get("metadata") or {}
+            # Built-in kinds leave these out of lists but not out of watches; a store wants them alike.
+            kind = {"apiVersion": page.get("apiVersion", ""), "kind": str(page.get("kind", "")).removesuffix("List")}
+            items.extend({**kind, **item} for item in page.get("items") or ())
+            rest = metadata.get("continue")
+            if not rest:
+                return Listing(items=items, resource_version=str(metadata.get("resourceVersion", "")))
+            # The token has the version in it; the API server refuses a continued list that names one again.
+            asked = {key: value for key, value in asked.items() if not key.startswith("resourceVersion")}
+            asked["continue"] = rest
+
+    async def create(
+        self, path: str, body: Mapping[str, Any], *, query: Query | None = None, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """POST `body` to the collection (or subresource) at `path`; return the object as stored."""
+        return await self._call("POST", path, _asked(query, dry_run), body=body)
+
+    async def replace(
+        self, path: str, body: Mapping[str, Any], *, query: Query | None = None, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """PUT `body` at `path`; raises Conflict unless its metadata.resourceVersion is the current one.
+
+        Without a resourceVersion in the body it replaces whatever is there: see `compare_and_swap`.
+        """
+        return await self._call("PUT", path, _asked(query, dry_run), body=body)
+
+    async def patch(
+        self,
+        path: str,
+        body: Body,
+        content_type: str = MERGE_PATCH,
+        *,
+        query: Query | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """PATCH the object at `path`; `field_manager` is required, and `force` only allowed, with APPLY_PATCH."""
+        asked = _asked(query, dry_run)
+        if field_manager:
+            asked["fieldManager"] = field_manager
+        if force:
+            asked["force"] = True
+        return await self._call("PATCH", path, asked, body=body, content_type=content_type)
+
+    async def delete(
+        self, path: str, *, uid: str | None = None, query: Query | None = None, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """DELETE the object at `path`; with `uid` only that very one (else Conflict)."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
+        return await self._call("DELETE", path, _asked(query, dry_run), body=body)
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, path: str, query: Query | None = None, *, timeout_seconds: int = WATCH_SECONDS
+    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """Yield, once the API server has agreed to watch, the events of a collection: `{"type": …, "object": …}`.
+
+        They end when `timeout_seconds` are over; BOOKMARK events are among them. An ERROR event is raised (Gone, most
+        often), and so is a connection that breaks (Unavailable).
+        """
+        request = transport.Request(
+            "GET",
+            path,
+            timeout_seconds + WATCH_GRACE_SECONDS,
+            {"allowWatchBookmarks": True, **(query or {}), "watch": True, "timeoutSeconds": timeout_seconds},
+        )
+        async with (
+            self._transport.open(request) as answer,
+            contextlib.aclosing(_events(answer, request)) as events,
+        ):
+            yield events
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        *,
+        body: Body | None = None,
+        content_type: str = transport.JSON,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        request = transport.Request(method, path, timeout_seconds or CALL_SECONDS, query, body, content_type)
+        more_tries = GET_TRIES - 1 if method == "GET" else 0
+        while True:
+            try:
+                async with self._transport.open(request) as answer:
+                    with transport.network_errors(request):
+                        content = await answer.read()
+                return _decoded(content, request)
+            except errors.Unavailable as error:
+                if not more_tries or not transport.was_reset(error):
+                    raise
+                more_tries -= 1
+                await asyncio.sleep(GET_PAUSE_SECONDS)
+
+
+async def _events(answer: aiohttp.ClientResponse, request: transport.Request) -> AsyncGenerator[dict[str, Any], None]:
+    """Split the stream into lines, of any length: the library's own reader refuses those longer than its buffer."""
+    line = bytearray()
+    with transport.network_errors(request):
+        async for chunk in answer.content.iter_any():
+            *ends, beginning = chunk.split(b"\n")
+            for end in ends:
+                line += end
+                if line:
+                    yield _event(_decoded(line, request), request)
+                line.clear()
+            line += beginning
+            if len(line) > LONGEST_EVENT_BYTES:
+                raise errors.Unavailable(f"{request.name}: an event is longer than {LONGEST_EVENT_BYTES} bytes")
+    if line:
+        raise errors.Unavailable(f"{request.name}: the stream ended in the middle of an event")
+
+
+def _event(event: dict[str, Any], request: transport.Request) -> dict[str, Any]:
+    if not isinstance(event.get("object"), dict):
+        raise errors.Unavailable(f"{request.name}: an event has no object")
+    if event.get("type") == "ERROR":
+        raise errors.from_status(event["object"], doing=request.name)
+    return event
+
+
+def _decoded(content: bytes | bytearray, request: transport.Request) -> dict[str, Any]:
+    try:
+        decoded = json.loads(content)
+    except ValueError as error:
+        raise errors.Unavailable(f"{request.name}: the answer is not JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise errors.Unavailable(f"{request.name}: the answer is not a JSON object")
+    return decoded
+
+
+def _asked(query: Query | None, dry_run: bool) -> dict[str, str | int | bool]:
+    return {**(query or {}), **({"dryRun": "All"} if dry_run else {})}

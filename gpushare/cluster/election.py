@@ -1,0 +1,172 @@
+"""Standing for election: the loop around `lease`, which reads and writes the Lease object and tells who leads."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from gpushare.cluster import client, errors, lease
+
+logger = logging.getLogger(__name__)
+
+RELEASE_SECONDS: Final = 5.0
+
+
+class Election:
+    """One candidate. `started` and `stopped` are called, synchronously and in turn, as we begin and cease to lead.
+
+    namespace, name: the Lease's; it is made when there is none.
+    me: a name that no other process has or will have: the pod's name and something random.
+    """
+
+    def __init__(
+        self,
+        api: client.Client,
+        *,
+        namespace: str,
+        name: str,
+        me: str,
+        started: Callable[[], None],
+        stopped: Callable[[], None],
+        timing: lease.Timing | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._collection}/{name}"
+        self._name = {"namespace": namespace, "name": name}
+        self._me = me
+        self._started = started
+        self._stopped = stopped
+        self._timing = timing or lease.Timing()
+        self._clock = clock
+        self._renewed_at: float | None = None
+        self._seen: lease.Record | None = None
+        self._observed_at = clock()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether we lead at this moment; it ends by the clock, even before `stopped` could be called."""
+        return lease.leads(self._renewed_at, now=self._clock(), timing=self._timing)
+
+    @property
+    def leader(self) -> str:
+        """Who holds the Lease, as far as we have seen; "" for nobody."""
+        return self._seen.holder if self._seen else ""
+
+    async def run(self) -> None:
+        """Stand until cancelled; then stop leading and release the Lease."""
+        try:
+            while True:
+                pause_seconds = await self.step()
+                await asyncio.sleep(pause_seconds)
+        finally:
+            await self._resign()
+
+    async def step(self) -> float:
+        """Look at the Lease and act once; return the pause in seconds before the next step. Never raises ClusterError.
+
+        It takes no longer than we are sure to lead, so that `stopped` is called in time when nobody answers.
+        """
+        limit = self._timing.renew_deadline_seconds
+        if self._renewed_at is not None:
+            limit -= self._clock() - self._renewed_at
+        try:
+            async with asyncio.timeout(max(limit, 0.0)):
+                return await self._look_and_act()
+        except (errors.Conflict, errors.AlreadyExists):
+            self._log(logging.DEBUG, "Another candidate was faster")
+        except (errors.ClusterError, TimeoutError) as error:
+            self._log(logging.WARNING, "Could not reach the Lease", err=str(error) or "no answer in time")
+        if self._renewed_at is None:
+            return self._timing.retry_seconds
+        left = self._timing.renew_deadline_seconds - (self._clock() - self._renewed_at)
+        if left <= 0:
+            self._lose(f"it could not be renewed for {self._timing.renew_deadline_seconds:g} s")
+        return max(0.0, min(self._timing.retry_seconds, left))
+
+    async def _look_and_act(self) -> float:
+        found = await self._read()
+        record = lease.read(found, timing=self._timing) if found else None
+        if record is None or self._seen is None or record.version != self._seen.version:
+            self._observed_at = self._clock()
+        self._seen = record
+        began = self._clock()
+        decision = lease.decide(
+            record,
+            observed_at=self._observed_at,
+            now=began,
+            me=self._me,
+            renewed_at=self._renewed_at,
+            timing=self._timing,
+        )
+        match decision:
+            case lease.Lost(why=why):
+                self._lose(why)
+                return 0.0
+            case lease.Wait(seconds=seconds):
+                return min(self._timing.retry_seconds, seconds)
+            case _:
+                await self._write(found)
+                self._win(began)
+                return self._timing.retry_seconds
+
+    async def _read(self) -> dict[str, Any] | None:
+        try:
+            return await self._api.get(self._path)
+        except errors.NotFound:
+            return None
+
+    async def _write(self, found: dict[str, Any] | None) -> None:
+        """Write our name over exactly the version that was judged; raises Conflict when somebody was faster."""
+        spec = lease.held((found or {}).get("spec") or {}, me=self._me, time=_now(), timing=self._timing)
+        if found is not None:
+            stored = await self._api.replace(self._path, {**found, "spec": spec})
+        else:
+            body = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {**self._name, "labels": {"app.kubernetes.io/part-of": "gpushare"}},
+                "spec": spec,
+            }
+            stored = await self._api.create(self._collection, body)
+        self._seen = lease.read(stored, timing=self._timing)
+        self._observed_at = self._clock()
+
+    def _win(self, began: float) -> None:
+        first = self._renewed_at is None
+        self._renewed_at = began
+        if first:
+            self._log(logging.INFO, "Became the leader")
+            self._started()
+
+    def _lose(self, why: str) -> None:
+        if self._renewed_at is None:
+            return
+        self._renewed_at = None
+        self._log(logging.WARNING, "Ceased to lead", reason=why)
+        self._stopped()
+
+    async def _resign(self) -> None:
+        if self._renewed_at is None:
+            return
+        self._lose("shutting down")
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                found = await self._api.get(self._path)
+                if lease.read(found, timing=self._timing).holder == self._me:
+                    spec = lease.released(found["spec"], time=_now())
+                    await self._api.replace(self._path, {**found, "spec": spec})
+        except (errors.ClusterError, TimeoutError) as error:
+            self._log(logging.WARNING, "Could not release the Lease", err=str(error) or "no answer in time")
+
+    def _log(self, level: int, message: str, **extra: str) -> None:
+        logger.log(level, message, extra={"lease": self._name, "me": self._me, **extra})
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,117 @@
+"""What can go wrong with a call to the API server.
+
+    ClusterError                 any of these; also a status that has no class of its own
+     ├─ Unauthorized             401: the credentials are not accepted
+     ├─ Forbidden                403: RBAC, quota, or an admission policy
+     ├─ NotFound                 404
+     ├─ Conflict                 409: the object changed since it was read
+     ├─ AlreadyExists            409 on create
+     ├─ Gone                     410: the resource version (or continue token) is too old; list again
+     ├─ Invalid                  400, 422: the API server does not accept the object
+     └─ Unavailable              network, timeout, 5xx, 429: try again; `retry_after_seconds` when it says when
+
+`Unavailable` after a write does not tell whether the write happened: read before writing again.
+
+Own classes and not the HTTP library's, so that callers can be read, and tested, without knowing which library it is.
+"""
+
+# ruff: noqa: N818 (named as the API names them: NotFound, Conflict, AlreadyExists)
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class ClusterError(Exception):
+    """A call to the API server failed; the message is the API server's own sentence where it gave one.
+
+    status: the HTTP status, or 0 when there was no answer.
+    reason: the API's machine-readable reason (`Conflict`, `Expired` …), or "".
+    """
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class Unauthorized(ClusterError):
+    """401."""
+
+
+class Forbidden(ClusterError):
+    """403."""
+
+
+class NotFound(ClusterError):
+    """404."""
+
+
+class Conflict(ClusterError):
+    """409: somebody else changed the object since it was read."""
+
+
+class AlreadyExists(ClusterError):
+    """409 on create: the name is taken."""
+
+
+class Gone(ClusterError):
+    """410: what was asked about is no longer kept; list again."""
+
+
+class Invalid(ClusterError):
+    """400 or 422: the API server does not accept what was sent."""
+
+
+class Unavailable(ClusterError):
+    """No answer, or one that says to come back later."""
+
+    def __init__(
+        self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float | None = None
+    ) -> None:
+        super().__init__(message, status=status, reason=reason)
+        self.retry_after_seconds = retry_after_seconds
+
+
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    400: Invalid,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+}
+
+
+def from_answer(
+    status: int, body: bytes | str, *, doing: str, retry_after_seconds: float | None = None
+) -> ClusterError:
+    """Turn an HTTP answer that is not a success into one of ours.
+
+    body: as received; a `Status` object normally, anything when a proxy answered.
+    doing: method and path, for the message.
+    """
+    try:
+        decoded = json.loads(body)
+    except ValueError:
+        decoded = None
+    details: dict[str, Any] = decoded if isinstance(decoded, dict) else {}
+    if details.get("kind") != "Status":
+        text = body.decode(errors="replace") if isinstance(body, bytes) else body
+        details = {"message": " ".join(text.split())[:500]}
+    return from_status({**details, "code": status}, doing=doing, retry_after_seconds=retry_after_seconds)
+
+
+def from_status(details: dict[str, Any], *, doing: str, retry_after_seconds: float | None = None) -> ClusterError:
+    """Turn a `Status` object, as in an HTTP answer or in a watch's ERROR event, into one of ours."""
+    status = int(details.get("code") or 0)
+    reason = str(details.get("reason") or "")
+    message = f"{doing}: {details.get('message') or reason or 'no reason given'} (HTTP {status})"
+    if status == 429 or status >= 500 or status == 0:
+        if retry_after_seconds is None:
+            retry_after_seconds = (details.get("details") or {}).get("retryAfterSeconds")
+        return Unavailable(message, status=status, reason=reason, retry_after_seconds=retry_after_seconds)
+    kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, ClusterError)
+    return kind(message, status=status, reason=reason)

@@ -1,0 +1,145 @@
+"""Kubernetes Events: the sentences that `kubectl describe` shows under an object.
+
+Telling must never hold up or fail what it tells about: `record` only puts the event in a queue of bounded length, and
+what the API server does not take is logged and dropped. What need not be said again is decided in `series`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gpushare.cluster import client, errors, series
+
+logger = logging.getLogger(__name__)
+
+MOST_QUEUED: Final = 1024
+NOTE_BYTES: Final = 1024  # the API's limit
+INSTANCE_CHARACTERS: Final = 128  # the API's limit
+REFERENCE_KEYS: Final = ("apiVersion", "kind", "namespace", "name", "uid", "fieldPath")
+
+
+class Recorder:
+    """Tells the API server, in the background, what `record` is given.
+
+    controller: who we are, `gpushare.io/COMPONENT`; instance: which replica, the pod's name.
+    """
+
+    def __init__(
+        self,
+        api: client.Client,
+        *,
+        controller: str,
+        instance: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._controller = controller
+        self._instance = instance[:INSTANCE_CHARACTERS]
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._told = series.Told()
+        self._queue: asyncio.Queue[tuple[series.Event, series.Series, float]] = asyncio.Queue(MOST_QUEUED)
+        self.dropped = 0
+
+    def record(
+        self,
+        regarding: Mapping[str, Any],
+        reason: str,
+        note: str,
+        *,
+        type: series.EventType = "Normal",  # noqa: A002 (the API's word)
+        action: str = "Place",
+    ) -> None:
+        """Tell that something happened to the object `regarding` (whole, or a reference). Returns at once."""
+        event = series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
+        told = self._told.happened(event, self._clock())
+        if told is None:
+            return
+        try:
+            self._queue.put_nowait((event, told, self._wall_clock()))
+        except asyncio.QueueFull:
+            self._drop(event, "the queue is full")
+
+    async def run(self) -> None:
+        """Write what is recorded, until cancelled."""
+        while True:
+            await self.step()
+
+    async def step(self) -> None:
+        """Wait for one recorded event and write it. Never raises ClusterError."""
+        event, told, at = await self._queue.get()
+        try:
+            await self._write(event, told, _micro_time(at))
+        except errors.ClusterError as error:
+            self._drop(event, str(error))
+        finally:
+            self._queue.task_done()
+
+    async def flush(self, timeout_seconds: float = 5.0) -> None:
+        """Wait until all that was recorded is written (by `run`); log and give up when that takes too long."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._queue.join()
+        except TimeoutError:
+            logger.warning("Left Events untold", extra={"events": self._queue.qsize()})
+
+    async def _write(self, event: series.Event, told: series.Series, at: str) -> None:
+        # Events about cluster-scoped objects live in `default`.
+        namespace = dict(event.regarding).get("namespace", "default")
+        collection = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        body = self._body(event, told.name, namespace, at)
+        if told.count > 1:
+            seen = {"series": {"count": told.count, "lastObservedTime": at}}
+            body.update(seen)
+            try:
+                await self._api.patch(f"{collection}/{told.name}", seen)
+            except errors.NotFound:  # Events expire, after an hour as a rule
+                pass
+            else:
+                return
+        await self._api.create(collection, body)
+
+    def _body(self, event: series.Event, name: str, namespace: str, at: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"namespace": namespace, "name": name},
+            "eventTime": at,
+            "type": event.type,
+            "reason": event.reason,
+            "note": event.note,
+            "action": event.action,
+            "regarding": dict(event.regarding),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+        }
+
+    def _drop(self, event: series.Event, why: str) -> None:
+        self.dropped += 1
+        self._told.forget(event)
+        extra = {"regarding": dict(event.regarding), "reason": event.reason, "note": event.note, "err": why}
+        logger.warning("Dropped an Event", extra=extra)
+
+
+def reference(item: Mapping[str, Any]) -> series.Regarding:
+    """Return the reference to `item`, which is a whole object or a reference already, for `series.Event`."""
+    flat = {**item.get("metadata", {}), **item}
+    return tuple((key, str(flat[key])) for key in REFERENCE_KEYS if flat.get(key))
+
+
+def _shortened(note: str, most_bytes: int) -> str:
+    """Return `note`, cut to what the API takes; it counts bytes, not characters."""
+    encoded = note.encode()
+    if len(encoded) <= most_bytes:
+        return note
+    return encoded[: most_bytes - len("…".encode())].decode(errors="ignore") + "…"
+
+
+def _micro_time(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

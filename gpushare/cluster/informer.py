@@ -1,0 +1,160 @@
+"""Keeps a store true to a collection of the API server: list once, then watch, for ever.
+
+What makes it trustworthy is in the odd cases. A watch that has fallen too far behind (410, as an HTTP status or as an
+event) is answered by a new list, whose difference to the store is told like any other change. Lists after the first
+never go back in time: they ask for nothing older than what was seen, because another API server may lag behind.
+Whatever the API server refuses is asked again as a consistent read, which cannot be too old or too new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from gpushare.cluster import backoff, client, errors, store
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 0.2
+MOST_PAUSE_SECONDS: Final = 30.0
+SHORTEST_WATCH_SECONDS: Final = 0.5
+_CONSISTENT: Final = ""  # no version named: the API server asks etcd
+_CACHED: Final = "0"  # any version: the API server answers from its cache
+
+Handler = Callable[[store.Change], None]
+
+
+class Informer:
+    """A live copy of the collection at `path`, in `objects`, narrowed on the server by selectors.
+
+    transform: what to keep of an object; name, namespace, uid and resourceVersion it must keep.
+
+    synced: set once the first list is in `objects`, and never cleared; see `age_seconds` for what came after.
+    """
+
+    def __init__(
+        self,
+        api: client.Client,
+        path: str,
+        *,
+        field_selector: str = "",
+        label_selector: str = "",
+        transform: store.Transform = store.drop_managed_fields,
+        watch_seconds: int = client.WATCH_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._path = path
+        selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        self._query: dict[str, str] = {key: value for key, value in selectors.items() if value}
+        self._watch_seconds = watch_seconds
+        self._clock = clock
+        self._handlers: list[Handler] = []
+        self._watch_from = ""  # "" means: list first
+        self._list_from = _CACHED
+        self._failures = 0
+        self._watching = False
+        self._last_contact: float | None = None
+        self._store = store.Store(transform)
+        self.synced = asyncio.Event()
+
+    @property
+    def objects(self) -> Mapping[store.Key, dict[str, Any]]:
+        """The objects by (namespace, name); read only."""
+        return self._store
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago `objects` was last known to be current; infinite before the first list.
+
+        Nothing while a watch is open: TCP keep-alive ends it within about half a minute when the other side is gone.
+        """
+        if self._watching:
+            return 0.0
+        return float("inf") if self._last_contact is None else self._clock() - self._last_contact
+
+    def subscribe(self, handler: Handler) -> None:
+        """Call `handler` for every object there is (as ADDED), and from now on for every change, in order.
+
+        It is called synchronously, with `objects` just as after that change. What it raises ends `run`.
+        """
+        for key, item in list(self._store.items()):
+            handler(store.Change(store.ChangeType.ADDED, key, None, item))
+        self._handlers.append(handler)
+
+    async def run(self) -> None:
+        """Keep the copy true until cancelled."""
+        while True:
+            pause_seconds = await self.step()
+            await asyncio.sleep(pause_seconds)
+
+    async def step(self) -> float:
+        """List if that is due, and watch until the watch ends; return the pause in seconds before the next step."""
+        try:
+            if not self._watch_from:
+                await self._list()
+            watched_seconds = await self._watch()
+        except errors.Gone as error:
+            logger.info("Listing anew: the watch was too far behind", extra={"path": self._path, "err": str(error)})
+            return self._failed(_CONSISTENT)
+        except errors.Unavailable as error:
+            # 504 judges the version that we named: newer than any there is, as after etcd was restored from a backup.
+            pause = self._failed(_CONSISTENT if error.status == 504 else None)
+            logger.warning("Lost contact", extra=self._seen(error, pause))
+            return max(pause, error.retry_after_seconds or 0.0)
+        except errors.ClusterError as error:
+            pause = self._failed(_CONSISTENT)
+            logger.warning("Was refused", extra=self._seen(error, pause))
+            return pause
+        # One that ends as soon as it is open was cut by something in between; asking at once would be a storm.
+        return self._failed(None) if watched_seconds < SHORTEST_WATCH_SECONDS else 0.0
+
+    async def _list(self) -> None:
+        query = dict(self._query)
+        if self._list_from != _CONSISTENT:
+            query["resourceVersion"] = self._list_from
+            query["resourceVersionMatch"] = "NotOlderThan"
+        listing = await self._api.list(self._path, query)
+        self._tell(self._store.replace(listing.items))
+        self._advance(listing.resource_version)
+        self.synced.set()
+
+    async def _watch(self) -> float:
+        """Watch until the watch ends; return how many seconds it was open."""
+        query = {**self._query, "resourceVersion": self._watch_from}
+        async with self._api.watch(self._path, query, timeout_seconds=self._watch_seconds) as events:
+            self._watching, opened = True, self._clock()
+            try:
+                async for event in events:
+                    if event["type"] != "BOOKMARK":
+                        self._tell(self._store.apply(event))
+                    self._advance(event["object"]["metadata"]["resourceVersion"])
+                    self._failures = 0
+            finally:
+                self._watching = False
+                self._last_contact = self._clock()
+        if self._last_contact - opened >= SHORTEST_WATCH_SECONDS:
+            self._failures = 0
+        return self._last_contact - opened
+
+    def _advance(self, resource_version: str) -> None:
+        self._watch_from = self._list_from = resource_version
+        self._last_contact = self._clock()
+
+    def _tell(self, changes: Iterable[store.Change]) -> None:
+        for change in changes:
+            for handler in self._handlers:
+                handler(change)
+
+    def _failed(self, list_from: str | None) -> float:
+        """Count a failure; with `list_from`, list next, from there. Return the pause in seconds."""
+        self._failures += 1
+        if list_from is not None:
+            self._watch_from, self._list_from = "", list_from
+        return backoff.pause_seconds(self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
+
+    def _seen(self, error: errors.ClusterError, pause: float) -> dict[str, Any]:
+        return {"path": self._path, "err": str(error), "failures": self._failures, "pause_seconds": round(pause, 2)}

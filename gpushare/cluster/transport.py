@@ -1,0 +1,176 @@
+"""HTTP to the API server: one request in, one open answer or one of our errors out.
+
+It stands on aiohttp directly and not on kubernetes_asyncio's HTTP layer, which hides the two things that a daemon
+needs from it: the socket (without TCP keep-alive a watch whose peer is gone looks like a quiet one) and the TLS context
+(a CA bundle or a client certificate that is replaced while we run). That layer also follows redirects, .netrc and the
+environment's proxies: all could carry the token to where it does not belong, and Python understands no network ranges
+in NO_PROXY, where clusters write their own. A proxy is used when the kubeconfig names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import socket
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib import parse
+
+import aiohttp
+import yarl
+
+import gpushare
+from gpushare.cluster import connection, errors
+
+JSON: Final = "application/json"
+CONNECT_SECONDS: Final = 5.0
+MOST_CONNECTIONS: Final = 100
+CLOSING_TURNS: Final = 100
+CLOSING_TURN_SECONDS: Final = 0.005
+
+Query = Mapping[str, str | int | bool]
+Body = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent; `timeout_seconds` bounds all of it, the reading of the answer included."""
+
+    method: str
+    path: str
+    timeout_seconds: float
+    query: Query
+    body: Body | None = None
+    content_type: str = JSON
+
+    @property
+    def name(self) -> str:
+        """Method and path, as error messages begin."""
+        return f"{self.method} {self.path}"
+
+    @property
+    def address(self) -> str:
+        """Path and query, encoded once and for all: selectors hold characters that no library may reinterpret."""
+        query = parse.urlencode({key: _text(value) for key, value in self.query.items()})
+        return parse.quote(self.path, safe="/:@") + (f"?{query}" if query else "")
+
+
+class Transport:
+    """A pool of connections to one API server."""
+
+    def __init__(self, way: connection.Connection, *, user_agent: str) -> None:
+        self._way = way
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=MOST_CONNECTIONS,
+                ssl=way.tls if way.tls is not None else True,
+                socket_factory=self._socket,
+            ),
+            headers={"User-Agent": f"{user_agent}/{gpushare.__version__}", "Accept": JSON},
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def close(self) -> None:
+        """Close all connections.
+
+        Those of calls that were cancelled are in the middle of a polite TLS goodbye that no one waits for; an event
+        loop that ends before them complains, so they are ended here.
+        """
+        await self._session.close()
+        for _ in range(CLOSING_TURNS):
+            left = [one for one in self._sockets if one.fileno() >= 0]
+            if not left:
+                return
+            for one in left:
+                with contextlib.suppress(OSError):  # it is closed already at the other end
+                    one.shutdown(socket.SHUT_RDWR)
+            await asyncio.sleep(CLOSING_TURN_SECONDS)
+
+    def _socket(self, address: Any) -> socket.socket:
+        made = _socket_that_notices(address)
+        self._sockets.add(made)
+        return made
+
+    @contextlib.asynccontextmanager
+    async def open(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the answer to `request`, its body still to be read; raises ours for any that is not a success.
+
+        A request that was refused with 401 was not carried out; it is sent once more with credentials read anew.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            with network_errors(request):
+                answer = await self._send(stack, request)
+                if answer.status == 401:
+                    answer = await self._send(stack, request, refused=True)
+                if not 200 <= answer.status < 300:
+                    raise errors.from_answer(
+                        answer.status,
+                        await answer.read(),
+                        doing=request.name,
+                        retry_after_seconds=_seconds(answer.headers.get("Retry-After")),
+                    )
+            yield answer
+
+    async def _send(
+        self, stack: contextlib.AsyncExitStack, request: Request, *, refused: bool = False
+    ) -> aiohttp.ClientResponse:
+        authorization = await self._way.authorization(refused=refused)
+        access = self._way.access
+        headers = {} if request.body is None else {"Content-Type": request.content_type}
+        if authorization:
+            headers["Authorization"] = authorization
+        return await stack.enter_async_context(
+            self._session.request(
+                request.method,
+                yarl.URL(access.server + request.address, encoded=True),
+                data=None if request.body is None else json.dumps(request.body, separators=(",", ":")).encode(),
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=request.timeout_seconds, sock_connect=CONNECT_SECONDS),
+                allow_redirects=False,
+                proxy=access.proxy,
+                server_hostname=access.server_name,
+            )
+        )
+
+
+@contextlib.contextmanager
+def network_errors(request: Request) -> Iterator[None]:
+    """Turn what the HTTP library raises into Unavailable, with a sentence."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise errors.Unavailable(f"{request.name}: the API server did not answer in time") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise errors.Unavailable(f"{request.name}: {str(error) or type(error).__name__}") from error
+
+
+def was_reset(error: errors.Unavailable) -> bool:
+    """Tell whether the connection broke under the call, as an idle one does that the other side has closed."""
+    cause = error.__cause__
+    if isinstance(cause, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError)):
+        return True
+    return isinstance(cause, OSError) and cause.errno in (errno.ECONNRESET, errno.EPIPE)
+
+
+def _socket_that_notices(address: Any) -> socket.socket:
+    """Return a socket that finds out within about half a minute that nobody is at the other end."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000)):
+        if hasattr(socket, option):  # Linux has them all
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    return float(retry_after) if retry_after and retry_after.isdigit() else None
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,81 @@
+"""A client of a real API server, and a namespace to work in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import pytest
+
+from gpushare.cluster import client, errors
+from lab import access
+from tests.gpushare.cluster import waiting
+
+# A kind of our own: with a status, and with a watch cache that is younger than the API server.
+WIDGETS: Final = "widgets.test.gpushare.io"
+WIDGET_DEFINITION: Final[dict[str, Any]] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": WIDGETS},
+    "spec": {
+        "group": "test.gpushare.io",
+        "scope": "Cluster",
+        "names": {"kind": "Widget", "plural": "widgets", "singular": "widget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture
+async def api(api_server: access.Access) -> AsyncIterator[client.Client]:
+    async with client.connect(str(api_server.kubeconfig), component="test") as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def namespace(api_server: access.Access) -> Iterator[str]:
+    with api_server.namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def config_maps(namespace: str) -> str:
+    """The path of a collection that nothing else uses."""
+    return f"/api/v1/namespaces/{namespace}/configmaps"
+
+
+@pytest.fixture
+async def widgets(api_server: access.Access, api: client.Client) -> AsyncIterator[str]:
+    """The path of the collection of a kind that exists for one test: Widgets, cluster-scoped, with a status."""
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    created = await api.create(definitions, WIDGET_DEFINITION)
+    path = "/apis/test.gpushare.io/v1/widgets"
+    await waiting.until(lambda: _is_served(api, path))
+    yield path
+    version = created["metadata"]["resourceVersion"]
+    async with asyncio.timeout(30):
+        await api.delete(f"{definitions}/{WIDGETS}")
+        # Deleting is a matter of finalizers; the next test must not find it half gone.
+        query = {"fieldSelector": f"metadata.name={WIDGETS}", "resourceVersion": version}
+        async with api.watch(definitions, query) as events:
+            async for event in events:
+                if event["type"] == "DELETED":
+                    return
+
+
+async def _is_served(api: client.Client, path: str) -> bool:
+    """Tell whether the API server has got round to watching a new kind itself; until then it answers 404 and 429."""
+    try:
+        async with api.watch(path, timeout_seconds=1):
+            return True
+    except (errors.NotFound, errors.Unavailable):
+        return False

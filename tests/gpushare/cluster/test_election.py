@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.cluster import client, election, lease
+from lab import access
+from tests.gpushare.cluster import tcp_proxy, waiting
+
+pytestmark = pytest.mark.apiserver
+
+# Faster than the real one, but slow enough for a machine that is busy with other tests.
+FAST = lease.Timing(duration_seconds=4, renew_deadline_seconds=3.0, retry_seconds=0.1)
+
+
+class Candidate:
+    """An Election that keeps a diary, and a common list of who leads now."""
+
+    def __init__(self, api: client.Client, namespace: str, name: str, me: str, leading: list[str]) -> None:
+        self.diary: list[str] = []
+        self.leading = leading
+        self.me = me
+        self.election = election.Election(
+            api, namespace=namespace, name=name, me=me, started=self._started, stopped=self._stopped, timing=FAST
+        )
+
+    def _started(self) -> None:
+        self.diary.append("started")
+        self.leading.append(self.me)
+        assert self.leading == [self.me], "two lead at once"
+
+    def _stopped(self) -> None:
+        self.diary.append("stopped")
+        self.leading.remove(self.me)
+
+    @contextlib.asynccontextmanager
+    async def standing(self) -> AsyncIterator[None]:
+        async with asyncio.timeout(60):
+            task = asyncio.create_task(self.election.run())
+            try:
+                yield
+            finally:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+
+async def stored(api: client.Client, namespace: str, name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = (await api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))["spec"]
+    return spec
+
+
+async def test_one_of_many_leads_and_when_it_leaves_another_does_at_once(api: client.Client, namespace: str) -> None:
+    leading: list[str] = []
+    candidates = {me: Candidate(api, namespace, "many", me, leading) for me in ("a", "b", "c")}
+    async with contextlib.AsyncExitStack() as stack:
+        standing = {me: await stack.enter_async_context(contextlib.AsyncExitStack()) for me in candidates}
+        for me, candidate in candidates.items():
+            await standing[me].enter_async_context(candidate.standing())
+        for _ in range(2):
+            await waiting.until(lambda: bool(leading))
+            leader = candidates[leading[0]]
+            assert leader.election.is_leader
+            assert (await stored(api, namespace, "many"))["holderIdentity"] == leader.me
+            await standing[leader.me].aclose()
+            assert leader.diary == ["started", "stopped"]
+            assert not leader.election.is_leader
+        await waiting.until(lambda: bool(leading))
+    assert [candidate.diary for candidate in candidates.values()] == [["started", "stopped"]] * 3
+    spec = await stored(api, namespace, "many")
+    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("", 3)
+
+
+async def test_a_leader_that_is_cut_off_stops_before_another_starts(
+    api_server: access.Access, api: client.Client, namespace: str, tmp_path: Path
+) -> None:
+    leading: list[str] = []
+    async with tcp_proxy.before(api_server.server) as proxy:
+        kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
+        async with client.connect(kubeconfig) as unlucky:
+            lost = Candidate(unlucky, namespace, "cut-off", "lost", leading)
+            heir = Candidate(api, namespace, "cut-off", "heir", leading)
+            async with lost.standing():
+                await waiting.until(lambda: lost.election.is_leader)
+                async with heir.standing():
+                    await waiting.until(lambda: heir.election.leader == "lost")
+                    proxy.hold()  # nothing comes and nothing is refused: the worst kind
+                    await waiting.until(lambda: heir.election.is_leader)
+                    assert lost.diary == ["started", "stopped"]
+
+
+async def test_a_leader_whose_lease_is_taken_stops(api: client.Client, namespace: str) -> None:
+    leading: list[str] = []
+    candidate = Candidate(api, namespace, "taken", "me", leading)
+    async with candidate.standing():
+        await waiting.until(lambda: candidate.election.is_leader)
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/taken"
+        await api.patch(path, {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 60}})
+        await waiting.until(lambda: candidate.diary == ["started", "stopped"])
+        assert candidate.election.leader == "thief"
+
+
+async def test_a_lease_that_is_deleted_is_lost_and_made_again(api: client.Client, namespace: str) -> None:
+    leading: list[str] = []
+    candidate = Candidate(api, namespace, "deleted", "me", leading)
+    async with candidate.standing():
+        await waiting.until(lambda: candidate.election.is_leader)
+        await api.delete(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/deleted")
+        await waiting.until(lambda: candidate.diary == ["started", "stopped", "started"])
+
+
+async def test_what_a_callback_raises_ends_it_and_the_lease_is_released(api: client.Client, namespace: str) -> None:
+    def fail() -> None:
+        raise OSError("no")
+
+    standing = election.Election(
+        api, namespace=namespace, name="raises", me="me", started=fail, stopped=lambda: None, timing=FAST
+    )
+    with pytest.raises(OSError, match="no"):
+        await asyncio.wait_for(standing.run(), 30)
+    assert (await stored(api, namespace, "raises"))["holderIdentity"] == ""

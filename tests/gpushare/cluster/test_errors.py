@@ -1,0 +1,49 @@
+import json
+
+import pytest
+
+from gpushare.cluster import errors
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (400, "BadRequest", errors.Invalid),
+        (401, "Unauthorized", errors.Unauthorized),
+        (403, "Forbidden", errors.Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (410, "Expired", errors.Gone),
+        (410, "Gone", errors.Gone),
+        (418, "", errors.ClusterError),
+        (422, "Invalid", errors.Invalid),
+        (429, "TooManyRequests", errors.Unavailable),
+        (500, "InternalError", errors.Unavailable),
+        (503, "ServiceUnavailable", errors.Unavailable),
+        (504, "Timeout", errors.Unavailable),
+    ],
+)
+def test_each_status_becomes_its_own_error(status: int, reason: str, kind: type[errors.ClusterError]) -> None:
+    body = json.dumps({"kind": "Status", "message": "it is so", "reason": reason, "code": status})
+    error = errors.from_answer(status, body, doing="PUT /x")
+    assert type(error) is kind
+    assert (error.status, error.reason) == (status, reason)
+    assert str(error) == f"PUT /x: it is so (HTTP {status})"
+
+
+@pytest.mark.parametrize("body", [b"<html>  bad\n gateway</html>", b"\xff\xfe", b"[1]", b"null", b""])
+def test_an_answer_that_no_api_server_wrote_still_becomes_a_sentence(body: bytes) -> None:
+    error = errors.from_answer(502, body, doing="GET /x")
+    assert isinstance(error, errors.Unavailable)
+    assert str(error).startswith("GET /x: ")
+    assert "\n" not in str(error)
+
+
+def test_the_header_says_when_to_come_back_and_otherwise_the_body() -> None:
+    body = json.dumps({"kind": "Status", "details": {"retryAfterSeconds": 7}})
+    by_header = errors.from_answer(429, body, doing="GET /x", retry_after_seconds=2.0)
+    by_body = errors.from_answer(429, body, doing="GET /x")
+    assert isinstance(by_header, errors.Unavailable)
+    assert isinstance(by_body, errors.Unavailable)
+    assert (by_header.retry_after_seconds, by_body.retry_after_seconds) == (2.0, 7)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare.cluster import client, errors, events, series
+
+pytestmark = pytest.mark.apiserver
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextlib.asynccontextmanager
+async def telling(recorder: events.Recorder) -> AsyncIterator[None]:
+    task = asyncio.create_task(recorder.run())
+    try:
+        yield
+        await recorder.flush(30.0)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def recorder(api: client.Client, clock: Clock) -> events.Recorder:
+    return events.Recorder(api, controller="gpushare.io/webhook", instance="webhook-0", clock=clock)
+
+
+def pod(name: str, namespace: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}}
+
+
+async def told(api: client.Client, namespace: str, name: str) -> list[dict[str, Any]]:
+    found = (await api.list(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")).items
+    return [event for event in found if event["regarding"]["name"] == name]
+
+
+async def test_an_event_stands_under_its_object(api: client.Client, recorder: events.Recorder, namespace: str) -> None:
+    async with telling(recorder):
+        recorder.record(pod("a", namespace), contract.EVENT_GATED, "no GPU has 8Gi free", type="Warning")
+    (event,) = await told(api, namespace, "a")
+    assert (event["reason"], event["note"], event["type"]) == ("Gated", "no GPU has 8Gi free", "Warning")
+    assert event["regarding"] == {
+        "apiVersion": "v1", "kind": "Pod", "name": "a", "namespace": namespace, "uid": "uid-a"
+    }  # fmt: skip
+    assert (event["reportingController"], event["reportingInstance"]) == ("gpushare.io/webhook", "webhook-0")
+
+
+async def test_kubectl_shows_it(api_server: Any, recorder: events.Recorder, namespace: str) -> None:
+    async with telling(recorder):
+        recorder.record(pod("shown", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
+    shown = api_server.kubectl("events", "--for=Pod/shown", f"--namespace={namespace}")
+    assert "no GPU has 8Gi free" in shown
+
+
+async def test_a_waiting_pod_makes_one_event_whose_series_counts(
+    api: client.Client, recorder: events.Recorder, clock: Clock, namespace: str
+) -> None:
+    async with telling(recorder):
+        recorder.record(pod("b", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
+        await recorder.flush()
+        first = await told(api, namespace, "b")
+        for _ in range(999):
+            recorder.record(pod("b", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
+        await recorder.flush()
+        assert await told(api, namespace, "b") == first
+        assert "series" not in first[0]
+        clock.now += series.UPDATE_SECONDS
+        recorder.record(pod("b", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
+    (event,) = await told(api, namespace, "b")
+    assert event["series"]["count"] == 1001
+
+
+async def test_an_event_that_expired_on_the_server_is_made_again(
+    api: client.Client, recorder: events.Recorder, clock: Clock, namespace: str
+) -> None:
+    async with telling(recorder):
+        recorder.record(pod("c", namespace), contract.EVENT_GATED, "wait")
+        await recorder.flush()
+        (event,) = await told(api, namespace, "c")
+        await api.delete(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events/{event['metadata']['name']}")
+        clock.now += series.UPDATE_SECONDS
+        recorder.record(pod("c", namespace), contract.EVENT_GATED, "wait")
+    (event,) = await told(api, namespace, "c")
+    assert event["series"]["count"] == 2
+
+
+async def test_a_note_of_any_length_and_language_is_cut_to_what_the_api_takes(
+    api: client.Client, recorder: events.Recorder, namespace: str
+) -> None:
+    async with telling(recorder):
+        recorder.record(pod("d", namespace), contract.EVENT_GATED, "ü" * 2000)
+    (event,) = await told(api, namespace, "d")
+    assert len(event["note"].encode()) <= events.NOTE_BYTES
+    assert event["note"].endswith("ü…")
+
+
+async def test_an_event_about_a_cluster_scoped_object_lives_in_default(
+    api: client.Client, recorder: events.Recorder
+) -> None:
+    node = {"apiVersion": "gpushare.io/v1alpha1", "kind": "GPUNode", "metadata": {"name": "node-ev", "uid": "u"}}
+    async with telling(recorder):
+        recorder.record(node, contract.EVENT_EXPIRED, "the pod never appeared")
+    (event,) = await told(api, "default", "node-ev")
+    await api.delete(f"/apis/events.k8s.io/v1/namespaces/default/events/{event['metadata']['name']}")
+
+
+async def test_what_the_api_server_does_not_take_is_logged_and_holds_up_nothing(
+    api: client.Client, recorder: events.Recorder, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with telling(recorder):
+        recorder.record(pod("lost", "no-such-namespace"), contract.EVENT_GATED, "wait")
+        recorder.record(pod("e", namespace), contract.EVENT_GATED, "wait")
+    assert len(await told(api, namespace, "e")) == 1
+    assert recorder.dropped == 1
+    (record,) = caplog.records
+    assert record.getMessage() == "Dropped an Event"
+    assert record.__dict__["regarding"]["name"] == "lost"
+
+
+async def test_a_full_queue_drops_and_says_so_and_never_waits(api: client.Client) -> None:
+    class Down(client.Client):
+        async def create(self, *_: object, **__: object) -> dict[str, Any]:
+            raise errors.Unavailable("down")
+
+    recorder = events.Recorder(Down(api._transport), controller="gpushare.io/webhook", instance="x")
+    for number in range(events.MOST_QUEUED + 5):
+        recorder.record(pod(f"p{number}", "default"), contract.EVENT_GATED, "wait")
+    assert recorder.dropped == 5

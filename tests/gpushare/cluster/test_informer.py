@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.cluster import client, errors, informer, store
+from lab import access
+from tests.gpushare.cluster import builders, tcp_proxy, waiting
+
+pytestmark = pytest.mark.apiserver
+
+Told = asyncio.Queue[tuple[str, str]]
+
+
+def listen(follower: informer.Informer) -> Told:
+    """A queue of (type, name) of every change."""
+    told: Told = asyncio.Queue()
+    follower.subscribe(lambda change: told.put_nowait((change.type.value, change.key.name)))
+    return told
+
+
+@contextlib.asynccontextmanager
+async def running(follower: informer.Informer) -> AsyncIterator[None]:
+    """Run it until the block ends; what ends it before is raised."""
+    async with asyncio.timeout(60):
+        task = asyncio.create_task(follower.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_it_holds_what_there_is_and_tells_what_comes(api: client.Client, config_maps: str) -> None:
+    await api.create(config_maps, builders.config_map("before"))
+    follower = informer.Informer(api, config_maps, label_selector="!skip")
+    told = listen(follower)
+    assert follower.age_seconds == float("inf")
+    async with running(follower):
+        assert await told.get() == ("ADDED", "before")
+        await follower.synced.wait()
+        await api.create(config_maps, builders.config_map("after"))
+        assert await told.get() == ("ADDED", "after")
+        assert follower.age_seconds == 0.0
+        await api.patch(f"{config_maps}/after", {"data": {"a": "1"}})
+        assert await told.get() == ("MODIFIED", "after")
+        await api.patch(f"{config_maps}/after", {"metadata": {"labels": {"skip": "1"}}})
+        assert await told.get() == ("DELETED", "after")
+        await api.delete(f"{config_maps}/before")
+        assert await told.get() == ("DELETED", "before")
+        assert not follower.objects
+    assert 0.0 <= follower.age_seconds < 60.0
+
+
+async def test_one_who_subscribes_late_is_first_told_what_there_is(api: client.Client, config_maps: str) -> None:
+    await api.create(config_maps, builders.config_map("late"))
+    follower = informer.Informer(api, config_maps, field_selector="metadata.name=late")
+    async with running(follower):
+        await follower.synced.wait()
+        assert listen(follower).get_nowait() == ("ADDED", "late")
+        assert "managedFields" not in next(iter(follower.objects.values()))["metadata"]
+
+
+async def test_it_watches_again_when_a_watch_ends(api: client.Client, config_maps: str) -> None:
+    follower = informer.Informer(api, config_maps, field_selector="metadata.name=again", watch_seconds=1)
+    told = listen(follower)
+    assert await follower.step() == 0.0
+    assert await follower.step() == 0.0
+    await api.create(config_maps, builders.config_map("again"))
+    assert await follower.step() == 0.0
+    assert told.get_nowait() == ("ADDED", "again")
+
+
+async def test_it_goes_on_where_it_was_when_the_connection_breaks(
+    api_server: access.Access, api: client.Client, config_maps: str, tmp_path: Path
+) -> None:
+    async with tcp_proxy.before(api_server.server) as proxy:
+        kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
+        async with client.connect(kubeconfig) as unlucky:
+            follower = informer.Informer(unlucky, config_maps, label_selector="cut")
+            told = listen(follower)
+            async with running(follower):
+                await follower.synced.wait()
+                for name in ("first", "second", "third"):
+                    proxy.refuse()
+                    body = builders.config_map(name)
+                    body["metadata"]["labels"] = {"cut": "yes"}
+                    await api.create(config_maps, body)
+                    assert told.empty()
+                    proxy.refuse(False)
+                    assert await told.get() == ("ADDED", name)
+                    assert told.empty()
+                proxy.refuse()
+                await waiting.until(lambda: follower.age_seconds > 0.0)
+
+
+async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
+    api: client.Client, widgets: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def widget(name: str) -> dict[str, Any]:
+        return {"apiVersion": "test.gpushare.io/v1", "kind": "Widget", "metadata": {"name": name}}
+
+    for name in ("kept", "changed", "deleted", "anew"):
+        await api.create(widgets, widget(name))
+    follower = informer.Informer(api, widgets, watch_seconds=1)
+    told = listen(follower)
+    assert await follower.step() == 0.0
+    assert {told.get_nowait() for _ in range(4)} == {("ADDED", name) for name in ("kept", "changed", "deleted", "anew")}
+    await api.patch(f"{widgets}/changed", {"spec": {"a": 1}})
+    await api.delete(f"{widgets}/deleted")
+    await api.delete(f"{widgets}/anew")
+    await api.create(widgets, widget("anew"))
+    await api.create(widgets, widget("new"))
+    follower._watch_from = "1"  # older than anything that the API server keeps
+    with caplog.at_level("INFO"):
+        assert 0.0 < await follower.step() < informer.FIRST_PAUSE_SECONDS * 2
+    assert "too old resource version" in caplog.records[-1].__dict__["err"]
+    assert told.empty()
+    assert await follower.step() == 0.0
+    changes = [told.get_nowait() for _ in range(told.qsize())]
+    assert sorted(changes) == [
+        ("ADDED", "anew"),
+        ("ADDED", "new"),
+        ("DELETED", "anew"),
+        ("DELETED", "deleted"),
+        ("MODIFIED", "changed"),
+    ]
+    assert changes.index(("DELETED", "anew")) < changes.index(("ADDED", "anew"))
+    assert {key.name for key in follower.objects} == {"kept", "changed", "anew", "new"}
+
+
+async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
+    api: client.Client, config_maps: str
+) -> None:
+    follower = informer.Informer(api, config_maps, watch_seconds=1)
+    follower._list_from = "999999999999"
+    assert await follower.step() > 0.0
+    assert not follower.synced.is_set()
+    assert await follower.step() == 0.0
+    assert follower.synced.is_set()
+
+
+async def test_a_kind_that_does_not_exist_yet_is_asked_for_more_and_more_rarely(
+    api: client.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower = informer.Informer(api, "/apis/none.gpushare.io/v1/things")
+    pauses = [await follower.step() for _ in range(12)]
+    assert all(0.0 < pause <= informer.MOST_PAUSE_SECONDS for pause in pauses)
+    assert max(pauses[-4:]) > informer.FIRST_PAUSE_SECONDS
+    assert caplog.records[-1].getMessage() == "Was refused"
+    assert not follower.synced.is_set()
+
+
+async def test_an_error_of_a_subscriber_ends_it_and_is_not_taken_for_the_networks(
+    api: client.Client, config_maps: str
+) -> None:
+    await api.create(config_maps, builders.config_map("poison"))
+
+    def fail(change: store.Change) -> None:
+        raise OSError(change.key.name)
+
+    follower = informer.Informer(api, config_maps, field_selector="metadata.name=poison")
+    follower.subscribe(fail)
+    with pytest.raises(OSError, match="poison"):
+        await asyncio.wait_for(follower.run(), 30)
+
+
+async def test_a_server_that_says_when_to_come_back_is_believed(api: client.Client) -> None:
+    class Busy(client.Client):
+        async def list(self, *_: object, **__: object) -> client.Listing:
+            raise errors.Unavailable("busy", status=429, retry_after_seconds=7.0)
+
+    assert await informer.Informer(Busy(api._transport), "/api/v1/pods").step() >= 7.0

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.daemon import logs
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_has_the_keys_of_kubernetes_own_components_and_what_was_given(stream: io.StringIO) -> None:
+    logs.configure("info", "webhook", stream=stream)
+    pod = {"namespace": "default", "name": "trainer"}
+    logging.getLogger("webhook.server").info("Placed a pod", extra={"pod": pod, "gpus": ["GPU-1"]})
+    (line,) = lines(stream)
+    assert isinstance(line.pop("ts"), float)
+    assert line == {
+        "v": "info",
+        "msg": "Placed a pod",
+        "component": "webhook",
+        "logger": "webhook.server",
+        "pod": pod,
+        "gpus": ["GPU-1"],
+    }
+
+
+def test_an_exception_is_named_and_its_stack_is_in_the_same_line(stream: io.StringIO) -> None:
+    logs.configure("info", "agent", stream=stream)
+    try:
+        {}["GPU-9"]
+    except KeyError:
+        logging.getLogger("agent").exception("Could not read the GPUs")
+    (line,) = lines(stream)
+    assert (line["v"], line["err"]) == ("error", "KeyError: 'GPU-9'")
+    assert "test_logs.py" in line["stack"]
+
+
+def test_less_than_the_level_is_not_written_and_warnings_are(stream: io.StringIO) -> None:
+    logs.configure("warning", "agent", stream=stream)
+    logging.getLogger("agent").info("unwanted")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    (line,) = lines(stream)
+    assert "old" in line["msg"]
+
+
+def test_an_unknown_level_is_refused_with_the_choice() -> None:
+    with pytest.raises(ValueError, match="'loud' does not exist; use one of debug, info, warning, error"):
+        logs.configure("loud", "agent")
+
+
+def test_configuring_again_does_not_write_twice(stream: io.StringIO) -> None:
+    for _ in range(2):
+        logs.configure("info", "agent", stream=stream)
+    logging.getLogger("agent").info("once")
+    assert len(lines(stream)) == 1
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.just(object())),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.one_of(st.text(), st.tuples(st.text())), inner)),
+    max_leaves=8,
+)
+names = st.one_of(st.text(min_size=1), st.sampled_from(["ts", "v", "msg", "err", "component", "logger", "stack"]))
+
+
+@given(message=st.text(), extra=st.dictionaries(names, values, max_size=4))
+def test_whatever_is_logged_is_one_line_of_json_that_keeps_its_own_keys(message: str, extra: dict[str, Any]) -> None:
+    record = logging.LogRecord("agent", logging.INFO, "", 0, message, None, None)
+    record.__dict__.update({key: value for key, value in extra.items() if key not in record.__dict__})
+    line = logs.JsonLines("agent").format(record)
+    assert "\n" not in line
+    decoded = json.loads(line)
+    assert (decoded["msg"], decoded["v"], decoded["component"]) == (message, "info", "agent")
+
+
+def test_a_cycle_is_written_too() -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    record = logging.LogRecord("agent", logging.INFO, "", 0, "around", None, None)
+    record.__dict__["cycle"] = cycle
+    assert json.loads(logs.JsonLines("agent").format(record))["msg"] == "around"
+
+
+def test_logs_go_to_stderr_unless_told_otherwise(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.configure("info", "agent")
+    logging.getLogger("agent").info("here")
+    assert lines(stream)[0]["msg"] == "here"

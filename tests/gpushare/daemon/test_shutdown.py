@@ -1,0 +1,136 @@
+"""Real processes, real signals: what they do in their last moments, and with which exit code they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+from gpushare.daemon import shutdown
+
+BEGINNING = """
+import asyncio, sys
+from gpushare.daemon import logs, shutdown
+logs.configure("info", "test")
+def say(what):
+    print(what, flush=True)
+async def forever():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        say("cleaned up")
+"""
+ENDING = "\nsys.exit(shutdown.run(main, grace_seconds=GRACE))\n"
+
+
+def run(
+    main: str, *signals: signal.Signals, grace_seconds: float = 20.0
+) -> tuple[int, list[str], list[dict[str, Any]]]:
+    """Run `main` in a process, sending a signal each time it says `ready`; return exit code, what it said, its log."""
+    script = BEGINNING + f"GRACE = {grace_seconds}\n" + textwrap.dedent(main) + ENDING
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = []
+        for number in signals:
+            for line in process.stdout:
+                said.append(line.strip())
+                if said[-1] == "ready":
+                    break
+            process.send_signal(number)
+        try:
+            rest, log = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    return process.returncode, said + rest.split("\n")[:-1], [json.loads(line) for line in log.splitlines()]
+
+
+@pytest.mark.parametrize("number", shutdown.SIGNALS)
+def test_told_to_stop_it_drains_first_and_then_ends_its_background_tasks(number: signal.Signals) -> None:
+    code, said, log = run(
+        """
+        async def main(daemon):
+            daemon.start("informer", forever())
+            await asyncio.sleep(0)
+            say("ready")
+            await daemon.stopping.wait()
+            say("drained")
+        """,
+        number,
+    )
+    assert (code, said) == (0, ["ready", "drained", "cleaned up"])
+    assert [(line["msg"], line["reason"]) for line in log] == [("Shutting down", number.name)]
+
+
+def test_a_background_task_that_fails_ends_the_process_with_its_error() -> None:
+    code, said, log = run(
+        """
+        async def fail():
+            raise LookupError("no such GPU")
+        async def main(daemon):
+            daemon.start("health", fail())
+            await daemon.stopping.wait()
+            say("drained")
+        """
+    )
+    assert (code, said) == (1, ["drained"])
+    assert (log[0]["msg"], log[0]["err"]) == ("The background task health failed", "LookupError: no such GPU")
+
+
+@pytest.mark.parametrize("ending", ["return", "asyncio.current_task().cancel(); await asyncio.sleep(0)"])
+def test_a_background_task_that_just_ends_ends_the_process_too(ending: str) -> None:
+    code, _, log = run(
+        f"""
+        async def end():
+            {ending}
+        async def main(daemon):
+            daemon.start("informer", end())
+            await daemon.stopping.wait()
+        """
+    )
+    assert code == 1
+    assert log[0]["msg"] == "The background task informer ended, and should not have"
+
+
+def test_a_main_that_fails_still_lets_background_tasks_clean_up() -> None:
+    code, said, log = run(
+        """
+        async def main(daemon):
+            daemon.start("informer", forever())
+            await asyncio.sleep(0)
+            raise OSError("the port is taken")
+        """
+    )
+    assert (code, said) == (1, ["cleaned up"])
+    assert (log[0]["msg"], log[0]["err"]) == ("The daemon failed", "OSError: the port is taken")
+
+
+def test_a_main_that_returns_by_itself_has_done_its_work() -> None:
+    assert run("async def main(daemon):\n    say('done')\n") == (0, ["done"], [])
+
+
+@pytest.mark.parametrize(
+    ("signals", "grace_seconds"),
+    [((signal.SIGTERM, signal.SIGTERM), 60.0), ((signal.SIGTERM,), 0.2)],
+    ids=["a second signal", "no time left"],
+)
+def test_a_drain_that_takes_too_long_is_cut_short(signals: tuple[signal.Signals, ...], grace_seconds: float) -> None:
+    code, said, log = run(
+        """
+        async def main(daemon):
+            say("ready")
+            await daemon.stopping.wait()
+            say("ready")
+            await forever()
+        """,
+        *signals,
+        grace_seconds=grace_seconds,
+    )
+    assert (code, said) == (1, ["ready", "ready", "cleaned up"])
+    assert log[-1]["msg"] == "The work in hand was cut short: it was not done in time"
