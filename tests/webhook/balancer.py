@@ -1,0 +1,70 @@
+"""What a Service does for the API server: one address, several replicas, each connection to the next that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator
+
+
+class Balancer:
+    """Forwards TCP; `ports` may change while it runs."""
+
+    def __init__(self) -> None:
+        self.ports: list[int] = []
+        self.port = 0
+        self.connections = 0
+        self._turn = itertools.count()
+
+    async def serve(self, ready: threading.Event, stop: asyncio.Event) -> None:
+        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        await stop.wait()
+        server.close()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        for _ in range(len(self.ports)):
+            port = self.ports[next(self._turn) % len(self.ports)]
+            try:
+                upstream = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                continue
+            await asyncio.gather(_copy(reader, upstream[1]), _copy(upstream[0], writer))
+            return
+        writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := await reader.read(65536):
+            writer.write(chunk)
+            await writer.drain()
+    with contextlib.suppress(OSError):
+        writer.close()
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Balancer]:
+    balancer, ready = Balancer(), threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    def run() -> None:
+        loop.run_until_complete(balancer.serve(ready, stop))
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield balancer
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)

@@ -1,0 +1,148 @@
+"""A real API server with gpushare's manifests, GPUNodes made by hand, and webhooks that run as their ServiceAccount."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from gpushare.gpunode import GpuNode
+from lab import access, errors
+from tests import builders
+from tests.webhook import balancer, replica
+from tests.webhook.replica import until
+
+MANIFESTS = ("namespace", "crd", "rbac", "policy", "admission")
+BASE = replica.REPOSITORY / "config" / "base"
+
+
+class Cluster:
+    """What a test does with the cluster, and sees of it; every call is one of kubectl's."""
+
+    def __init__(self, administrator: access.Access, namespace: str, front: balancer.Balancer, directory: Path) -> None:
+        self.administrator = administrator
+        self.namespace = namespace
+        self.front = front
+        self.directory = directory
+        self.replicas: list[replica.Replica] = []
+
+    def kubectl(self, *arguments: str, **more: Any) -> str:
+        return self.administrator.kubectl(*arguments, **more)
+
+    def start(self, *arguments: str) -> replica.Replica:
+        """One more replica, ready and behind the balancer."""
+        name = f"replica-{len(self.replicas)}"
+        flags = (
+            f"--kubeconfig={self.directory / 'webhook.kubeconfig'}",
+            f"--url=https://127.0.0.1:{self.front.port}{contract.WEBHOOK_PATH}",
+            f"--instance={name}",
+        )
+        started = replica.Replica(self.directory / name, *flags, *arguments)
+        self.replicas.append(started)
+        started.wait_ready()
+        self.front.ports.append(started.port)
+        until(self._is_registered, started.explain)
+        for one in self.replicas:
+            if one.process.poll() is None:
+                one.count_from_here()
+        return started
+
+    def _is_registered(self) -> bool:
+        """Whether the API server already knows: it learns of a new registration by a watch."""
+        try:
+            self.create(builders.pod("nobody", request="0.01"), "--dry-run=server")
+        except errors.LabError:
+            return False
+        return True
+
+    def add_node(self, node: GpuNode) -> None:
+        """A Node that is ready, and its GPUNode."""
+        made = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": node.name, "labels": {contract.HOSTNAME_LABEL: f"{node.name}.example"}},
+        }
+        self.kubectl("create", "-f", "-", input=json.dumps(made))
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        self.kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", f"--patch={json.dumps(ready)}")
+        # Without a node controller nobody else would take this away.
+        self.kubectl("patch", "node", node.name, "--type=merge", '--patch={"spec":{"taints":null}}')
+        document = codec.to_document(node)
+        self.kubectl("create", "-f", "-", input=json.dumps(document))
+        status = json.dumps({"status": codec.to_status(node)})
+        self.kubectl("patch", "gpunode", node.name, "--subresource=status", "--type=merge", f"--patch={status}")
+
+    def create(self, manifest: dict[str, Any], *arguments: str) -> dict[str, Any]:
+        """Create a pod; return it as stored."""
+        manifest = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
+        made: dict[str, Any] = json.loads(
+            self.kubectl("create", "-f", "-", "-o", "json", *arguments, input=json.dumps(manifest))
+        )
+        return made
+
+    def delete(self, name: str) -> None:
+        self.kubectl("delete", "pod", name, f"--namespace={self.namespace}", "--force", "--grace-period=0")
+
+    def pod(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            self.kubectl("get", "pod", name, f"--namespace={self.namespace}", "-o", "json")
+        )
+        return found
+
+    def pods(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(
+            self.kubectl("get", "pods", f"--namespace={self.namespace}", "-o", "json")
+        )["items"]
+        return found
+
+    def node(self, name: str = "node-a") -> GpuNode:
+        return codec.read(json.loads(self.kubectl("get", "gpunode", name, "-o", "json")))
+
+    def is_settled(self, name: str = "node-a") -> bool:
+        """Whether the ledger holds exactly what the pods that were placed hold, all of it confirmed."""
+        node = self.node(name)
+        assert ledger.violations(node) == []
+        held = {(entry.id, entry.pod.uid) for entry in node.allocations if entry.reserved_until is None}
+        wanted = {
+            (one["metadata"]["annotations"].get(contract.ALLOCATION), one["metadata"]["uid"])
+            for one in self.pods()
+            if contract.ALLOCATION in one["metadata"].get("annotations", {})
+        }
+        return held == wanted and len(node.allocations) == len(held)
+
+    def explain(self) -> str:
+        logs = "\n".join(one.explain() for one in self.replicas)
+        return f"{self.node().allocations}\n{logs}"
+
+
+@pytest.fixture(scope="session")
+def manifests(api_server: access.Access) -> Iterator[access.Access]:
+    for part in MANIFESTS:
+        api_server.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(BASE / part))
+        if part == "crd":
+            api_server.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    yield api_server
+    for part in ("admission", "policy"):  # what stands in the way of others' pods
+        api_server.kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
+
+
+@pytest.fixture
+def cluster(manifests: access.Access, tmp_path: Path) -> Iterator[Cluster]:
+    """No replica runs yet, and there is one node, `node-a`, with four GPUs of 80 GiB."""
+    account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
+    manifests.service_account_kubeconfig(*account, tmp_path / "webhook.kubeconfig")
+    with manifests.namespace() as namespace, balancer.running() as front:
+        made = Cluster(manifests, namespace, front, tmp_path)
+        made.add_node(builders.node())
+        try:
+            yield made
+        finally:
+            for one in made.replicas:
+                if one.process.poll() is None:
+                    one.kill()
+            manifests.kubectl("delete", "gpunodes,nodes", "--all", "--wait=false")
+            manifests.kubectl("delete", "lease", contract.PLACER_LEASE, "-n", account[0], "--ignore-not-found")

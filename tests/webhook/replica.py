@@ -1,0 +1,111 @@
+"""A webhook as it is deployed: a process of its own, with the rights of its ServiceAccount and no others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_SECONDS = 60.0
+
+
+class Replica:
+    """A running `python -m webhook`."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log = directory / "log"
+        self._before: dict[str, float] = {}
+        flags = ["--host=127.0.0.1", "--probe-host=127.0.0.1", "--port=0", "--probe-port=0"]
+        command = [sys.executable, "-m", "webhook", *flags, f"--certificate-directory={directory / 'certificates'}"]
+        environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=environment, stderr=log)
+        until(lambda: self._serving() is not None, self.explain, seconds=START_SECONDS)
+        serving = self._serving() or {}
+        self.port, self.probe_port = serving["port"], serving["probe_port"]
+
+    def wait_ready(self) -> None:
+        until(lambda: self.probe("/readyz")[0] == 200, self.explain, seconds=START_SECONDS)
+
+    def probe(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def metric(self, name: str) -> float:
+        for line in self.probe("/metrics")[1].splitlines():
+            if line.startswith(name + " "):
+                return float(line.rpartition(" ")[2])
+        raise KeyError(name)
+
+    def reviews(self) -> dict[str, float]:
+        """Reviews answered since the last `count_from_here`, by outcome; only those that there were."""
+        prefix = 'gpushare_webhook_reviews_total{outcome="'
+        lines = [line for line in self.probe("/metrics")[1].splitlines() if line.startswith(prefix)]
+        counts = {line[len(prefix) : line.index('"}')]: float(line.rpartition(" ")[2]) for line in lines}
+        since = {outcome: count - self._before.get(outcome, 0.0) for outcome, count in counts.items()}
+        return {outcome: count for outcome, count in since.items() if count}
+
+    def count_from_here(self) -> None:
+        for outcome, count in self.reviews().items():
+            self._before[outcome] = self._before.get(outcome, 0.0) + count
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        return [line for line in self._lines() if line.get("msg") == message]
+
+    def explain(self) -> str:
+        return f"{self.probe('/readyz') if hasattr(self, 'probe_port') else ''}\n{self._log.read_text()[-4000:]}"
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def _serving(self) -> dict[str, Any] | None:
+        if self.process.poll() is not None:
+            raise AssertionError(f"the webhook ended:\n{self._log.read_text()}")
+        found = [line for line in self._lines() if str(line.get("msg", "")).startswith("Serving")]
+        return found[0] if found else None
+
+    def _lines(self) -> list[dict[str, Any]]:
+        lines = []
+        for line in self._log.read_text().splitlines():
+            with contextlib.suppress(ValueError):  # half a line
+                lines.append(json.loads(line))
+        return lines
+
+
+@contextlib.contextmanager
+def running(directory: Path, *arguments: str) -> Iterator[Replica]:
+    started = Replica(directory, *arguments)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.kill()
+
+
+def until(condition: Callable[[], bool], explain: Callable[[], object] = str, *, seconds: float = 20.0) -> None:
+    """Wait for something that no event tells us of, bounded in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.05)

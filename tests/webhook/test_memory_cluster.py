@@ -1,0 +1,171 @@
+"""A cluster in memory, asked over HTTPS as an API server would ask."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from gpushare import codec, contract, ledger
+from gpushare.gpunode import GpuNode
+from tests import builders
+from tests.webhook import replica
+from webhook import memory_cluster, review
+
+
+class Running:
+    """A webhook of two nodes with two GPUs each, and the state that it writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = directory / "state.json"
+        source = directory / "cluster.json"
+        nodes = [codec.to_document(builders.node(name, gpus=2)) for name in ("node-a", "node-b")]
+        source.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+        began = time.monotonic()
+        self.process = replica.Replica(directory / "replica", f"--from={source}", f"--state={self.state}")
+        self.start_seconds = time.monotonic() - began
+        authority = directory / "replica" / "certificates" / "ca.crt"
+        self._tls = ssl.create_default_context(cafile=str(authority))
+
+    def post(self, body: bytes, path: str = contract.WEBHOOK_PATH) -> Any:
+        url = f"https://localhost:{self.process.port}{path}"
+        with urllib.request.urlopen(urllib.request.Request(url, body), context=self._tls, timeout=10) as answer:
+            return json.load(answer)
+
+    def review(self, manifest: dict[str, Any], **more: Any) -> review.AdmissionResponse:
+        request = {"uid": "u-1", "operation": "CREATE", "namespace": "default", "object": manifest, **more}
+        envelope = {"apiVersion": review.API_VERSION, "kind": "AdmissionReview", "request": request}
+        answered: review.AdmissionReview = self.post(json.dumps(envelope).encode())
+        return answered["response"]
+
+    def admit(self, manifest: dict[str, Any], **more: Any) -> Any:
+        """The pod as it would be stored."""
+        response = self.review(manifest, **more)
+        assert response["allowed"], response
+        return jsonpatch.apply_patch(manifest, json.loads(base64.b64decode(response.get("patch", "W10="))))
+
+    def items(self, kind: str) -> list[dict[str, Any]]:
+        return [item for item in json.loads(self.state.read_text())["items"] if item["kind"] == kind]
+
+    def nodes(self) -> list[GpuNode]:
+        return [codec.read(item) for item in self.items(contract.GPUNODE_KIND)]
+
+
+@pytest.fixture
+def webhook(tmp_path: Path) -> Iterator[Running]:
+    running = Running(tmp_path)
+    yield running
+    assert running.process.stop() == 0, running.process.explain()
+
+
+def test_it_starts_at_once_and_says_where_in_its_first_line(webhook: Running) -> None:
+    first = json.loads((webhook.state.parent / "replica" / "log").read_text().splitlines()[0])
+    assert first["port"] == webhook.process.port
+    assert webhook.start_seconds < 10  # 0.3 s when nothing else runs
+    assert webhook.process.probe("/readyz") == (200, "ok\n")
+
+
+def test_a_pod_is_placed_and_kept_in_the_state(webhook: Running) -> None:
+    manifest = builders.pod(request="0.5")
+    del manifest["metadata"]["name"]
+    stored = webhook.admit({**manifest, "metadata": {**manifest["metadata"], "generateName": "train-"}})
+    (kept,) = webhook.items("Pod")
+    assert kept["spec"] == stored["spec"]
+    assert kept["metadata"]["name"].startswith("train-")
+    (held,) = [entry for node in webhook.nodes() for entry in node.allocations]
+    assert held.id == stored["metadata"]["annotations"][contract.ALLOCATION]
+    assert (held.pod.name, held.pod.uid) == (kept["metadata"]["name"], kept["metadata"]["uid"])
+    assert held.reserved_until is None
+
+
+def test_what_does_not_fit_is_gated_and_what_makes_no_sense_is_denied(webhook: Running) -> None:
+    for number in range(5):
+        webhook.review(builders.pod(f"pod-{number}", request="1"))
+    denied = webhook.review(builders.pod("bad", request="1.5"))
+    assert denied["status"]["code"] == 422
+    gated = webhook.items("Pod")[-1]
+    assert gated["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
+    assert "4 with too little compute free" in gated["metadata"]["annotations"][contract.REASON]
+    assert sum(len(node.allocations) for node in webhook.nodes()) == 4
+    assert [ledger.violations(node) for node in webhook.nodes()] == [[], []]
+    assert webhook.process.reviews() == {"placed": 4, "gated": 1, "denied": 1}
+    assert webhook.process.metric("gpushare_webhook_review_duration_seconds_count") == 6
+
+
+def test_a_dry_run_is_answered_and_forgotten(webhook: Running) -> None:
+    planned = webhook.admit(builders.pod(request="0.5"), dryRun=True)
+    assert planned["metadata"]["annotations"][contract.NODE] in {"node-a", "node-b"}
+    assert webhook.items("Pod") == []
+    assert [node.allocations for node in webhook.nodes()] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [
+        pytest.param({}, {"operation": "UPDATE"}, id="update"),
+        pytest.param({}, {"subResource": "ephemeralcontainers"}, id="subresource"),
+        pytest.param({"annotations": {}}, {}, id="not-ours"),
+    ],
+)
+def test_what_is_not_for_us_passes_untouched(webhook: Running, change: dict[str, Any], more: dict[str, str]) -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["metadata"].update(change)
+    response = webhook.review(manifest, **more)
+    assert response["allowed"]
+    assert "patch" not in response
+
+
+def test_a_pod_that_nobody_foresaw_is_denied_and_the_next_is_served(webhook: Running) -> None:
+    broken = builders.pod(request="0.5")
+    broken["spec"]["containers"][0]["env"] = "no list"
+    assert webhook.review(broken)["status"]["code"] == 500
+    assert webhook.review(builders.pod(request="0.5"))["allowed"]
+    assert webhook.process.logged("Failed to judge a pod")[0]["stack"]
+
+
+def test_what_is_no_review_is_an_http_error(webhook: Running) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="400") as raised:
+        webhook.post(b"{}")
+    assert json.load(raised.value) == {"error": "the body is not an AdmissionReview"}
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        webhook.post(b"{}", "/elsewhere")
+    with pytest.raises(urllib.error.HTTPError, match="413"):
+        webhook.post(b" " * (9 << 20))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "cannot read"),
+        ("kind: Deployment", "an object of kind 'Deployment'"),
+        ("just text", "an object of kind None"),
+        ("", "has no GPUNode"),
+        ("kind: GPUNode", "metadata.name is missing"),
+    ],
+)
+def test_a_file_that_is_no_cluster_is_named(tmp_path: Path, text: str, says: str) -> None:
+    source = tmp_path / "cluster.yaml"
+    source.write_text(text)
+    with pytest.raises(memory_cluster.UnreadableError, match=says):
+        memory_cluster.read(source)
+
+
+async def test_a_pod_is_kept_off_nodes_that_it_does_not_select(tmp_path: Path) -> None:
+    source = tmp_path / "cluster.json"
+    nodes = [codec.to_document(builders.node(name, gpus=2)) for name in ("node-a", "node-b")]
+    source.write_text(json.dumps({"kind": "List", "items": nodes}))
+    store, _ = memory_cluster.read(source)
+    manifest = builders.pod(request="0.5")
+    manifest["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "node-b"}
+    unfit = store.unfit(manifest)
+    assert unfit("node-b") is None
+    assert unfit("node-a") == "has not the label kubernetes.io/hostname=node-b of the pod's node selector"

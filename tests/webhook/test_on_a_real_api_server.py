@@ -1,0 +1,211 @@
+"""The life of a pod as the API server, two webhooks and the placer live it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gpushare import contract, ledger
+from gpushare.cluster import client
+from gpushare.cluster import errors as cluster_errors
+from lab import errors as lab_errors
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = pytest.mark.apiserver
+
+
+async def create_all(cluster: Cluster, manifests: list[dict[str, Any]]) -> list[dict[str, Any] | Exception]:
+    """Create pods all at once; what became of each."""
+    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+
+        async def create(manifest: dict[str, Any]) -> dict[str, Any]:
+            return await api.create(path, manifest)
+
+        return await asyncio.gather(*map(create, manifests), return_exceptions=True)  # type: ignore[arg-type]
+
+
+def pods(count: int, **annotations: str) -> list[dict[str, Any]]:
+    made = [builders.pod(f"pod-{number}", **annotations) for number in range(count)]
+    for one in made:
+        del one["metadata"]["namespace"]
+    return made
+
+
+def annotations(one: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = one["metadata"]["annotations"]
+    return found
+
+
+def test_a_pod_is_placed_confirmed_and_released(cluster: Cluster) -> None:
+    started = cluster.start()
+    stored = cluster.create(builders.pod(request="0.5"))
+    assert stored["spec"]["nodeSelector"] == {contract.HOSTNAME_LABEL: "node-a.example"}
+    assert stored["spec"]["containers"][0]["resources"]["limits"] == {contract.RESOURCE_PERCENT: "50"}
+    assert annotations(stored)[contract.NODE] == "node-a"
+    until(cluster.is_settled, cluster.explain)
+    (held,) = cluster.node().allocations
+    assert (held.pod.name, held.pod.uid) == ("trainer", stored["metadata"]["uid"])
+    assert annotations(stored)[contract.GPU_UUIDS] == ",".join(held.gpu_uuids)
+
+    cluster.delete("trainer")
+    until(lambda: not cluster.node().allocations, cluster.explain)
+    assert started.reviews() == {"placed": 1}
+
+
+def test_a_pod_that_has_ended_holds_nothing(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.create(builders.pod(request="1"))
+    ended = json.dumps({"status": {"phase": "Succeeded"}})
+    where = f"--namespace={cluster.namespace}"
+    cluster.kubectl("patch", "pod", "trainer", where, "--subresource=status", "--type=merge", f"--patch={ended}")
+    until(lambda: not cluster.node().allocations, cluster.explain)
+
+
+def test_a_pod_without_our_annotations_is_never_seen(cluster: Cluster) -> None:
+    started = cluster.start()
+    cluster.create(builders.pod("plain"))
+    cluster.create(builders.pod("shared", request="0.5"))
+    assert started.reviews() == {"placed": 1}
+
+
+def test_a_bad_request_is_denied_with_its_sentence(cluster: Cluster) -> None:
+    cluster.start()
+    with pytest.raises(lab_errors.LabError, match=r'gpushare\.io/request "1\.5" is more than one GPU'):
+        cluster.create(builders.pod(request="1.5"))
+    assert cluster.node().allocations == ()
+
+
+def test_a_dry_run_leaves_nothing(cluster: Cluster) -> None:
+    started = cluster.start()
+    planned = cluster.create(builders.pod(request="0.5"), "--dry-run=server")
+    assert annotations(planned)[contract.NODE] == "node-a"
+    assert started.reviews() == {"planned": 1}
+    assert cluster.node().allocations == ()
+
+
+def test_forged_results_are_stripped(cluster: Cluster) -> None:
+    cluster.start()
+    forged = builders.pod(request="0.5", allocation="mine", node="node-z")
+    annotations(forged)[contract.GPU_UUIDS] = "GPU-all-of-them"
+    stored = cluster.create(forged)
+    assert annotations(stored)[contract.NODE] == "node-a"
+    assert annotations(stored)[contract.ALLOCATION] != "mine"
+    assert annotations(stored)[contract.GPU_UUIDS].startswith("GPU-node-a-")
+
+
+def test_a_copied_pod_gets_a_share_of_its_own(cluster: Cluster) -> None:
+    cluster.start()
+    first = cluster.create(builders.pod("first", request="0.5"))
+    copy = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "copy", "annotations": annotations(first)},
+        "spec": first["spec"],
+    }
+    second = cluster.create(copy)
+    assert annotations(second)[contract.ALLOCATION] != annotations(first)[contract.ALLOCATION]
+    until(cluster.is_settled, cluster.explain)
+    assert len(cluster.node().allocations) == 2
+
+
+def test_a_gated_pod_says_why_and_runs_when_there_is_room(cluster: Cluster) -> None:
+    cluster.start()
+    for number in range(4):
+        cluster.create(builders.pod(f"first-{number}", request="1"))
+    waiting = cluster.create(builders.pod("waiting", request="0.5", memory="8Gi"))
+    assert waiting["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
+    reason = annotations(waiting)[contract.REASON]
+    assert reason.startswith("no GPU fits 0.5 GPU with 8Gi: of 4 GPUs on 1 node, 4 with too little compute free")
+
+    cluster.delete("first-2")
+    until(lambda: "schedulingGates" not in cluster.pod("waiting")["spec"], cluster.explain)
+    placed = cluster.pod("waiting")
+    assert placed["spec"]["nodeSelector"] == {contract.HOSTNAME_LABEL: "node-a.example"}
+    assert annotations(placed)[contract.GPU_UUIDS].startswith("GPU-node-a-")
+    assert contract.REASON not in annotations(placed)
+    until(cluster.is_settled, cluster.explain)
+    until(lambda: {"Gated", "Placed"} <= reasons_of_events(cluster, "waiting"), cluster.explain)
+
+
+def reasons_of_events(cluster: Cluster, pod_name: str) -> set[str]:
+    listed = json.loads(cluster.kubectl("get", "events", f"--namespace={cluster.namespace}", "-o", "json"))["items"]
+    return {event["reason"] for event in listed if event["involvedObject"]["name"] == pod_name}
+
+
+def test_gated_pods_are_placed_by_priority_and_then_age(cluster: Cluster) -> None:
+    cluster.start()
+    important = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "important"}}
+    cluster.kubectl("apply", "-f", "-", input=json.dumps({**important, "value": 1000}))
+    cluster.create(builders.pod("all", request="1", gpus="4"))
+    for name in ("early", "late"):
+        cluster.create(builders.pod(name, request="1", gpus="4"))
+    urgent = builders.pod("urgent", request="1", gpus="4")
+    urgent["spec"]["priorityClassName"] = "important"
+    cluster.create(urgent)
+    order = []
+    for holder in ("all", "urgent", "early"):
+        cluster.delete(holder)
+        until(lambda: len(cluster.node().allocations) == 1 and cluster.is_settled(), cluster.explain)
+        order.append(cluster.node().allocations[0].pod.name)
+    assert order == ["urgent", "early", "late"]
+
+
+async def test_a_burst_through_two_replicas_never_over_commits(cluster: Cluster) -> None:
+    replicas = [cluster.start(), cluster.start()]
+    made = await create_all(cluster, pods(30, request="0.25"))
+    assert [one for one in made if isinstance(one, Exception)] == []
+    until(cluster.is_settled, cluster.explain)
+    stored = cluster.pods()
+    gated = [one for one in stored if contract.REASON in annotations(one)]
+    assert len(stored) - len(gated) == 16  # four GPUs of four quarters
+    assert len(cluster.node().allocations) == 16
+    counts = [one.reviews() for one in replicas]
+    assert all(count.get("placed") for count in counts), f"one replica did nothing: {counts}"
+    assert sum(sum(count.values()) for count in counts) == 30
+
+
+async def test_reservations_that_wait_share_a_write(cluster: Cluster) -> None:
+    started = cluster.start()
+    await create_all(cluster, pods(30, request="0.1", memory="1Gi"))
+    until(cluster.is_settled, cluster.explain)
+    changes = started.metric("gpushare_webhook_ledger_changes_total")
+    writes = started.metric('gpushare_webhook_ledger_writes_total{result="written"}')
+    assert changes >= 30
+    assert writes < changes / 2
+
+
+async def test_a_replica_killed_in_a_burst_leaves_nothing_for_long(cluster: Cluster) -> None:
+    victim = cluster.start("--reservation-seconds=3")
+    survivor = cluster.start("--reservation-seconds=3")
+    burst = asyncio.create_task(create_all(cluster, pods(30, request="0.25")))
+    while not victim.reviews():  # noqa: ASYNC110 - another process
+        await asyncio.sleep(0.01)
+    victim.kill()
+    made = await burst
+    lost = [one for one in made if isinstance(one, Exception)]
+    assert all(isinstance(one, cluster_errors.ClusterError) for one in lost)
+    assert ledger.violations(cluster.node()) == []
+    # The victim led, as it was first: its Lease has to run out before the survivor keeps the books.
+    until(cluster.is_settled, cluster.explain, seconds=60)
+    until(lambda: survivor.metric("gpushare_placer_leads") == 1, survivor.explain)
+    placed = [one for one in cluster.pods() if contract.ALLOCATION in annotations(one)]
+    assert len(placed) == min(16, len(cluster.pods()))
+
+
+def test_what_was_promised_before_a_restart_is_found_again(cluster: Cluster) -> None:
+    first = cluster.start()
+    cluster.create(builders.pod("holder", request="1", gpus="4"))
+    cluster.create(builders.pod("waiting", request="0.5"))
+    until(cluster.is_settled, cluster.explain)
+    assert first.stop() == 0, first.explain()
+    cluster.delete("holder")  # nobody sees it
+    cluster.front.ports.clear()
+    cluster.start()
+    until(lambda: "schedulingGates" not in cluster.pod("waiting")["spec"], cluster.explain)
+    until(cluster.is_settled, cluster.explain)

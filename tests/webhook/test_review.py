@@ -1,0 +1,65 @@
+"""AdmissionReview v1, both ways."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from webhook import review
+
+REQUEST: review.AdmissionRequest = {"uid": "u-1", "operation": "CREATE", "object": {}}
+
+
+def envelope(**changes: Any) -> str:
+    return json.dumps({"apiVersion": review.API_VERSION, "kind": "AdmissionReview", "request": REQUEST, **changes})
+
+
+def test_a_review_is_read() -> None:
+    assert review.read(envelope()) == REQUEST
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "is not an AdmissionReview"),
+        (envelope(kind="Pod"), "is not an AdmissionReview"),
+        (envelope(apiVersion="admission.k8s.io/v1beta1"), "not admission.k8s.io/v1"),
+        (envelope(request={"operation": "CREATE", "object": {}}), "request.uid is missing"),
+        (envelope(request={"uid": "u", "object": {}}), "request.operation is missing"),
+        (envelope(request={"uid": "u", "operation": "DELETE", "object": None}), "request.object is missing"),
+    ],
+)
+def test_what_is_no_review_is_named(body: str, says: str) -> None:
+    with pytest.raises(review.MalformedReviewError, match=says):
+        review.read(body)
+
+
+def test_a_patch_travels_in_base64() -> None:
+    patch = [{"op": "add", "path": "/metadata/labels", "value": {"ü": "1"}}]
+    response = review.respond(REQUEST, review.Answer("placed", patch=patch))["response"]
+    assert response["uid"] == "u-1"
+    assert response["allowed"] is True
+    assert response["patchType"] == "JSONPatch"
+    assert json.loads(base64.b64decode(response["patch"])) == patch
+
+
+def test_without_changes_there_is_no_patch() -> None:
+    response = review.respond(REQUEST, review.allow("ignored"))["response"]
+    assert response == {"uid": "u-1", "allowed": True}
+
+
+def test_a_denial_has_its_sentence_and_its_code() -> None:
+    response = review.respond(REQUEST, review.deny(422, "write less"))["response"]
+    assert response["allowed"] is False
+    assert response["status"] == {"code": 422, "message": "write less", "reason": "Invalid"}
+    assert response["auditAnnotations"] == {"decision": "denied: write less"}
+
+
+def test_warnings_are_cut_to_what_clients_show() -> None:
+    response = review.respond(REQUEST, review.Answer("placed", warnings=("short", "x" * 300)))["response"]
+    assert response["warnings"] == ["short", "x" * 119 + "…"]

@@ -1,0 +1,36 @@
+"""`python -m webhook`: settings → the process."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpushare.daemon import logs, shutdown
+from webhook import settings as configuration
+
+
+def main() -> int:
+    """Run until told to stop; return the exit code."""
+    try:
+        settings = configuration.parse(sys.argv[1:], os.environ)
+    except configuration.UsageError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    logs.configure(settings.log_level, "webhook")
+
+    async def run(daemon: shutdown.Daemon) -> None:
+        # Only one is imported: each brings what the other does not need.
+        if settings.from_file is not None:
+            from webhook import memory_process
+
+            await memory_process.run(settings, settings.from_file, daemon)
+        else:
+            from webhook import cluster_process
+
+            await cluster_process.run(settings, daemon)
+
+    return shutdown.run(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

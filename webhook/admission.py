@@ -1,0 +1,109 @@
+"""Admission: one pod that asks for a share → denied, placed or gated."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpushare import pod
+from gpushare.allocation import PodRef
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook import metrics, mutation, reinvocation, review, store, validation
+from webhook.reservation import Reservation
+
+logger = logging.getLogger(__name__)
+
+
+class Admission:
+    """Answers reviews."""
+
+    def __init__(
+        self,
+        ledger_now: store.Store,
+        reservation: Reservation,
+        measures: metrics.Metrics,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._store = ledger_now
+        self._reservation = reservation
+        self._metrics = measures
+        self._clock = clock
+
+    async def answer(self, request: review.AdmissionRequest) -> review.Answer:
+        """The answer; never raises, because an answer that does not come reaches the user without a reason."""
+        started = self._clock()
+        holder = PodRef(_namespace(request), _name(request))
+        try:
+            answer = await self._judge(request, holder)
+        except Exception:
+            logger.exception("Failed to judge a pod", extra={"pod": _shown(holder), "review": request["uid"]})
+            answer = review.deny(
+                500, "gpushare failed to judge this pod; its webhook's log has the cause", outcome="error"
+            )
+        seconds = self._clock() - started
+        self._metrics.reviewed(answer.outcome, seconds)
+        logger.info(
+            "Answered a review",
+            extra={
+                "pod": _shown(holder),
+                "outcome": answer.outcome,
+                "decision": answer.audit.get("decision", ""),
+                "seconds": round(seconds, 4),
+            },
+        )
+        return answer
+
+    async def _judge(self, asked: review.AdmissionRequest, holder: PodRef) -> review.Answer:
+        manifest = asked["object"]
+        if asked["operation"] != "CREATE" or asked.get("subResource") or not pod.asks_for_share(manifest):
+            return review.allow("ignored")
+        request = validation.read(manifest)
+        if isinstance(request, validation.Denial):
+            return review.deny(request.code, request.sentence)
+        missing = self._store.missing()
+        if missing is not None:
+            return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
+        own = reinvocation.own_reservation(manifest, request, holder, self._store)
+        if own is not None:
+            node, entry = own
+            kept = mutation.Placed(entry.id, node.name, self._store.hostname(node.name), entry.shares)
+            return _answer(manifest, request, kept, (), outcome="kept")
+        if asked.get("dryRun"):
+            # Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
+            return _answer(manifest, request, self._reservation.plan(manifest, request), (), outcome="planned")
+        told = validation.warnings(manifest, request)
+        return _answer(manifest, request, await self._reservation.reserve(manifest, request, holder), told)
+
+
+def _answer(
+    manifest: Any, request: Request, outcome_of: mutation.Placed | Refusal, told: tuple[str, ...], *, outcome: str = ""
+) -> review.Answer:
+    patch = mutation.patch(manifest, mutation.rewrite(manifest, request, outcome_of))
+    if isinstance(outcome_of, Refusal):
+        return review.Answer(
+            outcome or "gated",
+            patch=patch,
+            warnings=(*told, f"waits for a GPU: {outcome_of.reason}"),
+            audit={"decision": f"gated: {outcome_of.reason}"},
+        )
+    uuids = ",".join(uuid for share in outcome_of.shares for uuid in share.gpu_uuids)
+    decision = f"placed: {outcome_of.node} {uuids} as {outcome_of.allocation_id}"
+    return review.Answer(outcome or "placed", patch=patch, warnings=told, audit={"decision": decision})
+
+
+def _shown(holder: PodRef) -> dict[str, str]:
+    return {"namespace": holder.namespace, "name": holder.name}
+
+
+def _namespace(request: review.AdmissionRequest) -> str:
+    metadata = request["object"].get("metadata") or {}
+    return str(request.get("namespace") or metadata.get("namespace") or "default")
+
+
+def _name(request: review.AdmissionRequest) -> str:
+    metadata = request["object"].get("metadata") or {}
+    return str(metadata.get("name") or "")

@@ -1,0 +1,110 @@
+"""One webhook process on a real cluster: what is started, in which order, and what readiness means."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Final
+
+from gpushare import contract
+from gpushare.cluster import client, election, events, informer
+from gpushare.daemon import probes, shutdown
+from webhook import admission, gates, metrics, registration, reservation, server
+from webhook.api_store import ApiStore
+from webhook.bookkeeper import PODS_SELECTOR, Bookkeeper
+from webhook.certificates import Certificates
+from webhook.gates import Gates
+from webhook.keeper import Keeper
+from webhook.placer import Placer
+from webhook.settings import Settings
+from webhook.tls import Tls
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS: Final = 2.0
+
+
+async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
+    """Serve, and place when elected, until told to stop."""
+    measures = metrics.Metrics()
+    async with client.connect(settings.kubeconfig, component="webhook") as api:
+
+        async def register(held: Certificates) -> None:
+            await registration.register(api, held.bundle, url=settings.url)
+
+        ledger_now = ApiStore(api, measures)
+        reserving = reservation.Reservation(
+            ledger_now,
+            policy=settings.policy,
+            lifetime_seconds=settings.reservation_seconds,
+            on_conflict=measures.conflicted,
+        )
+        admitting = admission.Admission(ledger_now, reserving, measures)
+        tls = Tls(settings.certificate_directory)
+        keeper = Keeper(api, tls, register, measures, namespace=settings.namespace, names=settings.names)
+        checks: dict[str, probes.Check] = {
+            "ledger": ledger_now.missing,
+            "certificate": keeper.missing,
+            "running": lambda: "shutting down" if daemon.stopping.is_set() else None,
+        }
+        daemon.start("ledger", ledger_now.run())
+        daemon.start("certificates", keeper.run())
+        recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
+        daemon.start("events", recorder.run())
+        if settings.placer:
+            _start_placer(settings, daemon, api, ledger_now, reserving, recorder, measures)
+        try:
+            async with (
+                probes.serve(
+                    checks, measures.registry, host=settings.probe_host, port=settings.probe_port
+                ) as probe_port,
+                server.serve(admitting.answer, tls.context, host=settings.host, port=settings.port) as port,
+            ):
+                logger.info("Serving", extra={"port": port, "probe_port": probe_port, "names": list(settings.names)})
+                if settings.port_file is not None:
+                    settings.port_file.write_text(f"{port}\n")
+                await daemon.stopping.wait()
+        finally:
+            # While we can still speak: the Lease is given back, and nobody who waits is left without an answer.
+            await recorder.flush(FLUSH_SECONDS)
+            await daemon.end_tasks()
+            await ledger_now.close()
+
+
+def _start_placer(
+    settings: Settings,
+    daemon: shutdown.Daemon,
+    api: client.Client,
+    ledger_now: ApiStore,
+    reserving: reservation.Reservation,
+    recorder: events.Recorder,
+    measures: metrics.Metrics,
+) -> None:
+    pods = informer.Informer(api, "/api/v1/pods", label_selector=PODS_SELECTOR, transform=gates.trimmed)
+
+    def elected() -> None:
+        measures.leads(True)
+        placer.wake()
+
+    def deposed() -> None:
+        measures.leads(False)
+        measures.gated(0)
+
+    standing = election.Election(
+        api,
+        namespace=settings.namespace,
+        name=contract.PLACER_LEASE,
+        me=f"{settings.instance}-{secrets.token_hex(4)}",
+        started=elected,
+        stopped=deposed,
+    )
+    placer = Placer(
+        ledger_now,
+        pods,
+        Bookkeeper(api, ledger_now, pods, recorder, measures),
+        Gates(api, ledger_now, reserving, recorder, measures),
+        leads=lambda: standing.is_leader,
+    )
+    daemon.start("pods", pods.run())
+    daemon.start("placer", placer.run())
+    daemon.start("election", standing.run())

@@ -1,0 +1,230 @@
+"""Mutation: pod and placement → the rewritten pod, and the JSON patch that makes it so. Pure and idempotent.
+
+A pod is rewritten as a whole and the patch is the difference, so that what is already as it should be costs nothing:
+the patch of a rewritten pod is empty. Only what is ours is touched; everything else passes through as it came.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jsonpatch
+
+from gpushare import contract, errors, pod, quantity
+from gpushare import request as requests
+from gpushare.allocation import GivenShare
+from gpushare.refusal import Refusal
+from gpushare.request import Demand, Request
+
+PodJson = Mapping[str, Any]
+_Mutable = dict[str, Any]
+
+_BINARY_UNITS = tuple(
+    (1024**power, suffix) for power, suffix in ((5, "Pi"), (4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki"))
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a pod goes. `hostname` is the node's hostname label, which need not be its name."""
+
+    allocation_id: str
+    node: str
+    hostname: str
+    shares: tuple[GivenShare, ...]
+
+
+def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> PodJson:
+    """The pod as it is to be created: pinned to node and GPUs, or gated with the reason."""
+    after = _copy(manifest)
+    if isinstance(outcome, Placed):
+        _pin(after, request, outcome)
+    else:
+        _gate(after, outcome)
+    after["metadata"].setdefault("labels", {})[contract.SHARE_LABEL] = contract.SHARE_LABEL_VALUE
+    for demand in request.demands:
+        for name in demand.containers:
+            _equip(_container(after, name), request, demand, outcome)
+    return after
+
+
+def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
+    """A gated pod that has been placed: all that may still change, as its containers no longer can."""
+    after = _copy(manifest)
+    _pin(after, request, placed)
+    return after
+
+
+def patch(before: PodJson, after: PodJson) -> list[dict[str, Any]]:
+    """The JSON patch (RFC 6902) from one to the other; empty if they are equal."""
+    return list(jsonpatch.make_patch(before, after))
+
+
+def resources(demand: Demand, container: str) -> dict[str, str]:
+    """The extended resources of one of a demand's containers.
+
+    The first carries the whole share; the others, which use it together with the first, must not be counted again, but
+    the kubelet only asks the agent about containers with a positive amount.
+    """
+    first = container == demand.containers[0]
+    wanted = {}
+    if first and demand.share.request_percent:
+        wanted[contract.RESOURCE_PERCENT] = str(demand.share.request_percent * demand.gpus)
+    else:
+        wanted[contract.RESOURCE_IDLE] = str(demand.gpus)
+    if first and demand.share.memory.bytes:
+        wanted[contract.RESOURCE_MEMORY] = _exact_bytes(demand.share.memory.bytes * demand.gpus)
+    return wanted
+
+
+def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
+    """Whether the container's limits and requests have exactly these of ours."""
+    declared = container.get("resources") or {}
+    return all(_equal(_ours(declared.get(side)), wanted) for side in ("limits", "requests"))
+
+
+def visible_devices(container: PodJson) -> list[PodJson]:
+    """Its entries for the devices it sees, except those that are a reference to our own annotation."""
+    return [
+        entry
+        for entry in container.get("env") or []
+        if entry.get("name") == contract.ENV_VISIBLE_DEVICES and contract.GPU_UUIDS not in _field_path(entry)
+    ]
+
+
+def uuids_annotation(request: Request, container: str) -> str:
+    """The annotation with this container's UUIDs: its own where containers differ."""
+    return contract.GPU_UUIDS if len(request.demands) == 1 else f"{contract.GPU_UUIDS}.{container}"
+
+
+def _copy(manifest: PodJson) -> _Mutable:
+    after: _Mutable = copy.deepcopy(dict(manifest))
+    annotations = after.setdefault("metadata", {}).setdefault("annotations", {})
+    for key in [key for key in annotations if requests.is_result_key(key)]:
+        del annotations[key]
+    return after
+
+
+def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
+    annotations = after["metadata"]["annotations"]
+    annotations[contract.ALLOCATION] = placed.allocation_id
+    annotations[contract.NODE] = placed.node
+    annotations[contract.GPU_UUIDS] = _list(uuid for share in placed.shares for uuid in share.gpu_uuids)
+    for demand in request.demands:
+        for name in demand.containers:
+            annotations[uuids_annotation(request, name)] = _list(_uuids(placed, demand))
+    spec = after["spec"]
+    spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), contract.HOSTNAME_LABEL: placed.hostname}
+    gates = [gate for gate in spec.get("schedulingGates") or [] if gate.get("name") != contract.SCHEDULING_GATE]
+    if gates:
+        spec["schedulingGates"] = gates
+    else:
+        spec.pop("schedulingGates", None)
+
+
+def _gate(after: _Mutable, refusal: Refusal) -> None:
+    after["metadata"]["annotations"][contract.REASON] = refusal.reason
+    gates = after["spec"].setdefault("schedulingGates", [])
+    if all(gate.get("name") != contract.SCHEDULING_GATE for gate in gates):
+        gates.append({"name": contract.SCHEDULING_GATE})
+
+
+def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
+    wanted = resources(demand, container["name"])
+    if not has_resources(container, wanted):
+        declared = container["resources"] = container.get("resources") or {}
+        for side in ("limits", "requests"):
+            foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}
+            declared[side] = {**foreign, **wanted}
+    environment = [*(container.get("env") or [])]
+    for entry in _environment(request, demand, container["name"], outcome):
+        _set(environment, entry)
+    container["env"] = environment
+
+
+def _environment(
+    request: Request, demand: Demand, container: str, outcome: Placed | Refusal
+) -> Iterator[dict[str, Any]]:
+    share = demand.share
+    memory_bytes = share.memory.bytes
+    if isinstance(outcome, Placed):
+        yield {"name": contract.ENV_VISIBLE_DEVICES, "value": _list(_uuids(outcome, demand))}
+        # A part of the memory is different bytes on different models: the least is what the container can count on.
+        memory_bytes = min(given.memory_bytes for given in _given(outcome, demand))
+    else:
+        # The environment cannot change once the pod is stored, but the annotation that it refers to can.
+        path = f"metadata.annotations['{uuids_annotation(request, container)}']"
+        yield {"name": contract.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    yield {"name": contract.ENV_REQUEST, "value": str(share.request_percent)}
+    yield {"name": contract.ENV_LIMIT, "value": str(share.limit_percent)}
+    if memory_bytes is not None:
+        yield {"name": contract.ENV_MEMORY, "value": str(memory_bytes)}
+
+
+def _set(environment: list[Any], wanted: dict[str, Any]) -> None:
+    """Make every entry of that name `wanted`: the last one counts, and to move others would touch what is not ours."""
+    found = False
+    for position, entry in enumerate(environment):
+        if entry.get("name") == wanted["name"]:
+            found = True
+            if not _is_same(entry, wanted):
+                environment[position] = wanted
+    if not found:
+        environment.append(wanted)
+
+
+def _is_same(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    if "value" in wanted:
+        return dict(entry) == wanted
+    # The API server adds the default apiVersion to a reference.
+    return "value" not in entry and _field_path(entry) == _field_path(wanted)
+
+
+def _field_path(entry: Mapping[str, Any]) -> str:
+    return str(((entry.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", ""))
+
+
+def _given(placed: Placed, demand: Demand) -> list[GivenShare]:
+    given = [share for share in placed.shares if share.containers == demand.containers]
+    if not given:
+        raise errors.LedgerError(f"allocation {placed.allocation_id} has no share for {', '.join(demand.containers)}")
+    return given
+
+
+def _uuids(placed: Placed, demand: Demand) -> Iterator[str]:
+    for share in _given(placed, demand):
+        yield from share.gpu_uuids
+
+
+def _list(uuids: Iterable[str]) -> str:
+    return ",".join(dict.fromkeys(uuids))
+
+
+def _container(manifest: _Mutable, name: str) -> _Mutable:
+    everyone: Iterable[Any] = (*pod.containers(manifest), *pod.init_containers(manifest))
+    found: _Mutable = next(container for container in everyone if container.get("name") == name)
+    return found
+
+
+def _ours(declared: Mapping[str, Any] | None) -> dict[str, str]:
+    return {key: str(value) for key, value in (declared or {}).items() if key.startswith(contract.PREFIX)}
+
+
+def _equal(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    try:
+        return found.keys() == wanted.keys() and all(
+            quantity.parse(found[key]) == quantity.parse(wanted[key]) for key in wanted
+        )
+    except errors.QuantityError:
+        return False
+
+
+def _exact_bytes(count: int) -> str:
+    """A quantity that the API server would not write in another way: whole, in the largest unit."""
+    for unit, suffix in _BINARY_UNITS:
+        if count and count % unit == 0:
+            return f"{count // unit}{suffix}"
+    return str(count)

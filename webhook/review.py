@@ -1,0 +1,140 @@
+"""AdmissionReview v1: what the API server sends, and the answers we may give.
+
+Format: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#webhook-request-and-response
+A denial travels with HTTP 200: any other status counts as a webhook that failed, and its sentence reaches nobody.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NotRequired, TypedDict
+
+API_VERSION: Final = "admission.k8s.io/v1"
+LONGEST_WARNING: Final = 120  # the API server truncates longer ones when there are many
+
+# HTTP status of a denial -> the reason that clients show before the sentence.
+_REASONS: Final[Mapping[int, str]] = {
+    400: "BadRequest",
+    403: "Forbidden",
+    422: "Invalid",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
+
+
+class AdmissionRequest(TypedDict):
+    """`request` of an AdmissionReview, as far as we read it."""
+
+    uid: str
+    operation: str
+    namespace: NotRequired[str]
+    name: NotRequired[str]
+    dryRun: NotRequired[bool]
+    resource: NotRequired[Mapping[str, str]]
+    subResource: NotRequired[str]
+    object: Mapping[str, Any]
+
+
+class Status(TypedDict):
+    """Why something is denied."""
+
+    code: int
+    message: str
+    reason: str
+
+
+class AdmissionResponse(TypedDict):
+    """`response` of an AdmissionReview."""
+
+    uid: str
+    allowed: bool
+    status: NotRequired[Status]
+    patchType: NotRequired[str]
+    patch: NotRequired[str]
+    warnings: NotRequired[list[str]]
+    auditAnnotations: NotRequired[dict[str, str]]
+
+
+class AdmissionReview(TypedDict):
+    """The envelope, both ways."""
+
+    apiVersion: str
+    kind: str
+    request: NotRequired[AdmissionRequest]
+    response: NotRequired[AdmissionResponse]
+
+
+Operation = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What we say to one request. `outcome` is a word for metrics and logs: placed, gated, denied, …"""
+
+    outcome: str
+    allowed: bool = True
+    code: int = 200
+    message: str = ""
+    patch: Sequence[Operation] = ()
+    warnings: tuple[str, ...] = ()
+    audit: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class MalformedReviewError(ValueError):
+    """Not an AdmissionReview v1 with a pod in it; the message says what is missing."""
+
+
+def allow(outcome: str) -> Answer:
+    """Admit as it is."""
+    return Answer(outcome)
+
+
+def deny(code: int, message: str, *, outcome: str = "denied", warnings: tuple[str, ...] = ()) -> Answer:
+    """Refuse with a sentence; `code` is the HTTP status that the client sees."""
+    return Answer(outcome, False, code, message, warnings=warnings, audit={"decision": f"{outcome}: {message}"})
+
+
+def read(body: bytes | str) -> AdmissionRequest:
+    """The request in a review as received. Raises MalformedReviewError."""
+    try:
+        review = json.loads(body)
+    except ValueError as error:
+        raise MalformedReviewError(f"the body is not JSON: {error}") from error
+    except RecursionError:
+        raise MalformedReviewError("the body is nested too deeply") from None
+    if not isinstance(review, dict) or review.get("kind") != "AdmissionReview":
+        raise MalformedReviewError("the body is not an AdmissionReview")
+    if review.get("apiVersion") != API_VERSION:
+        raise MalformedReviewError(f"apiVersion is {review.get('apiVersion')!r}, not {API_VERSION}")
+    request = review.get("request")
+    if not isinstance(request, dict) or not isinstance(request.get("uid"), str) or not request["uid"]:
+        raise MalformedReviewError("request.uid is missing")
+    if not isinstance(request.get("operation"), str):
+        raise MalformedReviewError("request.operation is missing")
+    if not isinstance(request.get("object"), dict):
+        raise MalformedReviewError("request.object is missing")
+    return request  # type: ignore[return-value]
+
+
+def respond(request: AdmissionRequest, answer: Answer) -> AdmissionReview:
+    """The review to send back."""
+    response: AdmissionResponse = {"uid": request["uid"], "allowed": answer.allowed}
+    if not answer.allowed:
+        reason = _REASONS.get(answer.code, "Forbidden")
+        response["status"] = {"code": answer.code, "message": answer.message, "reason": reason}
+    elif answer.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(json.dumps(list(answer.patch)).encode()).decode()
+    if answer.warnings:
+        response["warnings"] = [cut(warning) for warning in answer.warnings]
+    if answer.audit:
+        response["auditAnnotations"] = dict(answer.audit)
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def cut(sentence: str, *, longest: int = LONGEST_WARNING) -> str:
+    """The sentence, or its beginning with an ellipsis, in at most `longest` characters."""
+    return sentence if len(sentence) <= longest else sentence[: longest - 1] + "…"

@@ -1,0 +1,155 @@
+"""Settings: flags and environment → one frozen value, validated once, before anything is opened."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib import parse as urls
+
+import gpushare
+from gpushare import contract
+from gpushare import request as requests
+from gpushare.daemon import logs
+from gpushare.placement import policies
+
+ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
+SERVICE: Final = "gpushare-webhook"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """How one webhook process runs; the flags' help says what each means. Ports of 0 are chosen by the system."""
+
+    kubeconfig: str | None = None
+    from_file: Path | None = None
+    state: Path | None = None
+    host: str = "0.0.0.0"  # noqa: S104 - the API server comes from outside the pod
+    port: int = 8443
+    port_file: Path | None = None
+    probe_host: str = "0.0.0.0"  # noqa: S104 - and so does the kubelet
+    probe_port: int = 8081
+    url: str | None = None
+    service: str = SERVICE
+    namespace: str = contract.SYSTEM_NAMESPACE
+    instance: str = "gpushare-webhook"
+    policy: str = policies.DEFAULT
+    reservation_seconds: int = 60  # as long as the API server may take to store a pod that we have let pass
+    certificate_directory: Path = Path("/tmp/gpushare-webhook")  # noqa: S108 - an emptyDir in the manifests
+    placer: bool = True
+    log_level: str = "info"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The DNS names or addresses under which the API server reaches us."""
+        if self.url is not None:
+            return (str(urls.urlsplit(self.url).hostname),)
+        if self.from_file is not None:
+            return ("localhost", "127.0.0.1")
+        return (f"{self.service}.{self.namespace}.svc", f"{self.service}.{self.namespace}.svc.cluster.local")
+
+
+class UsageError(ValueError):
+    """Flags that make no sense; the message says which and why."""
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Settings from flags, or else `GPUSHARE_WEBHOOK_…` of the environment. Raises UsageError; exits for --help."""
+    parser = _parser()
+    try:
+        namespace, unknown = parser.parse_known_args(arguments)  # parse_args would exit by itself
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error)) from error
+    if unknown:
+        raise UsageError(f"{' '.join(unknown)} is not known: --help lists the flags")
+    given = vars(namespace)
+    if given.pop("version"):
+        parser.exit(message=f"gpushare {gpushare.__version__}\n")
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(Settings):
+        text = given.get(field.name)
+        if text is None:
+            text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+        if text is not None:
+            values[field.name] = _typed(field.name, text)
+    settings = Settings(**values)
+    return _checked(settings, probe_port_given="probe_port" in values)
+
+
+def _typed(name: str, text: str | bool) -> object:
+    flag = _flag(name)
+    if isinstance(text, bool):
+        return text
+    if name == "reservation_seconds":
+        if not text.isdigit() or not 1 <= int(text) <= 3600:
+            raise UsageError(f'{flag} "{text}" is not a time: write 1 to 3600 seconds')
+        return int(text)
+    if name in {"port", "probe_port"}:
+        if not text.isdigit() or int(text) > 65535:
+            raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
+        return int(text)
+    if name in {"from_file", "state", "port_file", "certificate_directory"}:
+        return Path(text)
+    if name == "placer":
+        if text not in {"true", "false"}:
+            raise UsageError(f'{ENVIRONMENT_PREFIX}PLACER "{text}" is neither "true" nor "false"')
+        return text == "true"
+    return text
+
+
+def _checked(settings: Settings, *, probe_port_given: bool) -> Settings:
+    if settings.policy not in requests.POLICIES:
+        known = ", ".join(requests.POLICIES)
+        raise UsageError(f'--policy "{settings.policy}" is not known: write one of {known}')
+    if settings.log_level not in logs.LEVELS:
+        raise UsageError(f'--log-level "{settings.log_level}" is not known: write one of {", ".join(logs.LEVELS)}')
+    if settings.url is not None:
+        address = urls.urlsplit(settings.url)
+        if address.scheme != "https" or not address.hostname or address.path != contract.WEBHOOK_PATH:
+            raise UsageError(
+                f'--url "{settings.url}" is no address of this webhook: write https://HOST:PORT{contract.WEBHOOK_PATH}'
+            )
+    if settings.state is not None and settings.from_file is None:
+        raise UsageError("--state is only for a cluster in memory: give --from as well, or leave it out")
+    if settings.from_file is not None:
+        if settings.kubeconfig is not None or settings.url is not None:
+            raise UsageError("--from is a cluster in memory: it goes without --kubeconfig and --url")
+        if not probe_port_given:
+            return dataclasses.replace(settings, probe_port=0)
+    return settings
+
+
+def _flag(name: str) -> str:
+    return "--from" if name == "from_file" else f"--{name.replace('_', '-')}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m webhook",
+        description="The admission webhook of gpushare, and its placer.",
+        epilog=f"Every flag can be set in the environment too, as {ENVIRONMENT_PREFIX}PORT for --port.",
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--kubeconfig", help="how to reach the cluster; by default the pod's ServiceAccount, then $KUBECONFIG")
+    add("--from", dest="from_file", metavar="FILE", help="no cluster: admit on the GPUNodes of this YAML or JSON file")
+    add("--state", metavar="FILE", help="with --from: write GPUNodes and admitted pods here after each admission")
+    add("--host", help="address to serve reviews on (default: all)")
+    add("--port", help="port to serve reviews on, 0 for any (default: 8443)")
+    add("--port-file", metavar="FILE", help="write the port here once it is open")
+    add("--probe-host", help="address for /healthz, /readyz and /metrics (default: all)")
+    add("--probe-port", help="port for /healthz, /readyz and /metrics, 0 for any (default: 8081; with --from: 0)")
+    add("--url", help=f"register this address, https://HOST:PORT{contract.WEBHOOK_PATH}, instead of the Service")
+    add("--service", help=f"the Service that leads here (default: {SERVICE})")
+    add("--namespace", help=f"where our Lease and our certificates are (default: {contract.SYSTEM_NAMESPACE})")
+    add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
+    add("--policy", help=f"placement where a pod names none: {', '.join(requests.POLICIES)}")
+    add("--reservation-seconds", help="how long a share waits for its pod to be stored (default: 60)")
+    add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")
+    add("--placer", action=argparse.BooleanOptionalAction, default=None, help="stand for election as the placer")
+    add("--log-level", help=f"one of {', '.join(logs.LEVELS)} (default: info)")
+    add("--version", action="store_true", help="print the version and exit")
+    return parser

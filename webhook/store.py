@@ -1,0 +1,42 @@
+"""The ledger as this process sees it, and how it is changed. Two things stand behind it: an API server, or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView
+
+# A GPUNode as it is → as it should be; the very same object when there is nothing to do. It may be called several
+# times, each time on what is true then, and only the last counts. It raises LedgerError when the node cannot take it.
+Change = Callable[[GpuNode], GpuNode]
+
+
+class UnreachableError(Exception):
+    """The ledger could not be read or written now; whether the change was written is not known."""
+
+
+class Store(Protocol):
+    """Views include everything this process has committed, and what it is about to."""
+
+    def missing(self) -> str | None:
+        """What keeps the views from being known, as a sentence; None when nothing does."""
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node with GPUs, as it is now."""
+
+    def view(self, node: str) -> NodeView | None:
+        """One node, or None if there is no such GPUNode."""
+
+    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
+        """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
+
+    def hostname(self, node: str) -> str:
+        """The value of the node's hostname label."""
+
+    async def commit(self, node: str, change: Change) -> GpuNode:
+        """Write the change; return the node as it is stored then.
+
+        Raises what `change` raises, LedgerError when there is no such node any more, and UnreachableError.
+        """
