@@ -1,0 +1,92 @@
+"""Candidates for completion: types, and the names of nodes, GPUs, pods, namespaces and contexts.
+
+Completing must never disturb: it asks for little, not for long, and an error means no candidates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from kubectl_gpushare import options
+
+_TIMEOUT = "--request-timeout=3s"
+Candidates = list[Any]
+
+
+def top(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`top TYPE NAME`."""
+    return _typed(context, incomplete, {"gpus": _gpus, "nodes": _nodes})
+
+
+def describe(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`describe TYPE NAME`."""
+    return _typed(context, incomplete, {"gpu": _gpus, "node": _nodes, "pod": _pods})
+
+
+def namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`-n`."""
+    return _quietly(lambda chosen: _cluster(chosen).namespaces(), context, incomplete)
+
+
+def contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`--context`."""
+    return _quietly(lambda chosen: chosen.kubectl().contexts(), context, incomplete)
+
+
+_Names = Callable[[options.Options], Iterable[str | tuple[str, str]]]
+
+
+def _typed(context: click.Context, incomplete: str, names: dict[str, _Names]) -> Candidates:
+    given = context.params.get("arguments") or ()
+    if not given:
+        return [CompletionItem(word) for word in names if word.startswith(incomplete)]
+    kind = next((word for word in names if str(given[0]).rstrip("s") == word.rstrip("s")), "")
+    if not kind:
+        return []
+    return [item for item in _quietly(names[kind], context, incomplete) if item.value not in given[1:]]
+
+
+def _quietly(names: _Names, context: click.Context, incomplete: str) -> Candidates:
+    chosen = options.collect(dict(context.params))
+    if not any(flag.startswith("--request-timeout") for flag in chosen.connection):
+        chosen = dataclasses.replace(chosen, connection=(*chosen.connection, _TIMEOUT))
+    try:
+        found = [(entry, None) if isinstance(entry, str) else entry for entry in names(chosen)]
+    except Exception:
+        return []
+    return [CompletionItem(name, help=text) for name, text in found if name.startswith(incomplete)]
+
+
+def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
+    from kubectl_gpushare import cards, snapshot
+    from kubectl_gpushare.views import figures
+
+    for card in cards.of(snapshot.source(chosen).gpu_nodes(label_selector=chosen.selector)):
+        yield card.name, f"{figures.model(card.gpu)} {','.join(card.statuses) or 'free ' + figures.largest(card)}"
+
+
+def _nodes(chosen: options.Options) -> Iterable[str]:
+    from kubectl_gpushare import cards, snapshot
+
+    found = snapshot.source(chosen).gpu_nodes(label_selector=chosen.selector)
+    return sorted((node.name for node in found), key=cards.natural)
+
+
+def _pods(chosen: options.Options) -> Iterable[str]:
+    from gpushare import pod
+    from kubectl_gpushare import snapshot
+
+    origin = snapshot.source(chosen)
+    found = origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
+    return sorted(pod.namespaced_name(one)[1] for one in found)
+
+
+def _cluster(chosen: options.Options) -> Any:
+    from kubectl_gpushare import cluster
+
+    return cluster.Cluster(chosen.kubectl())

@@ -1,0 +1,28 @@
+"""The palette: styles by what they mean, in the 16 colours that every terminal's own theme defines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PALETTE: Mapping[str, str] = {
+    "good": "32",
+    "warn": "33",
+    "bad": "1;31",
+    "dim": "90",
+    "bold": "1",
+    "compute": "32",
+    "memory": "36",
+}
+
+# Colours of the tenants of a card: text on them is black, so only the light half of the 16.
+TENANTS = ("42", "46", "43", "45", "44", "102", "106", "103", "105", "104")
+
+
+def paint(text: str, style: str, *, on: bool) -> str:
+    """`text` in a style of the palette; an empty style is none."""
+    return f"\x1b[{PALETTE[style]}m{text}\x1b[0m" if on and style and text else text
+
+
+def tenant(text: str, position: int, *, on: bool) -> str:
+    """`text` on the colour of a card's tenant."""
+    return f"\x1b[30;{TENANTS[position % len(TENANTS)]}m{text}\x1b[0m" if on and text else text

@@ -1,0 +1,1 @@
+"""Verbs: one file each; `fetch → view → print`."""

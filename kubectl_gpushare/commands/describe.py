@@ -1,0 +1,193 @@
+"""`describe`: one node, GPU or pod in full: who shares it, with what, and what is the matter."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from gpushare import contract, pod
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare import candidates, cards, documents, errors, options, output, report, snapshot, terminal
+from kubectl_gpushare.page import Page
+from kubectl_gpushare.views import describe, describe_pod
+
+KINDS = {
+    "node": "node",
+    "nodes": "node",
+    "no": "node",
+    "gpu": "gpu",
+    "gpus": "gpu",
+    "pod": "pod",
+    "pods": "pod",
+    "po": "pod",
+}
+_LEAST_UUID = 4  # characters of a UUID that may stand for it
+
+# A thing that was found: its page and its document, made when asked for.
+Described = tuple[Callable[[], Page], Callable[[], documents.Document]]
+# (source, name or empty for all, options) -> what was found; raises `NotFound`.
+Finder = Callable[[snapshot.Source, str, options.Options], Iterator[Described]]
+
+
+@click.command(short_help="Show who shares a node or GPU, or what a pod got and why")
+@click.argument("arguments", nargs=-1, metavar="node|gpu|pod [NAME...]", shell_complete=candidates.describe)
+@options.printed(("json", "yaml"))
+@options.selector
+@options.namespaced(candidates.namespaces)
+@options.connection(candidates.contexts)
+def command(arguments: tuple[str, ...], **given: Any) -> None:
+    """Show who shares a node or GPU, or what a pod got and why.
+
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it. Without a name all of a type are described.
+
+    \b
+    Examples:
+      # A node with all its cards and who shares them
+      kubectl gpushare describe node gpu-1
+    \b
+      # One card
+      kubectl gpushare describe gpu gpu-1/0
+      kubectl gpushare describe gpu GPU-5f3c
+    \b
+      # What a pod got, or why it waits
+      kubectl gpushare describe pod trainer -n ml
+    \b
+      # The same for a program
+      kubectl gpushare describe pod trainer -n ml -o json
+    """
+    chosen = options.collect(given)
+    kind, names = _parse(arguments)
+    origin = snapshot.source(chosen)
+    found: list[Described] = []
+    missing: list[str] = []
+    for name in names or ("",):
+        try:
+            found += FINDERS[kind](origin, name, chosen)
+        except errors.NotFound as error:
+            missing.append(str(error))
+    _print(kind, found, chosen, several=len(names) != 1)
+    if missing:
+        raise errors.NotFound("; ".join(missing))
+    if not found:
+        where = "" if kind != "pod" or chosen.all_namespaces else f" in {_namespace(origin, chosen)} namespace"
+        print(f"No {_PLURALS[kind]} found{where}.", file=sys.stderr)
+
+
+_PLURALS = {"node": "GPU nodes", "gpu": "GPUs", "pod": "pods that share GPUs"}
+_DOCUMENTS = {"node": "NodeDescription", "gpu": "GPUDescription", "pod": "PodDescription"}
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    if not arguments:
+        raise click.UsageError("say what to describe: node, gpu or pod")
+    word, slash, name = arguments[0].partition("/")
+    kind = KINDS.get(word.lower())
+    if kind is None:
+        raise click.UsageError(f'unknown type "{word}": write node, gpu or pod')
+    return kind, ((name,) if slash else ()) + tuple(arguments[1:])
+
+
+def _print(kind: str, found: Sequence[Described], chosen: options.Options, *, several: bool) -> None:
+    if chosen.output:
+        contents = [document() for _, document in found]
+        if several:
+            whole = documents.listing(f"{_DOCUMENTS[kind]}List", contents)
+        elif contents:
+            whole = documents.single(_DOCUMENTS[kind], contents[0])
+        else:
+            return
+        {"json": output.write_json, "yaml": output.write_yaml}[chosen.output](whole, sys.stdout)
+        return
+    place = terminal.of(sys.stdout, color=chosen.color)
+    for number, (page, _) in enumerate(found):
+        output.write_lines([*(["", ""] if number else []), *report.lines(page(), place)], sys.stdout)
+
+
+def _nodes(origin: snapshot.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+    found = origin.gpu_nodes(label_selector=chosen.selector, name=name)
+    if name and not found:
+        raise errors.NotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
+    taken = snapshot.with_pods(origin, found, node=name)
+    now = time.time()
+    for one in sorted(found, key=lambda one: cards.natural(one.name)):
+        yield _described_node(one, taken, now)
+
+
+def _described_node(one: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
+    return (
+        lambda: describe.node(one, taken, now=now),
+        lambda: describe.node_document(one, taken),
+    )
+
+
+def _gpus(origin: snapshot.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+    node, slash, _ = name.rpartition("/")
+    nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
+    found = [card for card in cards.of(nodes) if not name or _is(card, name, by_uuid=not slash)]
+    if name and not found:
+        raise errors.NotFound(f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them')
+    if name and len(found) > 1:
+        names = ", ".join(f"{card.name} ({card.gpu.uuid})" for card in found[:5])
+        raise errors.NotFound(f'"{name}" is the beginning of {len(found)} UUIDs: {names}')
+    owners = {one.name: one for one in nodes}
+    taken = snapshot.with_pods(origin, nodes, node=found[0].node if name else "")
+    now = time.time()
+    for card in found:
+        yield _described_gpu(card, owners[card.node], taken, now)
+
+
+def _described_gpu(card: cards.Card, owner: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
+    return (
+        lambda: describe.gpu(card, owner, taken, now=now),
+        lambda: describe.gpu_document(card, owner, taken),
+    )
+
+
+def _is(card: cards.Card, name: str, *, by_uuid: bool) -> bool:
+    if not by_uuid:
+        return card.name == name
+    bare = card.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
+    return card.gpu.uuid == name or (
+        len(name) >= _LEAST_UUID and (card.gpu.uuid.startswith(name) or bare.startswith(name))
+    )
+
+
+def _pods(origin: snapshot.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+    if name:
+        found = [origin.pod(_namespace(origin, chosen), name)]
+    else:
+        namespace = "" if chosen.all_namespaces else _namespace(origin, chosen)
+        found = origin.pods(namespace=namespace, label_selector=chosen.selector) or []
+    now = time.time()
+    for manifest in sorted(found, key=pod.namespaced_name):
+        taken = _around(origin, manifest)
+        yield _described_pod(describe_pod.find(manifest, taken.nodes), taken, now)
+
+
+def _around(origin: snapshot.Source, manifest: pod.PodJson) -> snapshot.Snapshot:
+    """The node a pod of ours is on, with those it shares it with."""
+    name = describe_pod.node_name(manifest)
+    if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
+        return snapshot.Snapshot(())
+    try:
+        return snapshot.with_pods(origin, origin.gpu_nodes(name=name), node=name)
+    except errors.Forbidden as error:
+        return snapshot.Snapshot((), None, (f"its GPUs: {error}",))
+
+
+def _described_pod(found: describe_pod.Found, taken: snapshot.Snapshot, now: float) -> Described:
+    return (
+        lambda: describe_pod.page(found, taken, now=now),
+        lambda: describe_pod.document(found, taken),
+    )
+
+
+def _namespace(origin: snapshot.Source, chosen: options.Options) -> str:
+    return chosen.namespace or origin.default_namespace
+
+
+FINDERS: dict[str, Finder] = {"node": _nodes, "gpu": _gpus, "pod": _pods}

@@ -1,0 +1,30 @@
+"""`kubectl_complete-gpushare`: what kubectl runs to complete `kubectl gpushare …`.
+
+It is given the words so far and the partial one, and prints a candidate a line, a description after a tab, and last a
+directive (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/): 4 is "no
+file names", 0 the shell's own way.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from click.shell_completion import ShellComplete
+
+from kubectl_gpushare import cli
+
+_NO_FILES = 4
+_FILES = 0
+
+
+def main() -> int:
+    """Prints the candidates for the words in `sys.argv`."""
+    *words, incomplete = sys.argv[1:] or [""]
+    shell = ShellComplete(cli.group, {}, cli.PROGRAM, "_")
+    items = shell.get_completions(words, incomplete)
+    directive = _FILES if any(item.type != "plain" for item in items) else _NO_FILES
+    for item in items:
+        if item.type == "plain":
+            print(f"{item.value}\t{item.help}" if item.help else item.value)
+    print(f":{directive}")
+    return 0

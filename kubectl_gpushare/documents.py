@@ -1,0 +1,20 @@
+"""Documents: what `-o json` and `-o yaml` print. Their schema is stable; a change that breaks it gets a new version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+API_VERSION = "plugin.gpushare.io/v1alpha1"  # of these documents; no API server has them
+
+Document = dict[str, Any]
+
+
+def listing(kind: str, items: Sequence[Mapping[str, Any]], **more: Any) -> Document:
+    """A list as kubectl's are: `apiVersion`, `kind`, `items`."""
+    return {"apiVersion": API_VERSION, "kind": kind, "items": list(items), **more}
+
+
+def single(kind: str, content: Mapping[str, Any]) -> Document:
+    """One thing."""
+    return {"apiVersion": API_VERSION, "kind": kind, **content}

@@ -1,0 +1,188 @@
+"""Layout: a table and a terminal → lines. On a terminal no line is longer than it: bars go first, then long names are
+shortened, then whole columns are left out (and named), so that no cell is ever broken in two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import textwrap
+from collections.abc import Sequence
+
+import tabulate
+
+from kubectl_gpushare import colour, terminal
+from kubectl_gpushare.table import Cell, Column, Row, Table
+from kubectl_gpushare.terminal import Terminal
+
+PADDING = 3  # kubectl's
+NARROW_PADDING = 2
+BARS = (12, 10, 8, 6, 4, 0)  # widths a bar may have, best first
+
+tabulate.MIN_PADDING = 0  # headers are no wider than they are
+tabulate.PRESERVE_WHITESPACE = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fit:
+    """What was decided: which columns, how wide each may be, bars, padding; and the headers left out."""
+
+    shown: tuple[int, ...]
+    most: tuple[int, ...]  # widest a cell of each shown column may be, without its bar
+    bar: int
+    padding: int
+    left_out: tuple[str, ...] = ()
+
+
+def draw(
+    table: Table, place: Terminal, *, wide: bool = False, headers: bool = True, dashes: bool = False
+) -> tuple[list[str], tuple[str, ...]]:
+    """The lines, and the headers of columns that found no place. `dashes` underlines headers, as `describe` does."""
+    rows = [_printable(row) for row in (*table.rows, *([table.totals] if headers and table.totals else []))]
+    columns = tuple(index for index, column in enumerate(table.columns) if wide or not column.wide)
+    texts = [[_text(row[index]) for row in rows] for index in columns]
+    natural = [
+        max([len(table.columns[index].header) if headers else 0, *map(len, cells)])
+        for index, cells in zip(columns, texts, strict=True)
+    ]
+    with_bar = [place.interactive and any(_has_bar(row[index]) for row in rows) for index in columns]
+    fit = _fit([table.columns[index] for index in columns], natural, with_bar, place.columns)
+    ellipsis = "…" if place.unicode else "~"
+    decided = [(table.columns[columns[slot]], most) for slot, most in zip(fit.shown, fit.most, strict=True)]
+    bars = [fit.bar if with_bar[slot] else 0 for slot in fit.shown]
+    drawn = [
+        [_drawn(cell, most, width, place) for cell, (_, most), width in zip(line, decided, bars, strict=True)]
+        for row in rows
+        for line in _broken([row[columns[slot]] for slot in fit.shown], decided, ellipsis)
+    ]
+    if not headers:
+        return _join(drawn, [], fit.padding), fit.left_out
+    titles = [shorten(column.header, most, ellipsis=ellipsis) for column, most in decided]
+    if dashes:
+        drawn.insert(0, ["-" * len(title) for title in titles])
+    if place.colours:
+        titles = [colour.paint(title, "bold", on=True) for title in titles]
+    return _join(drawn, titles, fit.padding), fit.left_out
+
+
+def shorten(text: str, most: int, *, middle: bool = False, ellipsis: str = "…") -> str:
+    """`text` in at most `most` characters, with an ellipsis at its end or in its middle."""
+    if len(text) <= most:
+        return text
+    if not middle:
+        return text[: most - 1] + ellipsis
+    tail = most // 2
+    return text[: most - 1 - tail] + ellipsis + text[len(text) - tail :]
+
+
+def bar(part: float, width: int, *, style: str, place: Terminal) -> str:
+    """A bar of `width` characters, full to `part` (0 to 1)."""
+    part = min(1.0, max(0.0, part))
+    if not place.unicode:
+        full = round(part * width)
+        return colour.paint("=" * full, style, on=place.colours) + "-" * (width - full)
+    halves = round(part * width * 2)
+    if part > 0:
+        halves = max(1, halves)  # a little is not nothing
+    if part < 1:
+        halves = min(halves, width * 2 - 1)
+    full, half = divmod(halves, 2)
+    head = "━" * full + "╸" * half
+    rest = ("━" if place.colours else "─") * (width - full - half)
+    return colour.paint(head, style, on=place.colours) + colour.paint(rest, "dim", on=place.colours)
+
+
+def _fit(columns: Sequence[Column], natural: list[int], with_bar: list[bool], limit: int | None) -> Fit:
+    shown = list(range(len(columns)))
+    if limit is None:
+        return Fit(tuple(shown), tuple(natural), 0, PADDING)
+    most = list(natural)
+
+    def total(bar_width: int, padding: int) -> int:
+        bars = sum(bar_width + 1 for slot in shown if with_bar[slot]) if bar_width else 0
+        return sum(most[slot] for slot in shown) + bars + padding * (len(shown) - 1)
+
+    padding = PADDING if total(BARS[0], PADDING) <= limit else NARROW_PADDING
+    left_out: list[str] = []
+    while True:
+        for width in BARS:
+            if total(width, padding) <= limit:
+                return Fit(tuple(shown), tuple(most[slot] for slot in shown), width, padding, tuple(left_out))
+        _shorten_columns(columns, natural, most, shown, total(0, padding) - limit)
+        if total(0, padding) <= limit:
+            continue
+        optional = [slot for slot in shown if columns[slot].leave_out]
+        if not optional:
+            return Fit(tuple(shown), tuple(most[slot] for slot in shown), 0, padding, tuple(left_out))
+        gone = max(optional, key=lambda slot: columns[slot].leave_out)
+        shown.remove(gone)
+        left_out.append(columns[gone].header)
+        most = list(natural)
+
+
+def _shorten_columns(
+    columns: Sequence[Column], natural: list[int], most: list[int], shown: list[int], excess: int
+) -> None:
+    """Takes `excess` characters from the columns that allow it, from the widest first."""
+    able = [slot for slot in shown if columns[slot].least]
+    while excess > 0:
+        able = [slot for slot in able if most[slot] > min(columns[slot].least, natural[slot])]
+        if not able:
+            return
+        widest = max(able, key=lambda slot: most[slot])
+        most[widest] -= 1
+        excess -= 1
+
+
+def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> list[Row]:
+    """The row with cells no wider than decided; as several rows if cells go on in the next line."""
+    if all(len(_text(cell)) <= most for cell, (_, most) in zip(row, decided, strict=True)):
+        return [row]
+    parts = [
+        textwrap.wrap(_text(cell), most)
+        if column.wrap
+        else [shorten(_text(cell), most, middle=column.middle, ellipsis=ellipsis)]
+        for cell, (column, most) in zip(row, decided, strict=True)
+    ]
+    return [
+        [
+            dataclasses.replace(cell, text=text) if isinstance(cell, Cell) else text
+            for cell, text in zip(row, texts, strict=True)
+        ]
+        for texts in itertools.zip_longest(*parts, fillvalue="")
+    ]
+
+
+def _printable(row: Row) -> Row:
+    if all(_text(cell).isprintable() for cell in row):
+        return row
+    return [
+        dataclasses.replace(cell, text=terminal.printable(cell.text))
+        if isinstance(cell, Cell)
+        else terminal.printable(cell)
+        for cell in row
+    ]
+
+
+def _drawn(cell: str | Cell, most: int, bar_width: int, place: Terminal) -> str:
+    if isinstance(cell, str):
+        return cell
+    text = colour.paint(cell.text, cell.style, on=place.colours)
+    if not bar_width or cell.bar is None:
+        return text
+    return text + " " * (most - len(cell.text) + 1) + bar(cell.bar, bar_width, style=cell.bar_style, place=place)
+
+
+def _join(rows: list[list[str]], titles: list[str], padding: int) -> list[str]:
+    row = tabulate.DataRow("", " " * padding, "")
+    look = tabulate.TableFormat(None, None, None, None, row, row, 0, None)
+    text = tabulate.tabulate(rows, headers=titles, tablefmt=look, disable_numparse=True)
+    return [line.rstrip() for line in text.split("\n")] if rows or titles else []
+
+
+def _text(cell: str | Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+def _has_bar(cell: str | Cell) -> bool:
+    return isinstance(cell, Cell) and cell.bar is not None

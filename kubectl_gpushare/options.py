@@ -1,0 +1,161 @@
+"""The flags every verb has, as kubectl has them: a plugin must bring its own, after the verb."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from kubectl_gpushare import kubectl
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
+
+# Passed on to kubectl as they are: parameter name -> (declarations, help).
+_CONNECTION: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "context": (("--context",), "The name of the kubeconfig context to use"),
+    "kubeconfig": (("--kubeconfig",), "Path to the kubeconfig file"),
+    "cluster": (("--cluster",), "The name of the kubeconfig cluster to use"),
+    "user": (("--user",), "The name of the kubeconfig user to use"),
+    "as_user": (("--as",), "Username to impersonate"),
+    "as_group": (("--as-group",), "Group to impersonate; may be repeated"),
+    "request_timeout": (("--request-timeout",), "How long to wait for one answer of the server, such as 5s"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """What the common flags say; those a verb does not have keep their defaults."""
+
+    connection: tuple[str, ...] = ()  # kubectl's own flags
+    files: tuple[str, ...] = ()
+    namespace: str = ""  # empty: the context's
+    all_namespaces: bool = False
+    selector: str = ""
+    output: str = ""  # empty: for people
+    no_headers: bool = False
+    sort_by: str = ""
+    watch: bool = False
+    color: str = "auto"
+
+    @property
+    def wide(self) -> bool:
+        """Whether every column is asked for."""
+        return self.output == "wide"
+
+    def kubectl(self) -> kubectl.Kubectl:
+        """The transport to the cluster these flags choose."""
+        return kubectl.Kubectl.from_environment(self.connection, os.environ)
+
+
+def collect(given: dict[str, Any]) -> Options:
+    """Options out of click's parameters, which are taken out of `given`."""
+    flags: list[str] = []
+    for name, (declarations, _) in _CONNECTION.items():
+        value = given.pop(name, None)
+        flags += [f"{declarations[-1]}={one}" for one in (value if isinstance(value, tuple) else (value,)) if one]
+    own = {
+        field.name: given.pop(field.name) for field in dataclasses.fields(Options) if given.get(field.name) is not None
+    }
+    for field in dataclasses.fields(Options):
+        given.pop(field.name, None)
+    return Options(connection=tuple(flags), **own)
+
+
+def connection(complete_context: Completer | None = None) -> Callable[[_Function], _Function]:
+    """The flags that choose cluster and user, and `--from`."""
+
+    def add(function: _Function) -> _Function:
+        for name, (declarations, text) in reversed(tuple(_CONNECTION.items())):
+            settings: dict[str, Any] = {"help": text, "metavar": "TEXT"}
+            if name == "as_group":
+                settings["multiple"] = True
+            if name == "kubeconfig":
+                settings |= {"type": click.Path(), "metavar": "FILE"}
+            if name == "context" and complete_context:
+                settings["shell_complete"] = complete_context
+            function = click.option(name, *declarations, **settings)(function)
+        return click.option(
+            "files",
+            "--from",
+            multiple=True,
+            type=click.Path(allow_dash=True),
+            metavar="FILE",
+            help="Read GPUNodes and pods from a saved file, JSON or YAML, instead of the cluster; - is standard input; "
+            "may be repeated",
+        )(function)
+
+    return add
+
+
+def namespaced(complete: Completer | None = None) -> Callable[[_Function], _Function]:
+    """`-n` and `-A`."""
+
+    def add(function: _Function) -> _Function:
+        function = click.option(
+            "all_namespaces", "-A", "--all-namespaces", is_flag=True, help="Look in all namespaces"
+        )(function)
+        return click.option(
+            "namespace",
+            "-n",
+            "--namespace",
+            metavar="TEXT",
+            shell_complete=complete,
+            help="The namespace to look in",
+        )(function)
+
+    return add
+
+
+def selector(function: _Function) -> _Function:
+    """`-l`."""
+    return click.option(
+        "selector", "-l", "--selector", metavar="TEXT", help="Label selector, such as key=value,key2 in (a,b)"
+    )(function)
+
+
+def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
+    """`-o`, `--color`."""
+
+    def add(function: _Function) -> _Function:
+        function = click.option(
+            "color",
+            "--color",
+            type=click.Choice(("auto", "always", "never")),
+            default="auto",
+            help="Colours: on a terminal (auto), always or never",
+        )(function)
+        return click.option(
+            "output",
+            "-o",
+            "--output",
+            type=click.Choice(tuple(formats)),
+            metavar="FORMAT",
+            help=f"Output format: {', '.join(formats)}",
+        )(function)
+
+    return add
+
+
+def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:
+    """`--no-headers`, `--sort-by`, `-w`."""
+
+    def add(function: _Function) -> _Function:
+        function = click.option(
+            "watch", "-w", "--watch", is_flag=True, help="Show every change until interrupted; q ends it on a terminal"
+        )(function)
+        function = click.option(
+            "sort_by",
+            "--sort-by",
+            type=click.Choice(tuple(sort_keys)),
+            metavar="COLUMN",
+            help=f"Sort by a column, numbers largest first: {', '.join(sort_keys)}",
+        )(function)
+        return click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals")(
+            function
+        )
+
+    return add

@@ -1,0 +1,138 @@
+"""A small cluster in which there is something of everything that a view can show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpushare import codec, contract
+from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import Condition, GpuNode
+from kubectl_gpushare.snapshot import Snapshot
+
+GIB = 2**30
+NOW = codec.parse_time("2026-03-01T12:00:00Z")
+WAITING = (
+    "no GPU fits 0.5 GPU with 60Gi: of 12 GPUs on 3 nodes, 4 too small, 1 unhealthy; nearest: gpu-1/0 has 20Gi free"
+)
+
+
+def uuid(node: str, index: int) -> str:
+    return f"GPU-{node.encode().hex()}-{index:04}"
+
+
+def card(node: str, index: int, *, model: str = "NVIDIA A100-SXM4-80GB", gib: int = 80, **more: Any) -> Gpu:
+    return Gpu(uuid(node, index), index, model, gib * GIB, (8, 0), index // 2, f"00000000:{index:02x}:00.0", **more)
+
+
+def held(
+    name: str, *uuids: str, request: int, gib: int, limit: int = 100, until: float | None = None, exclusion: str = ""
+) -> Allocation:
+    namespace, _, pod_name = name.partition("/")
+    return Allocation(
+        f"id-{pod_name}",
+        PodRef(namespace, pod_name, "" if until else f"uid-{pod_name}"),
+        (GivenShare(("main",), uuids, request, limit, gib * GIB),),
+        until,
+        Labels(exclusion=exclusion),
+    )
+
+
+def nodes() -> tuple[GpuNode, ...]:
+    """gpu-1 is well used, gpu-2 has every trouble, gpu-10 is of another model and over-committed."""
+    ready = Condition("Ready", "True", "Reported", "4 GPUs", "2026-03-01T08:00:00Z")
+    refused = 'the label names the config "mixd", which the ConfigMap does not have; the last good one stays in force'
+    return (
+        GpuNode(
+            "gpu-1",
+            tuple(card("gpu-1", index) for index in range(4)),
+            (
+                held("ml/trainer", uuid("gpu-1", 0), request=50, limit=80, gib=40),
+                held("ml/notebook", uuid("gpu-1", 0), request=25, gib=20),
+                held("ml/llm", uuid("gpu-1", 1), uuid("gpu-1", 2), request=100, gib=80),
+                held("web/small", uuid("gpu-1", 3), request=0, gib=10),
+            ),
+            config="default",
+            conditions=(ready,),
+        ),
+        GpuNode(
+            "gpu-2",
+            (
+                card("gpu-2", 0),
+                card("gpu-2", 1, healthy=False, health_reason="XID 79: the GPU has fallen off the bus"),
+                card("gpu-2", 2, cordoned=True),
+                card("gpu-2", 3, mode=Mode.MIG),
+            ),
+            (
+                held("ml/new", uuid("gpu-2", 0), request=90, gib=30, until=NOW + 25, exclusion="team-a"),
+                held("ml/old", "GPU-gone", request=50, gib=30),
+            ),
+            cordoned=frozenset({uuid("gpu-2", 2)}),
+            config="mixed",
+            conditions=(ready, Condition("ConfigAccepted", "False", "Unknown", refused, "2026-03-01T11:55:30Z")),
+        ),
+        GpuNode(
+            "gpu-10",
+            tuple(card("gpu-10", index, model="Tesla T4", gib=16) for index in range(4)),
+            (
+                held("batch/a-long-deployment-name-7d4b9c6f5-x9z8q", uuid("gpu-10", 0), request=60, gib=8),
+                held("batch/b", uuid("gpu-10", 0), request=60, gib=8),
+                held("batch/c", uuid("gpu-10", 1), request=75, gib=15),
+            ),
+            config="default",
+            conditions=(Condition("Ready", "False", "AgentSilent", "the agent has not reported for 10m"),),
+        ),
+    )
+
+
+def pod(name: str, *, node: str = "", phase: str = "Running", ours: bool = True, **annotations: Any) -> dict[str, Any]:
+    namespace, _, pod_name = name.partition("/")
+    placed = {contract.NODE: node, contract.ALLOCATION: f"id-{pod_name}"} if node and ours else {}
+    keys = {contract.PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": namespace,
+            "name": pod_name,
+            "uid": f"uid-{pod_name}",
+            "creationTimestamp": "2026-03-01T09:00:00Z",
+            "annotations": {**keys, **placed},
+            "labels": {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE} if ours else {},
+        },
+        "spec": {"containers": [{"name": "main"}], **({"nodeName": node} if node else {})},
+        "status": {"phase": phase, **({"startTime": "2026-03-01T09:00:10Z"} if node else {})},
+    }
+
+
+def gated(name: str, **annotations: Any) -> dict[str, Any]:
+    manifest = pod(name, phase="Pending", ours=True, **annotations)
+    manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    return manifest
+
+
+def pods() -> tuple[dict[str, Any], ...]:
+    return (
+        pod("ml/trainer", node="gpu-1", request="0.5", memory="40Gi", limit="0.8"),
+        pod("ml/notebook", node="gpu-1", request="0.25"),
+        pod("ml/llm", node="gpu-1", gpus="2"),
+        pod("web/small", node="gpu-1", memory="10Gi"),
+        pod("ml/lost", node="gpu-1", request="1"),
+        pod("batch/b", node="gpu-10", request="0.6"),
+        pod("web/nginx", node="gpu-1", ours=False),
+        gated("ml/waiting", request="0.5", memory="60Gi", reason=WAITING),
+        gated("ml/just-made", request="0.5"),
+    )
+
+
+def snapshot() -> Snapshot:
+    return Snapshot(nodes(), pods())
+
+
+def save(path: Path) -> Path:
+    """The cluster as `kubectl get gpunodes,pods -A -o json` would print it."""
+    items = [*map(codec.to_document, nodes()), *pods()]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1))
+    return path

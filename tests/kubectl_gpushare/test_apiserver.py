@@ -1,0 +1,216 @@
+"""The plugin against a real API server, found and called by a real kubectl."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import codec
+from lab.access import Access
+from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare.conftest import ROOT, SECONDS, Ended, environment
+
+pytestmark = pytest.mark.apiserver
+
+LABEL = "plugin-test=yes"
+
+
+class Kubectl:
+    """`kubectl …` as a user types it, with the plugin on PATH."""
+
+    def __init__(self, access: Access, programs: Path) -> None:
+        path = f"{programs}:{access.kubectl_program.parent}:{os.environ['PATH']}"
+        self.environment = environment(PATH=path, KUBECONFIG=str(access.kubeconfig), TERM="xterm")
+
+    def __call__(self, *arguments: str) -> Ended:
+        result = subprocess.run(
+            ["kubectl", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+        )
+        return Ended(result.returncode, result.stdout, result.stderr)
+
+
+@pytest.fixture
+def kubectl(api_server: Access, programs: Path) -> Kubectl:
+    return Kubectl(api_server, programs)
+
+
+@pytest.fixture(scope="module")
+def namespace(api_server: Access) -> Iterator[str]:
+    """A namespace with the sample's pods, and its GPUNodes in the cluster."""
+    base = ROOT / "config" / "base"
+    api_server.kubectl("apply", "-f", str(base / "crd" / "gpunodes.yaml"), "-f", str(base / "rbac" / "viewer.yaml"))
+    api_server.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    with api_server.namespace("plugin") as name:
+        for node in sample.nodes():
+            document = codec.to_document(node)
+            document["metadata"]["labels"] = dict([LABEL.split("=")])
+            for condition in document["status"]["conditions"]:
+                condition["lastTransitionTime"] = condition["lastTransitionTime"] or "2026-03-01T08:00:00Z"
+            status = document.pop("status")
+            api_server.kubectl("create", "-f", "-", input=json.dumps(document))
+            api_server.kubectl(
+                "patch",
+                "gpunode",
+                node.name,
+                "--subresource=status",
+                "--type=merge",
+                f"--patch={json.dumps({'status': status})}",
+            )
+        for pod in (sample.gated("x/waiting", request="0.5", reason=sample.WAITING), sample.pod("x/nginx", ours=False)):
+            del pod["metadata"]["uid"], pod["metadata"]["creationTimestamp"], pod["status"]
+            pod["metadata"]["namespace"] = name
+            pod["spec"]["containers"][0]["image"] = "gpushare/sample:0.1"
+            api_server.kubectl("create", "-f", "-", input=json.dumps(pod))
+        yield name
+        api_server.kubectl("delete", "gpunodes", "-l", LABEL)
+
+
+def test_kubectl_finds_the_plugin_and_top_shows_the_ledger(kubectl: Kubectl, namespace: str) -> None:
+    ended = kubectl("gpushare", "top", "-l", LABEL)
+    assert ended.code == 0
+    assert ended.out == (Path(__file__).parent / "golden" / "top-gpus-pipe.txt").read_text()
+
+
+def test_a_selector_that_matches_nothing_finds_nothing(kubectl: Kubectl, namespace: str) -> None:
+    ended = kubectl("gpushare", "top", "nodes", "-l", "plugin-test=no")
+    assert (ended.code, ended.out, ended.err) == (0, "", "No nodes found.\n")
+
+
+def test_a_saved_list_gives_the_same_view(kubectl: Kubectl, namespace: str, tmp_path: Path) -> None:
+    for output in ("json", "yaml"):
+        path = tmp_path / f"saved.{output}"
+        path.write_text(kubectl("get", "gpunodes", "-l", LABEL, "-o", output).out)
+        assert kubectl("gpushare", "top", "--from", str(path)).out == kubectl("gpushare", "top", "-l", LABEL).out
+
+
+def test_describe_reads_one_node_and_its_pods(kubectl: Kubectl, namespace: str) -> None:
+    ended = kubectl("gpushare", "describe", "gpu", "gpu-1/0")
+    assert (ended.code, ended.err) == (0, "")
+    assert "ml/trainer" in ended.out
+
+
+def test_a_gated_pod_is_explained_by_its_own_sentence(kubectl: Kubectl, namespace: str) -> None:
+    out = kubectl("gpushare", "describe", "pod", "waiting", "-n", namespace).out
+    assert f"Reason:       {sample.WAITING}\n" in out
+    assert "none of the annotations" in kubectl("gpushare", "describe", "pod", "nginx", "-n", namespace).out
+
+
+def test_a_pod_that_is_not_there_is_an_error(kubectl: Kubectl, namespace: str) -> None:
+    ended = kubectl("gpushare", "describe", "pod", "nobody", "-n", namespace)
+    assert (ended.code, ended.err) == (1, f'error: pod "nobody" not found in namespace "{namespace}"\n')
+
+
+def test_the_namespace_is_the_context_s(kubectl: Kubectl, namespace: str) -> None:
+    assert kubectl("gpushare", "describe", "pods").err == "No pods that share GPUs found in default namespace.\n"
+
+
+def test_a_user_without_rights_is_told_which_one_is_missing(kubectl: Kubectl, namespace: str) -> None:
+    ended = kubectl("gpushare", "top", "--as", "jane")
+    assert ended.code == 1
+    assert ended.err.startswith(
+        'error: user "jane" may not list gpunodes.gpushare.io at the cluster scope: ask an admin'
+    )
+
+
+def test_a_viewer_of_gpunodes_needs_no_right_on_pods(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "clusterrolebinding", "plugin-test", "--clusterrole=gpushare-viewer", "--user=viewer")
+    try:
+        assert kubectl("gpushare", "top", "-l", LABEL, "--as=viewer").code == 0
+        ended = kubectl("gpushare", "describe", "node", "gpu-1", "--as=viewer")
+        assert (ended.code, ended.err) == (0, "")
+        assert 'Not Shown:\n  pods\' states and times: user "viewer" may not list pods' in ended.out
+    finally:
+        kubectl("delete", "clusterrolebinding", "plugin-test")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--context=nope",), 'context "nope" does not exist'),
+        (("--kubeconfig=/nonexistent",), "/nonexistent: no such file"),
+        (("-l", "a b c"), "the API server says BadRequest"),
+    ],
+    ids=str,
+)
+def test_what_kubectl_refuses_is_one_sentence(
+    kubectl: Kubectl, namespace: str, flags: tuple[str, ...], sentence: str
+) -> None:
+    ended = kubectl("gpushare", "top", *flags)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("error: ")
+    assert sentence in ended.err
+
+
+def test_kubectl_completes_names_from_the_cluster(kubectl: Kubectl, namespace: str) -> None:
+    def complete(*words: str) -> list[str]:
+        return kubectl("__complete", "gpushare", *words).out.splitlines()
+
+    assert complete("describe", "node", "gpu-1") == ["gpu-1", "gpu-10", ":4"]
+    assert complete("describe", "gpu", "gpu-1/0") == ["gpu-1/0\tA100-SXM4-80GB free 0.25+20Gi", ":4"]
+    assert complete("describe", "pod", "-n", namespace, "") == ["waiting", ":4"]
+    assert namespace in complete("describe", "pod", "-n", "")
+    assert "top" in complete("to")[0]
+
+
+def test_watch_in_a_pipe_prints_again_after_a_change(kubectl: Kubectl, namespace: str) -> None:
+    command = ["kubectl", "gpushare", "top", "nodes", "gpu-1", "-l", LABEL, "-w", "--no-headers"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=kubectl.environment, stdin=subprocess.DEVNULL
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "2.75/4" in _until(process.stdout.fileno(), b"\n")
+            cordon = json.dumps({"spec": {"cordoned": [sample.uuid("gpu-1", 3)]}})
+            kubectl("patch", "gpunode", "gpu-1", "--type=merge", f"--patch={cordon}")
+            assert "Cordoned:1" in _until(process.stdout.fileno(), b"Cordoned:1")
+        finally:
+            kubectl("patch", "gpunode", "gpu-1", "--type=merge", '--patch={"spec":{"cordoned":[]}}')
+            process.send_signal(signal.SIGINT)
+            process.wait(SECONDS)
+
+
+def test_watch_on_a_terminal_takes_its_other_page_and_gives_it_back(kubectl: Kubectl, namespace: str) -> None:
+    import fcntl
+    import termios
+
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvpe("kubectl", ["kubectl", "gpushare", "top", "-l", LABEL, "-w"], kubectl.environment)  # noqa: S606
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    try:
+        shown = _until(terminal, b"TOTAL")
+        assert "\x1b[?1049h\x1b[?25l" in shown
+        assert "gpu-10/3" in shown
+        os.write(terminal, b"q")
+        assert _until(terminal, b"\x1b[?1049l")
+    finally:
+        _, status = os.waitpid(child, 0)
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def _until(descriptor: int, wanted: bytes) -> str:
+    """What comes from a descriptor, up to where `wanted` is in it."""
+    data = b""
+    until = time.monotonic() + SECONDS
+    while wanted not in data:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, until - time.monotonic()))
+        assert ready, f"{wanted!r} never came, but {data!r}"
+        data += os.read(descriptor, 1 << 16)
+    return data.decode()

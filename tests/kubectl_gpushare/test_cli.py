@@ -1,0 +1,211 @@
+"""The plugin on saved objects: formats, choices, errors and exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import gpushare
+from kubectl_gpushare import cli
+from tests.kubectl_gpushare.conftest import SECONDS, Plugin, environment
+
+EMPTY = '{"kind": "GPUNode", "metadata": {"name": "new"}}'
+
+
+def first_column(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()]
+
+
+def test_top_in_a_pipe_is_what_the_view_makes(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("top", "--from", saved)
+    assert ended.code == 0
+    assert ended.out == (Path(__file__).parent / "golden" / "top-gpus-pipe.txt").read_text()
+
+
+def test_what_is_wrong_with_the_ledger_goes_to_standard_error(plugin: Plugin, saved: Path) -> None:
+    lines = plugin("top", "nodes", "--from", saved).err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("warning: ") for line in lines)
+    assert "over-committed" in lines[1]
+
+
+def test_json_and_yaml_are_the_same_list(plugin: Plugin, saved: Path) -> None:
+    from_json = json.loads(plugin("top", "-o", "json", "--from", saved).out)
+    assert from_json == yaml.safe_load(plugin("top", "-o", "yaml", "--from", saved).out)
+    assert (from_json["apiVersion"], from_json["kind"]) == ("plugin.gpushare.io/v1alpha1", "GPUList")
+    assert len(from_json["items"]) == 13
+
+
+@pytest.mark.parametrize("kind", ["gpus", "nodes"])
+def test_csv_has_the_same_columns_in_every_row(plugin: Plugin, saved: Path, kind: str) -> None:
+    rows = list(csv.DictReader(io.StringIO(plugin("top", kind, "-o", "csv", "--from", saved).out)))
+    assert rows[0]["name"].startswith("gpu-1")
+    assert all(None not in row and None not in row.values() for row in rows)
+    assert rows[0]["memory.totalBytes"].isdigit()
+
+
+def test_names_are_one_a_line(plugin: Plugin, saved: Path) -> None:
+    out = plugin("top", "nodes", "-o", "name", "--from", saved).out
+    assert out == "gpunode.gpushare.io/gpu-1\ngpunode.gpushare.io/gpu-2\ngpunode.gpushare.io/gpu-10\n"
+
+
+def test_numbers_are_sorted_largest_first(plugin: Plugin, saved: Path) -> None:
+    out = plugin("top", "--sort-by", "compute", "--no-headers", "--from", saved).out
+    assert first_column(out)[:4] == ["gpu-10/0", "gpu-1/1", "gpu-1/2", "gpu-2/0"]
+
+
+def test_names_choose_nodes_and_gpus(plugin: Plugin, saved: Path) -> None:
+    out = plugin("top", "gpus", "gpu-10", "gpu-1/2", "--no-headers", "--from", saved).out
+    assert first_column(out) == ["gpu-1/2", "gpu-10/0", "gpu-10/1", "gpu-10/2", "gpu-10/3"]
+
+
+def test_a_name_that_nothing_has_is_an_error_after_what_was_found(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("top", "gpus", "gpu-1/2", "gpu-9", "--from", saved)
+    assert ended.code == 1
+    assert "gpu-1/2" in ended.out
+    assert ended.err == 'error: no node or GPU "gpu-9"\n'
+
+
+def test_standard_input_is_read(plugin: Plugin, saved: Path) -> None:
+    assert plugin("top", "--from", "-", input=saved.read_text()).out == plugin("top", "--from", saved).out
+
+
+def test_a_node_without_gpus_is_no_error(plugin: Plugin) -> None:
+    ended = plugin("top", "--from", "-", input=EMPTY)
+    assert (ended.code, ended.out, ended.err) == (0, "", "No GPUs found.\n")
+    assert "NoGPUs" in plugin("top", "nodes", "--from", "-", input=EMPTY).out
+
+
+def test_an_empty_list_is_still_a_list_for_programs(plugin: Plugin) -> None:
+    assert json.loads(plugin("top", "-o", "json", "--from", "-", input=EMPTY).out)["items"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("node", "gpu-1"), ("nodes/gpu-1",), ("gpu", "gpu-1/0"), ("gpu/gpu-1/0",), ("gpu", "GPU-6770752d31-0000")],
+    ids=" ".join,
+)
+def test_describe_finds_what_is_named(plugin: Plugin, saved: Path, arguments: tuple[str, ...]) -> None:
+    ended = plugin("describe", *arguments, "--from", saved)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("Name: ")
+    assert "ml/trainer" in ended.out
+
+
+def test_a_uuid_may_be_shortened_while_it_is_clear(plugin: Plugin, saved: Path) -> None:
+    assert "gpu-10/3" in plugin("describe", "gpu", "6770752d3130-0003", "--from", saved).out
+    ended = plugin("describe", "gpu", "GPU-6770752d3130", "--from", saved)
+    assert ended.code == 1
+    assert "is the beginning of 4 UUIDs: gpu-10/0" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("node", "nope"), 'no GPUNode "nope"'),
+        (("gpu", "gpu-1/9"), 'no GPU "gpu-1/9"'),
+        (("gpu", "abc"), 'no GPU "abc"'),
+        (("pod", "trainer"), "add -n ml"),
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_exist_is_an_error(
+    plugin: Plugin, saved: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    ended = plugin("describe", *arguments, "--from", saved)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("error: ")
+    assert sentence in ended.err
+
+
+def test_describe_of_some_shows_those_that_exist(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("describe", "node", "gpu-1", "nope", "gpu-10", "--from", saved)
+    assert ended.code == 1
+    assert [line for line in ended.out.splitlines() if line.startswith("Name:")] == [
+        "Name:       gpu-1",
+        "Name:       gpu-10",
+    ]
+
+
+def test_describe_without_a_name_is_of_all(plugin: Plugin, saved: Path) -> None:
+    document = json.loads(plugin("describe", "pods", "-A", "-o", "json", "--from", saved).out)
+    assert document["kind"] == "PodDescriptionList"
+    assert [one["name"] for one in document["items"]][:2] == ["b", "just-made"]
+    assert plugin("describe", "pods", "--from", saved).err == "No pods that share GPUs found in default namespace.\n"
+
+
+def test_describe_for_programs(plugin: Plugin, saved: Path) -> None:
+    document = json.loads(plugin("describe", "pod", "waiting", "-n", "ml", "-o", "json", "--from", saved).out)
+    assert (document["kind"], document["placement"]) == ("PodDescription", "Waiting")
+    document = yaml.safe_load(plugin("describe", "gpu", "gpu-1/0", "-o", "yaml", "--from", saved).out)
+    assert [tenant["pod"]["name"] for tenant in document["tenants"]] == ["trainer", "notebook"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nope",), "error: no such command 'nope'\nSee 'kubectl gpushare --help' for usage.\n"),
+        (("top", "--nope"), "error: no such option '--nope'"),
+        (("top", "-o", "xml"), "error: invalid value for '-o'"),
+        (("top", "gpux"), 'error: unknown type "gpux": write gpus or nodes'),
+        (("top", "nodes", "gpu-1/0"), "error: a node's name has no slash"),
+        (("top", "nodes", "--sort-by", "mode"), 'error: nodes have no column "mode" to sort by'),
+        (("top", "-w", "--from", "-"), "error: --watch needs a cluster"),
+        (("describe",), "error: say what to describe"),
+        (("describe", "service", "x"), 'error: unknown type "service"'),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_exit_code_1_and_one_sentence(plugin: Plugin, arguments: tuple[str, ...], sentence: str) -> None:
+    ended = plugin(*arguments, input=EMPTY)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(sentence)
+
+
+def test_without_a_verb_there_is_help(plugin: Plugin) -> None:
+    ended = plugin()
+    assert (ended.code, ended.err) == (0, "")
+    assert all(verb in ended.out for verb in cli.VERBS)
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_has_help_and_the_line_that_lists_it(plugin: Plugin, verb: str) -> None:
+    ended = plugin(verb, "--help")
+    assert ended.code == 0
+    assert ended.out.startswith(f"Usage: kubectl gpushare {verb}")
+    command = cli.group.get_command(None, verb)  # type: ignore[arg-type]
+    assert command is not None
+    assert command.short_help == cli.VERBS[verb]
+
+
+def test_the_version_is_the_package_s(plugin: Plugin) -> None:
+    assert plugin("version").out == f"kubectl-gpushare v{gpushare.__version__}\n"
+
+
+def test_it_runs_as_a_module(saved: Path) -> None:
+    command = [sys.executable, "-m", "kubectl_gpushare", "describe", "node", "nope", "--from", str(saved)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment())
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith('error: no GPUNode "nope"')
+
+
+def test_colours_only_when_asked_for(plugin: Plugin, saved: Path) -> None:
+    assert "\x1b" not in plugin("top", "--from", saved).out
+    assert "\x1b[32mReady" in plugin("top", "--color", "always", "--from", saved).out
+
+
+def test_a_reader_that_has_enough_is_no_reason_to_complain(saved: Path) -> None:
+    command = [sys.executable, "-m", "kubectl_gpushare", "top", "-o", "json", "--from", str(saved)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    assert process.stdout is not None
+    process.stdout.close()  # before anything was written
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert said == b""

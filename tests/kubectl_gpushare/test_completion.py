@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kubectl_gpushare.conftest import SECONDS, environment
+
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def complete(programs: Path) -> Complete:
+    """The lines that `kubectl_complete-gpushare WORDS` prints."""
+
+    def run(*words: str | Path, **variables: str) -> list[str]:
+        command = [str(programs / "kubectl_complete-gpushare"), *map(str, words)]
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, check=True, env=environment(**variables)
+        )
+        assert result.stderr == ""
+        return result.stdout.splitlines()
+
+    return run
+
+
+def names(lines: list[str]) -> list[str]:
+    return [line.partition("\t")[0] for line in lines[:-1]]
+
+
+def test_verbs_come_with_what_they_do(complete: Complete) -> None:
+    lines = complete("")
+    assert names(lines) == ["top", "describe", "version"]
+    assert lines[0].startswith("top\tShow")
+    assert lines[-1] == ":4"
+    assert names(complete("de")) == ["describe"]
+
+
+def test_flags_and_their_values(complete: Complete) -> None:
+    assert names(complete("top", "--so")) == ["--sort-by"]
+    assert names(complete("top", "-o", "")) == ["table", "wide", "json", "yaml", "csv", "name"]
+
+
+def test_files_are_left_to_the_shell(complete: Complete) -> None:
+    assert complete("top", "--from", "") == [":0"]
+
+
+def test_types_then_names(complete: Complete, saved: Path) -> None:
+    assert names(complete("top", "")) == ["gpus", "nodes"]
+    assert names(complete("describe", "")) == ["gpu", "node", "pod"]
+    assert names(complete("describe", "--from", saved, "node", "")) == ["gpu-1", "gpu-2", "gpu-10"]
+    assert names(complete("describe", "--from", saved, "node", "gpu-1", "gpu-1")) == ["gpu-10"]
+    assert names(complete("describe", "--from", saved, "pods", "-n", "ml", "l")) == ["llm", "lost"]
+
+
+def test_gpus_come_with_what_is_free(complete: Complete, saved: Path) -> None:
+    lines = complete("describe", "--from", saved, "gpu", "gpu-1/")
+    assert lines[0] == "gpu-1/0\tA100-SXM4-80GB free 0.25+20Gi"
+
+
+def test_without_a_cluster_there_are_no_candidates_and_no_noise(complete: Complete) -> None:
+    assert complete("describe", "node", "", KUBECTL_PATH="/nonexistent") == [":4"]
+    assert complete("top", "--from", "/nonexistent", "nodes", "") == [":4"]

@@ -1,0 +1,108 @@
+"""What kubectl says, as sentences with a remedy. The texts are kubectl 1.36's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kubectl_gpushare import errors, kubectl
+from tests.kubectl_gpushare.conftest import Plugin
+
+FORBIDDEN = (
+    'Error from server (Forbidden): gpunodes.gpushare.io is forbidden: User "jane" cannot list resource "gpunodes" '
+    'in API group "gpushare.io" at the cluster scope'
+)
+FORBIDDEN_PODS = (
+    'Error from server (Forbidden): pods is forbidden: User "jane" cannot list resource "pods" in API group "" '
+    'in the namespace "ml"'
+)
+SAYINGS = {
+    "not installed": (
+        "Error from server (NotFound): the server could not find the requested resource",
+        errors.NotInstalled,
+        r"gpushare is not installed in this cluster .* run \./install\.sh",
+    ),
+    "forbidden": (
+        FORBIDDEN,
+        errors.Forbidden,
+        r'user "jane" may not list gpunodes\.gpushare\.io at the cluster scope: .*--clusterrole=gpushare-viewer --user=jane',
+    ),
+    "forbidden pods": (
+        FORBIDDEN_PODS,
+        errors.Forbidden,
+        r'user "jane" may not list pods in the namespace "ml": ask an admin for a role that allows "list" on "pods"',
+    ),
+    "not found": ('Error from server (NotFound): pods "x" not found', errors.NotFound, r'^pods "x" not found$'),
+    "credentials": (
+        "error: You must be logged in to the server (Unauthorized)",
+        errors.ClusterError,
+        "does not accept the credentials: log in again",
+    ),
+    "refused": (
+        "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
+        errors.ClusterError,
+        r"cannot be reached: .*localhost:8080.*kubectl cluster-info",
+    ),
+    "no such host": (
+        "Unable to connect to the server: dial tcp: lookup nope on 10.0.0.2:53: no such host",
+        errors.ClusterError,
+        r"cannot be reached: .*no such host",
+    ),
+    "bad request": (
+        "Error from server (BadRequest): unable to parse requirement",
+        errors.ClusterError,
+        "^the API server says BadRequest: unable to parse requirement$",
+    ),
+    "no context": ('error: context "x" does not exist', errors.ClusterError, '^context "x" does not exist$'),
+}
+
+
+@pytest.mark.parametrize("name", SAYINGS)
+def test_kubectl_s_last_words_become_a_sentence_with_a_remedy(name: str) -> None:
+    said, kind, sentence = SAYINGS[name]
+    with pytest.raises(kind, match=sentence):
+        raise kubectl.explain(said)
+
+
+def test_the_kubectl_that_called_us_is_used() -> None:
+    assert kubectl.Kubectl.from_environment((), {"KUBECTL_PATH": "/opt/kubectl"}).program == "/opt/kubectl"
+    assert kubectl.Kubectl.from_environment((), {}).program == "kubectl"
+
+
+def test_without_kubectl_the_error_says_what_to_do(plugin: Plugin) -> None:
+    ended = plugin("top", KUBECTL_PATH="/nonexistent/kubectl")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        "error: /nonexistent/kubectl cannot be run (No such file or directory): install kubectl and put it on PATH, "
+        "or read saved objects with --from FILE\n"
+    )
+
+
+def test_flags_are_passed_on_to_kubectl(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    program = fake_kubectl('echo "error: $*" >&2; exit 1')
+    flags = ["--context=c", "--kubeconfig", "k", "--as=jane", "--as-group=a", "--as-group=b", "--request-timeout=3s"]
+    assert plugin("top", "-l", "a=b", *flags, KUBECTL_PATH=program).err == (
+        "error: get --raw /apis/gpushare.io/v1alpha1/gpunodes?labelSelector=a%3Db "
+        "--context=c --kubeconfig=k --as=jane --as-group=a --as-group=b --request-timeout=3s\n"
+    )
+
+
+def test_what_a_login_asks_reaches_the_user_and_is_no_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    program = fake_kubectl('echo "Open https://login.example/device" >&2; echo \'{"kind":"GPUNodeList","items":[]}\'')
+    ended = plugin("top", KUBECTL_PATH=program)
+    assert ended.code == 0
+    assert ended.err.startswith("Open https://login.example/device\nNo GPUs found.\n")
+
+
+def test_an_answer_that_is_cut_off_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    program = fake_kubectl("printf '{\"items\":[{'")
+    ended = plugin("top", KUBECTL_PATH=program)
+    assert ended.code == 1
+    assert "kubectl's answer is not JSON" in ended.err
+
+
+def test_a_failure_without_words_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    ended = plugin("top", KUBECTL_PATH=fake_kubectl("exit 7"))
+    assert (ended.code, ended.out) == (1, "")
+    assert "kubectl ended with code 7" in ended.err
