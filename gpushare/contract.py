@@ -102,6 +102,9 @@ EVENT_GATED: Final = "Gated"  # on a pod: it waits, and why
 EVENT_PLACED: Final = "Placed"  # on a pod: it was gated and now has a GPU
 EVENT_EXPIRED: Final = "ReservationExpired"  # on a GPUNode: its pod never appeared
 
+# Reason of a condition that is False on every node, because gpushare does not do that yet.
+NOT_BUILT: Final = "NotBuilt"
+
 # --- Environment of a share container -------------------------------------------------------------------------------
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"  # written by the webhook, read by the NVIDIA container runtime
 # Informational: an application may read these; the library trusts only the arbiter.

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from gpushare import contract
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import cards, documents
 from kubectl_gpushare.cards import Card, Sum
@@ -44,7 +45,7 @@ class NodeRow:
         words = [
             f"Not{one.type}" if one.status == "False" else f"{one.type}Unknown"
             for one in self.node.conditions
-            if one.status != "True"
+            if one.status != "True" and one.reason != contract.NOT_BUILT  # no trouble of this node
         ]
         if not self.node.gpus:
             words.append("NoGPUs")

@@ -1,8 +1,8 @@
 /* gpushare-probe: what a CUDA program sees of its GPUs, and how much of them it gets.
  *
- * A driver-API program like those of the real world: it finds the driver when it runs, by dlopen and cuGetProcAddress, as
- * the CUDA runtime does; with --direct by dlsym, as many others do. It needs no CUDA headers, and runs in a container
- * of the lab on simulated GPUs as well as on a real one. */
+ * A driver-API program like those of the real world: it finds the driver when it runs, by dlopen and cuGetProcAddress,
+ * as the CUDA runtime does; with --direct by dlsym, as many others do. It needs no CUDA headers, and runs in a
+ * container of the lab on simulated GPUs as well as on a real one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -33,21 +33,21 @@ static const char usage[] =
     "Exit status: 0 when everything asked for was had, 1 when something was refused or failed, 2 for a wrong call.\n";
 
 /* The driver's functions that are used here: FUNCTION(member, exported symbol, name, version, parameters). */
-#define FUNCTIONS                                                                                                       \
-    FUNCTION(init, "cuInit", "cuInit", 2000, (unsigned))                                                                \
-    FUNCTION(error_name, "cuGetErrorName", "cuGetErrorName", 6000, (int, const char **))                                \
-    FUNCTION(device_count, "cuDeviceGetCount", "cuDeviceGetCount", 2000, (int *))                                       \
-    FUNCTION(device_name, "cuDeviceGetName", "cuDeviceGetName", 2000, (char *, int, int))                               \
-    FUNCTION(device_uuid, "cuDeviceGetUuid_v2", "cuDeviceGetUuid", 11040, (uint8_t *, int))                             \
-    FUNCTION(device_total, "cuDeviceTotalMem_v2", "cuDeviceTotalMem", 3020, (size_t *, int))                            \
-    FUNCTION(context_retain, "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, (void **, int))              \
-    FUNCTION(context_set, "cuCtxSetCurrent", "cuCtxSetCurrent", 4000, (void *))                                         \
-    FUNCTION(context_wait, "cuCtxSynchronize", "cuCtxSynchronize", 2000, (void))                                        \
-    FUNCTION(memory_info, "cuMemGetInfo_v2", "cuMemGetInfo", 3020, (size_t *, size_t *))                                \
-    FUNCTION(allocate, "cuMemAlloc_v2", "cuMemAlloc", 3020, (unsigned long long *, size_t))                             \
-    FUNCTION(module_load, "cuModuleLoadData", "cuModuleLoadData", 2000, (void **, const void *))                        \
-    FUNCTION(module_function, "cuModuleGetFunction", "cuModuleGetFunction", 2000, (void **, void *, const char *))      \
-    FUNCTION(launch, "cuLaunchKernel", "cuLaunchKernel", 4000,                                                          \
+#define FUNCTIONS                                                                                                      \
+    FUNCTION(init, "cuInit", "cuInit", 2000, (unsigned))                                                               \
+    FUNCTION(error_name, "cuGetErrorName", "cuGetErrorName", 6000, (int, const char **))                               \
+    FUNCTION(device_count, "cuDeviceGetCount", "cuDeviceGetCount", 2000, (int *))                                      \
+    FUNCTION(device_name, "cuDeviceGetName", "cuDeviceGetName", 2000, (char *, int, int))                              \
+    FUNCTION(device_uuid, "cuDeviceGetUuid_v2", "cuDeviceGetUuid", 11040, (uint8_t *, int))                            \
+    FUNCTION(device_total, "cuDeviceTotalMem_v2", "cuDeviceTotalMem", 3020, (size_t *, int))                           \
+    FUNCTION(context_retain, "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, (void **, int))             \
+    FUNCTION(context_set, "cuCtxSetCurrent", "cuCtxSetCurrent", 4000, (void *))                                        \
+    FUNCTION(context_wait, "cuCtxSynchronize", "cuCtxSynchronize", 2000, (void))                                       \
+    FUNCTION(memory_info, "cuMemGetInfo_v2", "cuMemGetInfo", 3020, (size_t *, size_t *))                               \
+    FUNCTION(allocate, "cuMemAlloc_v2", "cuMemAlloc", 3020, (unsigned long long *, size_t))                            \
+    FUNCTION(module_load, "cuModuleLoadData", "cuModuleLoadData", 2000, (void **, const void *))                       \
+    FUNCTION(module_function, "cuModuleGetFunction", "cuModuleGetFunction", 2000, (void **, void *, const char *))     \
+    FUNCTION(launch, "cuLaunchKernel", "cuLaunchKernel", 4000,                                                         \
              (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))
 
 static struct {
@@ -122,9 +122,10 @@ static bool show_device(int device) {
         failed("cuDeviceTotalMem", cuda.device_total(&total_bytes, device)) || !use_device(device) ||
         failed("cuMemGetInfo", cuda.memory_info(&free_bytes, &context_total_bytes)))
         return false;
-    printf("device %d: %s GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x total %zu free %zu\n",
-           device, name, u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
-           u[15], total_bytes, free_bytes);
+    printf(
+        "device %d: %s GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x total %zu free %zu\n",
+        device, name, u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+        u[15], total_bytes, free_bytes);
     return true;
 }
 

@@ -1,0 +1,102 @@
+# Everything a contributor types. `make help` lists it; every target sets up what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+PYTHON := $(BIN)/python
+ENVIRONMENT := .venv/.complete
+C_SOURCES := $(sort $(wildcard interposer/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch]))
+SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh interposer/*.sh simgpu/*.sh))
+LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
+
+##@ Set up
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: env
+env: $(ENVIRONMENT) ## Make .venv with the locked dependencies, and what it takes to make one
+
+# The project goes in without dependencies and without isolation: whatever is not in the lock is not installed.
+$(ENVIRONMENT): requirements.lock pyproject.toml install.sh
+	@./install.sh --prerequisites
+	@[[ -x $(BIN)/pip ]] || "$$(./install.sh --python)" -m venv .venv
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: build
+build: ## Build the C parts: interposer, simulated drivers, the samples' probe
+	@for part in $(sort $(wildcard interposer/Makefile simgpu/Makefile lab/image/Makefile)); do \
+	  $(MAKE) --silent -C "$${part%/Makefile}"; \
+	done
+
+.PHONY: lock
+lock: env ## Pin the newest allowed versions anew in requirements.lock
+	@$(PYTHON) -m pip install --quiet uv
+	@{ echo '# Made by `make lock` from pyproject.toml: all extras and the dev group, for every platform, with hashes.'; \
+	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev \
+	    --generate-hashes --no-header --no-annotate pyproject.toml; } > requirements.lock.new
+	@if grep -nE '://|--(extra-)?index|--find-links' requirements.lock.new; then \
+	  echo 'error: the lock names a host; see above' >&2; rm requirements.lock.new; exit 1; fi
+	@mv requirements.lock.new requirements.lock
+
+##@ Check and test
+
+.PHONY: check
+check: env build ## Formats, lints, types, import rules, shell scripts; C warnings are errors in every build
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))
+	$(BIN)/shellcheck $(SHELL_SOURCES)
+
+.PHONY: test-quick
+test-quick: check ## The checks and all tests that need no cluster: less than a minute
+	$(BIN)/pytest -q -m 'not apiserver and not lab'
+
+.PHONY: test
+test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
+	@$(LAB_PACKAGES)
+	$(BIN)/pytest -q
+
+.PHONY: bench
+bench: env build ## Benchmarks that need no GPU
+	@for one in bench/*.py; do $(PYTHON) "$$one"; done
+
+##@ Try
+
+.PHONY: demo
+demo: env build ## The demo of ./install.sh --local: a cluster in memory, the real webhook
+	@$(PYTHON) -m lab.demo
+
+.PHONY: lab
+lab: env build ## Leave a local Kubernetes with simulated GPUs and gpushare running (root)
+	$(PYTHON) -m lab up
+	$(PYTHON) -m lab install
+	@echo 'Next:'
+	@echo '  eval "$$($(PYTHON) -m lab env)"; export PATH="$$PWD/$(BIN):$$PATH"'
+	@echo '  kubectl apply -f config/samples/half-gpu.yaml && kubectl gpushare top'
+
+.PHONY: lab-down
+lab-down: env ## Remove that cluster and all it left
+	$(PYTHON) -m lab down
+
+##@ Tidy
+
+.PHONY: format
+format: env ## Format Python and C
+	$(BIN)/ruff format --quiet
+	$(BIN)/ruff check --fix --quiet
+	$(if $(C_SOURCES),$(BIN)/clang-format -i $(C_SOURCES))
+
+.PHONY: clean
+clean: ## Remove what was built here, except .venv
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

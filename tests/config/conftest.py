@@ -1,0 +1,94 @@
+"""gpushare's manifests on a real API server, without gpushare: what the API server does by itself."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lab import access, errors
+from tests.config import manifests
+
+WAIT_SECONDS = 30.0
+USER = "gpushare-test-user"
+
+
+class Cluster:
+    """What the tests do to it, as an administrator or as someone else."""
+
+    def __init__(self, administrator: access.Access, namespace: str) -> None:
+        self.kubectl = administrator.kubectl
+        self.namespace = namespace
+
+    def create(self, manifest: dict[str, Any], *flags: str) -> dict[str, Any]:
+        """Create an object in the tests' namespace; return it as stored."""
+        command = ("create", f"--namespace={self.namespace}", "--filename=-", "--output=json", *flags)
+        created: dict[str, Any] = json.loads(self.kubectl(*command, input=json.dumps(manifest)))
+        return created
+
+    def refused(self, manifest: dict[str, Any], *flags: str) -> str:
+        """The sentence with which creating an object is refused."""
+        with pytest.raises(errors.LabError) as caught:
+            self.create(manifest, *flags)
+        return str(caught.value)
+
+    def run_refused(self, *arguments: str, **given: Any) -> str:
+        """The sentence with which a kubectl command is refused."""
+        with pytest.raises(errors.LabError) as caught:
+            self.kubectl(*arguments, **given)
+        return str(caught.value)
+
+
+@pytest.fixture(scope="session")
+def installed(api_server: access.Access) -> Iterator[Cluster]:
+    """CRD, RBAC and policies are in force, the MutatingWebhookConfiguration is not: there is no webhook to call."""
+    kubectl = api_server.kubectl
+    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={manifests.CONFIG / 'base/crd/gpunodes.yaml'}")
+    kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    for part in ("namespace", "rbac", "policy"):
+        directory = manifests.CONFIG / "base" / part
+        kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
+    try:
+        with api_server.namespace("config") as namespace:
+            for shared in ("kube-system", "gpushare-system"):
+                api_server.ensure_default_service_account(shared)
+            cluster = Cluster(api_server, namespace)
+            _let_user_edit_pods(cluster)
+            _wait_for_policies(cluster)
+            yield cluster
+    finally:
+        # The rest harms nobody, but these would refuse what tests of other parts do.
+        kubectl("delete", f"--kustomize={manifests.CONFIG / 'base' / 'policy'}", "--ignore-not-found")
+
+
+def _let_user_edit_pods(cluster: Cluster) -> None:
+    resources = "--resource=pods,pods/status,pods/binding"
+    cluster.kubectl("create", "role", USER, f"--namespace={cluster.namespace}", "--verb=*", resources)
+    cluster.kubectl(
+        "create", "rolebinding", USER, f"--namespace={cluster.namespace}", f"--role={USER}", f"--user={USER}"
+    )
+
+
+def _wait_for_policies(cluster: Cluster) -> None:
+    """The API server learns of a policy a moment after it was created."""
+    pod = {"spec": {"containers": [{"name": "main", "image": "x"}]}, "apiVersion": "v1", "kind": "Pod"}
+    objects = {
+        "gpushare-pods": pod | {"metadata": {"name": "probe", "annotations": {"gpushare.io/node": "x"}}},
+        "gpushare-agent": {"apiVersion": "gpushare.io/v1alpha1", "kind": "GPUNode", "metadata": {"name": "probe"}},
+    }
+    agent = "--as=system:serviceaccount:gpushare-system:gpushare-agent"
+    deadline = time.monotonic() + WAIT_SECONDS
+    for policy, manifest in objects.items():
+        flags = ["--dry-run=server", *([agent] if policy == "gpushare-agent" else [])]
+        while True:
+            try:
+                cluster.create(manifest, *flags)
+            except errors.LabError as error:
+                if policy in str(error):
+                    break
+                raise
+            assert time.monotonic() < deadline, f"{policy} is not in force after {WAIT_SECONDS} s"
+            time.sleep(0.1)

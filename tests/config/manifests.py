@@ -1,0 +1,39 @@
+"""The manifests as they are on disk: which files a kustomization has, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIG = REPOSITORY / "config"
+SAMPLES = sorted((CONFIG / "samples").glob("*.yaml"))
+
+
+def objects(directory: Path = CONFIG / "default") -> list[dict[str, Any]]:
+    """All objects of a kustomization, before its transformers."""
+    return [document for path in files(directory) for document in documents(path)]
+
+
+def files(directory: Path) -> Iterator[Path]:
+    """The files of a kustomization and of those that it refers to."""
+    for resource in yaml.safe_load((directory / "kustomization.yaml").read_text())["resources"]:
+        path = (directory / resource).resolve()
+        if path.is_dir():
+            yield from files(path)
+        else:
+            yield path
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    """The documents of one file."""
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def named(kind: str, name: str, directory: Path = CONFIG / "default") -> dict[str, Any]:
+    """The one object of that kind and name."""
+    (found,) = [one for one in objects(directory) if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    return found

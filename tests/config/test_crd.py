@@ -1,0 +1,184 @@
+"""The CRD takes what the codec writes, and no nonsense."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpushare import codec
+from gpushare.gpu import Mode
+from gpushare.gpunode import Condition, GpuNode
+from tests import builders
+from tests.config import manifests
+from tests.config.conftest import Cluster
+from tests.gpushare.laws import strategies
+
+Json = dict[str, Any]
+
+
+def schema() -> Json:
+    crd = manifests.named("CustomResourceDefinition", "gpunodes.gpushare.io")
+    found: Json = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    return found
+
+
+def full_node(name: str = "node-a") -> GpuNode:
+    """A node in which every field that the codec can write is written."""
+    condition = Condition("Ready", "True", "Registered", "all is well", "2026-01-01T00:00:00Z")
+    card = dataclasses.replace(
+        builders.gpu(node=name),
+        numa_node=1,
+        pci_bus_id="00000000:07:00.0",
+        healthy=False,
+        health_reason="XID 79",
+        cordoned=True,
+    )
+    entry = builders.allocation(
+        "a1", card.uuid, uid="u1", reserved_until=1e9, affinity="a", anti_affinity="b", exclusion="c"
+    )
+    return GpuNode(
+        name,
+        gpus=(card,),
+        allocations=(dataclasses.replace(entry, latency=True),),
+        cordoned=frozenset({card.uuid}),
+        config="default",
+        conditions=(condition,),
+    )
+
+
+def fields(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield f"{path}.{key}"
+            yield from fields(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from fields(inner, path)
+
+
+def described(properties: Json, path: str = "") -> Iterator[str]:
+    for key, inner in properties.items():
+        yield f"{path}.{key}"
+        yield from described(inner.get("properties") or inner.get("items", {}).get("properties") or {}, f"{path}.{key}")
+
+
+def test_the_schema_has_exactly_the_fields_that_the_codec_writes() -> None:
+    document = codec.to_document(full_node())
+    for part in ("spec", "status"):
+        assert set(described(schema()[part]["properties"])) == set(fields(document[part]))
+
+
+def test_the_schema_knows_every_mode() -> None:
+    mode = schema()["status"]["properties"]["gpus"]["items"]["properties"]["mode"]
+    assert mode["enum"] == [one.value for one in Mode]
+
+
+@st.composite
+def several_nodes(draw: st.DrawFn) -> list[GpuNode]:
+    nodes = [draw(strategies.gpu_nodes(f"config-test-{index}")) for index in range(8)]
+    return [*nodes, full_node("config-test-full")]
+
+
+@pytest.mark.apiserver
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(several_nodes())
+def test_whatever_the_codec_writes_comes_back_unchanged(installed: Cluster, nodes: list[GpuNode]) -> None:
+    wanted = {node.name: dataclasses.replace(node, version="") for node in nodes}
+    documents = [codec.to_document(node) for node in wanted.values()]
+    try:
+        installed.kubectl("create", "--filename=-", input=listed(documents))
+        installed.kubectl("replace", "--subresource=status", "--filename=-", input=listed(documents))
+        stored = json.loads(installed.kubectl("get", "gpunodes", *wanted, "--output=json"))["items"]
+        assert {one.name: dataclasses.replace(one, version="") for one in map(codec.read, stored)} == wanted
+    finally:
+        installed.kubectl("delete", "gpunodes", *wanted, "--ignore-not-found")
+
+
+def listed(documents: list[Json]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+
+
+def at(*path: str | int) -> Callable[[Json], tuple[Any, Any]]:
+    """The container and the key of a field, in an object."""
+
+    def find(document: Json) -> tuple[Any, Any]:
+        place: Any = document
+        for key in path[:-1]:
+            place = place[key]
+        return place, path[-1]
+
+    return find
+
+
+SHARE = ("spec", "allocations", 0, "shares", 0)
+NONSENSE = [
+    ((*SHARE, "request"), -1, "should be greater than or equal to 0"),
+    ((*SHARE, "request"), 101, "should be less than or equal to 100"),
+    ((*SHARE, "request"), "50", "must be of type integer"),
+    ((*SHARE, "limit"), 101, "should be less than or equal to 100"),
+    ((*SHARE, "memory"), -1, "should be greater than or equal to 0"),
+    ((*SHARE, "memory"), None, "Required value"),
+    ((*SHARE, "gpus"), [], "should have at least 1 items"),
+    ((*SHARE, "gpus"), [""], "should be at least 1 chars long"),
+    ((*SHARE, "gpus"), ["GPU"] * 65, "must have at most 64 items"),
+    (("spec", "allocations", 0, "id"), None, "Required value"),
+    (("spec", "allocations", 0, "pod", "namespace"), None, "Required value"),
+    (("spec", "allocations", 0, "reservedUntil"), "tomorrow", "must be of type date-time"),
+    (("spec", "allocations", 0, "labels", "affinity"), "x" * 64, "may not be more than 63"),
+    (("spec", "allocations", 0, "owner"), "me", 'unknown field "spec.allocations[0].owner"'),
+    (("spec", "allocations"), {}, "must be of type array"),
+]
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize(("path", "value", "sentence"), NONSENSE, ids=lambda value: str(value)[:40])
+def test_nonsense_is_refused(installed: Cluster, path: tuple[str | int, ...], value: object, sentence: str) -> None:
+    document = codec.to_document(full_node("config-test-nonsense"))
+    installed.create(document, "--dry-run=server")
+    place, key = at(*path)(document)
+    place[key] = value
+    assert sentence in installed.refused(document, "--dry-run=server", "--validate=strict")
+
+
+@pytest.mark.apiserver
+def test_an_allocation_is_there_once(installed: Cluster) -> None:
+    document = codec.to_document(full_node("config-test-twice"))
+    document["spec"]["allocations"].append(copy.deepcopy(document["spec"]["allocations"][0]))
+    assert "Duplicate value" in installed.refused(document, "--dry-run=server")
+
+
+@pytest.mark.apiserver
+def test_a_status_that_makes_no_sense_is_refused(installed: Cluster) -> None:
+    document = codec.to_document(full_node("config-test-status"))
+    installed.create(document)
+    try:
+        card = document["status"]["gpus"][0]
+        for key, value in {"memory": -1, "mode": "shared", "computeCapability": "new", "uuid": "", "index": -1}.items():
+            broken = copy.deepcopy(document)
+            broken["status"]["gpus"][0] = {**card, key: value}
+            command = ("replace", "--subresource=status", "--filename=-")
+            assert f"status.gpus[0].{key}" in installed.run_refused(*command, input=json.dumps(broken))
+    finally:
+        installed.kubectl("delete", "gpunode", "config-test-status")
+
+
+@pytest.mark.apiserver
+def test_kubectl_get_shows_what_an_admin_looks_for(installed: Cluster) -> None:
+    document = codec.to_document(full_node("config-test-columns"))
+    installed.create(document)
+    try:
+        installed.kubectl("replace", "--subresource=status", "--filename=-", input=json.dumps(document))
+        header, row = installed.kubectl("get", "gpunode", "config-test-columns").splitlines()
+        assert header.split() == ["NAME", "MODEL", "CONFIG", "READY", "AGE"]
+        assert "NVIDIA A100-SXM4-80GB" in row
+        assert " default " in row
+        assert " True " in row
+    finally:
+        installed.kubectl("delete", "gpunode", "config-test-columns")

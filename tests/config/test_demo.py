@@ -1,0 +1,50 @@
+"""The demo of `./install.sh --local`, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from gpushare import codec, contract, ledger
+from lab import demo
+from tests.config import manifests
+
+
+def test_the_demo_places_gates_and_refuses_through_the_real_webhook() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.demo"],
+        cwd=manifests.REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "● half-gpu  (request: 0.5)\n" in done.stdout
+    assert f"+ metadata.annotations.{contract.NODE}: gpu-a" in done.stdout
+    assert f'REFUSED: {contract.REQUEST} "1.5" is more than one GPU' in done.stdout
+    assert f"+ metadata.annotations.{contract.REASON}: no GPU fits 4 GPUs" in done.stdout
+    assert "NAME      MODEL" in done.stdout
+    assert "1 gated, 1 refused" in done.stdout
+    items = json.loads((demo.DIRECTORY / "state.json").read_text())["items"]
+    nodes = [codec.read(item) for item in items if item["kind"] == contract.GPUNODE_KIND]
+    assert [ledger.violations(node) for node in nodes] == [[], [], []]
+    pods = [item for item in items if item["kind"] == "Pod"]
+    assert len(pods) == sum(len(node.allocations) for node in nodes) + 1  # the gated one holds nothing
+
+
+def test_a_difference_is_a_line_a_value() -> None:
+    before = {"spec": {"containers": [{"name": "a", "image": "x", "env": [{"name": "K", "value": "1"}]}]}}
+    after = {
+        "spec": {
+            "containers": [{"name": "a", "image": "x", "env": [{"name": "K", "value": "2"}]}],
+            "gates": [{"name": "g"}],
+        }
+    }
+    assert demo.difference(before, after) == [
+        "- spec.containers[a].env[K]: 1",
+        "+ spec.containers[a].env[K]: 2",
+        "+ spec.gates: g",
+    ]
+    assert demo.difference(after, after) == []

@@ -1,0 +1,168 @@
+"""The manifests hang together: names, keys and numbers that two of them, or a manifest and the code, must agree on."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+import gpushare
+from deviceplugin import settings as agent_settings
+from gpushare import contract
+from lab import access
+from tests.config import manifests
+from webhook import settings
+
+CEL_KEY = re.compile(r"'(gpushare\.io/[^']*)'")
+
+
+def test_every_file_is_part_of_the_default_installation() -> None:
+    on_disk = {path for path in (manifests.CONFIG / "base").rglob("*.yaml") if path.name != "kustomization.yaml"}
+    assert set(manifests.files(manifests.CONFIG / "default")) == on_disk
+
+
+def test_the_lab_gets_all_but_the_workloads() -> None:
+    default, lab = manifests.objects(), manifests.objects(manifests.CONFIG / "lab")
+    left_out = [one["kind"] for one in default if one not in lab]
+    assert sorted(left_out) == ["DaemonSet", "Deployment", "PodDisruptionBudget", "Service"]
+    assert [one for one in lab if one not in default] == []
+
+
+def test_names_are_those_of_the_contract() -> None:
+    for name in (contract.WEBHOOK_SERVICE_ACCOUNT, contract.AGENT_SERVICE_ACCOUNT):
+        assert manifests.named("ServiceAccount", name)["metadata"]["namespace"] == contract.SYSTEM_NAMESPACE
+    manifests.named("Namespace", contract.SYSTEM_NAMESPACE)
+    manifests.named("Secret", contract.CERTIFICATE_SECRET)
+    crd = manifests.named("CustomResourceDefinition", f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}")
+    assert crd["spec"]["names"]["kind"] == contract.GPUNODE_KIND
+    assert [version["name"] for version in crd["spec"]["versions"]] == [contract.VERSION]
+    (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
+    assert hook["name"] == contract.WEBHOOK_NAME
+    service = hook["clientConfig"]["service"]
+    assert service["path"] == contract.WEBHOOK_PATH
+    assert (service["name"], service["namespace"]) == (settings.SERVICE, contract.SYSTEM_NAMESPACE)
+    manifests.named("Service", settings.SERVICE)
+
+
+def test_the_role_names_the_lease_and_the_secret_of_the_contract() -> None:
+    names = [
+        name for rule in manifests.named("Role", "gpushare-webhook")["rules"] for name in rule.get("resourceNames", [])
+    ]
+    assert names == [contract.PLACER_LEASE, contract.CERTIFICATE_SECRET]
+
+
+def keys_in(expression: str) -> set[str]:
+    return set(CEL_KEY.findall(expression))
+
+
+SHARE_KEYS_IN_CEL = {*contract.SHARE_KEYS, *(key + "." for key in contract.PER_CONTAINER_KEYS)}
+
+
+def test_the_webhook_is_called_for_exactly_the_keys_that_ask_for_a_share() -> None:
+    (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
+    conditions = {one["name"]: one["expression"] for one in hook["matchConditions"]}
+    assert keys_in(conditions["asks-for-a-share"]) == SHARE_KEYS_IN_CEL
+    assert hook["failurePolicy"] == "Fail"
+
+
+def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
+    spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]
+    variables = {one["name"]: one["expression"] for one in spec["variables"]}
+    assert keys_in(variables["asksForShare"]) == SHARE_KEYS_IN_CEL
+    assert keys_in(variables["changedResults"]) == {*contract.RESULT_KEYS, contract.GPU_UUIDS + "."}
+    assert keys_in(variables["changed"]) == {contract.PREFIX}
+    assert keys_in(variables["labelAfter"]) == {contract.SHARE_LABEL}
+    assert keys_in(variables["gatedAfter"]) == {contract.SCHEDULING_GATE}
+    webhook = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.WEBHOOK_SERVICE_ACCOUNT}"
+    assert webhook in spec["matchConditions"][0]["expression"]
+    for one in manifests.objects():
+        if one["kind"] == "ValidatingAdmissionPolicy":
+            assert one["spec"]["failurePolicy"] == "Fail"
+
+
+def test_every_policy_is_bound_to_deny() -> None:
+    bound = {
+        one["spec"]["policyName"]: one["spec"]["validationActions"]
+        for one in manifests.objects()
+        if one["kind"] == "ValidatingAdmissionPolicyBinding"
+    }
+    policies = {one["metadata"]["name"] for one in manifests.objects() if one["kind"] == "ValidatingAdmissionPolicy"}
+    assert bound == {name: ["Deny"] for name in policies}
+
+
+def test_no_sentence_of_the_webhook_is_needed_in_its_own_namespace() -> None:
+    (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
+    (rule,) = hook["namespaceSelector"]["matchExpressions"]
+    assert rule["operator"] == "NotIn"
+    assert rule["values"] == ["kube-system", contract.SYSTEM_NAMESPACE]
+
+
+def workload(kind: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    spec = manifests.named(kind, name)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    return spec, container
+
+
+def test_the_webhook_survives_a_drain_and_keeps_to_the_restricted_standard() -> None:
+    deployment = manifests.named("Deployment", "gpushare-webhook")["spec"]
+    assert deployment["replicas"] >= 2
+    spec, container = workload("Deployment", "gpushare-webhook")
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    selected = deployment["selector"]["matchLabels"]
+    assert manifests.named("PodDisruptionBudget", "gpushare-webhook")["spec"]["selector"]["matchLabels"] == selected
+    assert manifests.named("Service", "gpushare-webhook")["spec"]["selector"] == selected
+    assert deployment["template"]["metadata"]["labels"] == selected
+    (constraint,) = spec["topologySpreadConstraints"]
+    assert constraint["labelSelector"]["matchLabels"] == selected
+
+
+def test_the_webhook_takes_its_arguments_and_serves_on_the_ports_of_its_probes() -> None:
+    _, container = workload("Deployment", "gpushare-webhook")
+    parsed = settings.parse(container["args"], {entry["name"]: "x" for entry in container["env"]})
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"reviews": parsed.port, "probes": parsed.probe_port}
+    assert parsed.instance == "x"
+    assert str(parsed.certificate_directory) in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_the_agent_takes_its_arguments_and_finds_its_directories_mounted_at_the_same_paths() -> None:
+    spec, container = workload("DaemonSet", "gpushare-agent")
+    parsed = agent_settings.parse(container["args"], {entry["name"]: "x" for entry in container["env"]})
+    assert parsed.node_name == "x"
+    assert [port["containerPort"] for port in container["ports"]] == [parsed.probe_port]
+    assert spec["hostPID"] is True
+    host_paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    # The kubelet is told these paths, and mounts from the host's own tree.
+    assert set(host_paths.values()) == mounted
+    for directory in (parsed.kubelet_directory, parsed.root, parsed.run_directory, parsed.state_directory):
+        assert any(directory.is_relative_to(path) for path in mounted), directory
+
+
+def test_images_have_the_version_of_the_project() -> None:
+    images = yaml.safe_load((manifests.CONFIG / "default" / "kustomization.yaml").read_text())["images"]
+    assert {image["newTag"] for image in images} == {gpushare.__version__}
+    used = {workload("Deployment", "gpushare-webhook")[1]["image"], workload("DaemonSet", "gpushare-agent")[1]["image"]}
+    assert used == {image["name"] for image in images}
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize("directory", ["default", "lab"])
+def test_kubectl_renders_exactly_these_objects(api_server: access.Access, directory: str) -> None:
+    rendered = api_server.kubectl("kustomize", str(manifests.CONFIG / directory))
+    found = [(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(rendered)]
+    here = manifests.objects(manifests.CONFIG / directory)
+    assert sorted(found) == sorted((one["kind"], one["metadata"]["name"]) for one in here)
+    (hook,) = [one for one in yaml.safe_load_all(rendered) if one["kind"] == "MutatingWebhookConfiguration"]
+    (target,) = {"service", "url"} & set(hook["webhooks"][0]["clientConfig"])
+    assert target == ("url" if directory == "lab" else "service")
+    assert contract.WEBHOOK_PATH in json.dumps(hook["webhooks"][0]["clientConfig"])

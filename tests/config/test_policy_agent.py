@@ -1,0 +1,108 @@
+"""An agent writes about its own node only, and there only what is its to say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from lab import access, errors, kubeconfig
+from tests import builders
+from tests.config.conftest import Cluster
+
+pytestmark = pytest.mark.apiserver
+
+OWN, OTHER = "config-test-own", "config-test-other"
+UNBOUND = f"--as=system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.AGENT_SERVICE_ACCOUNT}"
+
+
+class Agent:
+    """Whoever holds a token of the agent's ServiceAccount that is bound to the node OWN."""
+
+    def __init__(self, administrator: access.Access, directory: Path) -> None:
+        bound = ("--bound-object-kind=Node", f"--bound-object-name={OWN}", f"--namespace={contract.SYSTEM_NAMESPACE}")
+        token = administrator.kubectl("create", "token", contract.AGENT_SERVICE_ACCOUNT, *bound).strip()
+        path = directory / "kubeconfig"
+        text = kubeconfig.with_token(administrator.server, administrator.ca_file, token, contract.SYSTEM_NAMESPACE)
+        kubeconfig.write(path, text)
+        self.kubectl = access.Access(
+            path, administrator.server, administrator.ca_file, administrator.kubectl_program
+        ).kubectl
+        self._token, self._server, self._ca_file = token, administrator.server, administrator.ca_file
+
+    def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """PATCH without the GET before it that kubectl would make, for which the agent has no right."""
+        command = [
+            *("curl", "--silent", "--show-error", "--max-time", "30", "--cacert", str(self._ca_file)),
+            *("--request", "PATCH", "--header", "Content-Type: application/merge-patch+json"),
+            *("--header", "@-", "--data", json.dumps(body), self._server + path),
+        ]
+        header = f"Authorization: Bearer {self._token}\n"  # not an argument: those are for all to see
+        answer = subprocess.run(command, input=header, capture_output=True, text=True, check=True)
+        decoded: dict[str, Any] = json.loads(answer.stdout)
+        return decoded
+
+    def refused(self, path: str, body: dict[str, Any]) -> str:
+        answer = self.patch(path, body)
+        assert answer["kind"] == "Status", answer
+        return str(answer["message"])
+
+
+@pytest.fixture(scope="module")
+def agent(installed: Cluster, api_server: access.Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    for name in (OWN, OTHER):
+        installed.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    installed.create(codec.to_document(builders.node(OTHER)))
+    holder = Agent(api_server, tmp_path_factory.mktemp("agent"))
+    holder.kubectl("create", "--filename=-", input=json.dumps(codec.to_document(builders.node(OWN))))
+    yield holder
+    for name in (OWN, OTHER):
+        installed.kubectl("delete", f"node/{name}", f"gpunode/{name}", "--wait=false")
+
+
+def test_it_says_what_there_is_on_its_own_node(agent: Agent) -> None:
+    status = codec.to_status(builders.node(OWN))
+    stored = agent.patch(f"{contract.GPUNODE_PATH}/{OWN}/status", {"status": status})
+    assert codec.read(stored).gpus == builders.node(OWN).gpus
+
+
+def test_it_says_nothing_about_other_nodes(agent: Agent) -> None:
+    sentence = agent.refused(f"{contract.GPUNODE_PATH}/{OTHER}/status", {"status": {"config": "x"}})
+    assert f"the agent of node {OWN} may not write about node {OTHER}" in sentence
+    capacity = {"status": {"capacity": {contract.RESOURCE_MEMORY: "640Gi"}}}
+    assert "may not write about node" in agent.refused(f"/api/v1/nodes/{OTHER}/status", capacity)
+    with pytest.raises(errors.LabError, match="may not write about node somewhere"):
+        agent.kubectl("create", "--filename=-", input=json.dumps(codec.to_document(builders.node("somewhere"))))
+
+
+def test_who_holds_what_is_not_its_to_say(agent: Agent, installed: Cluster) -> None:
+    entry = codec.to_spec(builders.node())["allocations"]
+    assert entry == []
+    taken = codec.to_spec(codec.read({**codec.to_document(builders.node(OWN)), "spec": {"allocations": []}}))
+    forged = {"spec": {**taken, "cordoned": ["GPU-1"]}, "status": {"config": "renamed"}}
+    stored = agent.patch(f"{contract.GPUNODE_PATH}/{OWN}/status", forged)
+    assert stored["status"]["config"] == "renamed"
+    assert "cordoned" not in stored["spec"]
+    assert "cannot patch resource" in agent.refused(f"{contract.GPUNODE_PATH}/{OWN}", forged)
+
+
+def test_its_node_gets_capacity_of_ours_and_nothing_else(agent: Agent) -> None:
+    path = f"/api/v1/nodes/{OWN}/status"
+    stored = agent.patch(path, {"status": {"capacity": {contract.RESOURCE_MEMORY: "640Gi"}}})
+    assert stored["status"]["capacity"][contract.RESOURCE_MEMORY] == "640Gi"
+    only = "may change a node's capacity of gpushare.io resources only"
+    assert only in agent.refused(path, {"status": {"capacity": {"nvidia.com/gpu": "8"}}})
+    nothing_else = "may change a node's capacity and nothing else of it"
+    assert nothing_else in agent.refused(path, {"metadata": {"labels": {"role": "admin"}}})
+    ready = {"type": "Ready", "status": "True", "reason": "x", "message": "x"}
+    assert nothing_else in agent.refused(path, {"status": {"conditions": [ready]}})
+
+
+def test_a_token_that_is_bound_to_no_node_writes_nothing(installed: Cluster, agent: Agent) -> None:
+    sentence = installed.refused(codec.to_document(builders.node("somewhere")), UNBOUND)
+    assert "this token of gpushare-agent is bound to no node" in sentence

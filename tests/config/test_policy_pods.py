@@ -1,0 +1,162 @@
+"""What the API server itself lets users do with pods of gpushare: the ValidatingAdmissionPolicy, in force."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from tests import builders
+from tests.config.conftest import USER, Cluster
+
+pytestmark = pytest.mark.apiserver
+
+AS_USER = f"--as={USER}"
+AS_WEBHOOK = f"--as=system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.WEBHOOK_SERVICE_ACCOUNT}"
+MUTATED = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
+
+
+def pod(name: str, *, labels: dict[str, str] | None = None, gated: bool = False, **annotations: str) -> dict[str, Any]:
+    manifest = builders.pod(name, **annotations)
+    del manifest["metadata"]["namespace"]
+    manifest["metadata"]["labels"] = labels or {}
+    if gated:
+        manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    return manifest
+
+
+@pytest.fixture(scope="module")
+def cluster(installed: Cluster) -> Cluster:
+    """With four pods: an ordinary one, one that another tool annotated, a placed one and a gated one."""
+    installed.create(pod("plain"), AS_USER)
+    placed = pod("placed", labels=MUTATED, request="0.5", allocation="a1", node="n1", gpu_uuids="GPU-1")
+    installed.create(placed, AS_USER)
+    installed.create(pod("gated", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits"), AS_USER)
+    return installed
+
+
+@pytest.mark.parametrize("key", [*contract.RESULT_KEYS, contract.GPU_UUIDS + ".main"])
+def test_a_pod_that_asks_for_nothing_cannot_pretend_to_have_been_placed(cluster: Cluster, key: str) -> None:
+    sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), AS_USER)
+    assert f"{key} is written by gpushare only: remove it, or ask for a share" in sentence
+
+
+@pytest.mark.parametrize("key", [*(set(contract.REQUEST_KEYS) - set(contract.SHARE_KEYS)), contract.PREFIX + "reqest"])
+def test_a_key_that_asks_for_no_share_by_itself_is_not_silently_ignored(cluster: Cluster, key: str) -> None:
+    sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), AS_USER)
+    assert f"{key} alone asks for no share of a GPU: add {contract.REQUEST}" in sentence
+
+
+@pytest.mark.parametrize("manifest", [pod("bare", labels=MUTATED), pod("bare", gated=True)], ids=["label", "gate"])
+def test_label_and_gate_belong_to_shares(cluster: Cluster, manifest: dict[str, Any]) -> None:
+    assert "are set by gpushare only" in cluster.refused(manifest, AS_USER)
+
+
+@pytest.mark.parametrize("where", ["containers", "initContainers"])
+def test_resources_of_gpushare_cannot_be_taken_without_a_share(cluster: Cluster, where: str) -> None:
+    manifest = pod("bare")
+    taker = {"name": "taker", "image": "x", "resources": {"limits": {contract.RESOURCE_PERCENT: "50"}}}
+    manifest["spec"].setdefault(where, []).append(taker)
+    assert "are counted by gpushare only" in cluster.refused(manifest, AS_USER)
+
+
+@pytest.mark.parametrize("key", [*contract.SHARE_KEYS, *(f"{key}.main" for key in contract.PER_CONTAINER_KEYS)])
+def test_a_pod_that_asks_for_a_share_never_starts_without_the_webhook(cluster: Cluster, key: str) -> None:
+    asks = {key.removeprefix(contract.PREFIX): "1"}
+    sentence = cluster.refused(pod("bare", **asks), AS_USER)
+    assert f"{key} asks for a share of a GPU, but gpushare has not placed this pod" in sentence
+    assert "has not placed this pod" in cluster.refused(pod("bare", labels=MUTATED, **asks), AS_USER)
+
+
+def test_namespaces_that_the_webhook_leaves_out_get_no_share(cluster: Cluster) -> None:
+    command = ("create", "--namespace=kube-system", "--filename=-", "--dry-run=server")
+    manifest = json.dumps(pod("bare", request="0.5"))
+    assert "kube-system and gpushare-system get none" in cluster.run_refused(*command, input=manifest)
+
+
+def annotate(cluster: Cluster, name: str, change: str, *flags: str) -> tuple[str, ...]:
+    return ("annotate", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", change, *flags)
+
+
+@pytest.mark.parametrize("name", ["plain", "placed", "gated"])
+@pytest.mark.parametrize("key", [*contract.RESULT_KEYS, contract.GPU_UUIDS + ".main"])
+def test_results_are_changed_by_nobody_else(cluster: Cluster, name: str, key: str) -> None:
+    sentence = cluster.run_refused(*annotate(cluster, name, f"{key}=other", AS_USER))
+    assert f"{key} is written by gpushare only: leave it as it is" in sentence
+
+
+@pytest.mark.parametrize("key", [contract.ALLOCATION, contract.NODE, contract.GPU_UUIDS])
+def test_results_are_removed_by_nobody_else_not_even_an_administrator(cluster: Cluster, key: str) -> None:
+    assert f"{key} is written by gpushare only" in cluster.run_refused(*annotate(cluster, "placed", f"{key}-"))
+
+
+@pytest.mark.parametrize("name", ["plain", "placed", "gated"])
+@pytest.mark.parametrize("change", [f"{contract.REQUEST}=0.1", f"{contract.MODEL}=x", f"{contract.MEMORY}.main=1Gi"])
+def test_what_was_asked_for_stays_as_it_was(cluster: Cluster, name: str, change: str) -> None:
+    sentence = cluster.run_refused(*annotate(cluster, name, change, AS_USER))
+    assert f"{change.partition('=')[0]} cannot be changed on a pod that exists" in sentence
+
+
+def test_a_request_cannot_be_taken_back(cluster: Cluster) -> None:
+    sentence = cluster.run_refused(*annotate(cluster, "placed", f"{contract.REQUEST}-", AS_USER))
+    assert f"{contract.REQUEST} cannot be changed" in sentence
+
+
+def test_the_status_is_no_way_round(cluster: Cluster) -> None:
+    body = json.dumps({"metadata": {"annotations": {contract.NODE: "other"}}})
+    patch = ("patch", "pod", "placed", f"--namespace={cluster.namespace}", "--subresource=status", "--type=merge", "-p")
+    assert f"{contract.NODE} is written by gpushare only" in cluster.run_refused(*patch, body, AS_USER)
+    cluster.kubectl(*patch, json.dumps({"status": {"message": "as the kubelet does"}}), AS_USER)
+
+
+def test_neither_is_a_binding(cluster: Cluster) -> None:
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "placed", "annotations": {contract.NODE: "other"}},
+        "target": {"kind": "Node", "name": "other"},
+    }
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/placed/binding"
+    sentence = cluster.run_refused("create", f"--raw={path}", "--filename=-", AS_USER, input=json.dumps(binding))
+    assert "are not for Bindings" in sentence
+
+
+@pytest.mark.parametrize(("name", "change"), [("placed", "-"), ("placed", "=false"), ("plain", "=true")])
+def test_the_label_stays_as_it_is(cluster: Cluster, name: str, change: str) -> None:
+    label = ("label", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", contract.SHARE_LABEL + change)
+    assert "the label gpushare.io/share is written by gpushare only" in cluster.run_refused(*label, AS_USER)
+
+
+UNGATE = [
+    {"op": "add", "path": f"/metadata/annotations/{contract.NODE.replace('/', '~1')}", "value": "n1"},
+    {"op": "remove", "path": "/spec/schedulingGates"},
+]
+
+
+def patch(cluster: Cluster, name: str, changes: list[dict[str, Any]], flag: str) -> tuple[str, ...]:
+    return ("patch", "pod", name, f"--namespace={cluster.namespace}", "--type=json", "-p", json.dumps(changes), flag)
+
+
+def test_the_gate_is_opened_by_the_webhook_alone(cluster: Cluster) -> None:
+    sentence = cluster.run_refused(*patch(cluster, "gated", UNGATE[1:], AS_USER))
+    assert "the scheduling gate gpushare.io/placement is removed by gpushare only" in sentence
+    cluster.create(pod("opened", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits"), AS_USER)
+    cluster.kubectl(*patch(cluster, "opened", UNGATE, AS_WEBHOOK))
+    opened = json.loads(cluster.kubectl("get", "pod", "opened", f"--namespace={cluster.namespace}", "--output=json"))
+    assert opened["metadata"]["annotations"][contract.NODE] == "n1"
+    assert "schedulingGates" not in opened["spec"]
+
+
+def test_everything_else_about_a_pod_is_its_owners(cluster: Cluster) -> None:
+    for name in ("plain", "placed", "gated"):
+        cluster.kubectl(*annotate(cluster, name, "example.com/note=hello", AS_USER))
+        cluster.kubectl("label", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", "tier=a", AS_USER)
+    ordinary = pod("ordinary", labels={"app": "x"})
+    ordinary["metadata"]["annotations"] = {"gpushare.io.example.com/request": "0.5", "example.com/gpushare.io": "y"}
+    ordinary["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1", "nvidia.com/gpu": "1"}}
+    cluster.create(ordinary, AS_USER)
+    cluster.kubectl(
+        "delete", "pod", "ordinary", f"--namespace={cluster.namespace}", "--grace-period=0", "--force", AS_USER
+    )

@@ -1,0 +1,147 @@
+"""Each ServiceAccount has exactly the rights in these tables, as the API server understands the manifests."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from gpushare import contract
+from tests.config.conftest import Cluster
+
+pytestmark = pytest.mark.apiserver
+
+Rights = set[tuple[str, str]]  # of "resource.group[/name]" and verb
+
+READ = "get list watch"
+EVERYWHERE = {
+    contract.WEBHOOK_SERVICE_ACCOUNT: {
+        "gpunodes.gpushare.io": f"{READ} update",
+        "nodes": "list watch",
+        "pods": f"{READ} patch",
+        "events.events.k8s.io": "create patch",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io/gpushare": "get patch",
+    },
+    contract.AGENT_SERVICE_ACCOUNT: {
+        "gpunodes.gpushare.io": f"{READ} create",
+        "gpunodes/status.gpushare.io": "patch",
+        "nodes": "get",
+        "nodes/status": "patch",
+        "pods": "list watch",
+    },
+}
+AT_HOME = {
+    contract.WEBHOOK_SERVICE_ACCOUNT: {
+        "leases.coordination.k8s.io": "create",
+        "leases.coordination.k8s.io/gpushare-placer": "get update",
+        "secrets/gpushare-webhook-certificate": "get update",
+    },
+    contract.AGENT_SERVICE_ACCOUNT: {},
+}
+ACCOUNTS = [contract.WEBHOOK_SERVICE_ACCOUNT, contract.AGENT_SERVICE_ACCOUNT]
+
+
+def expected(*tables: dict[str, str]) -> Rights:
+    return {(what, verb) for table in tables for what, verbs in table.items() for verb in verbs.split()}
+
+
+def granted(cluster: Cluster, account: str, namespace: str) -> Rights:
+    """The rights of a ServiceAccount in a namespace, by the API server's own account of them."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": namespace},
+    }
+    flag = f"--as=system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{account}"
+    path = "--raw=/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    answer = json.loads(cluster.kubectl("create", path, "--filename=-", flag, input=json.dumps(review)))
+    assert not answer["status"]["incomplete"]
+    rights = set()
+    for rule in answer["status"]["resourceRules"]:
+        names = [f"/{name}" for name in rule.get("resourceNames") or []] or [""]
+        for group, resource, name, verb in itertools.product(
+            rule.get("apiGroups") or [""], rule.get("resources") or [], names, rule["verbs"]
+        ):
+            rights.add((resource + (f".{group}" if group else "") + name, verb))
+    return rights
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+def test_in_its_own_namespace(installed: Cluster, account: str) -> None:
+    anyone = granted(installed, "anyone-else", contract.SYSTEM_NAMESPACE)
+    found = granted(installed, account, contract.SYSTEM_NAMESPACE) - anyone
+    assert found == expected(EVERYWHERE[account], AT_HOME[account])
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+def test_in_every_other_namespace(installed: Cluster, account: str) -> None:
+    anyone = granted(installed, "anyone-else", "default")
+    assert granted(installed, account, "default") - anyone == expected(EVERYWHERE[account])
+
+
+def allowed(cluster: Cluster, account: str, verb: str, resource: str) -> bool:
+    """Whether it may, by the answer that `kubectl auth can-i` gets; `resource` as in `Rights`."""
+    what, _, name = resource.partition(" ")
+    what, _, group = what.partition(".")
+    plural, _, subresource = what.partition("/")
+    asked = {"verb": verb, "group": group, "resource": plural, "subresource": subresource, "name": name}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{account}",
+            "groups": ["system:serviceaccounts", "system:authenticated"],
+            "resourceAttributes": {"namespace": contract.SYSTEM_NAMESPACE, **asked},
+        },
+    }
+    path = "--raw=/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    answer = json.loads(cluster.kubectl("create", path, "--filename=-", input=json.dumps(review)))
+    return bool(answer["status"]["allowed"])
+
+
+def test_the_webhook_may_what_it_lives_by(installed: Cluster) -> None:
+    assert allowed(installed, contract.WEBHOOK_SERVICE_ACCOUNT, "update", "gpunodes.gpushare.io")
+    assert allowed(installed, contract.WEBHOOK_SERVICE_ACCOUNT, "update", f"secrets {contract.CERTIFICATE_SECRET}")
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [
+        ("create", "pods"),
+        ("delete", "pods"),
+        ("create", "pods/exec"),
+        ("create", "secrets"),
+        ("list", "secrets"),
+        ("get", "secrets other"),
+        ("get", "configmaps"),
+        ("patch", "nodes"),
+        ("delete", "gpunodes.gpushare.io"),
+        ("create", "serviceaccounts/token"),
+        ("create", "mutatingwebhookconfigurations.admissionregistration.k8s.io"),
+        ("patch", "mutatingwebhookconfigurations.admissionregistration.k8s.io other"),
+        ("impersonate", "users"),
+        ("escalate", "clusterroles.rbac.authorization.k8s.io"),
+    ],
+)
+def test_it_may_not(installed: Cluster, account: str, verb: str, resource: str) -> None:
+    assert not allowed(installed, account, verb, resource)
+
+
+def test_the_ledgers_two_halves_have_one_writer_each(installed: Cluster) -> None:
+    def can(account: str, verb: str, resource: str) -> bool:
+        return (resource, verb) in granted(installed, account, "default")
+
+    webhook, agent = ACCOUNTS
+    assert can(webhook, "update", "gpunodes.gpushare.io")
+    assert can(agent, "patch", "gpunodes/status.gpushare.io")
+    assert not can(webhook, "patch", "gpunodes/status.gpushare.io")
+    assert not can(agent, "update", "gpunodes.gpushare.io")
+
+
+def test_whoever_may_view_may_see_the_ledger(installed: Cluster) -> None:
+    role = json.loads(installed.kubectl("get", "clusterrole", "gpushare-viewer", "--output=json"))
+    assert [rule["verbs"] for rule in role["rules"]] == [["get", "list", "watch"]]
+    labels = role["metadata"]["labels"]
+    assert labels["rbac.authorization.k8s.io/aggregate-to-view"] == "true"

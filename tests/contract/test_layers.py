@@ -1,0 +1,84 @@
+"""Who may import whom: the rules in .importlinter hold, cover every module, and do notice when they are broken."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("gpushare", "webhook", "deviceplugin", "kubectl_gpushare", "lab")
+NOT_DOMAIN = {"__init__", "cluster", "daemon"}
+
+
+def lint(directory: Path) -> subprocess.CompletedProcess[str]:
+    # Its own program puts the working directory first on the path; run as a module it would look elsewhere.
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+
+
+def rules() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(REPOSITORY / ".importlinter")
+    return parser
+
+
+def test_all_rules_hold() -> None:
+    done = lint(REPOSITORY)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_domain_is_every_module_of_gpushare_but_cluster_and_daemon() -> None:
+    paths = [
+        path for path in (REPOSITORY / "gpushare").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    ]
+    modules = {f"gpushare.{path.stem}" for path in paths if path.stem not in NOT_DOMAIN}
+    assert set(rules()["importlinter:contract:domain"]["source_modules"].split()) == modules
+    layers = rules()["importlinter:contract:layers"]["layers"].replace("|", " ").split()
+    assert modules <= set(layers)
+
+
+def test_every_package_is_looked_at() -> None:
+    assert tuple(rules()["importlinter"]["root_packages"].split()) == PACKAGES
+    found = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
+    assert found - {"tests", "bench"} == set(PACKAGES)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tree")
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__", "*.go", "*.c", "*.h")
+        shutil.copytree(REPOSITORY / package, directory / package, ignore=ignored)
+    shutil.copy(REPOSITORY / ".importlinter", directory)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "rule"),
+    [
+        ("webhook/planted.py", "from deviceplugin import offer", "The three components never import each other"),
+        ("gpushare/share.py", "import os", "The domain has no I/O, no clock and no logging"),
+        ("gpushare/share.py", "from gpushare import ledger", "Components are above cluster and daemon"),
+        ("gpushare/ledger.py", "import numpy", "numpy only inside gpushare.placement"),
+        ("deviceplugin/planted.py", "import pynvml", "Only deviceplugin.nvml imports pynvml"),
+        ("webhook/planted.py", "import grpc", "grpc and protobuf only in deviceplugin"),
+        ("webhook/planted.py", "import click", "click only in kubectl_gpushare and lab"),
+        ("kubectl_gpushare/planted.py", "from gpushare.cluster import client", "speaks to the cluster through kubectl"),
+        ("gpushare/daemon/planted.py", "from lab import layout", "The product does not know the lab"),
+    ],
+)
+def test_a_planted_violation_is_found(copy: Path, module: str, line: str, rule: str) -> None:
+    path = copy / module
+    before = path.read_text() if path.exists() else None
+    path.write_text(f"{before or ''}\n{line}\n")
+    try:
+        done = lint(copy)
+    finally:
+        path.unlink() if before is None else path.write_text(before)
+    broken = [text for text in done.stdout.splitlines() if " BROKEN" in text]
+    assert any(rule in text for text in broken), done.stdout

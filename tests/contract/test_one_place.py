@@ -1,0 +1,73 @@
+"""What is to be in one place only is there only: names that cross processes, and the real dlsym."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("gpushare", "webhook", "deviceplugin", "kubectl_gpushare", "lab")
+SOURCES = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """String constants that are not docstrings."""
+    docstrings = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                docstrings.add(first.value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            yield node.value
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_no_key_is_written_out_beside_the_contract(path: Path) -> None:
+    if path == REPOSITORY / "gpushare" / "contract.py":
+        return
+    written = [text for text in texts(ast.parse(path.read_text())) if text.startswith(contract.PREFIX)]
+    # The group with its version names no annotation, label or resource.
+    assert [text for text in written if text != contract.API_VERSION] == []
+
+
+def test_every_request_and_result_key_is_in_one_of_the_contracts_lists() -> None:
+    annotations = {
+        value
+        for name, value in vars(contract).items()
+        if isinstance(value, str) and value.startswith(contract.PREFIX) and value != contract.PREFIX
+    }
+    not_annotations = {
+        *(contract.SCHEDULING_GATE, contract.SHARE_LABEL, contract.NODE_CONFIG_LABEL, contract.API_VERSION),
+        *(contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE),
+    }
+    assert annotations - not_annotations == {*contract.REQUEST_KEYS, *contract.RESULT_KEYS}
+    assert not set(contract.REQUEST_KEYS) & set(contract.RESULT_KEYS)
+    assert set(contract.SHARE_KEYS) == set(contract.PER_CONTAINER_KEYS)
+
+
+# A call, not a declaration, a definition or a pointer to it: nothing but an operator stands before it.
+CALL = re.compile(r"(?:^|[=(,;&|!?:{}]|\breturn)\s*(dlsym|dlvsym|__libc_dlsym|_dl_sym)\s*\(", re.MULTILINE)
+COMMENT_OR_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+
+
+def calls(source: str) -> list[str]:
+    return CALL.findall(COMMENT_OR_TEXT.sub(" ", source))
+
+
+def test_only_driver_c_calls_the_real_dlsym() -> None:
+    sources = sorted((REPOSITORY / "interposer").glob("*.[ch]"))
+    assert {path.name for path in sources if calls(path.read_text())} == {"driver.c"}
+
+
+def test_a_call_of_dlsym_is_told_from_its_mention() -> None:
+    assert calls("void *p = dlsym(RTLD_NEXT, name);") == ["dlsym"]
+    assert calls("if (x && dlvsym(h, n, v)) return dlsym(h, n);") == ["dlvsym", "dlsym"]
+    assert calls('/* p = dlsym(x) */ void *dlsym(void *h, const char *s); say("= dlsym(");') == []
