@@ -1,0 +1,85 @@
+#include "charge.h"
+
+#include "device.h"
+#include "driver.h"
+#include "fork.h"
+#include "share.h"
+#include "table.h"
+
+/* No context has an odd address. */
+#define ASIDE_MARK 1u
+
+static table_t allocations = TABLE_INITIALIZER;
+static uint64_t asides;
+
+void charge_after_fork(void) {
+    table_forget(&allocations);
+}
+
+CUresult charge_place(place_t *place) {
+    if (!share_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    CUresult result = device_current(&place->gpu);
+    return result == CUDA_SUCCESS ? REAL(cuCtxGetCurrent)(&place->context) : result;
+}
+
+CUresult charge_begin(const place_t *place, uint64_t bytes) {
+    if (place->gpu == SHARE_NO_GPU)
+        return CUDA_ERROR_NOT_PERMITTED;
+    return share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
+    entry_t entry = {.key = pointer, .bytes = bytes, .owner = (uint64_t)(uintptr_t)place->context, .gpu = place->gpu};
+    entry_t old;
+    if (result != CUDA_SUCCESS) {
+        share_refund(place->gpu, bytes);
+        return result;
+    }
+    if (!table_put(&allocations, &entry, &old)) {
+        if (REAL(cuMemFree_v2)(pointer) == CUDA_SUCCESS)
+            share_refund(place->gpu, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    /* The driver gives an address twice only when what was there is gone, by a way that no hook saw. */
+    if (old.key != 0)
+        share_refund(old.gpu, old.bytes);
+    return CUDA_SUCCESS;
+}
+
+charge_t charge_take(CUdeviceptr pointer) {
+    entry_t entry;
+    if (!table_take(&allocations, pointer, &entry))
+        return (charge_t){0};
+    return (charge_t){.pointer = pointer, .bytes = entry.bytes, .owner = entry.owner, .gpu = entry.gpu};
+}
+
+CUresult charge_return(const charge_t *charge, CUresult result) {
+    if (charge->pointer == 0)
+        return result;
+    if (result == CUDA_SUCCESS) {
+        share_refund(charge->gpu, charge->bytes);
+        return result;
+    }
+    entry_t entry = {.key = charge->pointer, .bytes = charge->bytes, .owner = charge->owner, .gpu = charge->gpu};
+    entry_t old;
+    (void)table_put(&allocations, &entry, &old); /* should it fail, the bytes stay charged: the safe side */
+    return result;
+}
+
+uint64_t charge_set_aside(CUcontext context) {
+    uint64_t aside = (__atomic_add_fetch(&asides, 1, __ATOMIC_RELAXED) << 1) | ASIDE_MARK;
+    if (context != NULL)
+        table_rename_owner(&allocations, (uint64_t)(uintptr_t)context, aside);
+    return aside;
+}
+
+void charge_drop(uint64_t aside) {
+    entry_t entry;
+    while (table_take_owned(&allocations, aside, &entry))
+        share_refund(entry.gpu, entry.bytes);
+}
+
+void charge_restore(uint64_t aside, CUcontext context) {
+    table_rename_owner(&allocations, aside, (uint64_t)(uintptr_t)context);
+}

@@ -1,0 +1,40 @@
+/* What every hook that allocates or frees does around the real call: charge first, remember what was had, refund after.
+ *
+ * An allocation is charged before the driver is asked and refunded after the driver has it back, so at no moment does
+ * the container hold more than it is charged for. */
+#ifndef GPUSHARE_CHARGE_H
+#define GPUSHARE_CHARGE_H
+
+#include "hooks.h"
+
+typedef struct {
+    uint32_t gpu;
+    CUcontext context; /* that the memory ends with; NULL: it outlives contexts */
+} place_t;
+
+/* Where an allocation of the calling thread would be. */
+CUresult charge_place(place_t *place);
+
+/* SUCCESS: charged. Otherwise what the application gets as the allocation's result. */
+CUresult charge_begin(const place_t *place, uint64_t bytes);
+
+/* After the real call: `result` is its result. On success the pointer is remembered; otherwise the bytes are refunded.
+ */
+CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes);
+
+/* Around a real free: what the pointer was charged is taken out, then refunded, or put back when the free failed. */
+typedef struct {
+    CUdeviceptr pointer; /* 0: not one that was charged */
+    uint64_t bytes;
+    uint64_t owner;
+    uint32_t gpu;
+} charge_t;
+charge_t charge_take(CUdeviceptr pointer);
+CUresult charge_return(const charge_t *charge, CUresult result);
+
+/* Around the end of a context: first its allocations are set aside, then they are dropped or given back to it. */
+uint64_t charge_set_aside(CUcontext context);
+void charge_drop(uint64_t aside);
+void charge_restore(uint64_t aside, CUcontext context);
+
+#endif

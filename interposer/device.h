@@ -1,0 +1,13 @@
+/* From CUDA's numbers to the share's records. A number means different GPUs in different processes; a UUID does not. */
+#ifndef GPUSHARE_DEVICE_H
+#define GPUSHARE_DEVICE_H
+
+#include "hooks.h"
+
+/* SUCCESS: `*gpu_p` is the record, or SHARE_NO_GPU when the share has none of this GPU. */
+CUresult device_gpu(CUdevice device, uint32_t *gpu_p);
+
+/* The same for the calling thread's current device. */
+CUresult device_current(uint32_t *gpu_p);
+
+#endif

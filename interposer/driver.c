@@ -1,0 +1,116 @@
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <dlfcn.h>
+
+/* The oldest version is asked for, which every glibc has. Weak, because before glibc 2.34 it is in libdl, which the
+ * application has if it uses dlsym at all. */
+#if defined(__x86_64__)
+#    define OLDEST "GLIBC_2.2.5"
+__asm__(".symver dlvsym, dlvsym@" OLDEST);
+#else
+#    error                                                                                                             \
+        "the library is built for x86-64 only: other machines need their own symbols_*.S, and a machine to test it on"
+#endif
+#pragma weak dlvsym
+
+typedef void *dlsym_t(void *handle, const char *symbol);
+typedef void *dlopen_t(const char *file, int mode);
+
+void *driver_next_dlsym;
+void *driver_next_dlopen;
+
+static void *functions[HOOK_COUNT];
+static bool bound[LIBRARY_COUNT];
+
+static const char *const names[LIBRARY_COUNT] = {
+    [LIBRARY_CUDA] = "libcuda.so.1",
+    [LIBRARY_NVML] = "libnvidia-ml.so.1",
+};
+
+static CUresult cuda_missing(void) {
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+static nvmlReturn_t nvml_missing(void) {
+    return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+/* libc's own dlsym, past everything that is preloaded. */
+static dlsym_t *libc_dlsym(void) {
+    static const char *const homes[] = {"libc.so.6", "libdl.so.2"};
+    static dlsym_t *found;
+    dlsym_t *dlsym_p = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
+    dlopen_t *open = NULL;
+    if (dlsym_p == NULL && dlvsym != NULL)
+        *(void **)&open = dlvsym(RTLD_NEXT, "dlopen", OLDEST);
+    for (unsigned i = 0; open != NULL && dlsym_p == NULL && i < sizeof homes / sizeof *homes; i++) {
+        void *home = open(homes[i], RTLD_LAZY | RTLD_NOLOAD);
+        if (home != NULL)
+            *(void **)&dlsym_p = dlvsym(home, "dlsym", OLDEST);
+    }
+    __atomic_store_n(&found, dlsym_p, __ATOMIC_RELEASE);
+    return dlsym_p;
+}
+
+static void *real_dlsym(void *handle, const char *symbol) {
+    dlsym_t *lookup = libc_dlsym();
+    return lookup != NULL ? lookup(handle, symbol) : NULL;
+}
+
+/* What comes after us, which may be another preloaded library's. Looked for by name alone: dlvsym would find only those
+ * that give theirs a version. */
+void driver_chain(void) {
+    if (__atomic_load_n(&driver_next_dlsym, __ATOMIC_ACQUIRE) != NULL)
+        return;
+    __atomic_store_n(&driver_next_dlopen, real_dlsym(RTLD_NEXT, "dlopen"), __ATOMIC_RELEASE);
+    __atomic_store_n(&driver_next_dlsym, real_dlsym(RTLD_NEXT, "dlsym"), __ATOMIC_RELEASE);
+}
+
+/* The library as it is loaded in this process; failing that, where the application itself found it, which may be a
+ * namespace of its own. The reference that RTLD_NOLOAD takes is kept: the functions must not go away. */
+static void bind(library_t library, void *found_in) {
+    if (__atomic_load_n(&bound[library], __ATOMIC_ACQUIRE))
+        return;
+    driver_chain();
+    void *handle =
+        driver_next_dlopen != NULL ? ((dlopen_t *)driver_next_dlopen)(names[library], RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (handle == NULL)
+        handle = found_in;
+    if (handle == NULL)
+        return;
+    for (unsigned i = 0; i < HOOK_COUNT; i++) {
+        if (hook_rows[i].library == library)
+            __atomic_store_n(&functions[i], real_dlsym(handle, hook_rows[i].symbol), __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&bound[library], true, __ATOMIC_RELEASE);
+}
+
+void *driver_function(hook_t hook) {
+    void *function = __atomic_load_n(&functions[hook], __ATOMIC_ACQUIRE);
+    if (function != NULL)
+        return function;
+    library_t library = hook_rows[hook].library;
+    bind(library, NULL);
+    function = __atomic_load_n(&functions[hook], __ATOMIC_ACQUIRE);
+    if (function != NULL)
+        return function;
+    return library == LIBRARY_CUDA ? (void *)cuda_missing : (void *)nvml_missing;
+}
+
+void *driver_hook_for(const void *function) {
+    for (unsigned i = 0; i < HOOK_COUNT; i++) {
+        if (function == __atomic_load_n(&functions[i], __ATOMIC_ACQUIRE) && hook_rows[i].replacement != NULL)
+            return hook_rows[i].replacement;
+    }
+    return NULL;
+}
+
+void *driver_lookup(void *handle, const hook_row_t *row) {
+    /* RTLD_DEFAULT would find our own export whether or not there is a driver: what comes after us is the question. */
+    bool pseudo = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
+    void *found = real_dlsym(pseudo ? RTLD_NEXT : handle, row->symbol);
+    if (found != NULL)
+        bind(row->library, pseudo ? NULL : handle);
+    return found;
+}

@@ -1,0 +1,79 @@
+/* The start of CUDA, and the end of contexts: memory that ends with its context is refunded with it. */
+#include "charge.h"
+#include "driver.h"
+#include "fork.h"
+#include "share.h"
+
+#define MAX_DEVICES 64
+
+/* The primary contexts as they were last given out, to know whose allocations a reset ends. */
+static CUcontext primary[MAX_DEVICES];
+
+void context_after_fork(void) {
+    for (unsigned i = 0; i < MAX_DEVICES; i++)
+        primary[i] = NULL;
+}
+
+CUresult cuInit(unsigned flags) {
+    return share_join() ? REAL(cuInit)(flags) : CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    if (result == CUDA_SUCCESS && device >= 0 && device < MAX_DEVICES)
+        __atomic_store_n(&primary[device], *context, __ATOMIC_RELEASE);
+    return result;
+}
+
+typedef CUresult end_primary_t(CUdevice device);
+
+/* A release ends the context only when it was the last; whether it did, the driver says. */
+static CUresult end_primary(end_primary_t *end, CUdevice device) {
+    bool known = device >= 0 && device < MAX_DEVICES;
+    CUcontext context = known ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
+    uint64_t aside = charge_set_aside(context);
+    unsigned flags;
+    int active = 1;
+    CUresult result = end(device);
+    if (result == CUDA_SUCCESS && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && !active)
+        charge_drop(aside);
+    else
+        charge_restore(aside, context);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), device);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxRelease), device);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxReset), device);
+}
+
+typedef CUresult destroy_t(CUcontext context);
+
+static CUresult destroy(destroy_t *real, CUcontext context) {
+    uint64_t aside = charge_set_aside(context);
+    CUresult result = real(context);
+    if (result == CUDA_SUCCESS)
+        charge_drop(aside);
+    else
+        charge_restore(aside, context);
+    return result;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    return destroy(REAL(cuCtxDestroy_v2), context);
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+    return destroy(REAL(cuCtxDestroy), context);
+}

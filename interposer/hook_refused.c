@@ -1,0 +1,24 @@
+/* The functions that are refused altogether. They take any arguments: none is looked at. */
+#include <stdbool.h>
+
+#include "hooks.h"
+#include "refusal.h"
+#include "report.h"
+
+CUresult refusal(hook_t hook, const char *what) {
+    static bool told[HOOK_COUNT];
+    if (!__atomic_exchange_n(&told[hook], true, __ATOMIC_RELAXED))
+        report(
+            "%s is refused: %s is not accounted yet, and this container has a memory limit; give the pod a whole GPU, "
+            "or have the program allocate in another way",
+            hook_rows[hook].symbol, what);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+#define HOOK(library, symbol, returns, parameters)
+#define NEED(library, symbol, returns, parameters)
+#define REFUSE(symbol, what)                                                                                           \
+    CUresult symbol(void) {                                                                                            \
+        return refusal(HOOK_##symbol, what);                                                                           \
+    }
+#include "hooks.def"

@@ -1,0 +1,41 @@
+/* The table of hooks, and the prototypes of all of them: hooks.def in C. */
+#ifndef GPUSHARE_HOOKS_H
+#define GPUSHARE_HOOKS_H
+
+#include "abi.h"
+
+#pragma GCC visibility push(default)
+#define HOOK(library, symbol, returns, parameters) returns symbol parameters;
+#define REFUSE(symbol, what) CUresult symbol(void);
+#define NEED(library, symbol, returns, parameters) returns symbol parameters;
+#include "hooks.def"
+#undef HOOK
+#undef REFUSE
+#undef NEED
+#pragma GCC visibility pop
+
+typedef enum {
+#define HOOK(library, symbol, returns, parameters) HOOK_##symbol,
+#define REFUSE(symbol, what) HOOK_##symbol,
+#define NEED(library, symbol, returns, parameters) HOOK_##symbol,
+#include "hooks.def"
+#undef HOOK
+#undef REFUSE
+#undef NEED
+    HOOK_COUNT
+} hook_t;
+
+typedef enum { LIBRARY_CUDA, LIBRARY_NVML, LIBRARY_COUNT } library_t;
+
+typedef struct {
+    const char *symbol;
+    library_t library;
+    void *replacement; /* NULL: called, not intercepted */
+} hook_row_t;
+
+extern const hook_row_t hook_rows[HOOK_COUNT];
+
+/* The row of a symbol that is intercepted, or NULL. Takes no lock and allocates nothing. */
+const hook_row_t *hooks_find(const char *symbol);
+
+#endif

@@ -1,0 +1,26 @@
+#include "report.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void report(const char *format, ...) {
+    static const char prefix[] = "gpushare: ";
+    char line[768];
+    int saved = errno;
+    size_t length = sizeof prefix - 1;
+    memcpy(line, prefix, length);
+
+    va_list arguments;
+    va_start(arguments, format);
+    int written = vsnprintf(line + length, sizeof line - length - 1, format, arguments);
+    va_end(arguments);
+    if (written > 0)
+        length += (size_t)written < sizeof line - length - 1 ? (size_t)written : sizeof line - length - 2;
+    line[length++] = '\n';
+    if (write(STDERR_FILENO, line, length) < 0)
+        errno = 0; /* nobody listens: nothing is lost that anyone would see */
+    errno = saved;
+}

@@ -1,0 +1,152 @@
+#define _GNU_SOURCE
+#include "share.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fork.h"
+#include "quota.h"
+#include "report.h"
+#include "wire.h"
+
+#define RACE_PAUSE_NS 100000
+
+static struct {
+    pthread_mutex_t mutex;         /* of joining */
+    pthread_mutex_t reclaim_mutex; /* of the conversation */
+    bool joined;
+    bool complained;
+    bool arbiter_gone;
+    int socket;
+    unsigned slot;
+    const limits_page_t *limits;
+    ledger_page_t *ledgers;
+    unsigned gpu_count;
+} share = {.mutex = PTHREAD_MUTEX_INITIALIZER, .reclaim_mutex = PTHREAD_MUTEX_INITIALIZER, .socket = -1};
+
+/* In the child only this thread exists; locks that others held in the parent will not be released by anyone. */
+void share_after_fork(void) {
+    if (share.socket >= 0)
+        close(share.socket);
+    if (share.limits != NULL)
+        munmap((void *)share.limits, PAGE_SIZE);
+    if (share.ledgers != NULL)
+        munmap(share.ledgers, share.gpu_count * sizeof *share.ledgers);
+    memset(&share, 0, sizeof share);
+    share.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    share.reclaim_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    share.socket = -1;
+}
+
+static bool map_pages(const wire_welcome_result_t *welcome) {
+    void *limits = mmap(NULL, PAGE_SIZE, PROT_READ, MAP_SHARED, welcome->limits, 0);
+    size_t ledgers_bytes = welcome->gpu_count * sizeof(ledger_page_t);
+    void *ledgers = welcome->gpu_count > 0
+                        ? mmap(NULL, ledgers_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, welcome->ledger, 0)
+                        : NULL;
+    close(welcome->limits);
+    close(welcome->ledger);
+    if (limits == MAP_FAILED || ledgers == MAP_FAILED) {
+        close(welcome->socket);
+        return false;
+    }
+    share.limits = limits;
+    share.ledgers = ledgers;
+    return true;
+}
+
+/* One line for the container, not one for each of its processes: the first slot's process says it. */
+static void introduce(void) {
+    if (share.slot == 0)
+        report(
+            "this container shares %u GPU(s), with at most %llu bytes of memory on the first; compute limits are not "
+            "enforced yet",
+            share.gpu_count, share.gpu_count > 0 ? (unsigned long long)share_limit_bytes(0) : 0);
+}
+
+static bool join(void) {
+    char sentence[512] = "the arbiter's pages cannot be mapped: raise the container's limit on address space";
+    wire_welcome_result_t welcome;
+    if (!fork_watch())
+        (void)strcpy(sentence, "no memory to watch for forks: raise the container's memory limit");
+    else if (wire_join(&welcome, sentence, sizeof sentence) && map_pages(&welcome)) {
+        share.socket = welcome.socket;
+        share.slot = welcome.slot;
+        share.gpu_count = welcome.gpu_count;
+        introduce();
+        return true;
+    }
+    if (!share.complained)
+        report("%s", sentence);
+    share.complained = true;
+    return false;
+}
+
+bool share_join(void) {
+    if (__atomic_load_n(&share.joined, __ATOMIC_ACQUIRE))
+        return true;
+    pthread_mutex_lock(&share.mutex);
+    if (!share.joined && join())
+        __atomic_store_n(&share.joined, true, __ATOMIC_RELEASE);
+    bool joined = share.joined;
+    pthread_mutex_unlock(&share.mutex);
+    return joined;
+}
+
+uint32_t share_gpu(const uint8_t uuid[16]) {
+    for (uint32_t gpu = 0; gpu < share.gpu_count; gpu++) {
+        if (memcmp(share.limits->gpu[gpu].uuid, uuid, 16) == 0)
+            return gpu;
+    }
+    return SHARE_NO_GPU;
+}
+
+static quota_t quota_of(uint32_t gpu) {
+    return (quota_t){.ledger = &share.ledgers[gpu], .limits = share.limits, .gpu = gpu, .slot = share.slot};
+}
+
+/* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
+ * arbiter that the bytes are free. */
+static void reclaim(void) {
+    pthread_mutex_lock(&share.reclaim_mutex);
+    if (!share.arbiter_gone && wire_reclaim(share.socket) == WIRE_CLOSED) {
+        share.arbiter_gone = true;
+        report("the arbiter went away: limits still hold, but memory of processes that end is not given back to this "
+               "one; restart the container when the agent is back");
+    }
+    pthread_mutex_unlock(&share.reclaim_mutex);
+}
+
+bool share_charge(uint32_t gpu, uint64_t bytes) {
+    const struct timespec pause = {.tv_nsec = RACE_PAUSE_NS * (1 + share.slot % 8)};
+    quota_t quota = quota_of(gpu);
+    if (quota_charge(&quota, bytes))
+        return true;
+    if (bytes > quota_limit_bytes(&quota))
+        return false;
+    /* Two processes near the limit may have seen each other's attempt: they try again at different times. */
+    nanosleep(&pause, NULL);
+    if (quota_charge(&quota, bytes))
+        return true;
+    reclaim();
+    return quota_charge(&quota, bytes);
+}
+
+void share_refund(uint32_t gpu, uint64_t bytes) {
+    quota_t quota = quota_of(gpu);
+    quota_refund(&quota, bytes);
+}
+
+uint64_t share_limit_bytes(uint32_t gpu) {
+    quota_t quota = quota_of(gpu);
+    return quota_limit_bytes(&quota);
+}
+
+uint64_t share_used_bytes(uint32_t gpu) {
+    quota_t quota = quota_of(gpu);
+    return quota_used_bytes(&quota);
+}

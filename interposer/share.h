@@ -1,0 +1,28 @@
+/* This process's part of the container's share: joined once, then held until the process ends.
+ *
+ * Pages and limits stay in force when the arbiter goes away; only the bytes of dead processes are not given back then.
+ * The child of a fork has no part until it joins for itself: its slot must be its own. */
+#ifndef GPUSHARE_SHARE_H
+#define GPUSHARE_SHARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A GPU that the share has no record of. */
+#define SHARE_NO_GPU UINT32_MAX
+
+/* True once this process has its pages. False: a line on stderr has said why, once; the next call tries again. */
+bool share_join(void);
+
+/* The functions below are for a process that has joined. */
+uint32_t share_gpu(const uint8_t uuid[16]);
+
+/* False: the container would hold more than its limit, and nothing is charged. Before that it is tried again, and the
+ * arbiter is asked whether a dead process still holds something. */
+bool share_charge(uint32_t gpu, uint64_t bytes);
+void share_refund(uint32_t gpu, uint64_t bytes);
+
+uint64_t share_limit_bytes(uint32_t gpu);
+uint64_t share_used_bytes(uint32_t gpu);
+
+#endif

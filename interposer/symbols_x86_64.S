@@ -1,0 +1,74 @@
+/* dlsym and dlopen, replaced so that nobody can tell.
+ *
+ * glibc decides what RTLD_NEXT and a RUNPATH mean by the return address of the call. A replacement in C would make this
+ * library the caller; so what is not ours to answer is jumped to, with the stack as the application left it. */
+    .text
+
+/* void *dlsym(void *handle, const char *symbol) */
+    .globl replaced_dlsym
+    .globl replaced_dlsym_old
+    .type replaced_dlsym, @function
+    .type replaced_dlsym_old, @function
+    .symver replaced_dlsym, dlsym@@GLIBC_2.34
+    .symver replaced_dlsym_old, dlsym@GLIBC_2.2.5
+    .balign 16
+replaced_dlsym:
+replaced_dlsym_old:
+    .cfi_startproc
+    endbr64
+    pushq %rdi
+    .cfi_adjust_cfa_offset 8
+    pushq %rsi
+    .cfi_adjust_cfa_offset 8
+    subq $24, %rsp              /* room for the answer; the stack on 16 bytes */
+    .cfi_adjust_cfa_offset 24
+    leaq 8(%rsp), %rdx
+    call symbols_answer         /* bool symbols_answer(handle, symbol, void **answer) */
+    movq 8(%rsp), %rdx
+    addq $24, %rsp
+    .cfi_adjust_cfa_offset -24
+    popq %rsi
+    .cfi_adjust_cfa_offset -8
+    popq %rdi
+    .cfi_adjust_cfa_offset -8
+    testb %al, %al
+    jz 1f
+    movq %rdx, %rax
+    ret
+1:  jmp *driver_next_dlsym(%rip)
+    .cfi_endproc
+    .size replaced_dlsym, . - replaced_dlsym
+    .size replaced_dlsym_old, . - replaced_dlsym_old
+
+/* void *dlopen(const char *file, int mode) */
+    .globl replaced_dlopen
+    .globl replaced_dlopen_old
+    .type replaced_dlopen, @function
+    .type replaced_dlopen_old, @function
+    .symver replaced_dlopen, dlopen@@GLIBC_2.34
+    .symver replaced_dlopen_old, dlopen@GLIBC_2.2.5
+    .balign 16
+replaced_dlopen:
+replaced_dlopen_old:
+    .cfi_startproc
+    endbr64
+    andl $~8, %esi              /* RTLD_DEEPBIND would bind a plugin's calls past us */
+    pushq %rdi
+    .cfi_adjust_cfa_offset 8
+    pushq %rsi
+    .cfi_adjust_cfa_offset 8
+    subq $8, %rsp
+    .cfi_adjust_cfa_offset 8
+    call driver_chain
+    addq $8, %rsp
+    .cfi_adjust_cfa_offset -8
+    popq %rsi
+    .cfi_adjust_cfa_offset -8
+    popq %rdi
+    .cfi_adjust_cfa_offset -8
+    jmp *driver_next_dlopen(%rip)
+    .cfi_endproc
+    .size replaced_dlopen, . - replaced_dlopen
+    .size replaced_dlopen_old, . - replaced_dlopen_old
+
+    .section .note.GNU-stack, "", @progbits

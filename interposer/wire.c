@@ -1,0 +1,182 @@
+#define _GNU_SOURCE
+#include "wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef GPUSHARE_VERSION
+#    define GPUSHARE_VERSION "unversioned"
+#endif
+
+#define SOCKET_PATH CONTAINER_ARBITER_DIRECTORY "/" ARBITER_SOCKET_NAME
+/* Longer than the arbiter takes at most to find out which pod this is, which for a pod just made may be ten seconds. */
+#ifndef WELCOME_TIMEOUT_MS
+#    define WELCOME_TIMEOUT_MS 20000
+#endif
+#define RECLAIM_TIMEOUT_MS 1000
+#define RESTART "restart the container to get the library of this node's agent"
+
+typedef union {
+    char bytes[WIRE_MAX];
+    wire_header_t header;
+    wire_welcome_t welcome;
+    wire_refused_t refused;
+} message_t;
+
+static bool __attribute__((format(printf, 3, 4))) fail(char *sentence, unsigned size, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(sentence, size, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static bool wait_readable(int socket, int64_t deadline_ms) {
+    for (;;) {
+        int64_t left_ms = deadline_ms - now_ms();
+        struct pollfd descriptor = {.fd = socket, .events = POLLIN};
+        int ready = poll(&descriptor, 1, left_ms > 0 ? (int)left_ms : 0);
+        if (ready >= 0 || errno != EINTR)
+            return ready > 0;
+    }
+}
+
+static ssize_t receive(int socket, message_t *message, int *descriptors, unsigned *count_p, int flags) {
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = message, .iov_len = sizeof *message};
+    struct msghdr parts = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t length;
+    do {
+        length = recvmsg(socket, &parts, MSG_CMSG_CLOEXEC | flags);
+    } while (length < 0 && errno == EINTR);
+    *count_p = 0;
+    struct cmsghdr *header = length >= 0 ? CMSG_FIRSTHDR(&parts) : NULL;
+    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+        *count_p = (unsigned)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(descriptors, CMSG_DATA(header), *count_p * sizeof(int));
+    }
+    return length;
+}
+
+static bool send_message(int socket, const void *message, size_t size) {
+    ssize_t sent;
+    do {
+        sent = send(socket, message, size, MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)size;
+}
+
+static bool connect_arbiter(int *socket_p, char *sentence, unsigned size) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
+    *socket_p = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (*socket_p >= 0 && connect(*socket_p, (struct sockaddr *)&address, sizeof address) == 0)
+        return true;
+    return fail(sentence, size,
+                "the arbiter cannot be reached at " SOCKET_PATH
+                ": %s: CUDA is not available in this container until the "
+                "gpushare agent runs on this node; then restart the container",
+                strerror(errno));
+}
+
+static bool check_answer(const message_t *answer, ssize_t length, char *sentence, unsigned size) {
+    const wire_header_t *header = &answer->header;
+    if (length <= 0)
+        return fail(sentence, size, "the arbiter closed the connection without an answer: look at the agent's log");
+    if (length < (ssize_t)sizeof *header || header->magic != WIRE_MAGIC || header->size != (uint32_t)length)
+        return fail(sentence, size, "the arbiter's answer is not understood: " RESTART);
+    if (header->version != WIRE_VERSION)
+        return fail(sentence, size, "the arbiter speaks protocol %u and this library %u: " RESTART, header->version,
+                    WIRE_VERSION);
+    if (header->type == MESSAGE_REFUSED && length == sizeof answer->refused)
+        return fail(sentence, size, "the arbiter refused this process: %.*s", (int)sizeof answer->refused.sentence,
+                    answer->refused.sentence);
+    if (header->type != MESSAGE_WELCOME || length != sizeof answer->welcome)
+        return fail(sentence, size, "the arbiter's answer is of an unknown kind (%u): " RESTART, header->type);
+    if (answer->welcome.gpu_count > MAX_GPUS || answer->welcome.slot >= LEDGER_SLOTS)
+        return fail(sentence, size, "the arbiter's welcome is out of range (%u GPUs, slot %u): " RESTART,
+                    answer->welcome.gpu_count, answer->welcome.slot);
+    return true;
+}
+
+/* A page that ends too early would kill the process at its first look. */
+static bool check_pages(const wire_welcome_result_t *result, char *sentence, unsigned size) {
+    if (lseek(result->limits, 0, SEEK_END) < PAGE_SIZE ||
+        lseek(result->ledger, 0, SEEK_END) < (off_t)result->gpu_count * PAGE_SIZE)
+        return fail(sentence, size, "the arbiter's pages are too short for %u GPUs: " RESTART, result->gpu_count);
+    return true;
+}
+
+static bool converse(wire_welcome_result_t *result, char *sentence, unsigned size) {
+    wire_hello_t hello = {
+        .header = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = MESSAGE_HELLO, .size = sizeof hello},
+        .library_version = GPUSHARE_VERSION};
+    message_t answer;
+    int descriptors[2];
+    unsigned count;
+    if (!connect_arbiter(&result->socket, sentence, size))
+        return false;
+    if (!send_message(result->socket, &hello, sizeof hello) ||
+        !wait_readable(result->socket, now_ms() + WELCOME_TIMEOUT_MS))
+        return fail(sentence, size, "the arbiter does not answer: look at the agent's log, then restart the container");
+
+    ssize_t length = receive(result->socket, &answer, descriptors, &count, 0);
+    if (count > 0)
+        result->limits = descriptors[0];
+    if (count > 1)
+        result->ledger = descriptors[1];
+    if (!check_answer(&answer, length, sentence, size))
+        return false;
+    if (count != 2)
+        return fail(sentence, size, "the arbiter's welcome came with %u of 2 pages: " RESTART, count);
+    result->slot = answer.welcome.slot;
+    result->gpu_count = answer.welcome.gpu_count;
+    return check_pages(result, sentence, size);
+}
+
+bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
+    *result = (wire_welcome_result_t){.socket = -1, .limits = -1, .ledger = -1};
+    if (converse(result, sentence, sentence_size))
+        return true;
+    const int opened[] = {result->socket, result->limits, result->ledger};
+    for (unsigned i = 0; i < sizeof opened / sizeof *opened; i++) {
+        if (opened[i] >= 0)
+            close(opened[i]);
+    }
+    return false;
+}
+
+wire_reclaim_t wire_reclaim(int socket) {
+    wire_header_t question = {
+        .magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = MESSAGE_RECLAIM, .size = sizeof question};
+    message_t answer;
+    int descriptors[2];
+    unsigned count;
+    /* An answer that came too late for an earlier question is not the answer to this one. */
+    while (receive(socket, &answer, descriptors, &count, MSG_DONTWAIT) > 0)
+        continue;
+    if (!send_message(socket, &question, sizeof question))
+        return WIRE_CLOSED;
+    if (!wait_readable(socket, now_ms() + RECLAIM_TIMEOUT_MS))
+        return WIRE_SILENT;
+    ssize_t length = receive(socket, &answer, descriptors, &count, 0);
+    if (length <= 0)
+        return WIRE_CLOSED;
+    return answer.header.type == MESSAGE_RECLAIMED ? WIRE_ANSWERED : WIRE_SILENT;
+}

@@ -1,0 +1,98 @@
+/* The part of the CUDA driver's ABI that the simulation answers: types and numbers as every client compiled them in.
+ *
+ * Names are CUDA's own. What is exported is the table in cuda_entries.def; each function there is declared here. */
+#ifndef SIMGPU_CUDA_ABI_H
+#define SIMGPU_CUDA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CUDA_API __attribute__((visibility("default")))
+
+typedef enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_ECC_UNCORRECTABLE = 214,
+    CUDA_ERROR_OPERATING_SYSTEM = 304,
+    CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
+    CUDA_ERROR_NOT_PERMITTED = 800,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+    CUDA_ERROR_UNKNOWN = 999,
+} CUresult;
+
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned int CUdeviceptr_v1; /* before CUDA 3.2 */
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUarray_st *CUarray;
+
+typedef struct {
+    uint8_t bytes[16];
+} CUuuid;
+
+typedef struct {
+    int type; /* 1: a device, by its number */
+    int id;
+} CUmemLocation;
+
+typedef struct {
+    int type; /* 1: pinned */
+    int requestedHandleTypes;
+    CUmemLocation location;
+    void *win32HandleMetaData;
+    uint8_t allocFlags[8];
+} CUmemAllocationProp;
+
+typedef struct {
+    CUmemLocation location;
+    int flags; /* 0: none, 1: read, 3: read and write */
+} CUmemAccessDesc;
+
+typedef struct {
+    int allocType, handleTypes;
+    CUmemLocation location;
+    void *win32SecurityAttributes;
+    size_t maxSize;
+    uint8_t reserved[56];
+} CUmemPoolProps;
+
+typedef struct {
+    size_t Width, Height; /* Height 0: one-dimensional */
+    int Format;
+    unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR;
+
+typedef struct {
+    unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+    CUstream hStream;
+    void *attrs;
+    unsigned numAttrs;
+} CUlaunchConfig;
+
+#define CU_MEM_LOCATION_DEVICE 1
+#define CU_GET_PROC_ADDRESS_PER_THREAD 2u
+#define CU_GET_PROC_ADDRESS_FOUND 0
+#define CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND 1
+#define CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT 2
+
+#define ENTRY(symbol, name, version, per_thread, parameters) CUDA_API CUresult symbol parameters;
+#include "cuda_entries.def"
+#undef ENTRY
+
+#endif

@@ -1,0 +1,240 @@
+/* Contexts: primary ones, one a GPU and counted; created ones; each thread's stack of them. */
+#include "cuda_driver.h"
+#include "slots.h"
+#include "timeline.h"
+
+#define STACK_DEPTH 32u
+#define API_VERSION 3020u
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct CUctx_st contexts[MAX_CONTEXTS];
+static _Thread_local CUcontext stack[STACK_DEPTH];
+static _Thread_local unsigned depth;
+
+CUresult context_usable(CUcontext context) {
+    if (!context->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (context->gpu->image->lost)
+        return CUDA_ERROR_UNKNOWN;
+    return context->gpu->image->ecc_failed ? CUDA_ERROR_ECC_UNCORRECTABLE : CUDA_SUCCESS;
+}
+
+CUresult context_current(CUcontext *context_p) {
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (depth == 0 || stack[depth - 1] == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *context_p = stack[depth - 1];
+    return context_usable(*context_p);
+}
+
+static bool is_context(CUcontext context) {
+    return context >= contexts && context < contexts + MAX_CONTEXTS;
+}
+
+static CUcontext find_primary(CUdevice device) {
+    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
+        if (contexts[i].alive && contexts[i].primary && contexts[i].device == device)
+            return &contexts[i];
+    }
+    return NULL;
+}
+
+/* With `mutex` held. */
+static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUcontext *context_p) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (gpu->image->lost)
+        return CUDA_ERROR_UNKNOWN;
+    if (!slots_join(gpu))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
+        if (contexts[i].alive)
+            continue;
+        contexts[i] = (struct CUctx_st){
+            .alive = true, .primary = primary, .flags = flags, .number = i, .device = device, .gpu = gpu};
+        *context_p = &contexts[i];
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* With `mutex` held. Its memory is free again when its work has ended. */
+static void close_context(CUcontext context) {
+    timeline_wait(context->last_end_ns);
+    memory_free_context(context);
+    context->alive = false;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (context == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mutex);
+    CUcontext primary = find_primary(device);
+    if (primary == NULL)
+        result = open_context(device, 0, true, &primary);
+    if (result == CUDA_SUCCESS) {
+        primary->references++;
+        *context = primary;
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+static CUresult drop_primary(CUdevice device, bool reset) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&mutex);
+    CUcontext primary = find_primary(device);
+    if (primary == NULL)
+        result = reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    else if (reset || --primary->references == 0)
+        close_context(primary);
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    return drop_primary(device, false);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    return drop_primary(device, false);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    return drop_primary(device, true);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    return drop_primary(device, true);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (flags == NULL || active == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mutex);
+    CUcontext primary = find_primary(device);
+    *active = primary != NULL;
+    *flags = primary != NULL ? primary->flags : 0;
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!is_context(context) || depth == STACK_DEPTH)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    depth--;
+    if (context != NULL)
+        *context = stack[depth];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    if (context == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mutex);
+    CUresult result = open_context(device, flags, false, context);
+    pthread_mutex_unlock(&mutex);
+    return result == CUDA_SUCCESS ? cuCtxPushCurrent_v2(*context) : result;
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    return cuCtxCreate_v2(context, flags, device);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!is_context(context) || !context->alive || context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&mutex);
+    close_context(context);
+    pthread_mutex_unlock(&mutex);
+    if (depth > 0 && stack[depth - 1] == context)
+        depth--;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+    return cuCtxDestroy_v2(context);
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) {
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (context != NULL && !is_context(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (depth > 0)
+        depth--;
+    if (context != NULL)
+        stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context) {
+    CUresult result = driver_ready();
+    if (result == CUDA_SUCCESS && context == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *context = depth > 0 ? stack[depth - 1] : NULL;
+    return result;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device) {
+    CUcontext context;
+    CUresult result = context_current(&context);
+    if (result == CUDA_SUCCESS && device == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *device = context->device;
+    return result;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
+    (void)context;
+    CUresult result = driver_ready();
+    if (result == CUDA_SUCCESS && version == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *version = API_VERSION;
+    return result;
+}
+
+CUresult cuCtxSynchronize(void) {
+    CUcontext context;
+    CUresult result = context_current(&context);
+    if (result == CUDA_SUCCESS) {
+        timeline_wait(context->last_end_ns);
+        result = context_usable(context);
+    }
+    return result;
+}

@@ -1,0 +1,231 @@
+/* cuInit, and what a device is. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_driver.h"
+
+static struct {
+    pthread_mutex_t mutex;
+    bool ready;
+    bool forked; /* CUDA does not work in the child of a process that has used it */
+    unsigned present;
+    gpu_t gpus[IMAGE_MAX_GPUS];
+    unsigned count;
+    gpu_t *visible[IMAGE_MAX_GPUS]; /* by CUDA's numbers: what CUDA_VISIBLE_DEVICES selects */
+} driver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void after_fork(void) {
+    driver.forked = true;
+}
+
+static gpu_t *select_gpu(const char *word) {
+    char *end;
+    unsigned long index = strtoul(word, &end, 10);
+    bool is_number = *word != '\0' && *end == '\0';
+    for (unsigned i = 0; i < driver.present; i++) {
+        const char *uuid = driver.gpus[i].image->uuid;
+        if (is_number ? i == index : strncmp(word, "GPU-", 4) == 0 && strncmp(uuid, word, strlen(word)) == 0)
+            return &driver.gpus[i];
+    }
+    return NULL;
+}
+
+/* As CUDA reads it: numbers or beginnings of UUIDs; the first that is neither ends the list. */
+static void select_visible(const char *wanted) {
+    driver.count = 0;
+    if (wanted == NULL) {
+        for (unsigned i = 0; i < driver.present; i++)
+            driver.visible[driver.count++] = &driver.gpus[i];
+        return;
+    }
+    char *words = strdup(wanted);
+    char *rest = words;
+    char *word;
+    gpu_t *gpu;
+    while (words != NULL && driver.count < IMAGE_MAX_GPUS && (word = strsep(&rest, ",")) != NULL &&
+           (gpu = select_gpu(word)) != NULL)
+        driver.visible[driver.count++] = gpu;
+    free(words);
+}
+
+static CUresult start(void) {
+    static const CUresult results[] = {
+        [GPUS_OK] = CUDA_SUCCESS,
+        [GPUS_NONE] = CUDA_ERROR_NO_DEVICE,
+        [GPUS_MISMATCH] = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        [GPUS_DENIED] = CUDA_ERROR_OPERATING_SYSTEM,
+    };
+    if (driver.present == 0) {
+        CUresult result = results[gpus_open(gpus_directory(), GPUS_WRITE, driver.gpus, &driver.present)];
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    select_visible(getenv("CUDA_VISIBLE_DEVICES"));
+    if (driver.count == 0)
+        return CUDA_ERROR_NO_DEVICE;
+    pthread_atfork(NULL, NULL, after_fork);
+    driver.ready = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuInit(unsigned flags) {
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (driver.forked)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    pthread_mutex_lock(&driver.mutex);
+    CUresult result = driver.ready ? CUDA_SUCCESS : start();
+    pthread_mutex_unlock(&driver.mutex);
+    return result;
+}
+
+CUresult driver_ready(void) {
+    return driver.ready && !driver.forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult driver_gpu(CUdevice device, gpu_t **gpu_p) {
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (device < 0 || (unsigned)device >= driver.count)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *gpu_p = driver.visible[device];
+    return CUDA_SUCCESS;
+}
+
+/* Answers before cuInit too, as the real one does. */
+CUresult cuDriverGetVersion(int *version) {
+    static gpu_t gpus[IMAGE_MAX_GPUS];
+    static unsigned count;
+    if (version == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&driver.mutex);
+    if (driver.present == 0 && count == 0)
+        (void)gpus_open(gpus_directory(), GPUS_READ, gpus, &count);
+    const gpu_t *gpu = driver.present > 0 ? &driver.gpus[0] : count > 0 ? &gpus[0] : NULL;
+    *version = gpu != NULL ? (int)gpu->image->cuda_version : 0;
+    pthread_mutex_unlock(&driver.mutex);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *count) {
+    CUresult result = driver_ready();
+    if (result == CUDA_SUCCESS && count == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *count = (int)driver.count;
+    return result;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(ordinal, &gpu);
+    if (result == CUDA_SUCCESS && device == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *device = ordinal;
+    return result;
+}
+
+static CUresult copy_text(const char *text, char *output, int length) {
+    if (output == NULL || length <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    (void)snprintf(output, (size_t)length, "%s", text);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    return result == CUDA_SUCCESS ? copy_text(gpu->image->model, name, length) : result;
+}
+
+CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    return result == CUDA_SUCCESS ? copy_text(gpu->image->pci_bus_id + 4, bus_id, length) : result;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result == CUDA_SUCCESS && uuid == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        memcpy(uuid->bytes, gpu->image->uuid_bytes, sizeof uuid->bytes);
+    return result;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+    return cuDeviceGetUuid_v2(uuid, device);
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result == CUDA_SUCCESS && bytes == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *bytes = gpu->image->memory_bytes;
+    return result;
+}
+
+CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
+    size_t total_bytes = 0;
+    CUresult result = bytes != NULL ? cuDeviceTotalMem_v2(&total_bytes, device) : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *bytes = total_bytes > UINT32_MAX ? UINT32_MAX : (unsigned)total_bytes;
+    return result;
+}
+
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result == CUDA_SUCCESS && (major == NULL || minor == NULL))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    *major = (int)gpu->image->compute_capability_major;
+    *minor = (int)gpu->image->compute_capability_minor;
+    return CUDA_SUCCESS;
+}
+
+/* Numbers are CUDA's device attributes; one that is not here is not supported, rather than guessed. */
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const image_t *image = gpu->image;
+    unsigned domain = 0, bus = 0;
+    (void)sscanf(image->pci_bus_id, "%x:%x", &domain, &bus);
+    const struct {
+        int attribute, value;
+    } table[] = {
+        {1, 1024}, /* threads a block */
+        {10, 32},  /* warp size */
+        {16, (int)image->multiprocessors},
+        {20, 0}, /* compute mode: default */
+        {33, (int)bus},
+        {34, 0},    /* PCI device */
+        {39, 2048}, /* threads a multiprocessor */
+        {41, 1},    /* unified addressing */
+        {50, (int)domain},
+        {75, (int)image->compute_capability_major},
+        {76, (int)image->compute_capability_minor},
+        {83, 1},  /* managed memory */
+        {102, 1}, /* virtual memory management */
+        {115, 1}, /* memory pools */
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (table[i].attribute == attribute) {
+            *value = table[i].value;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_NOT_SUPPORTED;
+}

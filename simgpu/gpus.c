@@ -1,0 +1,72 @@
+#define _GNU_SOURCE
+#include "gpus.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+const char *gpus_directory(void) {
+    const char *directory = getenv(SIMGPU_DIRECTORY_VARIABLE);
+    return directory != NULL && directory[0] != '\0' ? directory : SIMGPU_DIRECTORY_DEFAULT;
+}
+
+static gpus_result_t gpu_map(int directory, const char *name, gpus_access_t access, gpu_t *gpu) {
+    int descriptor = openat(directory, name, (access == GPUS_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    if (descriptor < 0)
+        return GPUS_DENIED;
+    gpu->descriptor = descriptor;
+    gpu->slot = -1;
+    pthread_mutex_init(&gpu->mutex, NULL);
+
+    struct stat status;
+    if (fstat(descriptor, &status) != 0 || status.st_size < (off_t)sizeof(image_t))
+        return GPUS_MISMATCH;
+    int protection = access == GPUS_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *mapping = mmap(NULL, sizeof(image_t), protection, MAP_SHARED, descriptor, 0);
+    if (mapping == MAP_FAILED)
+        return GPUS_DENIED;
+    gpu->image = mapping;
+    bool ours = memcmp(gpu->image->magic, IMAGE_MAGIC, sizeof gpu->image->magic) == 0 &&
+                gpu->image->version == IMAGE_VERSION && gpu->image->size_bytes == sizeof(image_t);
+    return ours ? GPUS_OK : GPUS_MISMATCH;
+}
+
+static int by_node_index(const void *left, const void *right) {
+    uint32_t a = ((const gpu_t *)left)->image->node_index;
+    uint32_t b = ((const gpu_t *)right)->image->node_index;
+    return (a > b) - (a < b);
+}
+
+gpus_result_t gpus_open(const char *directory, gpus_access_t access, gpu_t *gpus, unsigned *count_p) {
+    *count_p = 0;
+    DIR *entries = opendir(directory);
+    if (entries == NULL)
+        return errno == EACCES ? GPUS_DENIED : GPUS_NONE;
+
+    gpus_result_t result = GPUS_OK;
+    unsigned count = 0;
+    struct dirent *entry;
+    while (result == GPUS_OK && count < IMAGE_MAX_GPUS && (entry = readdir(entries)) != NULL) {
+        unsigned index;
+        if (sscanf(entry->d_name, "gpu%u-GPU-", &index) != 1)
+            continue;
+        result = gpu_map(dirfd(entries), entry->d_name, access, &gpus[count]);
+        count += result == GPUS_OK;
+    }
+    closedir(entries);
+    if (result != GPUS_OK)
+        return result;
+    if (count == 0)
+        return GPUS_NONE;
+
+    qsort(gpus, count, sizeof *gpus, by_node_index);
+    for (unsigned i = 0; i < count; i++)
+        gpus[i].index = i;
+    *count_p = count;
+    return GPUS_OK;
+}

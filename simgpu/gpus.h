@@ -1,0 +1,41 @@
+/* The GPUs of this node that this process can see: the files in the simulation's directory, mapped.
+ *
+ * A container sees exactly the files that were mounted into it, as a real one sees exactly the device nodes it was
+ * given, and both drivers number what is there from 0 in the order of the node.
+ *
+ * The descriptor of a GPU is never closed: closing any descriptor of a file drops all of the process's POSIX locks on
+ * it, and the process's slot (slots.h) is such a lock, possibly taken by the other driver library in the process. */
+#ifndef SIMGPU_GPUS_H
+#define SIMGPU_GPUS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "image.h"
+
+#define SIMGPU_DIRECTORY_VARIABLE "SIMGPU_DIR"
+#define SIMGPU_DIRECTORY_DEFAULT "/dev/simgpu"
+
+typedef struct {
+    image_t *image;
+    int descriptor;
+    unsigned index; /* in this process's enumeration */
+    int slot;       /* held by this library in this process, or -1 */
+    pthread_mutex_t mutex;
+} gpu_t;
+
+typedef enum {
+    GPUS_OK,
+    GPUS_NONE,     /* no directory, or no GPU in it */
+    GPUS_MISMATCH, /* made by another version of the simulation */
+    GPUS_DENIED,   /* not readable, or not writable where that was asked for */
+} gpus_result_t;
+
+typedef enum { GPUS_READ, GPUS_WRITE } gpus_access_t;
+
+const char *gpus_directory(void);
+
+/* Maps every GPU of `directory`; `gpus` has room for IMAGE_MAX_GPUS. */
+gpus_result_t gpus_open(const char *directory, gpus_access_t access, gpu_t *gpus, unsigned *count_p);
+
+#endif

@@ -1,0 +1,155 @@
+/* The `simgpu` command: makes a node's simulated GPUs, shows them, breaks and heals them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "create.h"
+#include "description.h"
+#include "failure.h"
+#include "gpus.h"
+#include "slots.h"
+#include "timeline.h"
+
+static const char usage[] =
+    "Simulated GPUs, for machines without one.\n"
+    "\n"
+    "  simgpu create [--node NAME] [--replace] NODE.ini DIRECTORY   one file per GPU that NODE.ini describes\n"
+    "  simgpu show DIRECTORY                                        what there is, who uses it, what has failed\n"
+    "  simgpu fail DIRECTORY GPU xid=N|ecc|lost                     GPU: its number in the node, or its UUID\n"
+    "  simgpu heal DIRECTORY GPU\n"
+    "\n"
+    "Programs find the GPUs in $SIMGPU_DIR (default /dev/simgpu) through build/simgpu/libcuda.so.1 and\n"
+    "build/simgpu/libnvidia-ml.so.1.\n";
+
+static int complain(const char *sentence) {
+    fprintf(stderr, "simgpu: %s\n", sentence);
+    return EXIT_FAILURE;
+}
+
+static int create(int count, char **arguments) {
+    const char *node = NULL;
+    bool replace = false;
+    while (count > 0 && arguments[0][0] == '-') {
+        int used = 1;
+        if (strcmp(arguments[0], "--replace") == 0) {
+            replace = true;
+        } else if (strcmp(arguments[0], "--node") == 0 && count > 1) {
+            node = arguments[1];
+            used = 2;
+        } else {
+            break;
+        }
+        count -= used;
+        arguments += used;
+    }
+    if (count != 2)
+        return complain("create needs NODE.ini and DIRECTORY: see simgpu --help");
+
+    static description_t description;
+    char error[1024];
+    if (!description_read(arguments[0], &description, error, sizeof error))
+        return complain(error);
+    if (node != NULL && strlen(node) >= sizeof description.name)
+        return complain("the name after --node is too long: use at most 63 characters");
+    if (node != NULL)
+        strcpy(description.name, node);
+    if (!create_gpus(&description, arguments[1], replace, error, sizeof error))
+        return complain(error);
+    return EXIT_SUCCESS;
+}
+
+static int open_directory(const char *directory, gpu_t *gpus, unsigned *count_p) {
+    static const char *const sentences[] = {
+        [GPUS_NONE] = "there is no GPU in this directory: make some with simgpu create",
+        [GPUS_MISMATCH] = "the GPUs in this directory were made by another version: make them again with --replace",
+        [GPUS_DENIED] = "the GPUs in this directory cannot be opened for writing: run this as their owner",
+    };
+    gpus_result_t result = gpus_open(directory, GPUS_WRITE, gpus, count_p);
+    return result == GPUS_OK ? EXIT_SUCCESS : complain(sentences[result]);
+}
+
+static gpu_t *find_gpu(gpu_t *gpus, unsigned count, const char *name) {
+    char *end;
+    unsigned long index = strtoul(name, &end, 10);
+    bool is_number = *name != '\0' && *end == '\0';
+    for (unsigned i = 0; i < count; i++) {
+        if (is_number ? gpus[i].image->node_index == index : strcmp(gpus[i].image->uuid, name) == 0)
+            return &gpus[i];
+    }
+    return NULL;
+}
+
+static void show_gpu(const gpu_t *gpu) {
+    static slot_holder_t holders[IMAGE_SLOTS];
+    const image_t *image = gpu->image;
+    size_t count = slots_holders(gpu, holders, IMAGE_SLOTS);
+    printf("GPU %u  %s\n", image->node_index, image->model);
+    printf("  uuid      %s\n", image->uuid);
+    printf("  pci       %s  numa %d\n", image->pci_bus_id, image->numa_node);
+    printf("  compute   %u.%u  %u multiprocessors  mig %s\n", image->compute_capability_major,
+           image->compute_capability_minor, image->multiprocessors, image->mig_capable ? "capable" : "no");
+    printf("  memory    %llu of %llu bytes used\n", (unsigned long long)slots_used_bytes(gpu),
+           (unsigned long long)image->memory_bytes);
+    printf("  busy      %u%%\n", timeline_busy_percent(image));
+    printf("  health    %s%s\n",
+           image->lost         ? "lost"
+           : image->ecc_failed ? "ecc error"
+                               : "ok",
+           image->event_count > 0 ? ", events:" : "");
+    uint64_t first = image->event_count > IMAGE_EVENTS ? image->event_count - IMAGE_EVENTS : 0;
+    for (uint64_t i = first; i < image->event_count; i++) {
+        const image_event_t *event = &image->events[i % IMAGE_EVENTS];
+        printf("    %llu: type 0x%llx, data %llu\n", (unsigned long long)i, (unsigned long long)event->type,
+               (unsigned long long)event->data);
+    }
+    for (size_t i = 0; i < count; i++)
+        printf("  process   %u  %llu bytes\n", holders[i].pid, (unsigned long long)holders[i].memory_bytes);
+}
+
+static int show(int count, char **arguments) {
+    static gpu_t gpus[IMAGE_MAX_GPUS];
+    unsigned gpu_count;
+    if (count != 1)
+        return complain("show needs DIRECTORY: see simgpu --help");
+    if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
+        return EXIT_FAILURE;
+    printf("driver %s  CUDA %u.%u  %u GPUs\n", gpus[0].image->driver_version, gpus[0].image->cuda_version / 1000,
+           gpus[0].image->cuda_version % 1000 / 10, gpu_count);
+    for (unsigned i = 0; i < gpu_count; i++)
+        show_gpu(&gpus[i]);
+    return EXIT_SUCCESS;
+}
+
+static int change(int count, char **arguments, bool heal) {
+    static gpu_t gpus[IMAGE_MAX_GPUS];
+    unsigned gpu_count;
+    if (count != (heal ? 2 : 3))
+        return complain(heal ? "heal needs DIRECTORY and GPU: see simgpu --help"
+                             : "fail needs DIRECTORY, GPU and xid=N, ecc or lost: see simgpu --help");
+    if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
+        return EXIT_FAILURE;
+    gpu_t *gpu = find_gpu(gpus, gpu_count, arguments[1]);
+    if (gpu == NULL)
+        return complain("there is no such GPU here: simgpu show lists them, name one by its number or UUID");
+    if (heal)
+        failure_heal(gpu);
+    else if (!failure_inject(gpu, arguments[2]))
+        return complain("this failure is not known: write xid=N (1 to 1000), ecc or lost");
+    return EXIT_SUCCESS;
+}
+
+int main(int count, char **arguments) {
+    const char *verb = count > 1 ? arguments[1] : "";
+    if (strcmp(verb, "create") == 0)
+        return create(count - 2, arguments + 2);
+    if (strcmp(verb, "show") == 0)
+        return show(count - 2, arguments + 2);
+    if (strcmp(verb, "fail") == 0 || strcmp(verb, "heal") == 0)
+        return change(count - 2, arguments + 2, verb[0] == 'h');
+    bool help = strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0;
+    fputs(usage, help ? stdout : stderr);
+    return help ? EXIT_SUCCESS : EXIT_FAILURE;
+}

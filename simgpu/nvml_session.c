@@ -1,0 +1,132 @@
+/* nvmlInit to nvmlShutdown, and what is said about the node as a whole. */
+#include "nvml_session.h"
+
+#include <string.h>
+
+static struct {
+    pthread_mutex_t mutex;
+    unsigned users; /* nvmlInit without nvmlShutdown */
+    unsigned count; /* kept over shutdown: the descriptors must stay open (gpus.h) */
+    gpu_t gpus[IMAGE_MAX_GPUS];
+} session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+const gpu_t *session_gpus(unsigned *count_p) {
+    *count_p = session.count;
+    return session.users > 0 ? session.gpus : NULL;
+}
+
+nvmlReturn_t session_check(nvmlDevice_t device, const void *output) {
+    if (session.users == 0)
+        return NVML_ERROR_UNINITIALIZED;
+    if (device < session.gpus || device >= session.gpus + session.count || output == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return device->image->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+nvmlReturn_t session_copy(const char *text, char *output, unsigned length) {
+    if (strlen(text) >= length)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(output, text);
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t open_gpus(void) {
+    static const nvmlReturn_t results[] = {
+        [GPUS_OK] = NVML_SUCCESS,
+        [GPUS_NONE] = NVML_ERROR_DRIVER_NOT_LOADED,
+        [GPUS_MISMATCH] = NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        [GPUS_DENIED] = NVML_ERROR_NO_PERMISSION,
+    };
+    if (session.count > 0)
+        return NVML_SUCCESS;
+    return results[gpus_open(gpus_directory(), GPUS_READ, session.gpus, &session.count)];
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+    (void)flags; /* they ask for leniency that the simulation does not need */
+    pthread_mutex_lock(&session.mutex);
+    nvmlReturn_t result = open_gpus();
+    session.users += result == NVML_SUCCESS;
+    pthread_mutex_unlock(&session.mutex);
+    return result;
+}
+
+nvmlReturn_t nvmlInit_v2(void) {
+    return nvmlInitWithFlags(0);
+}
+
+nvmlReturn_t nvmlInit(void) {
+    return nvmlInitWithFlags(0);
+}
+
+nvmlReturn_t nvmlShutdown(void) {
+    pthread_mutex_lock(&session.mutex);
+    nvmlReturn_t result = session.users > 0 ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    session.users -= result == NVML_SUCCESS;
+    pthread_mutex_unlock(&session.mutex);
+    return result;
+}
+
+const char *nvmlErrorString(nvmlReturn_t result) {
+    switch (result) {
+    case NVML_SUCCESS:
+        return "Success";
+    case NVML_ERROR_UNINITIALIZED:
+        return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT:
+        return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED:
+        return "Not Supported";
+    case NVML_ERROR_NO_PERMISSION:
+        return "Insufficient Permissions";
+    case NVML_ERROR_NOT_FOUND:
+        return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE:
+        return "Insufficient Size";
+    case NVML_ERROR_DRIVER_NOT_LOADED:
+        return "Driver Not Loaded";
+    case NVML_ERROR_TIMEOUT:
+        return "Timeout";
+    case NVML_ERROR_FUNCTION_NOT_FOUND:
+        return "Function Not Found";
+    case NVML_ERROR_GPU_IS_LOST:
+        return "GPU is lost";
+    case NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return "Driver/library version mismatch";
+    case NVML_ERROR_MEMORY:
+        return "Insufficient Memory";
+    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
+        return "Argument version mismatch";
+    case NVML_ERROR_UNKNOWN:
+        break;
+    }
+    return "Unknown Error";
+}
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    if (session.users == 0)
+        return NVML_ERROR_UNINITIALIZED;
+    return version == NULL ? NVML_ERROR_INVALID_ARGUMENT
+                           : session_copy(session.gpus[0].image->driver_version, version, length);
+}
+
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length) {
+    char text[64] = "12.";
+    if (session.users == 0)
+        return NVML_ERROR_UNINITIALIZED;
+    strcat(text, session.gpus[0].image->driver_version);
+    return version == NULL ? NVML_ERROR_INVALID_ARGUMENT : session_copy(text, version, length);
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    if (session.users == 0)
+        return NVML_ERROR_UNINITIALIZED;
+    if (version == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *version = (int)session.gpus[0].image->cuda_version;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
+    return nvmlSystemGetCudaDriverVersion_v2(version);
+}

@@ -1,0 +1,15 @@
+/* The state between nvmlInit and nvmlShutdown: the GPUs that were there at the first nvmlInit. */
+#ifndef SIMGPU_NVML_SESSION_H
+#define SIMGPU_NVML_SESSION_H
+
+#include "nvml_abi.h"
+
+/* NULL before nvmlInit. */
+const gpu_t *session_gpus(unsigned *count_p);
+
+/* What every call on a device begins with: initialised, a handle that is one, and a GPU that answers. */
+nvmlReturn_t session_check(nvmlDevice_t device, const void *output);
+
+nvmlReturn_t session_copy(const char *text, char *output, unsigned length);
+
+#endif

@@ -1,0 +1,91 @@
+/* What a GPU is doing: memory, utilisation, processes, ECC errors. */
+#include "nvml_session.h"
+#include "slots.h"
+#include "timeline.h"
+
+#define ECC_UNCORRECTED 1u
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    nvmlReturn_t result = session_check(device, memory);
+    if (result != NVML_SUCCESS)
+        return result;
+    memory->total = device->image->memory_bytes;
+    memory->used = slots_used_bytes(device);
+    memory->free = memory->total - memory->used;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    nvmlReturn_t result = session_check(device, memory);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (memory->version != NVML_MEMORY_V2)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    memory->total = device->image->memory_bytes;
+    memory->reserved = 0;
+    memory->used = slots_used_bytes(device);
+    memory->free = memory->total - memory->used;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
+    nvmlReturn_t result = session_check(device, rates);
+    if (result == NVML_SUCCESS)
+        *rates = (nvmlUtilization_t){.gpu = timeline_busy_percent(device->image), .memory = 0};
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned type, unsigned counter,
+                                         unsigned long long *count) {
+    nvmlReturn_t result = session_check(device, count);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (type > ECC_UNCORRECTED || counter > 1)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = type == ECC_UNCORRECTED ? device->image->ecc_uncorrected : 0;
+    return NVML_SUCCESS;
+}
+
+/* NVML's protocol for lists: too small a room is an error that tells the size. Holders that this process cannot name,
+ * because they are in a pid namespace it does not see, are left out, as NVML does in a container. */
+static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, const void *infos, slot_holder_t *holders) {
+    nvmlReturn_t result = session_check(device, count);
+    if (result != NVML_SUCCESS)
+        return result;
+    size_t found = slots_holders(device, holders, IMAGE_SLOTS);
+    unsigned visible = 0;
+    for (size_t i = 0; i < found; i++) {
+        if (holders[i].pid != 0)
+            holders[visible++] = holders[i];
+    }
+    bool fits = visible <= *count;
+    *count = visible;
+    if (fits && visible > 0 && infos == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos) {
+    slot_holder_t holders[IMAGE_SLOTS];
+    nvmlReturn_t result = list(device, count, infos, holders);
+    for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
+        infos[i] = (nvmlProcessInfo_v1_t){.pid = holders[i].pid, .usedGpuMemory = holders[i].memory_bytes};
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                     nvmlProcessInfo_v2_t *infos) {
+    slot_holder_t holders[IMAGE_SLOTS];
+    nvmlReturn_t result = list(device, count, infos, holders);
+    for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
+        infos[i] = (nvmlProcessInfo_v2_t){.pid = holders[i].pid,
+                                          .usedGpuMemory = holders[i].memory_bytes,
+                                          .gpuInstanceId = NVML_NO_INSTANCE,
+                                          .computeInstanceId = NVML_NO_INSTANCE};
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count,
+                                                     nvmlProcessInfo_v2_t *infos) {
+    return nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
+}

@@ -1,0 +1,207 @@
+#define _GNU_SOURCE
+#include "slots.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Locks lie beyond the file's end, where no data can be confused with them. */
+#define LOCK_CHANGES ((off_t)1 << 29)
+#define LOCK_SLOTS ((off_t)1 << 30)
+
+static bool lock_byte(int descriptor, int command, short type, off_t byte, pid_t *holder_p) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    int result;
+    do {
+        result = fcntl(descriptor, command, &lock);
+    } while (result != 0 && errno == EINTR);
+    if (holder_p != NULL)
+        *holder_p = lock.l_pid;
+    return command == F_GETLK ? result == 0 && lock.l_type != F_UNLCK : result == 0;
+}
+
+/* The counter is odd during a change. A process that was killed in one left it odd; the next one moves on from there.
+ */
+static void changes_begin(gpu_t *gpu) {
+    pthread_mutex_lock(&gpu->mutex);
+    (void)lock_byte(gpu->descriptor, F_SETLKW, F_WRLCK, LOCK_CHANGES, NULL);
+    gpu->image->changes += gpu->image->changes % 2 == 0 ? 1 : 2;
+}
+
+static void changes_end(gpu_t *gpu) {
+    gpu->image->changes += 1;
+    (void)lock_byte(gpu->descriptor, F_SETLK, F_UNLCK, LOCK_CHANGES, NULL);
+    pthread_mutex_unlock(&gpu->mutex);
+}
+
+/* Field 22 of /proc/self/stat, counted after the command's closing bracket; 0 where there is no /proc. */
+static uint64_t own_start_ticks(void) {
+    char line[1024];
+    FILE *file = fopen("/proc/self/stat", "re");
+    if (file == NULL)
+        return 0;
+    size_t length = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[length] = '\0';
+    const char *rest = strrchr(line, ')');
+    unsigned long long ticks = 0;
+    if (rest != NULL)
+        (void)sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                     &ticks);
+    return ticks;
+}
+
+/* F_GETLK never reports the asking process's own locks, so a process knows its own slot by what is written in it. */
+static bool slot_is_own(const image_slot_t *slot) {
+    return slot->pid == (uint64_t)getpid() && slot->start_ticks == own_start_ticks();
+}
+
+static bool slot_is_held(const gpu_t *gpu, unsigned index, pid_t *holder_p) {
+    const image_slot_t *slot = &gpu->image->slots[index];
+    if (slot->pid == 0)
+        return false;
+    if (lock_byte(gpu->descriptor, F_GETLK, F_WRLCK, LOCK_SLOTS + index, holder_p))
+        return true;
+    *holder_p = getpid();
+    return slot_is_own(slot);
+}
+
+static void sweep(gpu_t *gpu) {
+    unsigned high = gpu->image->slots_high;
+    for (unsigned i = 0; i < high; i++) {
+        pid_t holder;
+        image_slot_t *slot = &gpu->image->slots[i];
+        if ((int)i != gpu->slot && slot->pid != 0 && !slot_is_held(gpu, i, &holder))
+            *slot = (image_slot_t){0};
+    }
+}
+
+static bool join(gpu_t *gpu) {
+    if (gpu->slot >= 0)
+        return true;
+    for (unsigned i = 0; i < IMAGE_SLOTS; i++) {
+        pid_t holder;
+        image_slot_t *slot = &gpu->image->slots[i];
+        if (slot_is_held(gpu, i, &holder) || !lock_byte(gpu->descriptor, F_SETLK, F_WRLCK, LOCK_SLOTS + i, NULL))
+            continue;
+        *slot = (image_slot_t){.pid = (uint64_t)getpid(), .start_ticks = own_start_ticks()};
+        if (gpu->image->slots_high < i + 1)
+            gpu->image->slots_high = i + 1;
+        gpu->slot = (int)i;
+        return true;
+    }
+    return false;
+}
+
+bool slots_join(gpu_t *gpu) {
+    changes_begin(gpu);
+    bool joined = join(gpu);
+    changes_end(gpu);
+    return joined;
+}
+
+static bool fits(const gpu_t *gpu, uint64_t bytes) {
+    uint64_t left_bytes = gpu->image->memory_bytes;
+    unsigned high = gpu->image->slots_high;
+    for (unsigned i = 0; i < high; i++) {
+        uint64_t held_bytes = gpu->image->slots[i].memory_bytes;
+        if (held_bytes > left_bytes)
+            return false;
+        left_bytes -= held_bytes;
+    }
+    return bytes <= left_bytes;
+}
+
+bool slots_charge(gpu_t *gpu, uint64_t bytes) {
+    changes_begin(gpu);
+    bool granted = join(gpu) && fits(gpu, bytes);
+    if (!granted && gpu->slot >= 0) {
+        sweep(gpu);
+        granted = fits(gpu, bytes);
+    }
+    if (granted)
+        gpu->image->slots[gpu->slot].memory_bytes += bytes;
+    changes_end(gpu);
+    return granted;
+}
+
+void slots_refund(gpu_t *gpu, uint64_t bytes) {
+    changes_begin(gpu);
+    if (gpu->slot >= 0)
+        gpu->image->slots[gpu->slot].memory_bytes -= bytes;
+    changes_end(gpu);
+}
+
+void slots_sweep(gpu_t *gpu) {
+    changes_begin(gpu);
+    sweep(gpu);
+    changes_end(gpu);
+}
+
+/* Readers take no lock, since taking one in this library would release the other's in the same process. They look again
+ * if anything changed meanwhile, or memory that moved from one process to another would count twice. */
+#define READ_ATTEMPTS 10000u
+
+static uint32_t read_begin(const gpu_t *gpu) {
+    uint32_t changes = gpu->image->changes;
+    for (unsigned i = 0; changes % 2 != 0 && i < READ_ATTEMPTS; i++) {
+        sched_yield();
+        changes = gpu->image->changes;
+    }
+    return changes;
+}
+
+static bool read_again(const gpu_t *gpu, uint32_t changes, unsigned *attempts_p) {
+    return gpu->image->changes != changes && ++*attempts_p < READ_ATTEMPTS;
+}
+
+static uint64_t sum_held(const gpu_t *gpu) {
+    uint64_t used_bytes = 0;
+    unsigned high = gpu->image->slots_high;
+    for (unsigned i = 0; i < high; i++) {
+        pid_t holder;
+        if ((int)i == gpu->slot || slot_is_held(gpu, i, &holder))
+            used_bytes += gpu->image->slots[i].memory_bytes;
+    }
+    return used_bytes;
+}
+
+uint64_t slots_used_bytes(const gpu_t *gpu) {
+    unsigned attempts = 0;
+    uint32_t changes;
+    uint64_t used_bytes;
+    do {
+        changes = read_begin(gpu);
+        used_bytes = sum_held(gpu);
+    } while (read_again(gpu, changes, &attempts));
+    return used_bytes;
+}
+
+static size_t list_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capacity) {
+    size_t count = 0;
+    unsigned high = gpu->image->slots_high;
+    for (unsigned i = 0; i < high; i++) {
+        pid_t holder = getpid();
+        if ((int)i != gpu->slot && !slot_is_held(gpu, i, &holder))
+            continue;
+        if (count < capacity)
+            holders[count] =
+                (slot_holder_t){.pid = (uint32_t)holder, .memory_bytes = gpu->image->slots[i].memory_bytes};
+        count++;
+    }
+    return count;
+}
+
+size_t slots_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capacity) {
+    unsigned attempts = 0;
+    uint32_t changes;
+    size_t count;
+    do {
+        changes = read_begin(gpu);
+        count = list_holders(gpu, holders, capacity);
+    } while (read_again(gpu, changes, &attempts));
+    return count;
+}

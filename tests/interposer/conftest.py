@@ -1,0 +1,74 @@
+"""The library and the simulated drivers, built once; a node of simulated GPUs and a container on it for each test."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.interposer.container import BUILD, ROOT, Container
+from tests.interposer.reference_arbiter import GOOD, Misbehaviour, ReferenceArbiter, Share
+
+MIB = 1 << 20
+DESCRIPTION = """
+[node]
+name = interposer-tests
+[gpu 0]
+count = 2
+model = NVIDIA A100-SXM4-40GB
+memory = 4GiB
+compute-capability = 8.0
+"""
+
+ArbiterMaker = Callable[..., ReferenceArbiter]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built() -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
+    subprocess.run(["make", "-s", "-C", ROOT / "interposer", "all", "tests"], check=True)
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Path:
+    """A directory with two simulated GPUs of 4 GiB."""
+    description = tmp_path / "node.ini"
+    description.write_text(DESCRIPTION)
+    directory = tmp_path / "gpus"
+    subprocess.run([BUILD / "simgpu" / "simgpu", "create", description, directory], check=True)
+    return directory
+
+
+@pytest.fixture
+def uuids(gpus: Path) -> list[str]:
+    """Their UUIDs, in order."""
+    return [re.sub(r"^gpu\d+-", "", path.name) for path in sorted(gpus.iterdir())]
+
+
+@pytest.fixture
+def arbiter_directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def make_arbiter(arbiter_directory: Path, uuids: list[str]) -> Iterator[ArbiterMaker]:
+    """Start an arbiter: limits of the first GPUs in bytes, and how it misbehaves."""
+    with ExitStack() as stack:
+
+        def make(*limits: int, behaviour: Misbehaviour = GOOD) -> ReferenceArbiter:
+            shares = [Share(uuid, limit) for uuid, limit in zip(uuids, limits, strict=False)]
+            return stack.enter_context(ReferenceArbiter(arbiter_directory, shares, behaviour))
+
+        yield make
+
+
+@pytest.fixture
+def container(arbiter_directory: Path, gpus: Path) -> Container:
+    """Where a share container's processes run."""
+    return Container(arbiter_directory, gpus)

@@ -1,0 +1,94 @@
+"""Processes as in a share container: the library preloaded, the arbiter at its path in the container, simulated drivers.
+
+Each runs in a mount namespace of its own, so that the library is the one that ships and the path the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare import contract
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+LIBRARY = BUILD / "libgpushare.so"
+IMPATIENT_LIBRARY = BUILD / "interposer" / "libgpushare-impatient.so"  # waits 0.3 seconds for a welcome, not 20
+PROBE = BUILD / "gpushare-probe"
+DRIVERS = BUILD / "simgpu"
+CLIENT_PRELUDE = "from cuda_client import *\n"
+
+_ENTER = f"""
+mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
+mount --bind "$1" {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
+preload="$2"
+shift 2
+exec env LD_PRELOAD="$preload" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Where processes run: the arbiter's directory and the GPUs they are given."""
+
+    arbiter_directory: Path
+    gpus: Path
+    preload: tuple[Path, ...] = (LIBRARY,)
+
+    def start(
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a process in it; stdin, stdout and stderr are pipes."""
+        unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+        enter = ["sh", "-c", _ENTER, "sh", str(self.arbiter_directory), " ".join(map(str, self.preload))]
+        return subprocess.Popen(
+            [*unshare, *enter, *map(str, command)],
+            env={
+                "PATH": os.environ["PATH"],
+                "SIMGPU_DIR": str(self.gpus),
+                "LD_LIBRARY_PATH": str(DRIVERS),
+                "PYTHONPATH": str(Path(__file__).parent),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                **(environment or {}),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a process in it to its end."""
+        with finishing(self.start(command, environment)) as process:
+            output, errors = process.communicate(timeout=20)
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    def python(self, code: str, environment: Mapping[str, str] | None = None) -> str:
+        """Run a CUDA client; returns what it printed. It must end well."""
+        result = self.run([sys.executable, "-c", CLIENT_PRELUDE + code], environment)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout.strip()
+
+
+@contextmanager
+def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that is gone at the end of the block, whatever happens in it."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=10)
+
+
+def lines_of_the_library(errors: str) -> list[str]:
+    """What the library said on stderr."""
+    return [line for line in errors.splitlines() if line.startswith("gpushare:")]

@@ -1,0 +1,134 @@
+"""A CUDA driver-API program in Python, run in a process of its own by the tests.
+
+`Cuda()` finds every function by dlsym, `Cuda(proc=True)` by cuGetProcAddress; both are how real programs do it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+SUCCESS, OUT_OF_MEMORY, NOT_PERMITTED, NOT_SUPPORTED, SYSTEM_NOT_READY = 0, 2, 800, 801, 802
+PER_THREAD = 2
+MIB = 1 << 20
+
+# What cuGetProcAddress must be asked for to get the form that an exported name is: name, version, flags.
+QUERIES = {
+    "cuMemAlloc_v2": ("cuMemAlloc", 3020, 0),
+    "cuMemAlloc": ("cuMemAlloc", 2000, 0),
+    "cuMemFree_v2": ("cuMemFree", 3020, 0),
+    "cuMemFree": ("cuMemFree", 2000, 0),
+    "cuMemAllocPitch_v2": ("cuMemAllocPitch", 3020, 0),
+    "cuMemGetInfo_v2": ("cuMemGetInfo", 3020, 0),
+    "cuDeviceTotalMem_v2": ("cuDeviceTotalMem", 3020, 0),
+    "cuMemAllocAsync_ptsz": ("cuMemAllocAsync", 11020, PER_THREAD),
+    "cuMemFreeAsync_ptsz": ("cuMemFreeAsync", 11020, PER_THREAD),
+    "cuMemAllocFromPoolAsync_ptsz": ("cuMemAllocFromPoolAsync", 11020, PER_THREAD),
+    "cuCtxCreate_v2": ("cuCtxCreate", 3020, 0),
+    "cuCtxDestroy_v2": ("cuCtxDestroy", 4000, 0),
+    "cuDevicePrimaryCtxReset_v2": ("cuDevicePrimaryCtxReset", 11000, 0),
+    "cuArrayCreate_v2": ("cuArrayCreate", 3020, 0),
+}
+
+
+class Location(ctypes.Structure):
+    """CUmemLocation."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class Properties(ctypes.Structure):
+    """CUmemAllocationProp; also the beginning of CUmemPoolProps."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", Location),
+        ("rest", ctypes.c_ubyte * 80),
+    )
+
+
+class ArrayDescriptor(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR."""
+
+    _fields_ = (
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+    )
+
+
+def on_device(device: int) -> Properties:
+    """Properties of pinned memory on a device."""
+    return Properties(type=1, location=Location(type=1, id=device))
+
+
+class Cuda:
+    """The driver with cuInit done and a primary context of `device` current."""
+
+    def __init__(self, *, proc: bool = False, device: int = 0) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._proc = proc
+        self.check("cuInit", 0)
+        self.use(device)
+
+    def address(self, symbol: str) -> int | None:
+        """Where a function is, or None if the driver has none."""
+        if not self._proc:
+            try:
+                return ctypes.cast(getattr(self._library, symbol), ctypes.c_void_p).value
+            except AttributeError:
+                return None
+        name, version, flags = QUERIES.get(symbol, (symbol, 12000, 0))
+        return self.proc_address(name, version, flags)
+
+    def proc_address(self, name: str, version: int, flags: int = 0) -> int | None:
+        """What cuGetProcAddress_v2 gives."""
+        found, status = ctypes.c_void_p(), ctypes.c_int()
+        ask = self._library.cuGetProcAddress_v2
+        ask.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p]
+        result = ask(name.encode(), ctypes.byref(found), version, flags, ctypes.byref(status))
+        assert (result == SUCCESS) == bool(found)
+        return found.value
+
+    def call(self, symbol: str, *arguments: Any) -> int:
+        """Call a function by its exported name; 64-bit integers stay whole."""
+        address = self.address(symbol)
+        assert address is not None, f"no {symbol}"
+        wide = [ctypes.c_uint64(each) if isinstance(each, int) else each for each in arguments]
+        return int(ctypes.CFUNCTYPE(ctypes.c_int)(address)(*wide))
+
+    def check(self, symbol: str, *arguments: Any) -> None:
+        """Call, and expect success."""
+        result = self.call(symbol, *arguments)
+        if result != SUCCESS:
+            raise SystemExit(f"{symbol}: {result}")
+
+    def use(self, device: int) -> None:
+        """Make a device's primary context current."""
+        context = ctypes.c_void_p()
+        self.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.check("cuCtxSetCurrent", context)
+
+    def allocate(self, size_bytes: int, symbol: str = "cuMemAlloc_v2", *more: Any) -> tuple[int, int]:
+        """The result, and the pointer."""
+        pointer = ctypes.c_uint64()
+        result = self.call(symbol, ctypes.byref(pointer), size_bytes, *more)
+        return result, pointer.value
+
+    def free(self, pointer: int) -> int:
+        """cuMemFree."""
+        return self.call("cuMemFree_v2", pointer)
+
+    def info(self) -> tuple[int, int]:
+        """Free and total bytes."""
+        free_bytes, total_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+        self.check("cuMemGetInfo_v2", ctypes.byref(free_bytes), ctypes.byref(total_bytes))
+        return free_bytes.value, total_bytes.value
+
+    def default_pool(self, device: int = 0) -> ctypes.c_void_p:
+        """The device's default memory pool."""
+        pool = ctypes.c_void_p()
+        self.check("cuDeviceGetDefaultMemPool", ctypes.byref(pool), device)
+        return pool

@@ -1,0 +1,81 @@
+/* Ways in which programs look for functions and load libraries, each by its name. Exit status 0: it was as it should
+ * be. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int fail(const char *what) {
+    const char *why = dlerror();
+    fprintf(stderr, "%s: %s\n", what, why != NULL ? why : "no reason given");
+    return EXIT_FAILURE;
+}
+
+/* A library that only this program's RUNPATH leads to. */
+static int runpath(const char *library, const char *unused) {
+    (void)unused;
+    return dlopen(library, RTLD_NOW) != NULL ? EXIT_SUCCESS : fail("dlopen by RUNPATH");
+}
+
+/* A plugin that is linked with CUDA and loaded so that its own libraries come first. */
+static int deepbind(const char *plugin, const char *bytes) {
+    void *library = dlopen(plugin, RTLD_NOW | RTLD_DEEPBIND);
+    if (library == NULL)
+        return fail("dlopen of the plugin");
+    int (*allocate)(unsigned long long);
+    *(void **)&allocate = dlsym(library, "plugin_allocate");
+    if (allocate == NULL)
+        return fail("dlsym in the plugin");
+    printf("%d\n", allocate(strtoull(bytes, NULL, 10)));
+    return EXIT_SUCCESS;
+}
+
+static int absent(const char *library, const char *unused) {
+    static const char *const names[] = {"cuNoSuchFunction", "cuMipmappedArrayCreate", "nvmlNoSuchFunction", "no_such"};
+    (void)unused;
+    (void)dlerror();
+    if (dlsym(RTLD_DEFAULT, "cuInit") != NULL || dlsym(RTLD_NEXT, "cuInit") != NULL)
+        return fail("there is no driver in the process, but cuInit was found");
+    if (dlerror() == NULL)
+        return fail("a failed dlsym has no reason");
+    void *handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+    if (handle == NULL)
+        return fail("dlopen of the driver");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (dlsym(handle, names[i]) != NULL)
+            return fail(names[i]);
+        const char *why = dlerror();
+        if (why == NULL || strstr(why, names[i]) == NULL)
+            return fail("the reason does not name the symbol");
+    }
+    if (dlsym(RTLD_DEFAULT, "cuInit") == NULL || dlsym(RTLD_NEXT, "cuInit") == NULL)
+        return fail("the driver is in the process, but cuInit was not found");
+    return EXIT_SUCCESS;
+}
+
+/* A driver in a namespace of its own: asked from here, its functions are hooked too. */
+static int own_namespace(const char *library, const char *unused) {
+    (void)unused;
+    void *handle = dlmopen(LM_ID_NEWLM, library, RTLD_NOW);
+    if (handle == NULL)
+        return fail("dlmopen of the driver");
+    int (*init)(unsigned);
+    *(void **)&init = dlsym(handle, "cuInit");
+    if (init == NULL)
+        return fail("dlsym of cuInit");
+    printf("%d\n", init(0));
+    return EXIT_SUCCESS;
+}
+
+int main(int count, char **arguments) {
+    static const struct {
+        const char *name;
+        int (*run)(const char *, const char *);
+    } ways[] = {{"runpath", runpath}, {"deepbind", deepbind}, {"absent", absent}, {"own-namespace", own_namespace}};
+    for (size_t i = 0; count >= 3 && i < sizeof ways / sizeof *ways; i++) {
+        if (strcmp(arguments[1], ways[i].name) == 0)
+            return ways[i].run(arguments[2], count > 3 ? arguments[3] : "");
+    }
+    return 2;
+}

@@ -1,0 +1,222 @@
+"""An arbiter for tests of the library: the protocol of the contract and nothing else.
+
+It gives every process that connects a slot in one container's pages, whoever it is, and can be told to misbehave, which
+the product's arbiter cannot.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import mmap
+import os
+import selectors
+import socket
+import struct
+import threading
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from gpushare import contract
+
+F_ADD_SEALS = 1033
+F_SEAL_SHRINK_GROW_FUTURE_WRITE = 0x2 | 0x4 | 0x10
+HEADER_SIZE = struct.calcsize(contract.WIRE_HEADER)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the container may have of one GPU."""
+
+    uuid: str
+    memory_bytes: int
+    request_percent: int = 50
+    limit_percent: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Misbehaviour:
+    """How this arbiter differs from a good one."""
+
+    refusal: str | None = None
+    version: int = contract.WIRE_VERSION
+    silent: bool = False
+    descriptors: int = 2
+
+
+GOOD = Misbehaviour()
+
+
+class ReferenceArbiter:
+    """Serves one container on `directory/arbiter.sock`, in a thread, from `with` to its end."""
+
+    def __init__(self, directory: Path, shares: list[Share], behaviour: Misbehaviour = GOOD) -> None:
+        self._path = directory / contract.ARBITER_SOCKET_NAME
+        self._shares = shares
+        self._behaviour = behaviour
+        self._connections: set[socket.socket] = set()
+        self._slots: dict[socket.socket, int] = {}
+        self._stop_reader, self._stop_writer = socket.socketpair()
+        self._stopped = False
+        self.hellos = 0
+        self.reclaims = 0
+        self._limits_descriptor, self._limits = _page("limits", 1)
+        self._ledger_descriptor, self._ledger = _page("ledger", max(1, len(shares)))
+        for index, share in enumerate(shares):
+            self._write_share(index, share)
+        self._write_header(0)
+        fcntl.fcntl(self._limits_descriptor, F_ADD_SEALS, F_SEAL_SHRINK_GROW_FUTURE_WRITE)
+
+    def __enter__(self) -> Self:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(self._path))
+        self._path.chmod(0o666)
+        self._listener.listen(64)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Go away, as an agent that is being replaced does; a second time does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._stop_writer.send(b"x")
+        self._thread.join(10)
+        for connection in [*self._connections, self._listener, self._stop_reader, self._stop_writer]:
+            connection.close()
+        self._path.unlink()
+        self._limits.close()
+        self._ledger.close()
+        os.close(self._limits_descriptor)
+        os.close(self._ledger_descriptor)
+
+    def set_limit(self, gpu: int, memory_bytes: int) -> None:
+        """Change a limit while processes run."""
+        share = self._shares[gpu]
+        self._write_share(gpu, Share(share.uuid, memory_bytes, share.request_percent, share.limit_percent))
+
+    def charged(self, gpu: int = 0) -> list[int]:
+        """Bytes by slot; slots that hold nothing are left out."""
+        page = self._ledger[gpu * contract.PAGE_SIZE : (gpu + 1) * contract.PAGE_SIZE]
+        return [held for (held,) in struct.iter_unpack(contract.LEDGER_SLOT, page) if held]
+
+    def _write_share(self, index: int, share: Share) -> None:
+        struct.pack_into(
+            contract.LIMITS_RECORD,
+            self._limits,
+            struct.calcsize(contract.LIMITS_HEADER) + index * contract.LIMITS_RECORD_SIZE,
+            uuid.UUID(share.uuid.removeprefix("GPU-")).bytes,
+            share.memory_bytes,
+            share.request_percent,
+            share.limit_percent,
+        )
+
+    def _write_header(self, slot_count: int) -> None:
+        struct.pack_into(contract.LIMITS_HEADER, self._limits, 0, len(self._shares), slot_count)
+        self._slot_count = slot_count
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._stop_reader, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._stop_reader in ready:
+                    return
+                # The dead first: who asks for their bytes in the same moment shall get them.
+                for connection in sorted(ready, key=lambda each: each is self._listener):
+                    assert isinstance(connection, socket.socket)
+                    if connection is self._listener:
+                        accepted, _ = self._listener.accept()
+                        selector.register(accepted, selectors.EVENT_READ)
+                        self._connections.add(accepted)
+                    elif not self._answer(connection):
+                        selector.unregister(connection)
+                        self._connections.remove(connection)
+                        connection.close()
+
+    def _answer(self, connection: socket.socket) -> bool:
+        try:
+            message = connection.recv(contract.WIRE_MAX)
+        except ConnectionResetError:
+            message = b""
+        if not message:
+            self._forget(connection)
+            return False
+        magic, version, kind, size, _ = struct.unpack_from(contract.WIRE_HEADER, message)
+        assert (magic, version, size) == (contract.WIRE_MAGIC, contract.WIRE_VERSION, len(message))
+        if kind == contract.MESSAGE_HELLO:
+            self.hellos += 1
+            self._welcome(connection)
+        elif kind == contract.MESSAGE_RECLAIM:
+            self.reclaims += 1
+            freed = sum(self._forget(each) for each in list(self._slots) if _hung_up(each))
+            self._send(connection, contract.MESSAGE_RECLAIMED, struct.pack(contract.WIRE_RECLAIMED, freed))
+        return True
+
+    def _welcome(self, connection: socket.socket) -> None:
+        if self._behaviour.silent:
+            return
+        if self._behaviour.refusal is not None:
+            self._send(
+                connection,
+                contract.MESSAGE_REFUSED,
+                struct.pack(contract.WIRE_REFUSED, self._behaviour.refusal.encode()),
+            )
+            return
+        slot = min(set(range(contract.LEDGER_SLOTS)) - set(self._slots.values()))
+        self._slots[connection] = slot
+        self._write_header(max(self._slot_count, slot + 1))
+        descriptors = [self._limits_descriptor, self._ledger_descriptor][: self._behaviour.descriptors]
+        self._send(
+            connection,
+            contract.MESSAGE_WELCOME,
+            struct.pack(contract.WIRE_WELCOME, len(self._shares), slot),
+            descriptors,
+        )
+
+    def _forget(self, connection: socket.socket) -> int:
+        slot = self._slots.pop(connection, None)
+        if slot is None:
+            return 0
+        freed = 0
+        for gpu in range(len(self._shares)):
+            at = gpu * contract.PAGE_SIZE + slot * struct.calcsize(contract.LEDGER_SLOT)
+            freed += struct.unpack_from(contract.LEDGER_SLOT, self._ledger, at)[0]
+            struct.pack_into(contract.LEDGER_SLOT, self._ledger, at, 0)
+        return freed
+
+    def _send(self, connection: socket.socket, kind: int, body: bytes, descriptors: list[int] | None = None) -> None:
+        header = struct.pack(
+            contract.WIRE_HEADER,
+            contract.WIRE_MAGIC,
+            self._behaviour.version,
+            kind,
+            HEADER_SIZE + len(body),
+            0,
+        )
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may be dead by now
+            connection.sendmsg([header + body], rights)
+
+
+def _page(name: str, pages: int) -> tuple[int, mmap.mmap]:
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, pages * contract.PAGE_SIZE)
+    return descriptor, mmap.mmap(descriptor, pages * contract.PAGE_SIZE)
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True

@@ -1,0 +1,70 @@
+"""What the library is as a file: it goes into every process of a container, so it must bring nothing with it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from tests.interposer.container import LIBRARY, ROOT
+
+SOURCES = ROOT / "interposer"
+NEWEST_GLIBC = (2, 28)
+
+
+def read(*command: str) -> str:
+    return subprocess.run([*command, LIBRARY], check=True, capture_output=True, text=True).stdout
+
+
+def rows(kinds: str) -> set[str]:
+    table = (SOURCES / "hooks.def").read_text()
+    return {match[2] for match in re.finditer(rf"^({kinds})\((?:\w+, )?(\w+),", table, re.MULTILINE)}
+
+
+def test_it_needs_libc_and_nothing_else() -> None:
+    assert re.findall(r"NEEDED.*\[(.*)\]", read("readelf", "-dW")) == ["libc.so.6"]
+
+
+def test_it_has_no_constructors() -> None:
+    assert not re.search(r"INIT|FINI", read("readelf", "-dW"))
+    assert not re.search(r"\.(init|fini|ctors|dtors)", read("readelf", "-SW"))
+
+
+def test_it_exports_what_it_replaces_and_nothing_else() -> None:
+    exported = set(re.findall(r" [A-Zb-z] (?!GLIBC)(\w+)", read("nm", "-D", "--defined-only")))
+    assert exported == rows("HOOK|REFUSE") | {"dlsym", "dlopen"}
+    assert len(exported) > 50
+
+
+def test_only_what_replaces_libc_has_libc_versions() -> None:
+    versioned = set(re.findall(r"(\w+@+[\w.]+)", read("nm", "-D", "--defined-only")))
+    assert {each for each in versioned if not each.startswith("GLIBC")} == {
+        f"{name}{version}" for name in ("dlsym", "dlopen") for version in ("@@GLIBC_2.34", "@GLIBC_2.2.5")
+    }
+
+
+def test_it_runs_on_old_glibc() -> None:
+    needed = {
+        tuple(map(int, each.split("."))) for each in re.findall(r"GLIBC_([\d.]+)", read("nm", "-D", "--undefined-only"))
+    }
+    assert needed
+    assert max(needed) <= NEWEST_GLIBC, max(needed)
+
+
+def test_its_stack_is_not_executable() -> None:
+    (stack,) = re.findall(r"GNU_STACK.* (R\w+) ", read("readelf", "-lW"))
+    assert stack == "RW"
+
+
+def test_only_one_file_looks_for_the_real_functions() -> None:
+    users = {path.name for path in SOURCES.glob("*.c") if re.search(r"\bdlv?sym\s*\(|dlfcn", path.read_text())}
+    assert users == {"driver.c"}
+
+
+def test_nothing_is_read_from_the_environment() -> None:
+    assert "getenv" not in read("nm", "-D")
+
+
+def test_the_readme_lists_every_hook() -> None:
+    readme = (SOURCES / "README.md").read_text()
+    missing = {name for name in rows("HOOK|REFUSE") if f"`{name}`" not in readme}
+    assert missing == set()

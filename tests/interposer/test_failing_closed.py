@@ -1,0 +1,91 @@
+"""A share container whose library has no arbiter gets an error and one line, never a whole GPU."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import IMPATIENT_LIBRARY, PROBE, Container, lines_of_the_library
+from tests.interposer.reference_arbiter import Misbehaviour
+
+WHOLE = 1 << 40
+
+
+def expect_closed(container: Container, sentence: str) -> None:
+    result = container.run([PROBE, "--nvml", "--allocate", "1"])
+    assert result.returncode == 1
+    assert result.stdout == "cuInit failed: CUDA_ERROR_SYSTEM_NOT_READY (802)\n"
+    (line,) = lines_of_the_library(result.stderr)
+    assert sentence in line
+    assert result.stderr == line + "\n"
+
+
+def test_without_an_arbiter_cuda_does_not_start(container: Container) -> None:
+    expect_closed(container, "cannot be reached at /run/gpushare/arbiter.sock: No such file or directory")
+
+
+def test_with_a_dead_socket_cuda_does_not_start(container: Container, arbiter_directory: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(arbiter_directory / contract.ARBITER_SOCKET_NAME))
+    expect_closed(container, "Connection refused")
+
+
+CASES = {
+    "refused": (Misbehaviour(refusal="the pod has no share"), "refused this process: the pod has no share"),
+    "another protocol": (Misbehaviour(version=2), "speaks protocol 2 and this library 1: restart the container"),
+    "one page": (Misbehaviour(descriptors=1), "came with 1 of 2 pages"),
+    "no page": (Misbehaviour(descriptors=0), "came with 0 of 2 pages"),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "sentence"), CASES.values(), ids=CASES.keys())
+def test_an_arbiter_that_does_not_welcome_stops_cuda(
+    container: Container, make_arbiter: ArbiterMaker, behaviour: Misbehaviour, sentence: str
+) -> None:
+    make_arbiter(WHOLE, behaviour=behaviour)
+    expect_closed(container, sentence)
+
+
+def test_an_arbiter_that_never_answers_is_not_waited_for_for_ever(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    make_arbiter(WHOLE, behaviour=Misbehaviour(silent=True))
+    expect_closed(replace(container, preload=(IMPATIENT_LIBRARY,)), "does not answer")
+
+
+def test_every_attempt_fails_but_only_the_first_speaks(container: Container) -> None:
+    code = """
+library = ctypes.CDLL("libcuda.so.1")
+print([library.cuInit(0) for _ in range(3)], library.cuMemAlloc_v2(None, 1), library.cuMemCreate(None, 1, None, 0))
+"""
+    result = container.run(["python3", "-c", "from cuda_client import *\n" + code])
+    assert result.stdout == "[802, 802, 802] 802 802\n"
+    assert len(lines_of_the_library(result.stderr)) == 1
+
+
+def test_cuda_starts_when_the_arbiter_has_come_back(container: Container, make_arbiter: ArbiterMaker) -> None:
+    with_arbiter = """
+import sys
+library = ctypes.CDLL("libcuda.so.1")
+print(library.cuInit(0), flush=True)
+input()
+print(library.cuInit(0), flush=True)
+"""
+    process = container.start(["python3", "-c", "from cuda_client import *\n" + with_arbiter])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "802\n"
+    make_arbiter(MIB)
+    output, _ = process.communicate("\n", timeout=10)
+    assert output == "0\n"
+
+
+def test_the_first_process_says_what_is_enforced(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(5 * MIB)
+    (line,) = lines_of_the_library(container.run([PROBE]).stderr)
+    assert str(5 * MIB) in line
+    assert "compute limits are not enforced yet" in line

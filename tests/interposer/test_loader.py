@@ -1,0 +1,130 @@
+"""Programs find CUDA in many ways; all of them meet the limit, and none of them notices the library otherwise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import DRIVERS, LIBRARY, PROBE, Container, lines_of_the_library
+
+HERE = Path(__file__).parent
+LIMIT = 8 * MIB
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C programs of this folder."""
+    directory = tmp_path_factory.mktemp("programs")
+    (directory / "hidden").mkdir()
+    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror"]
+    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
+    for command in (
+        [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "direct", *link_cuda],
+        [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "plugin.so", *link_cuda],
+        [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "hidden" / "libhidden.so", *link_cuda],
+        [HERE / "loader.c", "-o", directory / "loader", "-ldl", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/hidden"],
+        [HERE / "wrapper.c", "-shared", "-fPIC", "-o", directory / "wrapper.so", "-ldl"],
+    ):
+        subprocess.run([*compiler, *command], check=True)
+    return directory
+
+
+def test_a_program_linked_with_cuda_meets_the_limit(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path
+) -> None:
+    make_arbiter(LIMIT)
+    assert container.run([programs / "direct", str(LIMIT + 1)]).stdout == "2\n"
+    assert container.run([programs / "direct", str(LIMIT)]).stdout == "0\n"
+
+
+def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path
+) -> None:
+    make_arbiter(LIMIT)
+    assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT + 1)]).stdout == "2\n"
+    assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT)]).stdout == "0\n"
+
+
+def test_a_runpath_still_leads_to_its_libraries(container: Container, programs: Path) -> None:
+    result = container.run([programs / "loader", "runpath", "libhidden.so"])
+    assert result.returncode == 0, result.stderr
+
+
+def test_what_a_driver_does_not_have_stays_absent(container: Container, programs: Path) -> None:
+    result = container.run([programs / "loader", "absent", "libcuda.so.1"])
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_driver_in_a_namespace_of_its_own_is_hooked_too(container: Container, programs: Path) -> None:
+    result = container.run([programs / "loader", "own-namespace", "libcuda.so.1"])
+    assert result.stdout == "802\n", result.stderr
+
+
+@pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "ours last"])
+@pytest.mark.parametrize("how", ["--direct", "--nvml"])
+def test_another_preloaded_library_that_wraps_dlsym_stays_in_the_chain(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path, ours_first: bool, how: str
+) -> None:
+    make_arbiter(LIMIT)
+    wrapper = programs / "wrapper.so"
+    both = replace(container, preload=(LIBRARY, wrapper) if ours_first else (wrapper, LIBRARY))
+    result = both.run([PROBE, how, "--fill"])
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == f"filled {LIMIT}"
+    lookups = int(result.stderr.split("wrapper: ")[1].split()[0])
+    assert lookups >= 1, "it was cut off"
+    linked = both.run([programs / "direct", str(LIMIT + 1)])
+    assert linked.stdout == "2\n", linked.stderr
+
+
+def test_every_form_of_a_function_has_its_own_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.python("""
+d, p = Cuda(), Cuda(proc=True)
+for symbol in QUERIES:
+    assert d.address(symbol) == p.address(symbol) != None, symbol
+forms = [p.proc_address("cuMemAllocAsync", 11020, flags) for flags in (0, PER_THREAD)]
+assert len(set(forms)) == 2
+assert p.proc_address("cuMemAlloc", 3010) != p.proc_address("cuMemAlloc", 3020)
+launches = [p.proc_address("cuLaunchKernel", version, flags) for version, flags in ((4000, 0), (7000, PER_THREAD))]
+assert launches == [d.address("cuLaunchKernel"), d.address("cuLaunchKernel_ptsz")]
+""")
+
+
+def test_the_search_for_functions_finds_its_hooked_self(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.python("""
+d, p = Cuda(), Cuda(proc=True)
+assert p.proc_address("cuGetProcAddress", 11030) == d.address("cuGetProcAddress")
+assert p.proc_address("cuGetProcAddress", 12000) == d.address("cuGetProcAddress_v2")
+assert p.proc_address("", 0) is None
+assert p.proc_address("cuMemAlloc", 1000) is None
+first = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
+found = ctypes.c_void_p()
+assert first(d.address("cuGetProcAddress"))(b"cuMemAlloc", ctypes.byref(found), 3020, 0) == SUCCESS
+assert found.value == d.address("cuMemAlloc_v2")
+""")
+
+
+PLAIN = {
+    "shell": ["sh", "-c", "echo $((6 * 7))"],
+    "ls": ["ls", "/proc/self/fd"],
+    "python": [sys.executable, "-c", "import ssl, sqlite3, ctypes; print(ctypes.CDLL(None).getpid() > 0)"],
+    "threads": [sys.executable, "-c", "import threading as t; x = t.Thread(target=print); x.start(); x.join()"],
+    "fork": [sys.executable, "-c", "import os; p = os.fork(); p and os.waitpid(p, 0); print(p > 0)"],
+    "build": ["sh", "-c", "echo 'int main(void) { return 0; }' | gcc -x c -o /dev/null -"],
+}
+
+
+@pytest.mark.parametrize("command", PLAIN.values(), ids=PLAIN.keys())
+def test_programs_without_cuda_do_not_notice_the_library(container: Container, command: list[str]) -> None:
+    with_library = container.run(command)
+    without = replace(container, preload=()).run(command)
+    assert with_library.returncode == without.returncode == 0, with_library.stderr
+    assert with_library.stdout == without.stdout
+    assert lines_of_the_library(with_library.stderr) == []

@@ -1,0 +1,117 @@
+"""The table of pointers behaves as a dictionary does, however entries come and go."""
+
+from __future__ import annotations
+
+import ctypes
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.interposer.container import BUILD
+
+PURE = BUILD / "interposer" / "libpure.so"
+
+
+class Entry(ctypes.Structure):
+    """entry_t."""
+
+    _fields_ = (
+        ("key", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("owner", ctypes.c_uint64),
+        ("gpu", ctypes.c_uint32),
+        ("count", ctypes.c_uint32),
+    )
+
+    def value(self) -> tuple[int, int]:
+        return (self.bytes, self.owner)
+
+
+class Table:
+    """table_t, zeroed, which is what its initialiser gives."""
+
+    def __init__(self) -> None:
+        self._table = ctypes.create_string_buffer(256)
+        self._library = ctypes.CDLL(str(PURE))
+        for name in ("table_put", "table_get", "table_take", "table_containing", "table_take_owned"):
+            getattr(self._library, name).restype = ctypes.c_bool
+
+    def put(self, key: int, value: tuple[int, int]) -> tuple[int, int] | None:
+        old = Entry()
+        entry = Entry(key=key, bytes=value[0], owner=value[1])
+        assert self._library.table_put(self._table, ctypes.byref(entry), ctypes.byref(old))
+        return old.value() if old.key else None
+
+    def look(self, how: str, what: int) -> tuple[int, tuple[int, int]] | None:
+        entry = Entry()
+        found = getattr(self._library, how)(self._table, ctypes.c_uint64(what), ctypes.byref(entry))
+        return (entry.key, entry.value()) if found else None
+
+    def rename(self, before: int, after: int) -> None:
+        self._library.table_rename_owner(self._table, ctypes.c_uint64(before), ctypes.c_uint64(after))
+
+    def forget(self) -> None:
+        self._library.table_forget(self._table)
+
+
+# Few keys, near each other and far: so that they are met again, and collide.
+keys = st.integers(1, 40) | st.integers(1, 40).map(lambda n: n << 21) | st.integers(1, 2**64 - 1)
+values = st.tuples(st.integers(1, 2**40), st.integers(0, 3))
+steps = st.tuples(st.sampled_from(["put", "take", "get"]), keys, values)
+
+
+@settings(max_examples=150)
+@given(st.lists(steps, max_size=120))
+def test_it_agrees_with_a_dictionary(actions: list[tuple[str, int, tuple[int, int]]]) -> None:
+    table, model = Table(), dict[int, tuple[int, int]]()
+    for action, key, value in actions:
+        if action == "put":
+            assert table.put(key, value) == model.get(key)
+            model[key] = value
+            continue
+        expected = (key, model[key]) if key in model else None
+        assert table.look(f"table_{action}", key) == expected
+        if action == "take":
+            model.pop(key, None)
+    for key, value in model.items():
+        assert table.look("table_get", key) == (key, value)
+    table.forget()
+
+
+def test_it_grows_and_shrinks_without_losing_anything() -> None:
+    table = Table()
+    addresses = [(n * 512) | 1 << 46 for n in range(5000)]
+    for address in addresses:
+        assert table.put(address, (512, 0)) is None
+    for address in addresses[::2]:
+        assert table.look("table_take", address) == (address, (512, 0))
+    for address in addresses[1::2]:
+        assert table.look("table_get", address) == (address, (512, 0))
+    for address in addresses[::2]:
+        assert table.look("table_get", address) is None
+    table.forget()
+    assert table.look("table_get", addresses[1]) is None
+
+
+def test_an_address_is_found_in_the_range_that_has_it() -> None:
+    table = Table()
+    table.put(1000, (10, 1))
+    table.put(2000, (10, 2))
+    assert table.look("table_containing", 1009) == (1000, (10, 1))
+    assert table.look("table_containing", 2000) == (2000, (10, 2))
+    assert table.look("table_containing", 1010) is None
+    assert table.look("table_containing", 999) is None
+    table.forget()
+
+
+def test_what_an_owner_has_is_taken_and_nothing_else() -> None:
+    table = Table()
+    for key in range(1, 101):
+        table.put(key, (key, key % 3))
+    table.rename(1, 9)
+    taken = set()
+    while (entry := table.look("table_take_owned", 9)) is not None:
+        taken.add(entry[0])
+    assert taken == {key for key in range(1, 101) if key % 3 == 1}
+    assert all((table.look("table_get", key) is None) == (key in taken) for key in range(1, 101))
+    table.forget()

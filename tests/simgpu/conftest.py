@@ -1,0 +1,96 @@
+"""The simulated drivers, built once; a node of GPUs for each test, and programs on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVERS = ROOT / "build" / "simgpu"
+COMMAND = DRIVERS / "simgpu"
+PROBE = ROOT / "build" / "gpushare-probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Simulated GPUs in a directory."""
+
+    directory: Path
+
+    def simgpu(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run the command; it may fail."""
+        return subprocess.run([COMMAND, *arguments], capture_output=True, text=True)
+
+    def start(
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a program that sees these GPUs."""
+        return subprocess.Popen(
+            [str(part) for part in command],
+            env={
+                "PATH": os.environ["PATH"],
+                "SIMGPU_DIR": str(self.directory),
+                "LD_LIBRARY_PATH": str(DRIVERS),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                **(environment or {}),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program that sees these GPUs."""
+        with finishing(self.start(command, environment)) as process:
+            output, errors = process.communicate(timeout=20)
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    def nvml(self, code: str, environment: Mapping[str, str] | None = None) -> str:
+        """Run Python with the real pynvml, initialised as `nvml`; returns what it printed."""
+        prelude = "import pynvml as nvml\nnvml.nvmlInit()\ngpu = nvml.nvmlDeviceGetHandleByIndex\n"
+        result = self.run([sys.executable, "-c", prelude + code], environment)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
+
+    def held(self, *arguments: str) -> subprocess.Popen[str]:
+        """A probe that has done as it was asked and now keeps it."""
+        process = self.start([PROBE, *arguments, "--hold", "60"])
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("holding"):
+            assert process.poll() is None
+        return process
+
+
+@contextmanager
+def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that is gone at the end of the block, whatever happens in it."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built() -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
+    subprocess.run(["make", "-s", "-C", ROOT / "interposer", PROBE], check=True)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """The sample with two models: two linked A100 of 80 GiB, two L4 of 24 GiB."""
+    directory = tmp_path / "gpus"
+    subprocess.run([COMMAND, "create", ROOT / "simgpu" / "samples" / "two-models.ini", directory], check=True)
+    return Node(directory)
