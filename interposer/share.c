@@ -59,15 +59,6 @@ static bool map_pages(const wire_welcome_result_t *welcome) {
     return true;
 }
 
-/* One line for the container, not one for each of its processes: the first slot's process says it. */
-static void introduce(void) {
-    if (share.slot == 0)
-        report(
-            "this container shares %u GPU(s), with at most %llu bytes of memory on the first; compute limits are not "
-            "enforced yet",
-            share.gpu_count, share.gpu_count > 0 ? (unsigned long long)share_limit_bytes(0) : 0);
-}
-
 static bool join(void) {
     char sentence[512] = "the arbiter's pages cannot be mapped: raise the container's limit on address space";
     wire_welcome_result_t welcome;
@@ -77,7 +68,6 @@ static bool join(void) {
         share.socket = welcome.socket;
         share.slot = welcome.slot;
         share.gpu_count = welcome.gpu_count;
-        introduce();
         return true;
     }
     if (!share.complained)
@@ -115,8 +105,9 @@ static void reclaim(void) {
     pthread_mutex_lock(&share.reclaim_mutex);
     if (!share.arbiter_gone && wire_reclaim(share.socket) == WIRE_CLOSED) {
         share.arbiter_gone = true;
-        report("the arbiter went away: limits still hold, but memory of processes that end is not given back to this "
-               "one; restart the container when the agent is back");
+        report(
+            "the arbiter went away: limits still hold; memory of processes that end is given back to this one once the "
+            "node's agent runs again");
     }
     pthread_mutex_unlock(&share.reclaim_mutex);
 }
