@@ -1,0 +1,35 @@
+"""`python -m deviceplugin`: settings, the driver, the library → the process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from deviceplugin import agent, library, nvml
+from deviceplugin import settings as configuration
+from gpushare.daemon import logs, shutdown
+
+logger = logging.getLogger("deviceplugin")
+
+
+def main() -> int:
+    """Run until told to stop; return the exit code."""
+    try:
+        settings = configuration.parse(sys.argv[1:], os.environ)
+    except configuration.SettingsError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    logs.configure(settings.log_level, "agent")
+    try:
+        driver = nvml.Nvml()
+        installed = library.install(settings.library, root=settings.root)
+    except (nvml.NvmlError, library.LibraryError) as error:
+        # The sentence says all: a stack would only hide it.
+        logger.error("The agent cannot start", extra={"err": str(error)})  # noqa: TRY400
+        return 1
+    return shutdown.run(lambda daemon: agent.run(settings, daemon, driver=driver, installed=installed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

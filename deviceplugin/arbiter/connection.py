@@ -1,0 +1,181 @@
+"""One client's connection: HELLO, then RECLAIM as often as it likes. Nothing a client does makes anybody else wait.
+
+What is no message of ours ends the connection. What comes too fast is read later, so that only the sender waits. An
+answer that the client does not take ends the connection too. All answers of one container are paced together, or many
+connections would buy what one may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from deviceplugin.arbiter import wire
+from deviceplugin.arbiter.group import Group, JoinError
+from deviceplugin.arbiter.groups import Groups
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.lookup import Lookup
+from deviceplugin.arbiter.pace import Pace
+from deviceplugin.arbiter.process import Process
+from gpushare import contract
+from gpushare.refusal import Refusal
+
+logger = logging.getLogger(__name__)
+
+HELLO_SECONDS: Final = 10.0
+MESSAGES_A_TURN: Final = 8
+
+
+class Connection:
+    """A connection of a process of `container`. It owns `connected` and the pidfd of `who`."""
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        *,
+        who: Process,
+        container: Container,
+        pace: Pace,
+        lookup: Lookup,
+        groups: Groups,
+        closed: Callable[[Connection], None],
+    ) -> None:
+        self.container = container
+        self._socket = connected
+        self._who = who
+        self._pace = pace
+        self._lookup = lookup
+        self._groups = groups
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._group: Group | None = None
+        self._told_freed_bytes = 0
+        self._greeting: asyncio.Task[None] | None = None
+        self._open = True
+        self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "it said nothing")
+        self._loop.add_reader(connected, self._readable)
+
+    def close(self) -> None:
+        """End it; the process keeps its slot as long as it lives."""
+        if not self._open:
+            return
+        self._open = False
+        self._timer.cancel()
+        if self._greeting is not None:
+            self._greeting.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        if self._group is not None:
+            self._groups.disconnected(self._group, self._who)
+        os.close(self._who.pidfd)
+        self._closed(self)
+
+    def refuse(self, sentence: str) -> None:
+        """Say why not, and end it."""
+        logger.info("Refused a process", extra={**self._named(), "err": sentence})
+        self._send(wire.refused(sentence))
+        self.close()
+
+    def _readable(self) -> None:
+        for _ in range(MESSAGES_A_TURN):
+            if not self._open:
+                return
+            try:
+                # What is longer is cut; one byte more than allowed is enough to see that.
+                data = self._socket.recv(contract.WIRE_MAX + 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return
+            self._take(data)
+            wait_seconds = self._pace.take(time.monotonic())
+            if wait_seconds and self._open:
+                self._loop.remove_reader(self._socket)
+                self._timer.cancel()
+                self._timer = self._loop.call_later(wait_seconds, self._resume)
+                return
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._socket, self._readable)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            kind = wire.read(data)
+        except wire.VersionError as error:
+            self.refuse(str(error))
+            return
+        except wire.WireError as error:
+            self._end(str(error))
+            return
+        if kind == contract.MESSAGE_HELLO and self._greeting is None:
+            self._timer.cancel()
+            self._greeting = self._loop.create_task(self._greeted(wire.library_version(data)))
+        elif kind == contract.MESSAGE_RECLAIM and self._group is not None:
+            self._reclaim(self._group)
+        else:
+            self._end(f"a message of type {kind} has no place here")
+
+    async def _greeted(self, library_version: str) -> None:
+        try:
+            await self._greet(library_version)
+        except Exception:
+            logger.exception("Could not answer a process", extra=self._named())
+            self.refuse("the node's agent failed to answer: its log says why")
+
+    async def _greet(self, library_version: str) -> None:
+        found = await self._lookup.tenant(self.container)
+        if isinstance(found, Refusal):
+            self.refuse(str(found))
+            return
+        if self._who.is_dead():
+            self.close()
+            return
+        try:
+            self._group, slot = self._groups.join(found, self._who)
+        except JoinError as error:
+            self.refuse(str(error))
+            return
+        except OSError as error:
+            logger.error("Could not make a ledger", extra={**self._named(), "err": str(error)})  # noqa: TRY400
+            self.refuse(f"the node's agent could not make a ledger: {error.strerror}")
+            return
+        self._told_freed_bytes = self._group.freed_bytes
+        self._send(
+            wire.welcome(gpu_count=len(found.grants), slot=slot),
+            [self._group.limits.descriptor, self._group.ledger.descriptor],
+        )
+        extra = {
+            **self._named(),
+            "slot": slot,
+            "library": library_version,
+            "containers": list(found.containers),
+            "gpus": {grant.uuid: grant.memory_bytes for grant in found.grants},
+        }
+        logger.info("Admitted a process", extra=extra)
+
+    def _reclaim(self, group: Group) -> None:
+        self._groups.reap(group)
+        # Also what was freed since this client last heard of it: it may have counted before that.
+        freed, self._told_freed_bytes = group.freed_bytes - self._told_freed_bytes, group.freed_bytes
+        self._send(wire.reclaimed(freed))
+
+    def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
+        try:
+            socket.send_fds(self._socket, [message], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:
+            self._end(f"it does not take its answer: {error.strerror}")
+
+    def _end(self, why: str) -> None:
+        logger.warning("Disconnected a process", extra={**self._named(), "err": why})
+        self.close()
+
+    def _named(self) -> dict[str, object]:
+        return {"pid": self._who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}

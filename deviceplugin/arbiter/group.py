@@ -1,0 +1,120 @@
+"""One share's ledger: which process has which slot, from the first process to the last.
+
+A slot belongs to a process until that process is dead, and is cleared then, once. A closed socket proves nothing: the
+memory of a process that lives is not free. Only one that has become another program (exec) has given up what it had;
+it is known by having the ledger mapped no more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from deviceplugin.arbiter import pages, record
+from deviceplugin.arbiter.process import Process
+from deviceplugin.arbiter.tenant import Tenant
+from gpushare import contract
+
+# How far the limits page tells processes to look at first: eight cache lines. It doubles when more are needed.
+FIRST_SLOT_COUNT: Final = 64
+
+
+class JoinError(Exception):
+    """A process gets no slot; the message is a sentence for it."""
+
+
+class Group:
+    """The ledger of one share. `freed_bytes` is what dead processes have left in it so far, over its whole life.
+
+    After an agent's restart the processes from before keep a limits page that nobody can write any more. Newcomers get
+    one of their own; and no slot is given that the old ones would not look at.
+    """
+
+    def __init__(self, tenant: Tenant, ledger: pages.Ledger, *, slot_count: int, inherited: bool) -> None:
+        self.tenant = tenant
+        self.ledger = ledger
+        self.limits = pages.Limits(tenant.grants, slot_count=slot_count)
+        self.freed_bytes = 0
+        self._inherited = inherited
+        self._members: dict[int, Process] = {}
+
+    @classmethod
+    def make(cls, tenant: Tenant) -> Group:
+        """An empty one."""
+        ledger = pages.Ledger.make(len(tenant.grants))
+        return cls(tenant, ledger, slot_count=FIRST_SLOT_COUNT, inherited=False)
+
+    @property
+    def members(self) -> Mapping[int, Process]:
+        """The processes by slot."""
+        return self._members
+
+    def slot_of(self, who: Process) -> int | None:
+        """The slot that the process has."""
+        for slot, member in self._members.items():
+            if (member.pid, member.start_ticks) == (who.pid, who.start_ticks):
+                return slot
+        return None
+
+    def free_slot(self) -> int:
+        """The lowest slot that nobody has. Raises JoinError."""
+        slot = next((slot for slot in range(contract.LEDGER_SLOTS) if slot not in self._members), None)
+        if slot is None:
+            raise JoinError(
+                f"{contract.LEDGER_SLOTS} processes of this container use the GPU already: no more are possible"
+            )
+        if self._inherited and slot >= self.limits.slot_count:
+            raise JoinError(
+                f"the node's agent was restarted, and until a process from before has ended, only "
+                f"{self.limits.slot_count} processes of this container can use the GPU"
+            )
+        return slot
+
+    def admit(self, who: Process, slot: int) -> None:
+        """Give `who`, of whom this group now holds the pidfd, the slot; its limits page says to look there."""
+        slot_count = _reaching(slot, self.limits.slot_count)
+        if slot_count != self.limits.slot_count:
+            self.limits.publish(slot_count)
+        self._members[slot] = who
+
+    def release(self, slot: int) -> int:
+        """Clear the slot and give it up; return the bytes that were in it. Once only: then it is nobody's."""
+        os.close(self._members.pop(slot).pidfd)
+        return self.clear(slot)
+
+    def clear(self, slot: int) -> int:
+        """Clear a slot whose process lives on as another program."""
+        freed = self.ledger.clear(slot)
+        self.freed_bytes += freed
+        return freed
+
+    def dead(self) -> Iterator[int]:
+        """The slots whose process is dead."""
+        for slot, member in list(self._members.items()):
+            if member.is_dead():
+                yield slot
+
+    def record(self, boot_id: str, *, joining: tuple[int, Process] | None = None) -> record.Record:
+        """What the next agent must know, with a process that is about to join."""
+        slots = {slot: (member.pid, member.start_ticks) for slot, member in self._members.items()}
+        slot_count = self.limits.slot_count
+        if joining is not None:
+            slot, who = joining
+            slots[slot] = (who.pid, who.start_ticks)
+            slot_count = _reaching(slot, slot_count)
+        return record.Record(boot_id, self.tenant, self.ledger.device_inode, slot_count, slots)
+
+    def close(self) -> None:
+        """Let go of everything; living processes keep their pages."""
+        for member in self._members.values():
+            os.close(member.pidfd)
+        self._members.clear()
+        self.limits.close()
+        self.ledger.close()
+
+
+def _reaching(slot: int, slot_count: int) -> int:
+    while slot >= slot_count:
+        slot_count *= 2
+    return min(slot_count, contract.LEDGER_SLOTS)

@@ -1,0 +1,189 @@
+"""All ledgers of this node, by share; made for the first process of a share, let go after its last.
+
+Each living process is watched by its pidfd, so a slot is cleared when the kernel says so, whether or not anybody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.arbiter import inheritance, process, record
+from deviceplugin.arbiter.group import Group, JoinError
+from deviceplugin.arbiter.process import Process
+from deviceplugin.arbiter.tenant import Tenant
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY_MODE: Final = 0o700
+UNREACHABLE: Final = (
+    "the node's agent was restarted and may not look into this container's other processes (it needs SYS_PTRACE and "
+    "CHECKPOINT_RESTORE): restart the container"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """What a share's processes hold now, by GPU in the order of its grants."""
+
+    tenant: Tenant
+    used_bytes: tuple[int, ...]
+    processes: int
+
+
+class Groups:
+    """The node's ledgers. To be used in a running event loop.
+
+    directory: where the records are kept; it must be one that the next agent finds again.
+    """
+
+    def __init__(self, directory: Path, *, proc: Path = process.PROC) -> None:
+        self._directory = directory
+        self._proc = proc
+        self._boot_id = process.boot_id(proc=proc)
+        self._groups: dict[str, Group] = {}
+        self._unreachable: dict[str, list[Process]] = {}
+
+    def inherit(self) -> None:
+        """Take over what the last agent left."""
+        self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        for path in record.all_in(self._directory):
+            try:
+                found = record.read(path)
+            except record.RecordError as error:
+                # Without it nobody knows whose the slots are, so no old ledger is given to anyone.
+                logger.error("Dropped a ledger's record", extra={"err": str(error)})  # noqa: TRY400
+                path.unlink()
+                continue
+            old = inheritance.take_over(found, proc=self._proc) if found.boot_id == self._boot_id else None
+            if old is None:
+                path.unlink()
+            elif isinstance(old, Group):
+                self._groups[found.tenant.key] = old
+                for member in old.members.values():
+                    self._watch(old, member)
+                self._write(old)
+                logger.info("Took over a ledger", extra={**_named(old.tenant), "processes": len(old.members)})
+            else:
+                self._unreachable[found.tenant.key] = list(old.holders)
+                for holder in old.holders:
+                    asyncio.get_running_loop().add_reader(holder.pidfd, self._holder_ended, found.tenant, holder)
+                extra = {**_named(found.tenant), "processes": len(old.holders), "err": UNREACHABLE}
+                logger.error("Could not take over a ledger", extra=extra)
+
+    def join(self, tenant: Tenant, who: Process) -> tuple[Group, int]:
+        """A slot for a process; the same one if it has one. Raises JoinError, and OSError when nothing can be recorded.
+
+        The caller keeps its own pidfd; the group holds another.
+        """
+        if tenant.key in self._unreachable:
+            raise JoinError(UNREACHABLE)
+        found = self._groups.get(tenant.key)
+        if found is not None and not _same_gpus(found.tenant, tenant):
+            raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
+        made = found is None
+        chosen = Group.make(tenant) if found is None else found
+        try:
+            if chosen.tenant != tenant:
+                chosen.tenant = tenant
+                chosen.limits.write(tenant.grants)
+            slot = chosen.slot_of(who)
+            if slot is not None:
+                seen = process.mapping(who.pid, chosen.ledger.device_inode, proc=self._proc)
+                if seen.known and seen.link is None:
+                    chosen.clear(slot)
+                return chosen, slot
+            slot = chosen.free_slot()
+            record.write(self._directory, chosen.record(self._boot_id, joining=(slot, who)))
+            member = dataclasses.replace(who, pidfd=os.dup(who.pidfd))
+        except BaseException:
+            if made:
+                chosen.close()
+            raise
+        chosen.admit(member, slot)
+        self._groups[tenant.key] = chosen
+        self._watch(chosen, member)
+        return chosen, slot
+
+    def reap(self, chosen: Group) -> None:
+        """Clear the slots of processes that are dead by now."""
+        for slot in list(chosen.dead()):
+            self._leave(chosen, slot)
+
+    def disconnected(self, chosen: Group, who: Process) -> None:
+        """A process closed its socket: give up its slot if that was because it became another program."""
+        slot = chosen.slot_of(who)
+        if slot is None or who.is_dead():
+            return
+        seen = process.mapping(who.pid, chosen.ledger.device_inode, proc=self._proc)
+        if seen.known and seen.link is None:
+            self._leave(chosen, slot)
+
+    def uses(self) -> Iterator[Use]:
+        """What every share holds."""
+        for one in self._groups.values():
+            yield Use(one.tenant, one.ledger.used_bytes(), len(one.members))
+
+    def close(self) -> None:
+        """Let go of everything; the records stay for the next agent."""
+        for one in self._groups.values():
+            for member in one.members.values():
+                asyncio.get_running_loop().remove_reader(member.pidfd)
+            one.close()
+        self._groups.clear()
+        for holders in self._unreachable.values():
+            for holder in holders:
+                self._let_go(holder)
+        self._unreachable.clear()
+
+    def _watch(self, chosen: Group, member: Process) -> None:
+        asyncio.get_running_loop().add_reader(member.pidfd, self._ended, chosen, member)
+
+    def _ended(self, chosen: Group, member: Process) -> None:
+        slot = chosen.slot_of(member)
+        if slot is not None:
+            self._leave(chosen, slot)
+
+    def _holder_ended(self, tenant: Tenant, holder: Process) -> None:
+        self._let_go(holder)
+        self._unreachable[tenant.key].remove(holder)
+        if not self._unreachable[tenant.key]:
+            del self._unreachable[tenant.key]
+            record.path_of(self._directory, tenant).unlink(missing_ok=True)
+
+    def _let_go(self, holder: Process) -> None:
+        asyncio.get_running_loop().remove_reader(holder.pidfd)
+        os.close(holder.pidfd)
+
+    def _leave(self, chosen: Group, slot: int) -> None:
+        member = chosen.members[slot]
+        asyncio.get_running_loop().remove_reader(member.pidfd)
+        freed = chosen.release(slot)
+        extra = {**_named(chosen.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
+        logger.info("Cleared the slot of a process that is gone", extra=extra)
+        if chosen.members:
+            self._write(chosen)
+            return
+        del self._groups[chosen.tenant.key]
+        record.path_of(self._directory, chosen.tenant).unlink(missing_ok=True)
+        chosen.close()
+
+    def _write(self, chosen: Group) -> None:
+        try:
+            record.write(self._directory, chosen.record(self._boot_id))
+        except OSError as error:
+            # The file that is there names a process too many, which the next agent will find dead.
+            logger.warning("Could not write a ledger's record", extra={**_named(chosen.tenant), "err": str(error)})
+
+
+def _same_gpus(one: Tenant, other: Tenant) -> bool:
+    return [grant.uuid for grant in one.grants] == [grant.uuid for grant in other.grants]
+
+
+def _named(tenant: Tenant) -> dict[str, object]:
+    return {"pod": {"namespace": tenant.namespace, "name": tenant.pod}, "containers": list(tenant.containers)}

@@ -1,0 +1,59 @@
+"""Which pod and container a process belongs to, from the text of its /proc/PID/cgroup. Pure.
+
+The kubelet and the container runtime name cgroups in a few ways (v1 and v2, cgroupfs and systemd drivers), all with the
+pod's UID and then the container's id:
+
+    /kubepods/burstable/podUID/ID
+    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
+    /kubepods-burstable-podUID.slice:cri-containerd:ID
+
+An agent in a cgroup namespace of its own sees the same with `..` in front. What a container makes below its own cgroup
+is its own invention: only the outermost pod counts. All hierarchies of cgroup v1 must agree; one that knows no pod is
+no contradiction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Final
+
+from gpushare.refusal import Refusal
+
+_UID: Final = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})"
+_ID: Final = r"([0-9a-f]{64})"
+_POD: Final = re.compile(rf"(?:kubepods(?:-[a-z]+)?-)?pod{_UID}(?:\.slice)?")
+_CONTAINER: Final = re.compile(rf"(?:(?:cri-containerd|crio|docker|libpod)-)?{_ID}(?:\.scope)?")
+_BOTH: Final = re.compile(rf"(?:kubepods(?:-[a-z]+)?-)?pod{_UID}\.slice:[a-z-]+:{_ID}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """A container of a pod, by the names that kubelet and runtime gave them."""
+
+    pod_uid: str
+    container_id: str
+
+
+def parse(text: str) -> Container | Refusal:
+    """The container whose process has these cgroups."""
+    found = {one for line in text.splitlines() if (one := _of_path(line.split(":", 2)[-1])) is not None}
+    if not found:
+        return Refusal("this process is in no container of a pod")
+    if len(found) > 1:
+        return Refusal("this process is in the cgroups of several containers at once")
+    return found.pop()
+
+
+def _of_path(path: str) -> Container | None:
+    components = path.split("/")
+    for position, component in enumerate(components):
+        both = _BOTH.fullmatch(component)
+        if both:
+            return Container(both[1].replace("_", "-"), both[2])
+        pod = _POD.fullmatch(component)
+        if pod:
+            below = components[position + 1] if position + 1 < len(components) else ""
+            container = _CONTAINER.fullmatch(below)
+            return Container(pod[1].replace("_", "-"), container[1]) if container else None
+    return None

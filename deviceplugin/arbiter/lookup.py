@@ -1,0 +1,114 @@
+"""What a container was given, asking the API server where the informers do not know yet.
+
+A container may start before an informer has heard of its pod, or of its allocation. Then the API server is asked, by
+one question for all who wait, and no more often than it can bear from every node. What it does not know is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
+
+from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
+from gpushare.cluster import errors
+from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
+from gpushare.refusal import Refusal
+
+WAIT_SECONDS: Final = 10.0
+AGAIN_SECONDS: Final = 0.25
+
+Pods = Callable[[], Iterable[PodJson]]
+AskPods = Callable[[], Awaitable[Iterable[PodJson]]]
+AskNode = Callable[[], Awaitable[GpuNode | None]]
+
+
+class Lookup:
+    """Answers for all containers of the node.
+
+    pods, node: as the informers have them; ask_pods, ask_node: as the API server has them now.
+    """
+
+    def __init__(
+        self,
+        *,
+        pods: Pods,
+        node: Callable[[], GpuNode | None],
+        ask_pods: AskPods,
+        ask_node: AskNode,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pods = pods
+        self._node = node
+        self._clock = clock
+        self._questions: Mapping[Missing, Question] = {
+            Missing.POD: Question(self._remember_pods, clock),
+            Missing.CONTAINER: Question(self._remember_pods, clock),
+            Missing.ALLOCATION: Question(self._remember_node, clock),
+        }
+        self._ask_pods = ask_pods
+        self._ask_node = ask_node
+        self._asked_pods: Iterable[PodJson] = ()
+        self._asked_node: GpuNode | None = None
+
+    async def tenant(self, container: Container) -> Tenant | Refusal:
+        """The share of a container, or why it has none; within about WAIT_SECONDS."""
+        deadline = self._clock() + WAIT_SECONDS
+        found = tenant.find(container, pods=self._pods(), node=self._node())
+        while isinstance(found, NotYet):
+            try:
+                async with asyncio.timeout(max(0.0, deadline - self._clock())):
+                    await self._questions[found.missing].answered()
+            except errors.ClusterError as error:
+                if self._clock() >= deadline:
+                    return Refusal(f"{found.reason}, and the API server could not be asked: {error}")
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            except TimeoutError:
+                return Refusal(found.reason)
+            asked_for = found.missing
+            found = self._find_again(container)
+            # Of pods and allocations the API server knows all; a container's name may still come.
+            if isinstance(found, NotYet) and found.missing is asked_for is not Missing.CONTAINER:
+                return Refusal(found.reason)
+        return found
+
+    def _find_again(self, container: Container) -> Tenant | Refusal | NotYet:
+        # What was asked for last is at least as new as what the informers had when it was asked.
+        pods = (*self._asked_pods, *self._pods())
+        found = tenant.find(container, pods=pods, node=self._node())
+        if isinstance(found, NotYet) and found.missing is Missing.ALLOCATION:
+            return tenant.find(container, pods=pods, node=self._asked_node)
+        return found
+
+    async def _remember_pods(self) -> None:
+        self._asked_pods = tuple(await self._ask_pods())
+
+    async def _remember_node(self) -> None:
+        self._asked_node = await self._ask_node()
+
+
+class Question:
+    """One question for all who ask it: never two at a time, never within AGAIN_SECONDS of the last."""
+
+    def __init__(self, ask: Callable[[], Awaitable[None]], clock: Callable[[], float]) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._begun = float("-inf")
+        self._answered = float("-inf")
+
+    async def answered(self) -> None:
+        """Return once it was asked, and answered, after this call. Raises what asking raises."""
+        called = self._clock()
+        async with self._asking:
+            if self._begun >= called and self._answered >= self._begun:
+                return
+            await asyncio.sleep(max(0.0, self._begun + AGAIN_SECONDS - self._clock()))
+            self._begun = self._clock()
+            await self._ask()
+            self._answered = self._clock()

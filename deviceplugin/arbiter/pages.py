@@ -1,0 +1,128 @@
+"""The shared pages: limits, which only the arbiter can write, and the ledger, which a container's processes write too.
+
+Both are memfds. Sealed against shrinking, they cannot be cut off under our own mapping, which would kill the agent and
+so harm everybody; files of a tmpfs could be. The seal F_SEAL_FUTURE_WRITE leaves our mapping of the limits the only
+writable one for ever, also against root in the container; and F_SEAL_SEAL keeps a container from adding seals.
+
+A store is a single one of an aligned word, so no reader ever sees half of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from deviceplugin.arbiter import tenant
+from gpushare import contract
+
+_HEADER: Final = struct.Struct(contract.LIMITS_HEADER)
+_RECORD: Final = struct.Struct(contract.LIMITS_RECORD)
+_F_SEAL_FUTURE_WRITE: Final = 0x10
+_KEEP_SIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+LEDGER_NAME: Final = "gpushare-ledger"
+LIMITS_NAME: Final = "gpushare-limits"
+
+
+class PagesError(Exception):
+    """A descriptor that is not the ledger it was taken for."""
+
+
+class Limits:
+    """The limits page; `descriptor` is what processes get."""
+
+    def __init__(self, grants: Sequence[tenant.Grant], *, slot_count: int) -> None:
+        self.descriptor = os.memfd_create(LIMITS_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.descriptor, contract.PAGE_SIZE)
+        self._map = mmap.mmap(self.descriptor, contract.PAGE_SIZE)
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE | _F_SEAL_FUTURE_WRITE)
+        self._map[: _HEADER.size] = _HEADER.pack(len(grants), slot_count)
+        self.slot_count = slot_count
+        self.write(grants)
+
+    def write(self, grants: Sequence[tenant.Grant]) -> None:
+        """Set the grants, which must be of the same GPUs as before; each memory limit changes at once or not at all."""
+        for position, grant in enumerate(grants):
+            start = _HEADER.size + position * contract.LIMITS_RECORD_SIZE
+            packed = _RECORD.pack(
+                tenant.raw_uuid(grant.uuid), grant.memory_bytes, grant.request_percent, grant.limit_percent
+            )
+            for offset in range(0, _RECORD.size, 8):
+                word = ctypes.c_uint64.from_buffer(self._map, start + offset)
+                word.value = int.from_bytes(packed[offset : offset + 8], "little")
+                del word
+
+    def publish(self, slot_count: int) -> None:
+        """Say how far a sum must look."""
+        self.slot_count = slot_count
+        word = ctypes.c_uint32.from_buffer(self._map, 4)
+        word.value = slot_count
+        del word
+
+    def close(self) -> None:
+        """Let go; processes that have it keep it."""
+        self._map.close()
+        os.close(self.descriptor)
+
+
+class Ledger:
+    """The ledger pages of one share; `descriptor` is what processes get."""
+
+    def __init__(self, descriptor: int, gpu_count: int) -> None:
+        self.descriptor = descriptor
+        self.gpu_count = gpu_count
+        self._map = mmap.mmap(descriptor, gpu_count * contract.PAGE_SIZE)
+        self._words = memoryview(self._map).cast("Q")
+
+    @classmethod
+    def make(cls, gpu_count: int) -> Ledger:
+        """An empty one."""
+        descriptor = os.memfd_create(LEDGER_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, gpu_count * contract.PAGE_SIZE)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE)
+        return cls(descriptor, gpu_count)
+
+    @classmethod
+    def reopen(cls, path: os.PathLike[str], gpu_count: int, device_inode: tuple[int, int]) -> Ledger:
+        """The one that some process has mapped. Raises OSError, and PagesError when it is not what we once made."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        found = os.fstat(descriptor)
+        is_ours = (
+            (found.st_dev, found.st_ino) == device_inode
+            and found.st_size == gpu_count * contract.PAGE_SIZE
+            and fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) == _KEEP_SIZE
+        )
+        if not is_ours:
+            os.close(descriptor)
+            raise PagesError(f"{path} is another file than the ledger")
+        return cls(descriptor, gpu_count)
+
+    @property
+    def device_inode(self) -> tuple[int, int]:
+        """What tells it from every other file while it exists."""
+        found = os.fstat(self.descriptor)
+        return found.st_dev, found.st_ino
+
+    def used_bytes(self) -> tuple[int, ...]:
+        """What the share's processes hold, by GPU in the order of the grants."""
+        slots = contract.LEDGER_SLOTS
+        return tuple(sum(self._words[card * slots : (card + 1) * slots]) for card in range(self.gpu_count))
+
+    def clear(self, slot: int) -> int:
+        """Set a slot to nothing on each GPU; return the bytes that were in it."""
+        freed = 0
+        for card in range(self.gpu_count):
+            position = card * contract.LEDGER_SLOTS + slot
+            freed += self._words[position]
+            self._words[position] = 0
+        return freed
+
+    def close(self) -> None:
+        """Let go; processes that have it keep it."""
+        self._words.release()
+        self._map.close()
+        os.close(self.descriptor)

@@ -1,0 +1,113 @@
+"""What the kernel says of a process: who is at the other end of a socket, whether it lives, what it has mapped.
+
+A pid alone names nobody: it is given again once its process is gone. A process here is a pid with the time it started,
+held by a pidfd, which becomes readable when the process is dead with all its threads, and not before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+_SO_PEERPIDFD: Final = getattr(socket, "SO_PEERPIDFD", 77)
+_CREDENTIALS: Final = struct.Struct("iII")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """A process; `start_ticks` is when it started, in the kernel's ticks since boot. Whoever has it closes `pidfd`."""
+
+    pid: int
+    start_ticks: int
+    pidfd: int
+
+    def is_dead(self) -> bool:
+        """Whether nothing of it runs any more."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+
+def peer(connection: socket.socket, *, proc: Path = PROC) -> Process:
+    """The process that connected. Raises ProcessLookupError when it is gone, or not visible from here."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, _, _ = _CREDENTIALS.unpack(data)
+    if pid <= 0:
+        raise ProcessLookupError("the peer's process is not visible: the agent needs the host's pid namespace")
+    try:
+        pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
+        # Before Linux 6.5. Between its connect and now it may have died and its pid been given again; so little time
+        # would that be that nobody can count on it.
+        pidfd = os.pidfd_open(pid)
+    return _held(pid, pidfd, proc)
+
+
+def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> Process | None:
+    """The process that had this pid then, if it still lives."""
+    try:
+        found = _held(pid, os.pidfd_open(pid), proc)
+    except OSError:
+        return None
+    if found.start_ticks == start_ticks and not found.is_dead():
+        return found
+    os.close(found.pidfd)
+    return None
+
+
+def _held(pid: int, pidfd: int, proc: Path) -> Process:
+    try:
+        stat = (proc / str(pid) / "stat").read_text()
+        # The name, in parentheses, may hold anything; what follows it begins with the third field.
+        held = Process(pid, int(stat.rpartition(")")[2].split()[19]), pidfd)
+        if held.is_dead():
+            raise ProcessLookupError(f"the process {pid} has ended")
+    except (OSError, IndexError, ValueError) as error:
+        os.close(pidfd)
+        raise ProcessLookupError(f"the process {pid} has ended") from error
+    return held
+
+
+def cgroups(pid: int, *, proc: Path = PROC) -> str:
+    """The text of its cgroup file; raises OSError when it is gone."""
+    return (proc / str(pid) / "cgroup").read_text()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mapping:
+    """Whether a process has a file mapped; `link` opens it anew.
+
+    known: false for a process that is ending, whose memory is gone already, and for one that we may not look into (that
+        takes CAP_SYS_PTRACE, and opening the link CAP_CHECKPOINT_RESTORE).
+    """
+
+    known: bool
+    link: Path | None
+
+
+def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC) -> Mapping:
+    """Where a process has the file with this device and inode mapped."""
+    directory = proc / str(pid)
+    try:
+        lines = (directory / "maps").read_text().splitlines()
+    except OSError:
+        return Mapping(known=False, link=None)
+    device, inode = device_inode
+    wanted = (f"{os.major(device):02x}:{os.minor(device):02x}", str(inode))
+    for line in lines:
+        fields = line.split(maxsplit=5)
+        if (fields[3], fields[4]) == wanted:
+            low, high = (part.lstrip("0") or "0" for part in fields[0].split("-"))
+            return Mapping(known=True, link=directory / "map_files" / f"{low}-{high}")
+    return Mapping(known=bool(lines), link=None)
+
+
+def boot_id(*, proc: Path = PROC) -> str:
+    """What tells this run of the kernel from all others."""
+    return (proc / "sys/kernel/random/boot_id").read_text().strip()

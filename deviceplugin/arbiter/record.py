@@ -1,0 +1,68 @@
+"""Who has which slot of which ledger, kept where the next agent finds it.
+
+The ledgers themselves live in memory, and go on living in the processes that have them mapped; the next agent takes
+them from there (`process.mapping`). What it cannot take from there is whose slot is whose, and that is here: one small
+file a share, written before a process is told its slot. It is believed only under the same boot of the kernel.
+
+The other way, files on a tmpfs, would need no such search, but files cannot be sealed: a container could cut off, or
+grow without end, what it is given, and root in it could write to its own limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from deviceplugin.arbiter.tenant import Grant, Tenant
+
+
+class RecordError(ValueError):
+    """A file that is no record; the message names it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """One share's ledger. `slots`: the pid and start of the process that has it, by slot."""
+
+    boot_id: str
+    tenant: Tenant
+    ledger: tuple[int, int]
+    slot_count: int
+    slots: Mapping[int, tuple[int, int]]
+
+
+def write(directory: Path, record: Record) -> None:
+    """Write it, whole or not at all."""
+    path = path_of(directory, record.tenant)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(dataclasses.asdict(record), separators=(",", ":")))
+    fresh.replace(path)
+
+
+def read(path: Path) -> Record:
+    """Read it back. Raises RecordError."""
+    try:
+        found = json.loads(path.read_text())
+        told = found["tenant"]
+        grants = tuple(Grant(**grant) for grant in told["grants"])
+        return Record(
+            boot_id=found["boot_id"],
+            tenant=Tenant(**{**told, "containers": tuple(told["containers"]), "grants": grants}),
+            ledger=(int(found["ledger"][0]), int(found["ledger"][1])),
+            slot_count=int(found["slot_count"]),
+            slots={int(slot): (int(who[0]), int(who[1])) for slot, who in found["slots"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise RecordError(f"{path} is no record of a ledger: {error}") from error
+
+
+def path_of(directory: Path, tenant: Tenant) -> Path:
+    """Its file."""
+    return directory / f"{tenant.key}.json"
+
+
+def all_in(directory: Path) -> list[Path]:
+    """Every record's file."""
+    return sorted(directory.glob("*.json"))

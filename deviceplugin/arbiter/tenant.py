@@ -1,0 +1,136 @@
+"""What a container was given: from the pods of this node and the ledger. Pure.
+
+The pod is found by the UID that the kernel's cgroup names. Its annotation says which allocation is its own, and is
+believed only if the GPUNode says the same of that allocation: users cannot write GPUNodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from deviceplugin.arbiter.identity import Container
+from gpushare import contract, pod
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
+from gpushare.refusal import Refusal
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grant:
+    """What there is to use on one GPU."""
+
+    uuid: str
+    memory_bytes: int
+    request_percent: int
+    limit_percent: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tenant:
+    """One share: the containers that use it together, and what they may use. `share` is its place in the allocation."""
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    containers: tuple[str, ...]
+    share: int
+    grants: tuple[Grant, ...]
+
+    @property
+    def key(self) -> str:
+        """A name that no other share on the node has, fit for a file."""
+        return f"{self.pod_uid}-{self.share}"
+
+
+class Missing(enum.Enum):
+    """What is not known yet, and may become known."""
+
+    POD = "pod"
+    ALLOCATION = "allocation"
+    CONTAINER = "container"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotYet:
+    """No answer yet; `reason` is the refusal's sentence should it stay so."""
+
+    missing: Missing
+    reason: str
+
+
+def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None) -> Tenant | Refusal | NotYet:
+    """The share of `container`.
+
+    pods: of this node; node: its GPUNode, None when it is not known.
+    """
+    manifest = next((one for one in pods if pod.uid(one) == container.pod_uid), None)
+    if manifest is None:
+        return NotYet(Missing.POD, f"this node has no pod with the UID {container.pod_uid}")
+    namespace, name = pod.namespaced_name(manifest)
+    identity = pod.annotations_of(manifest).get(contract.ALLOCATION)
+    if not identity:
+        return Refusal(f"the pod {namespace}/{name} has no allocation: it asks for no share of a GPU")
+    entry = next((one for one in node.allocations if one.id == identity), None) if node is not None else None
+    if node is None or entry is None:
+        return NotYet(
+            Missing.ALLOCATION, f"the allocation {identity} of the pod {namespace}/{name} is not in this node's GPUNode"
+        )
+    if not _belongs(entry, namespace, name, container.pod_uid):
+        return Refusal(f"the allocation {identity} is held by {entry.pod}, not by the pod {namespace}/{name}")
+    called = _container_name(manifest, container.container_id)
+    if called is None and len(entry.shares) > 1:
+        return NotYet(
+            Missing.CONTAINER,
+            f"the status of the pod {namespace}/{name} does not show yet which container {container.container_id} is",
+        )
+    # An unnamed container of a pod with one share is one of that share: no other gets the library and the socket.
+    for position, share in enumerate(entry.shares):
+        if called is None or called in share.containers:
+            grants = tuple(
+                Grant(card, share.memory_bytes, share.request_percent, share.limit_percent) for card in share.gpu_uuids
+            )
+            tenant = Tenant(container.pod_uid, namespace, name, share.containers, position, grants)
+            return _unusable(tenant) or tenant
+    return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
+
+
+def raw_uuid(text: str) -> bytes:
+    """The 16 bytes of `GPU-…` or `MIG-…`; ValueError if it is neither."""
+    kind, _, number = text.partition("-")
+    if kind not in {"GPU", "MIG"}:
+        raise ValueError(f"{text} is not a GPU's UUID")
+    return uuid.UUID(number).bytes
+
+
+def _unusable(tenant: Tenant) -> Refusal | None:
+    if len(tenant.grants) > contract.MAX_GPUS:
+        return Refusal(
+            f"a share of {len(tenant.grants)} GPUs is more than the {contract.MAX_GPUS} a container can have"
+        )
+    for grant in tenant.grants:
+        try:
+            raw_uuid(grant.uuid)
+        except ValueError:
+            return Refusal(
+                f"the allocation of the pod {tenant.namespace}/{tenant.pod} names {grant.uuid}, no GPU's UUID"
+            )
+    return None
+
+
+def _belongs(entry: Allocation, namespace: str, name: str, uid: str) -> bool:
+    holder = entry.pod
+    return holder.namespace == namespace and holder.name in {"", name} and holder.uid in {"", uid}
+
+
+def _container_name(manifest: PodJson, container_id: str) -> str | None:
+    status: Mapping[str, Any] = manifest.get("status") or {}
+    for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+        for entry in status.get(kind) or []:
+            if str(entry.get("containerID", "")).rpartition("://")[2] == container_id:
+                return str(entry.get("name", ""))
+    return None

@@ -1,0 +1,139 @@
+"""Keeps the status of this node's GPUNode true to the GPUs; never touches its spec, which is others' to write.
+
+It writes only what differs from what is there, and never on a timer: a thousand nodes that say nothing new must cost
+the API server nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from deviceplugin import inventory
+from deviceplugin.offer import Offer
+from gpushare import codec, contract
+from gpushare.cluster import backoff, client, errors, informer, store
+from gpushare.gpunode import GpuNode
+
+logger = logging.getLogger(__name__)
+
+CONFIG: Final = "default"  # the configuration that is built in: every GPU is fractional
+FIRST_PAUSE_SECONDS: Final = 0.5
+MOST_PAUSE_SECONDS: Final = 30.0
+
+
+class GpuNodeStatus:
+    """The writer of one GPUNode's status, and a live copy of that GPUNode."""
+
+    def __init__(
+        self, api: client.Client, *, node_name: str, offer: Offer, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._api = api
+        self._name = node_name
+        self._offer = offer
+        self._wall_clock = wall_clock
+        self._document: dict[str, Any] | None = None
+        self._wake = asyncio.Event()
+        self._accepted: tuple[Any, Any] | None = None  # what was sent last, and what the API server made of it
+        self.informer = informer.Informer(api, contract.GPUNODE_PATH, field_selector=f"metadata.name={node_name}")
+        self.informer.subscribe(self._changed)
+        self.written = False  # whether the status was once known to be true
+
+    @property
+    def node(self) -> GpuNode | None:
+        """The GPUNode as last seen; None while there is none."""
+        return codec.read(self._document) if self._document is not None else None
+
+    async def refreshed(self) -> GpuNode | None:
+        """The GPUNode as it is now, asked of the API server."""
+        try:
+            return codec.read(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"))
+        except errors.NotFound:
+            return None
+
+    async def run(self, informed: asyncio.Event) -> None:
+        """Write whenever something changed, from when the offer is `informed`, until cancelled."""
+        await informed.wait()
+        followers = asyncio.create_task(self._follow_offer())
+        failures = 0
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                try:
+                    await self.step()
+                    failures = 0
+                except errors.ClusterError as error:
+                    failures += 1
+                    pause_seconds = backoff.pause_seconds(
+                        failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
+                    )
+                    logger.warning(
+                        "Could not write the GPUNode",
+                        extra={"err": str(error), "pause_seconds": round(pause_seconds, 1)},
+                    )
+                    await asyncio.sleep(pause_seconds)
+                    self._wake.set()
+        finally:
+            followers.cancel()
+
+    async def step(self) -> None:
+        """Make the GPUNode if there is none, and write its status if that says something else."""
+        if self._document is None:
+            self._document = await self._create()
+        node = codec.read(self._document)
+        for problem in node.problems:
+            logger.warning("Something in the GPUNode makes no sense", extra={"err": problem})
+        now = codec.format_time(self._wall_clock())
+        wanted = codec.to_status(inventory.status(node, self._offer.gpus, config=CONFIG, now=now))
+        current = self._document.get("status")
+        if current == wanted or self._accepted == (wanted, current):
+            self.written = True
+            return
+        # Also a merge patch replaces lists as a whole, and these are ours alone.
+        self._document = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", {"status": wanted})
+        self._accepted = (wanted, self._document.get("status"))
+        self.written = True
+        logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._offer.gpus)})
+
+    async def _create(self) -> dict[str, Any]:
+        owner = await self._api.get(f"/api/v1/nodes/{self._name}")
+        body = {
+            "apiVersion": contract.API_VERSION,
+            "kind": contract.GPUNODE_KIND,
+            "metadata": {
+                "name": self._name,
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": owner["metadata"]["uid"]}
+                ],
+            },
+        }
+        try:
+            made = await self._api.create(contract.GPUNODE_PATH, body)
+        except errors.AlreadyExists:
+            return await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}")
+        logger.info("Made the GPUNode", extra={"node": self._name})
+        return made
+
+    async def _follow_offer(self) -> None:
+        async for _ in self._offer.follow():
+            self._wake.set()
+
+    def _changed(self, change: store.Change) -> None:
+        # What we have just written ourselves is newer than what was on its way to us then.
+        if change.new is None or not _is_older(change.new, self._document):
+            self._document = change.new
+            self._wake.set()
+
+
+def _is_older(one: dict[str, Any], other: dict[str, Any] | None) -> bool:
+    """Whether `one` is an earlier state of the same object than `other`; resource versions are numbers that grow."""
+    if other is None or one["metadata"].get("uid") != other["metadata"].get("uid"):
+        return False
+    try:
+        return int(one["metadata"]["resourceVersion"]) < int(other["metadata"]["resourceVersion"])
+    except (KeyError, ValueError):
+        return False

@@ -1,0 +1,65 @@
+"""Puts on the host what share containers get mounted: the library, and the file that makes the loader load it.
+
+A library that a process has mapped must never change under it, so each version has a file of its own, named by its
+content, made under another name and moved into place. Old ones stay: containers that were started with them run on, and
+the kubelet mounts the same path again when it restarts one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from gpushare import contract
+
+PREFIX_LENGTH: Final = 16
+_ELF: Final = b"\x7fELF"
+
+
+class LibraryError(Exception):
+    """The library cannot be given to containers; the message says which file and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Installed:
+    """Paths on the host."""
+
+    library: Path
+    preload_file: Path
+
+
+def install(source: Path, *, root: Path) -> Installed:
+    """Install `source` below `root`; idempotent. Raises LibraryError."""
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise LibraryError(f"{source} cannot be read ({error.strerror}): --library names libgpushare.so") from error
+    if not content.startswith(_ELF):
+        raise LibraryError(f"{source} is not a shared library: --library names libgpushare.so")
+    name = f"libgpushare-{hashlib.sha256(content).hexdigest()[:PREFIX_LENGTH]}.so"
+    installed = Installed(root / "lib" / name, root / "ld.so.preload")
+    try:
+        _put(installed.library, content, mode=0o755)
+        _put(installed.preload_file, f"{contract.CONTAINER_LIBRARY}\n".encode(), mode=0o644)
+    except OSError as error:
+        raise LibraryError(
+            f"{error.filename or root} cannot be written ({error.strerror}): --root names a directory of the host"
+        ) from error
+    return installed
+
+
+def _put(path: Path, content: bytes, *, mode: int) -> None:
+    """Make the file, unless it is there with this content; never in place."""
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        pass
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(content)
+    fresh.chmod(mode)
+    fresh.replace(path)

@@ -1,0 +1,91 @@
+"""What Prometheus is told: read from the offer, the ledgers and the arbiter at each scrape, so it cannot lag behind.
+
+Labels: `gpu` is a UUID; a share is used by its `containers` together, which are named joined by commas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from deviceplugin.arbiter.groups import Use
+from deviceplugin.offer import Offer
+from gpushare import ledger
+from gpushare.gpunode import GpuNode
+
+
+class AgentCollector(Collector):
+    """The agent's metrics."""
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        offer: Offer,
+        node: Callable[[], GpuNode | None],
+        uses: Callable[[], Iterable[Use]],
+        connections: Callable[[], int],
+        turned_away: Callable[[], int],
+    ) -> None:
+        self._node_name = node_name
+        self._offer = offer
+        self._node = node
+        self._uses = uses
+        self._connections = connections
+        self._turned_away = turned_away
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of time: what there is depends on the node."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, as it is now."""
+        yield from self._gpus()
+        yield from self._shares()
+        yield GaugeMetricFamily(
+            "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self._connections()
+        )
+        yield CounterMetricFamily(
+            "gpushare_arbiter_turned_away",
+            "Connections that the arbiter turned away at once.",
+            value=self._turned_away(),
+        )
+
+    def _gpus(self) -> Iterator[Metric]:
+        labels = ["node", "gpu", "index", "model"]
+        memory = GaugeMetricFamily("gpushare_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
+        healthy = GaugeMetricFamily("gpushare_gpu_healthy", "1 if a GPU is healthy.", labels=labels)
+        given = GaugeMetricFamily(
+            "gpushare_gpu_allocated_memory_bytes", "Memory that shares were given.", labels=labels
+        )
+        compute = GaugeMetricFamily(
+            "gpushare_gpu_allocated_compute_ratio", "Compute that shares are guaranteed, 1 is the GPU.", labels=labels
+        )
+        node = self._node()
+        used = ledger.use(node) if node is not None else {}
+        for card in self._offer.gpus:
+            values = [self._node_name, card.uuid, str(card.index), card.model]
+            held = used.get(card.uuid, ledger.NOTHING)
+            memory.add_metric(values, card.memory_bytes)
+            healthy.add_metric(values, float(card.healthy))
+            given.add_metric(values, held.memory_bytes)
+            compute.add_metric(values, held.request_percent / 100)
+        yield from (memory, healthy, given, compute)
+
+    def _shares(self) -> Iterator[Metric]:
+        labels = ["node", "namespace", "pod", "containers", "gpu"]
+        used = GaugeMetricFamily(
+            "gpushare_share_used_memory_bytes", "Memory that a share's processes hold.", labels=labels
+        )
+        limit = GaugeMetricFamily("gpushare_share_limit_memory_bytes", "Memory that a share may hold.", labels=labels)
+        processes = GaugeMetricFamily("gpushare_share_processes", "Processes that use a share.", labels=labels[:-1])
+        for use in self._uses():
+            values = [self._node_name, use.tenant.namespace, use.tenant.pod, ",".join(use.tenant.containers)]
+            processes.add_metric(values, use.processes)
+            for grant, used_bytes in zip(use.tenant.grants, use.used_bytes, strict=True):
+                used.add_metric([*values, grant.uuid], used_bytes)
+                limit.add_metric([*values, grant.uuid], grant.memory_bytes)
+        yield from (used, limit, processes)

@@ -1,0 +1,89 @@
+"""The agent as it runs: a process of its own, by `python -m deviceplugin`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.deviceplugin import simulated, waiting
+
+
+class Agent:
+    """A running agent; `lines` is its log so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[dict[str, Any]] = []
+        self.other: list[str] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            try:
+                self.lines.append(json.loads(line))
+            except ValueError:
+                self.other.append(line.decode())
+
+    def said(self, message: str, **extra: object) -> bool:
+        """Whether a line has this message and these fields."""
+        return any(line["msg"] == message and extra.items() <= line.items() for line in self.lines)
+
+    async def until(self, message: str, **extra: object) -> None:
+        """Wait for a line."""
+        with contextlib.suppress(TimeoutError):
+            await waiting.until(lambda: self.said(message, **extra) or self._reading.done(), seconds=40)
+        assert self.said(message, **extra), (message, extra, self.lines, self.other)
+
+    async def ended(self) -> int:
+        """Wait for its end; return the exit code."""
+        async with asyncio.timeout(30):
+            await self._reading
+            return await self.process.wait()
+
+    async def stop(self) -> int:
+        """Tell it to end; return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return await self.ended()
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Ask its probes."""
+        await self.until("Serving")
+        (port,) = [line["probe_port"] for line in self.lines if line["msg"] == "Serving"]
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+            return answer.status, await answer.text()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    node_name: str, directory: Path, *, kubeconfig: Path, gpus: Path, library: Path | None = None
+) -> AsyncIterator[Agent]:
+    """An agent with everything below `directory`; killed at the end if it still runs."""
+    (directory / "kubelet").mkdir(exist_ok=True)
+    made = directory / "libgpushare.so"
+    made.write_bytes(b"\x7fELF")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "deviceplugin", f"--node-name={node_name}", f"--kubeconfig={kubeconfig}"),
+        *(f"--kubelet-directory={directory / 'kubelet'}", f"--root={directory / 'root'}"),
+        *(f"--run-directory={directory / 'run'}", f"--library={library or made}"),
+        *("--probe-host=127.0.0.1", "--probe-port=0"),
+        env=simulated.environment(gpus),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    agent = Agent(process)
+    try:
+        yield agent
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await agent.ended()
+        # Shown by pytest when the test has failed.
+        sys.stderr.writelines([*(f"{line}\n" for line in agent.lines), *agent.other])

@@ -1,0 +1,229 @@
+"""Clients that are bad, slow or far too many harm nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter import connection, server
+from gpushare import contract
+from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin.arbiter_node import ArbiterNode
+
+
+def header(
+    kind: int, *, size: int | None = None, magic: int = contract.WIRE_MAGIC, version: int = contract.WIRE_VERSION
+) -> bytes:
+    length = struct.calcsize(contract.WIRE_HEADER)
+    return struct.pack(contract.WIRE_HEADER, magic, version, kind, length if size is None else size, 0)
+
+
+HELLO = header(contract.MESSAGE_HELLO, size=48) + bytes(32)
+RECLAIM = header(contract.MESSAGE_RECLAIM)
+
+
+def own_process(monkeypatch: pytest.MonkeyPatch, node: ArbiterNode, pod: str) -> None:
+    """From here on the test's own process counts as one of this pod's, so that it can open many connections."""
+    known = node.server._identify
+
+    def identify(pid: int) -> object:
+        if pid != os.getpid():
+            return known(pid)
+        return arbiter_node.Container(arbiter_node.uid(pod), arbiter_node.container_id(pod, "main"))
+
+    monkeypatch.setattr(node.server, "_identify", identify)
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def _send_for_ever(to: socket.socket) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            await asyncio.get_running_loop().sock_sendall(to, RECLAIM)
+
+
+async def connect(node: ArbiterNode) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(made, str(node.socket))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x",
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(48),
+        os.urandom(512),
+        HELLO[:-1],
+        HELLO + b"x",
+        HELLO + bytes(4096),
+        header(contract.MESSAGE_HELLO),
+        header(contract.MESSAGE_HELLO, size=2**32 - 1) + bytes(32),
+        header(contract.MESSAGE_WELCOME, size=24) + bytes(8),
+        header(99),
+        RECLAIM,  # before hello
+        header(contract.MESSAGE_HELLO, magic=1),
+    ],
+    ids=lambda data: data[:24].hex(),
+)
+async def test_what_is_no_message_ends_the_connection_and_only_that(node: ArbiterNode, data: bytes) -> None:
+    node.add_pod("trainer")
+    other, bad = await node.share(), await node.share()
+    await other("hello")
+    assert await bad("raw", data.hex()) == "closed"
+    assert await other("reclaim") == 0
+
+
+async def test_hello_twice_ends_the_connection_but_not_the_charge(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await one("charge", 0, 100)
+    assert await one("raw", HELLO.hex()) == "closed"
+    assert node.used() == (100,)
+
+
+async def test_another_version_of_the_protocol_is_refused_with_a_remedy(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    data = header(contract.MESSAGE_HELLO, version=2, size=48) + bytes(32)
+    assert await one("raw", data.hex()) == (
+        "the library speaks version 2 of the protocol and this node's agent version 1: "
+        "recreate the pod, so that it gets the agent's library"
+    )
+
+
+async def test_who_says_nothing_is_disconnected(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HELLO_SECONDS", 0.05)
+    node.add_pod("trainer")
+    own_process(monkeypatch, node, "trainer")
+    with await connect(node) as silent:
+        async with asyncio.timeout(10):
+            assert await asyncio.get_running_loop().sock_recv(silent, 1) == b""
+    assert node.server.connections == 0
+
+
+async def test_five_hundred_connections_of_one_container_leave_room_for_others(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_pod("hog")
+    node.add_pod("trainer")
+    own_process(monkeypatch, node, "hog")
+    held = [await connect(node) for _ in range(500)]
+    try:
+        await waiting.until(lambda: node.server.connections == 500)
+        one = await node.share()
+        assert (await one("hello"))["slot"] == 0
+        more = [await connect(node) for _ in range(50)]
+        await waiting.until(lambda: node.server.turned_away == 38)
+        assert node.server.connections == contract.LEDGER_SLOTS + 1
+        async with asyncio.timeout(10):
+            answer = await asyncio.get_running_loop().sock_recv(more[-1], contract.WIRE_MAX)
+        assert b"this container has 512 connections to the node's agent already" in answer
+        assert await one("reclaim") == 0
+        for item in more:
+            item.close()
+    finally:
+        for item in held:
+            item.close()
+    await waiting.until(lambda: node.server.connections == 1)
+
+
+async def test_a_flood_of_messages_makes_only_its_sender_wait(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MESSAGE_BURST", 16)
+    node.add_pod("hog")
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    own_process(monkeypatch, node, "hog")
+    loop = asyncio.get_running_loop()
+    with await connect(node) as flood:
+        await loop.sock_sendall(flood, HELLO)
+        await loop.sock_recv(flood, contract.WIRE_MAX)
+        answered = 0
+        began = time.monotonic()
+        sent = 0
+        while time.monotonic() - began < 1.0:
+            for _ in range(64):
+                try:
+                    flood.send(RECLAIM)
+                    sent += 1
+                except BlockingIOError:
+                    break
+            try:
+                while flood.recv(contract.WIRE_MAX):
+                    answered += 1
+            except BlockingIOError:
+                pass
+            asked = time.monotonic()
+            assert await one("reclaim") == 0
+            assert time.monotonic() - asked < 0.5
+        assert sent > answered
+        assert answered <= 16 + server.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
+
+
+async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MESSAGES_PER_SECOND", 1e6)
+    monkeypatch.setattr(server, "MESSAGE_BURST", 10**6)
+    node.add_pod("hog")
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    own_process(monkeypatch, node, "hog")
+    loop = asyncio.get_running_loop()
+    with await connect(node) as deaf:
+        await loop.sock_sendall(deaf, HELLO)
+        with pytest.raises(ConnectionError):
+            await _send_for_ever(deaf)
+    assert await one("reclaim") == 0
+
+
+async def test_connections_that_come_and_go_do_not_keep_others_out(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_pod("hog")
+    node.add_pod("trainer")
+    own_process(monkeypatch, node, "hog")
+
+    async def storm() -> None:
+        while True:
+            (await connect(node)).close()
+
+    storming = asyncio.create_task(storm())
+    try:
+        for slot in range(3):
+            async with asyncio.timeout(10):
+                assert (await (await node.share())("hello"))["slot"] == slot
+    finally:
+        storming.cancel()
+    await waiting.until(lambda: node.server.connections == 3)
+
+
+async def test_descriptors_that_a_client_sends_are_not_kept(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.add_pod("trainer")
+    own_process(monkeypatch, node, "trainer")
+    with await connect(node) as generous:
+        before = _descriptors()
+        socket.send_fds(generous, [HELLO], [generous.fileno()] * 50)
+        async with asyncio.timeout(10):
+            await asyncio.get_running_loop().sock_recv(generous, contract.WIRE_MAX)
+        # Its own: the connection, two pidfds, and limits and ledger, each once more for its mapping.
+        assert _descriptors() - before == 7

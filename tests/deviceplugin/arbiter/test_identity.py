@@ -1,0 +1,82 @@
+"""Cgroups as kubelets and container runtimes name them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.arbiter import identity
+from deviceplugin.arbiter.identity import Container
+from gpushare.refusal import Refusal
+
+UID = "4c8f9f3e-7a0b-4d0e-9b7d-0c5b8a1f2e3d"
+UNDERSCORED = UID.replace("-", "_")
+ID = "5d" * 32
+OTHER_UID = "11111111-2222-3333-4444-555555555555"
+OTHER_ID = "ab" * 32
+OURS = Container(UID, ID)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(f"/kubepods/pod{UID}/{ID}", id="cgroupfs, guaranteed"),
+        pytest.param(f"/kubepods/besteffort/pod{UID}/{ID}", id="cgroupfs, best effort"),
+        pytest.param(f"/outer/kubepods/burstable/pod{UID}/{ID}", id="below --cgroup-root"),
+        pytest.param(f"/kubelet.slice/kubelet-kubepods.slice/kubepods-pod{UNDERSCORED}.slice/{ID}", id="nested slices"),
+        pytest.param(
+            f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
+            id="systemd, containerd",
+        ),
+        pytest.param(f"/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/crio-{ID}.scope", id="systemd, CRI-O"),
+        pytest.param(f"/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/docker-{ID}.scope", id="systemd, cri-dockerd"),
+        pytest.param(f"/kubepods-besteffort-pod{UNDERSCORED}.slice:cri-containerd:{ID}", id="runc's systemd notation"),
+        pytest.param(f"/../../pod{UID}/{ID}", id="seen from a cgroup namespace, cgroupfs"),
+        pytest.param(f"/../../../kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope", id="… systemd"),
+        pytest.param(f"/kubepods/pod{UID}/{ID}/init.scope/worker", id="cgroups of the container's own"),
+        pytest.param(f"/kubepods/pod{UID}/{ID}/kubepods/pod{OTHER_UID}/{OTHER_ID}", id="pretending to be another"),
+    ],
+)
+def test_a_container_is_known_by_its_cgroup(path: str) -> None:
+    assert identity.parse(f"0::{path}\n") == OURS
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/user.slice/user-1000.slice/session-2.scope",
+        f"/system.slice/docker-{ID}.scope",
+        f"/kubepods/pod{UID}",
+        f"/kubepods/pod{UID}/",
+        f"/kubepods/pod{UID}/{ID[:-1]}",
+        f"/kubepods/pod{UID}/worker/{ID}",
+        f"/kubepods/pod{UID}x/{ID}",
+        f"/kubepods/xpod{UID}/{ID}",
+        f"/kubepods/pod{OTHER_UID}/scratch/pod{UID}/{ID}",
+        "",
+    ],
+)
+def test_what_is_no_container_of_a_pod_is_refused(path: str) -> None:
+    assert identity.parse(f"0::{path}\n") == Refusal("this process is in no container of a pod")
+
+
+def test_hierarchies_of_version_one_agree() -> None:
+    mixed = f"9:name=systemd:/\n4:memory:/kubepods/pod{UID}/{ID}\n1:cpu,cpuacct:/kubepods/pod{UID}/{ID}\n0::/\n"
+    assert identity.parse(mixed) == OURS
+
+
+def test_hierarchies_that_disagree_are_refused() -> None:
+    text = f"4:memory:/kubepods/pod{UID}/{ID}\n1:cpu:/kubepods/pod{OTHER_UID}/{OTHER_ID}\n"
+    assert identity.parse(text) == Refusal("this process is in the cgroups of several containers at once")
+
+
+@given(st.text())
+def test_no_text_makes_it_fail(text: str) -> None:
+    assert isinstance(identity.parse(text), Refusal)
+
+
+@given(st.lists(st.from_regex(r"[a-z0-9._:-]{1,80}", fullmatch=True), max_size=6))
+def test_nothing_below_a_container_changes_who_it_is(below: list[str]) -> None:
+    assert identity.parse("0::" + "/".join(["", "kubepods", f"pod{UID}", ID, *below])) == OURS

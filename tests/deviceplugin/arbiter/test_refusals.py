@@ -1,0 +1,116 @@
+"""Who gets no share is told why, in one sentence; and who may get one soon is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from deviceplugin.arbiter import lookup
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import arbiter_node
+from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
+
+
+async def test_a_process_outside_any_pod(node: ArbiterNode) -> None:
+    stranger = await node.share(environment=False)
+    assert await stranger("hello") == {"refused": "this process is in no container of a pod"}
+
+
+async def test_a_pod_that_nobody_knows(node: ArbiterNode) -> None:
+    one = await node.share("ghost")
+    assert await one("hello") == {"refused": f"this node has no pod with the UID {arbiter_node.uid('ghost')}"}
+
+
+async def test_a_pod_without_an_allocation(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    node.pods[0]["metadata"]["annotations"] = {}
+    one = await node.share()
+    assert await one("hello") == {"refused": "the pod default/trainer has no allocation: it asks for no share of a GPU"}
+
+
+async def test_a_pod_that_points_at_anothers_allocation(node: ArbiterNode) -> None:
+    node.add_pod("trainer", holder="victim")
+    one = await node.share()
+    assert await one("hello") == {
+        "refused": "the allocation of-trainer is held by default/victim, not by the pod default/trainer"
+    }
+
+
+async def test_a_container_without_a_share(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    node.pods[0]["status"]["containerStatuses"].append(
+        {"name": "side", "containerID": f"containerd://{arbiter_node.container_id('trainer', 'side')}"}
+    )
+    one = await node.share(container="side")
+    assert await one("hello") == {"refused": "the container side of the pod default/trainer has no share of a GPU"}
+
+
+async def test_an_informer_that_lags_behind_is_asked_past(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    node.seen_pods, node.seen_allocations = [], []
+    one = await node.share()
+    assert await one("hello") == {"gpus": 1, "slot": 0}
+
+
+async def test_an_allocation_that_nobody_knows(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    node.allocations.clear()
+    one = await node.share()
+    assert await one("hello") == {
+        "refused": "the allocation of-trainer of the pod default/trainer is not in this node's GPUNode"
+    }
+
+
+async def test_a_container_is_waited_for_until_the_pods_status_names_it(node: ArbiterNode) -> None:
+    shares = (GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 100, 2 * GIB))
+    node.add_pod("trainer", *shares, statuses=False)
+    one = await node.share(container="side")
+    waiting = asyncio.create_task(one("hello"))
+    while node.asked < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    named = {"name": "side", "containerID": f"containerd://{arbiter_node.container_id('trainer', 'side')}"}
+    node.pods[0]["status"]["containerStatuses"] = [named]
+    assert await waiting == {"gpus": 1, "slot": 0}
+    assert (await one("limits"))["records"][0][1] == 2 * GIB
+
+
+async def test_a_container_whose_name_never_comes(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "WAIT_SECONDS", 0.3)
+    shares = (GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 100, 2 * GIB))
+    node.add_pod("trainer", *shares, statuses=False)
+    one = await node.share()
+    answer = await one("hello")
+    assert answer["refused"].startswith("the status of the pod default/trainer does not show yet which container ")
+
+
+async def test_many_that_wait_ask_the_api_server_once(node: ArbiterNode) -> None:
+    shares = await asyncio.gather(*(node.share("ghost") for _ in range(8)))
+    await asyncio.gather(*(share("hello") for share in shares))
+    assert node.asked <= 3
+
+
+async def test_a_share_that_moved_to_other_gpus_is_refused_while_the_old_ones_are_used(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    node.allocations.clear()
+    node.pods.clear()
+    node.add_pod("trainer", GivenShare(("main",), (GPUS[3],), 50, 100, GIB))
+    two = await node.share()
+    assert await two("hello") == {
+        "refused": "the share is on other GPUs now: end all processes of the container that use the old ones"
+    }
+
+
+async def test_a_limit_that_was_raised_is_seen_by_all_with_the_next_process(node: ArbiterNode) -> None:
+    node.add_pod("trainer", memory=GIB)
+    one = await node.share()
+    await one("hello")
+    node.allocations.clear()
+    node.pods.clear()
+    node.add_pod("trainer", memory=3 * GIB)
+    two = await node.share()
+    await two("hello")
+    assert (await one("limits"))["records"][0][1] == 3 * GIB

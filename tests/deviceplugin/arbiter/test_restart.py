@@ -1,0 +1,204 @@
+"""An agent that is restarted under living containers: nothing is lost, and nothing is given twice."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from deviceplugin.arbiter import group, process
+from tests.deviceplugin import waiting
+from tests.deviceplugin.arbiter_node import ArbiterNode
+
+
+async def restart(node: ArbiterNode) -> None:
+    await node.stop()
+    await node.start()
+
+
+async def test_a_new_process_shares_the_ledger_of_those_from_before(node: ArbiterNode) -> None:
+    node.add_pod("trainer", gpus=2)
+    one = await node.share()
+    await one("hello")
+    await one("charge", 1, 100)
+    await restart(node)
+    assert node.used() == (0, 100)
+    two = await node.share()
+    assert (await two("hello"))["slot"] == 1
+    assert await two("sum", 1) == 100
+    await two("charge", 1, 20)
+    assert await one("sum", 1) == 120  # also the one from before, with its old limits page, counts the new one
+
+
+async def test_a_running_process_needs_no_agent(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await node.stop()
+    await one("charge", 0, 100)
+    assert await one("sum", 0) == 100
+    await node.start()
+    assert node.used() == (100,)
+
+
+async def test_it_comes_back_to_its_own_slot(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await one("charge", 0, 100)
+    await restart(node)
+    await one("close")
+    assert (await one("hello"))["slot"] == 0
+    assert await one("sum", 0) == 100
+
+
+async def test_what_died_while_nobody_looked_is_cleared(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one, two = await node.share(), await node.share()
+    await one("hello")
+    await two("hello")
+    await one("charge", 0, 100)
+    await two("charge", 0, 20)
+    await node.stop()
+    await one.kill()
+    await node.start()
+    assert node.used() == (20,)
+
+
+async def test_what_dies_after_the_restart_is_cleared(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one, two = await node.share(), await node.share()
+    await one("hello")
+    await two("hello")
+    await one("charge", 0, 100)
+    await restart(node)
+    await one.kill()
+    await waiting.until(lambda: node.used() == (0,))
+    assert await two("sum", 0) == 0
+
+
+async def test_a_container_that_is_gone_leaves_no_record(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await node.stop()
+    await one.kill()
+    await node.start()
+    assert node.used() is None
+    assert list((node.directory / "state").iterdir()) == []
+
+
+async def test_a_process_that_became_another_program_in_between_is_dropped(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one, two = await node.share(), await node.share()
+    await one("hello")
+    await two("hello")
+    await one("charge", 0, 100)
+    await node.stop()
+    await one("become")
+    await node.start()
+    assert node.used() == (0,)
+
+
+async def test_a_record_of_another_boot_is_not_believed(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    (path,) = (node.directory / "state").iterdir()
+    await node.stop()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
+    await node.start()
+    assert node.used() is None
+    assert not path.exists()
+
+
+async def test_a_pid_that_was_given_again_is_another_process(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await one("charge", 0, 100)
+    (path,) = (node.directory / "state").iterdir()
+    await node.stop()
+    found = json.loads(path.read_text())
+    found["slots"]["0"][1] += 1  # as if it had started later
+    path.write_text(json.dumps(found))
+    await node.start()
+    assert node.used() is None
+
+
+async def test_a_broken_record_is_dropped_and_harms_no_other(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await one("charge", 0, 100)
+    await node.stop()
+    broken = node.directory / "state" / "broken.json"
+    broken.write_text('{"boot_id": ')
+    await node.start()
+    assert not broken.exists()
+    assert node.used() == (100,)
+
+
+async def test_after_a_restart_no_slot_is_given_where_old_processes_do_not_look(
+    node: ArbiterNode,
+) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    looked_at = (await one("limits"))["slots"]
+    assert looked_at == group.FIRST_SLOT_COUNT
+    (path,) = (node.directory / "state").iterdir()
+    await node.stop()
+    found = json.loads(path.read_text())
+    # As if the container had one slot only to look at, and this process had it.
+    path.write_text(json.dumps({**found, "slot_count": 1}))
+    await node.start()
+    two = await node.share()
+    answer = await two("hello")
+    assert answer["refused"].startswith(
+        "the node's agent was restarted, and until a process from before has ended, only 1 "
+    )
+
+
+async def test_a_ledger_that_cannot_be_opened_is_not_replaced_by_an_empty_one(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await one("charge", 0, 100)
+    await node.stop()
+    with monkeypatch.context() as without_capabilities:
+        without_capabilities.setattr(process, "mapping", lambda *_, **__: process.Mapping(known=False, link=None))
+        await node.start()
+    two = await node.share()
+    assert await two("hello") == {
+        "refused": "the node's agent was restarted and may not look into this container's other processes (it needs "
+        "SYS_PTRACE and CHECKPOINT_RESTORE): restart the container"
+    }
+    await restart(node)  # now it may
+    assert node.used() == (100,)
+
+
+async def test_a_ledger_that_cannot_be_opened_is_forgotten_with_its_last_process(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await node.stop()
+    monkeypatch.setattr(process, "mapping", lambda *_, **__: process.Mapping(known=False, link=None))
+    await node.start()
+    await one.kill()
+    await waiting.until(lambda: not list((node.directory / "state").iterdir()))
+    two = await node.share()
+    assert (await two("hello"))["slot"] == 0
+
+
+async def test_the_socket_is_one_that_others_find_after_the_restart(node: ArbiterNode) -> None:
+    await restart(node)
+    assert node.socket.stat().st_mode & 0o777 == 0o666
+    assert [path.name for path in node.socket.parent.iterdir()] == ["arbiter.sock"]
+    await node.stop()
+    assert list(node.socket.parent.iterdir()) == []
+    await node.start()

@@ -1,0 +1,112 @@
+"""What a container was given."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.tenant import Grant, Missing, NotYet, Tenant
+from gpushare import contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Refusal
+
+UID = "4c8f9f3e-7a0b-4d0e-9b7d-0c5b8a1f2e3d"
+FIRST = "GPU-00000000-0000-0000-0000-000000000001"
+SECOND = "GPU-00000000-0000-0000-0000-000000000002"
+MAIN = GivenShare(("main",), (FIRST, SECOND), 50, 80, 1000)
+SIDE = GivenShare(("side", "warm-up"), (SECOND,), 0, 100, 7)
+
+
+def pod(**ids: str) -> dict[str, Any]:
+    statuses = [{"name": name, "containerID": f"containerd://{identity}"} for name, identity in ids.items()]
+    return {
+        "metadata": {"namespace": "ml", "name": "trainer", "uid": UID, "annotations": {contract.ALLOCATION: "a1"}},
+        "status": {"containerStatuses": statuses[:1], "initContainerStatuses": statuses[1:]},
+    }
+
+
+def node(*shares: GivenShare, **holder: str) -> GpuNode:
+    ref = PodRef(**{"namespace": "ml", "name": "trainer", "uid": UID, **holder})
+    return GpuNode("node-a", allocations=(Allocation("a0", PodRef("x"), (SIDE,)), Allocation("a1", ref, shares)))
+
+
+def find(identity: str, manifest: dict[str, Any], there: GpuNode | None) -> Tenant | Refusal | NotYet:
+    return tenant.find(Container(UID, identity), pods=[{}, manifest], node=there)
+
+
+def test_a_container_gets_its_own_share_on_each_gpu() -> None:
+    assert find("c1", pod(main="c1"), node(MAIN)) == Tenant(
+        UID, "ml", "trainer", ("main",), 0, (Grant(FIRST, 1000, 50, 80), Grant(SECOND, 1000, 50, 80))
+    )
+
+
+@pytest.mark.parametrize(("identity", "share"), [("c1", 0), ("c2", 1), ("c3", 1)])
+def test_of_several_shares_the_status_says_which(identity: str, share: int) -> None:
+    found = find(identity, pod(main="c1", side="c2", **{"warm-up": "c3"}), node(MAIN, SIDE))
+    assert isinstance(found, Tenant)
+    assert found.share == share
+
+
+def test_containers_of_one_share_have_one_key_and_others_another() -> None:
+    manifest = pod(main="c1", side="c2", **{"warm-up": "c3"})
+    keys = {identity: find(identity, manifest, node(MAIN, SIDE)).key for identity in ("c1", "c2", "c3")}  # type: ignore[union-attr]
+    assert keys["c2"] == keys["c3"] != keys["c1"]
+
+
+def test_a_pod_with_one_share_needs_no_status() -> None:
+    assert isinstance(find("c1", pod(), node(MAIN)), Tenant)
+
+
+def test_a_pod_with_several_waits_for_it() -> None:
+    found = find("c1", pod(), node(MAIN, SIDE))
+    assert isinstance(found, NotYet)
+    assert found.missing is Missing.CONTAINER
+
+
+@pytest.mark.parametrize("there", [None, GpuNode("node-a")], ids=["no GPUNode", "no allocation"])
+def test_an_allocation_that_is_not_there_is_missing(there: GpuNode | None) -> None:
+    found = find("c1", pod(main="c1"), there)
+    assert isinstance(found, NotYet)
+    assert found.missing is Missing.ALLOCATION
+
+
+def test_a_pod_that_is_not_there_is_missing() -> None:
+    found = tenant.find(Container(UID, "c1"), pods=[], node=node(MAIN))
+    assert found == NotYet(Missing.POD, f"this node has no pod with the UID {UID}")
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [{"namespace": "other"}, {"name": "other"}, {"uid": "other"}, {"namespace": "other", "name": "", "uid": ""}],
+    ids=str,
+)
+def test_an_annotation_is_not_believed_against_the_ledger(holder: dict[str, str]) -> None:
+    found = find("c1", pod(main="c1"), node(MAIN, **holder))
+    assert isinstance(found, Refusal)
+    assert "not by the pod ml/trainer" in str(found)
+
+
+@pytest.mark.parametrize("holder", [{"uid": ""}, {"name": "", "uid": ""}], ids=str)
+def test_what_the_ledger_does_not_know_yet_is_no_contradiction(holder: dict[str, str]) -> None:
+    assert isinstance(find("c1", pod(main="c1"), node(MAIN, **holder)), Tenant)
+
+
+def test_a_gpu_without_a_uuid_is_refused() -> None:
+    found = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=("GPU-7",))))
+    assert found == Refusal("the allocation of the pod ml/trainer names GPU-7, no GPU's UUID")
+
+
+def test_more_gpus_than_a_page_has_room_for_are_refused() -> None:
+    many = tuple(f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(contract.MAX_GPUS + 1))
+    found = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=many)))
+    assert found == Refusal("a share of 64 GPUs is more than the 63 a container can have")
+
+
+@pytest.mark.parametrize("kind", ["GPU", "MIG"])
+def test_a_uuid_is_sixteen_bytes(kind: str) -> None:
+    assert tenant.raw_uuid(f"{kind}-00010203-0405-0607-0809-0a0b0c0d0e0f") == bytes(range(16))

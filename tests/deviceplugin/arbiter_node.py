@@ -1,0 +1,170 @@
+"""An arbiter in the test's own process, real processes as its clients, and pods and GPUNode as plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.arbiter import groups, lookup, server
+from deviceplugin.arbiter.identity import Container
+from gpushare import contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Refusal
+
+GIB = 1 << 30
+GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(4)]
+ROOT = Path(__file__).parents[2]
+
+
+def uid(name: str) -> str:
+    return f"00000000-0000-0000-0000-{name.encode().hex():0>12}"
+
+
+def container_id(pod: str, container: str) -> str:
+    return f"{pod}.{container}".encode().hex().ljust(64, "0")
+
+
+class Share:
+    """A process of a share container; every method is a line of `share_process`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    async def __call__(self, *words: object) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write((" ".join(str(word) for word in words) + "\n").encode())
+        await self.process.stdin.drain()
+        return await self.answer()
+
+    async def answer(self) -> Any:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(30):
+            line = await self.process.stdout.readline()
+        assert line, f"the process ended: {self.process.returncode}"
+        return json.loads(line)
+
+    async def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+
+class ArbiterNode:
+    """The arbiter's surroundings, which outlive it: `restarted` is the next agent."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.socket = directory / "arbiter" / contract.ARBITER_SOCKET_NAME
+        self.socket.parent.mkdir()
+        self.pods: list[dict[str, Any]] = []
+        self.allocations: list[Allocation] = []
+        self.seen_pods: list[dict[str, Any]] | None = None  # what the informer knows, if less than there is
+        self.seen_allocations: list[Allocation] | None = None
+        self.asked = 0
+        self.stack = contextlib.AsyncExitStack()
+
+    def gpunode(self) -> GpuNode:
+        return GpuNode("node-a", allocations=tuple(self.allocations))
+
+    def add_pod(
+        self, name: str, *shares: GivenShare, statuses: bool = True, memory: int = GIB, gpus: int = 1, holder: str = ""
+    ) -> None:
+        given = shares or (GivenShare(("main",), tuple(GPUS[:gpus]), 50, 100, memory),)
+        names = [container for share in given for container in share.containers]
+        status = [{"name": one, "containerID": f"containerd://{container_id(name, one)}"} for one in names]
+        annotations = {contract.ALLOCATION: f"of-{name}"}
+        self.pods.append(
+            {
+                "metadata": {"namespace": "default", "name": name, "uid": uid(name), "annotations": annotations},
+                "status": {"containerStatuses": status if statuses else []},
+            }
+        )
+        self.allocations.append(Allocation(f"of-{name}", PodRef("default", holder or name, ""), given))
+
+    async def start(self) -> None:
+        async def ask_pods() -> list[dict[str, Any]]:
+            self.asked += 1
+            return self.pods
+
+        async def ask_node() -> GpuNode:
+            self.asked += 1
+            return self.gpunode()
+
+        def node() -> GpuNode:
+            if self.seen_allocations is None:
+                return self.gpunode()
+            return GpuNode("node-a", allocations=tuple(self.seen_allocations))
+
+        self.groups = groups.Groups(self.directory / "state")
+        self.groups.inherit()
+        asking = lookup.Lookup(
+            pods=lambda: self.pods if self.seen_pods is None else self.seen_pods,
+            node=node,
+            ask_pods=ask_pods,
+            ask_node=ask_node,
+        )
+        self.server = server.Server(self.socket, lookup=asking, groups=self.groups, identify=_identify)
+        await self.server.__aenter__()
+
+    async def stop(self) -> None:
+        await self.server.__aexit__()
+        self.groups.close()
+
+    async def share(self, pod: str = "trainer", container: str = "main", *, environment: bool = True) -> Share:
+        """A process of a container, not connected yet."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.deviceplugin.share_process",
+            str(self.socket),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **({"TEST_POD": pod, "TEST_CONTAINER": container} if environment else {})},
+        )
+        self.stack.push_async_callback(_end, process)
+        made = Share(process)
+        await made.answer()
+        return made
+
+    def used(self, pod: str = "trainer") -> tuple[int, ...] | None:
+        found = [use.used_bytes for use in self.groups.uses() if use.tenant.pod == pod]
+        return found[0] if found else None
+
+
+def _identify(pid: int) -> Container | Refusal:
+    # Here every process is in the same cgroup; which container it stands for is in its environment.
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return Refusal("this process has ended")
+    found = dict(entry.decode().partition("=")[::2] for entry in entries)
+    if "TEST_POD" not in found:
+        return Refusal("this process is in no container of a pod")
+    return Container(uid(found["TEST_POD"]), container_id(found["TEST_POD"], found["TEST_CONTAINER"]))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+@contextlib.asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[ArbiterNode]:
+    """A node with its arbiter started."""
+    made = ArbiterNode(directory)
+    await made.start()
+    async with made.stack:
+        yield made
+    await made.stop()

@@ -1,0 +1,193 @@
+"""The agent on a real API server, with the rights of its manifests: the GPUNode and the node's capacity."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from lab import access
+from lab import kubeconfig as files
+from tests import builders
+from tests.deviceplugin import agent_process, simulated
+
+pytestmark = pytest.mark.apiserver
+
+BASE = Path(__file__).parents[2] / "config" / "base"
+
+
+class Cluster:
+    """One node of a real API server, and what an administrator does there."""
+
+    def __init__(self, administrator: access.Access, node: str) -> None:
+        self.administrator = administrator
+        self.node = node
+
+    async def kubectl(self, *arguments: str, **given: Any) -> str:
+        return await asyncio.to_thread(self.administrator.kubectl, *arguments, **given)
+
+    async def gpunode(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.kubectl("get", "gpunode", self.node, "--output=json"))
+        return found
+
+    async def ready(self) -> str:
+        conditions = (await self.gpunode())["status"]["conditions"]
+        return next(str(one["message"]) for one in conditions if one["type"] == "Ready")
+
+    async def memory(self) -> str:
+        path = f"{{.status.capacity.{contract.RESOURCE_MEMORY.replace('.', chr(92) + '.')}}}"
+        return await self.kubectl("get", "node", self.node, f"--output=jsonpath={path}")
+
+    async def until(self, condition: Any) -> None:
+        """Wait until an awaited condition is true."""
+        async with asyncio.timeout(40):
+            while not await condition():  # noqa: ASYNC110 (nothing tells us)
+                await asyncio.sleep(0.1)
+
+    def agents_kubeconfig(self, path: Path) -> Path:
+        """As the kubelet gives it to the agent's pod: bound to its node."""
+        bound = ("--bound-object-kind=Node", f"--bound-object-name={self.node}")
+        command = ("create", "token", contract.AGENT_SERVICE_ACCOUNT, f"--namespace={contract.SYSTEM_NAMESPACE}")
+        token = self.administrator.kubectl(*command, *bound).strip()
+        server, ca_file = self.administrator.server, self.administrator.ca_file
+        files.write(path, files.with_token(server, ca_file, token, contract.SYSTEM_NAMESPACE))
+        return path
+
+
+@pytest.fixture(scope="module")
+def installed(api_server: access.Access) -> Iterator[access.Access]:
+    for part in ("crd", "namespace", "rbac", "policy"):
+        api_server.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={BASE / part}")
+        if part == "crd":
+            api_server.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    yield api_server
+    api_server.kubectl("delete", "--ignore-not-found", f"--kustomize={BASE / 'policy'}")
+
+
+@pytest.fixture
+def cluster(installed: access.Access) -> Iterator[Cluster]:
+    name = f"agent-test-{secrets.token_hex(3)}"
+    manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    installed.kubectl("create", "--filename=-", input=json.dumps(manifest))
+    yield Cluster(installed, name)
+    for kind in ("gpunode", "node"):
+        installed.kubectl("delete", kind, name, "--ignore-not-found")
+
+
+@pytest.fixture
+async def agent(cluster: Cluster, short_path: Path, gpus: Path) -> AsyncIterator[agent_process.Agent]:
+    credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
+    async with agent_process.running(cluster.node, short_path, kubeconfig=credentials, gpus=gpus) as made:
+        yield made
+
+
+async def test_it_makes_the_gpunode_and_says_what_there_is(
+    cluster: Cluster, agent: agent_process.Agent, gpus: Path
+) -> None:
+    await agent.until("Wrote the GPUNode's status")
+    document = await cluster.gpunode()
+    node = codec.read(document)
+    assert [card.uuid for card in node.gpus] == simulated.uuids(gpus)
+    assert all(card.healthy and card.memory_bytes == 40 << 30 for card in node.gpus)
+    assert node.config == "default"
+    assert {one.type: (one.status, one.reason) for one in node.conditions} == {
+        "Ready": ("True", "GpusHealthy"),
+        "ComputeLeases": ("False", "NotBuilt"),
+    }
+    (owner,) = document["metadata"]["ownerReferences"]
+    uid = await cluster.kubectl("get", "node", cluster.node, "--output=jsonpath={.metadata.uid}")
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", cluster.node, uid)
+    assert not document.get("spec")
+
+
+async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Cluster, agent: agent_process.Agent) -> None:
+    await agent.until("Wrote the GPUNode's status")
+    version = (await cluster.gpunode())["metadata"]["resourceVersion"]
+    await asyncio.sleep(7)  # longer than it takes to look at the GPUs again
+    assert (await cluster.gpunode())["metadata"]["resourceVersion"] == version
+    assert [line["msg"] for line in agent.lines].count("Wrote the GPUNode's status") == 1
+
+
+async def test_the_nodes_capacity_is_the_memory_of_its_healthy_gpus_also_after_somebody_took_it_away(
+    cluster: Cluster, agent: agent_process.Agent, gpus: Path
+) -> None:
+    async def is_four() -> bool:
+        return await cluster.memory() == str(160 << 30)
+
+    async def is_three() -> bool:
+        return await cluster.memory() == str(120 << 30)
+
+    await cluster.until(is_four)
+    await simulated.change("fail", gpus, "1", "lost")
+    await cluster.until(is_three)
+    await simulated.change("heal", gpus, "1")
+    await cluster.until(is_four)
+
+
+async def test_a_lost_gpu_is_told_and_told_back(cluster: Cluster, agent: agent_process.Agent, gpus: Path) -> None:
+    async def shows(sentence: str) -> bool:
+        return sentence in await cluster.ready()
+
+    await agent.until("Wrote the GPUNode's status")
+    await simulated.change("fail", gpus, "2", "lost")
+    await cluster.until(lambda: shows("3 of 4 GPUs are healthy; GPU 2"))
+    node = codec.read(await cluster.gpunode())
+    assert [card.healthy for card in node.gpus] == [True, True, False, True]
+    assert "GPU is lost" in node.gpus[2].health_reason
+    await simulated.change("heal", gpus, "2")
+    await cluster.until(lambda: shows("4 of 4 GPUs are healthy"))
+
+
+async def test_a_gpu_that_was_lost_before_the_start_keeps_its_name(
+    cluster: Cluster, agent: agent_process.Agent, gpus: Path, short_path: Path
+) -> None:
+    await agent.until("Wrote the GPUNode's status")
+    assert await agent.stop() == 0
+    await simulated.change("fail", gpus, "0", "lost")
+    credentials = short_path / "kubeconfig"
+    async with agent_process.running(cluster.node, short_path, kubeconfig=credentials, gpus=gpus) as again:
+        await again.until("A GPU is not healthy", gpu=simulated.uuids(gpus)[0])
+
+        async def shows() -> bool:
+            return "3 of 4 GPUs are healthy; GPU 0" in await cluster.ready()
+
+        await cluster.until(shows)
+        assert [card.uuid for card in codec.read(await cluster.gpunode()).gpus] == simulated.uuids(gpus)
+
+
+async def test_allocations_are_never_touched(cluster: Cluster, agent: agent_process.Agent, gpus: Path) -> None:
+    await agent.until("Wrote the GPUNode's status")
+    held = ledger.reserve(
+        codec.read(await cluster.gpunode()), builders.allocation("a1", simulated.uuids(gpus)[0], reserved_until=2e9)
+    )
+    await cluster.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(held)))
+    await simulated.change("fail", gpus, "3", "lost")
+
+    async def shows() -> bool:
+        return "3 of 4" in await cluster.ready()
+
+    await cluster.until(shows)
+    assert (await cluster.gpunode())["spec"] == codec.to_spec(held)
+
+
+async def test_a_gpunode_that_somebody_deleted_or_wrote_over_comes_back(
+    cluster: Cluster, agent: agent_process.Agent, gpus: Path
+) -> None:
+    await agent.until("Wrote the GPUNode's status")
+    await cluster.kubectl("delete", "gpunode", cluster.node)
+
+    async def is_back() -> bool:
+        shown = await cluster.kubectl("get", "gpunode", cluster.node, "--ignore-not-found", "--output=json")
+        return bool(shown) and len(codec.read(json.loads(shown)).gpus) == 4
+
+    await cluster.until(is_back)
+    patch = '{"status": {"gpus": [], "config": "other"}}'
+    await cluster.kubectl("patch", "gpunode", cluster.node, "--subresource=status", "--type=merge", f"--patch={patch}")
+    await cluster.until(is_back)
+    assert codec.read(await cluster.gpunode()).config == "default"

@@ -1,0 +1,56 @@
+"""The generated code is that of the .proto beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from google.protobuf import descriptor_pb2
+
+from deviceplugin import kubelet_api
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
+
+ROOT = Path(__file__).parents[2]
+PROTO = "deviceplugin/kubelet_api/deviceplugin_v1beta1.proto"
+
+
+def _protoc(*outputs: str) -> None:
+    command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=.", *outputs, PROTO]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=60)
+
+
+def test_the_generated_code_is_what_the_proto_says(tmp_path: Path) -> None:
+    # Compared by what it describes, as the text differs from one version of the compiler to the next.
+    _protoc(f"--descriptor_set_out={tmp_path}/set")
+    (described,) = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "set").read_bytes()).file
+    for message in described.message_type:
+        for part in (message, *message.nested_type):
+            for field in part.field:
+                field.ClearField("json_name")  # derived from the name, and left out of the generated code
+    assert descriptor_pb2.FileDescriptorProto.FromString(messages.DESCRIPTOR.serialized_pb) == described
+
+
+def test_the_command_in_the_docstring_makes_these_files(tmp_path: Path) -> None:
+    _protoc(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", f"--grpc_python_out={tmp_path}")
+    made = {path.name for path in (tmp_path / "deviceplugin/kubelet_api").iterdir()}
+    kept = {path.name for path in (ROOT / "deviceplugin/kubelet_api").glob("*_pb2*")}
+    assert made == kept
+    assert all(f"--{flag}=." in (kubelet_api.__doc__ or "") for flag in ("python_out", "pyi_out", "grpc_python_out"))
+
+
+def test_names_on_the_wire_are_the_kubelets() -> None:
+    services = messages.DESCRIPTOR.services_by_name
+    assert services["Registration"].full_name == "v1beta1.Registration"
+    assert sorted(services["DevicePlugin"].methods_by_name) == [
+        "Allocate",
+        "GetDevicePluginOptions",
+        "GetPreferredAllocation",
+        "ListAndWatch",
+        "PreStartContainer",
+    ]
+
+
+def test_a_registration_has_the_kubelets_bytes() -> None:
+    request = messages.RegisterRequest(version="v1beta1", endpoint="a.sock", resource_name="x/y")
+    assert request.SerializeToString() == b"\x0a\x07v1beta1\x12\x06a.sock\x1a\x03x/y"

@@ -1,0 +1,83 @@
+"""The agent and the lab's real kubelet."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gpushare import contract
+from lab import access, cluster, gpushare, layout, process
+from tests.deviceplugin import simulated
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture(scope="module")
+def installed(lab: access.Access) -> layout.Layout:
+    where = layout.load(lab.kubeconfig.parents[1])
+    gpushare.install(where, lab)
+    return where
+
+
+def node(lab: access.Access, installed: layout.Layout, amounts: str) -> dict[str, str]:
+    """Our resources in the node's `capacity` or `allocatable`."""
+    found = json.loads(lab.kubectl("get", "node", installed.nodes[0].name, "--output=json"))["status"][amounts]
+    return {name: str(amount) for name, amount in found.items() if name.startswith(contract.PREFIX)}
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def kill(name: str, installed: layout.Layout) -> None:
+    """SIGKILL, by the recorded pid."""
+    pid = process.pid_of(name, installed.processes)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: process.pid_of(name, installed.processes) is None)
+
+
+WHOLE_NODE = {
+    contract.RESOURCE_PERCENT: "400",
+    contract.RESOURCE_IDLE: str(4 * contract.IDLE_SHARES_PER_GPU),
+    contract.RESOURCE_MEMORY: str(160 << 30),
+}
+
+
+def test_the_node_offers_all_its_gpus(lab: access.Access, installed: layout.Layout) -> None:
+    for amounts in ("capacity", "allocatable"):
+        eventually(lambda amounts=amounts: node(lab, installed, amounts) == WHOLE_NODE)  # type: ignore[misc]
+
+
+def test_the_kubelet_is_told_of_a_lost_gpu_and_of_its_return(lab: access.Access, installed: layout.Layout) -> None:
+    gpus = installed.gpus(installed.nodes[0])
+    simulated.command("fail", gpus, "3", "lost")
+    try:
+        eventually(lambda: node(lab, installed, "allocatable")[contract.RESOURCE_PERCENT] == "300")
+        eventually(lambda: node(lab, installed, "allocatable")[contract.RESOURCE_MEMORY] == str(120 << 30))
+        assert node(lab, installed, "capacity")[contract.RESOURCE_PERCENT] == "400"
+    finally:
+        simulated.command("heal", gpus, "3")
+    eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
+
+
+def test_after_a_kubelet_restart_everything_is_offered_again(lab: access.Access, installed: layout.Layout) -> None:
+    kill(f"{installed.nodes[0].name}.kubelet", installed)
+    cluster.up(installed.directory)
+    eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
+
+
+def test_after_an_agent_restart_everything_is_offered_again(lab: access.Access, installed: layout.Layout) -> None:
+    kill(gpushare.agent_name(installed.nodes[0]), installed)
+    # The kubelet takes a plugin that is gone for one whose devices are all ill.
+    eventually(lambda: node(lab, installed, "allocatable")[contract.RESOURCE_PERCENT] == "0")
+    gpushare.install(installed, lab)
+    eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)

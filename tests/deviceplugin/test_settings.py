@@ -1,0 +1,44 @@
+"""Flags and environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin import settings
+
+
+def test_in_a_pod_only_the_nodes_name_is_needed() -> None:
+    found = settings.parse([], {"NODE_NAME": "node-a"})
+    assert found.node_name == "node-a"
+    assert found.kubelet_directory == Path("/var/lib/kubelet/device-plugins")
+    assert found.root == Path("/var/lib/gpushare")
+    assert found.run_directory == Path("/run/gpushare/arbiter")
+    assert found.proc_root == Path("/proc")
+
+
+def test_a_flag_wins_over_the_environment() -> None:
+    assert settings.parse(["--node-name=b"], {"NODE_NAME": "a"}).node_name == "b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "the name of the node is not known: give --node-name, or NODE_NAME by the downward API"),
+        (["--node-name=a", "--root=lib"], "--root lib is no absolute path, as the kubelet needs it"),
+        (
+            ["--node-name=a", f"--run-directory=/{'x' * 100}"],
+            "is longer than the 107 bytes that a socket's path can have",
+        ),
+        (["--node-name=a", f"--kubelet-directory=/{'x' * 100}"], "gpushare-gpu-percent.sock is longer than"),
+        (
+            ["--node-name=a", "--state-directory=/run/gpushare/arbiter/state"],
+            "--state-directory /run/gpushare/arbiter/state is below --run-directory, which containers can read",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(settings.SettingsError) as refused:
+        settings.parse(arguments, {})
+    assert sentence in str(refused.value)
