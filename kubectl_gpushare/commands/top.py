@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -128,6 +129,10 @@ def _listing(kind: str, found: Sequence[GpuNode], names: Sequence[str], chosen: 
 
 def _follow(origin: cluster.Cluster, kind: str, names: Sequence[str], chosen: options.Options) -> None:
     gc.enable()  # this one may run for days
+    # Ended like this too, the terminal is given back, and kubectl does not go on alone.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, signal.default_int_handler)
     feed = live.Feed(origin, label_selector=chosen.selector)
     try:
         if sys.stdout.isatty() and chosen.output in {"", "table", "wide"}:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare import codec, contract
@@ -97,6 +101,13 @@ class Observer:
         """The only node."""
         (node,) = self.gpunodes()
         return node
+
+    def plugin(self, *arguments: str) -> str:
+        """Run `kubectl gpushare …`, found by kubectl on PATH as a user's is."""
+        command = [str(self.access.kubectl_program), "gpushare", *arguments, f"--kubeconfig={self.access.kubeconfig}"]
+        path = f"{Path(sys.executable).parent}:{self.access.kubectl_program.parent}:{os.environ['PATH']}"
+        done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True)
+        return done.stdout
 
     def ledger_is_empty(self, *, seconds: float = 30.0) -> None:
         """Wait until nobody of this namespace holds anything."""

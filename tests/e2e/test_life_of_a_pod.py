@@ -70,6 +70,12 @@ def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> N
     assert both.count("allocated") == 2
     assert "refused 2: CUDA_ERROR_OUT_OF_MEMORY" in both
 
+    shown = next(line for line in user.plugin("top").splitlines() if line.startswith(f"{node.name}/{card.index} "))
+    assert "0.5/1" in shown
+    described = user.plugin("describe", "pod", "half-gpu", f"--namespace={user.namespace}")
+    assert uuid in described
+    assert f"{user.namespace}/half-gpu" in described
+
     user.delete("pod", "half-gpu")
     user.ledger_is_empty()
 
