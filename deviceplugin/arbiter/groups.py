@@ -52,6 +52,13 @@ class Groups:
     def inherit(self) -> None:
         """Take over what the last agent left."""
         self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        missing = process.missing_capabilities()
+        if missing:
+            # Said now and not when it is too late: the next agent will be one like this.
+            logger.warning(
+                "Ledgers cannot be taken over after a restart: containers would have to be restarted too",
+                extra={"missing_capabilities": list(missing)},
+            )
         for path in record.all_in(self._directory):
             try:
                 found = record.read(path)

@@ -21,6 +21,7 @@ from gpushare.refusal import Refusal
 
 WAIT_SECONDS: Final = 10.0
 AGAIN_SECONDS: Final = 0.25
+STATUS_SECONDS: Final = 0.5
 
 Pods = Callable[[], Iterable[PodJson]]
 AskPods = Callable[[], Awaitable[Iterable[PodJson]]]
@@ -44,11 +45,11 @@ class Lookup:
     ) -> None:
         self._pods = pods
         self._node = node
-        self._clock = clock
         self._questions: Mapping[Missing, Question] = {
             Missing.POD: Question(self._remember_pods, clock),
-            Missing.CONTAINER: Question(self._remember_pods, clock),
             Missing.ALLOCATION: Question(self._remember_node, clock),
+            # The kubelet writes a container's name into the status about a second after its start.
+            Missing.CONTAINER: Question(self._remember_pods, clock, again_seconds=STATUS_SECONDS),
         }
         self._ask_pods = ask_pods
         self._ask_node = ask_node
@@ -57,25 +58,25 @@ class Lookup:
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
         """The share of a container, or why it has none; within about WAIT_SECONDS."""
-        deadline = self._clock() + WAIT_SECONDS
         found = tenant.find(container, pods=self._pods(), node=self._node())
-        while isinstance(found, NotYet):
-            try:
-                async with asyncio.timeout(max(0.0, deadline - self._clock())):
-                    await self._questions[found.missing].answered()
-            except errors.ClusterError as error:
-                if self._clock() >= deadline:
-                    return Refusal(f"{found.reason}, and the API server could not be asked: {error}")
-                await asyncio.sleep(AGAIN_SECONDS)
-                continue
-            except TimeoutError:
-                return Refusal(found.reason)
-            asked_for = found.missing
-            found = self._find_again(container)
-            # Of pods and allocations the API server knows all; a container's name may still come.
-            if isinstance(found, NotYet) and found.missing is asked_for is not Missing.CONTAINER:
-                return Refusal(found.reason)
-        return found
+        trouble = ", and the API server did not answer in time"
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while isinstance(found, NotYet):
+                    asked_for = found.missing
+                    try:
+                        await self._questions[asked_for].answered()
+                    except errors.ClusterError as error:
+                        trouble = f", and the API server could not be asked: {error}"
+                        continue
+                    trouble = ""
+                    found = self._find_again(container)
+                    # Of pods and allocations the API server knows all; a container's name may still come.
+                    if isinstance(found, NotYet) and found.missing is asked_for is not Missing.CONTAINER:
+                        break
+        except TimeoutError:
+            pass
+        return Refusal(found.reason + trouble) if isinstance(found, NotYet) else found
 
     def _find_again(self, container: Container) -> Tenant | Refusal | NotYet:
         # What was asked for last is at least as new as what the informers had when it was asked.
@@ -93,11 +94,18 @@ class Lookup:
 
 
 class Question:
-    """One question for all who ask it: never two at a time, never within AGAIN_SECONDS of the last."""
+    """One question for all who ask it: never two at a time, never within `again_seconds` of the last."""
 
-    def __init__(self, ask: Callable[[], Awaitable[None]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], Awaitable[None]],
+        clock: Callable[[], float],
+        *,
+        again_seconds: float = AGAIN_SECONDS,
+    ) -> None:
         self._ask = ask
         self._clock = clock
+        self._again_seconds = again_seconds
         self._asking = asyncio.Lock()
         self._begun = float("-inf")
         self._answered = float("-inf")
@@ -108,7 +116,7 @@ class Question:
         async with self._asking:
             if self._begun >= called and self._answered >= self._begun:
                 return
-            await asyncio.sleep(max(0.0, self._begun + AGAIN_SECONDS - self._clock()))
+            await asyncio.sleep(max(0.0, self._begun + self._again_seconds - self._clock()))
             self._begun = self._clock()
             await self._ask()
             self._answered = self._clock()

@@ -108,6 +108,17 @@ def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC) -> Ma
     return Mapping(known=bool(lines), link=None)
 
 
+# What it takes to open the ledger that another process has mapped: to look into it, and to follow its mapping's link.
+_CAPABILITIES: Final = {"SYS_PTRACE": 19, "CHECKPOINT_RESTORE": 40}
+
+
+def missing_capabilities(*, proc: Path = PROC) -> tuple[str, ...]:
+    """Which capabilities this process lacks for taking over ledgers after its own restart."""
+    status = (proc / "self/status").read_text()
+    (effective,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
+    return tuple(name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1)
+
+
 def boot_id(*, proc: Path = PROC) -> str:
     """What tells this run of the kernel from all others."""
     return (proc / "sys/kernel/random/boot_id").read_text().strip()

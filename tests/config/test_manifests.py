@@ -140,6 +140,11 @@ def test_the_agent_takes_its_arguments_and_finds_its_directories_mounted_at_the_
     assert parsed.node_name == "x"
     assert [port["containerPort"] for port in container["ports"]] == [parsed.probe_port]
     assert spec["hostPID"] is True
+    # As tests/deviceplugin/arbiter/test_capabilities.py shows: these, and no fewer.
+    assert container["securityContext"]["capabilities"] == {
+        "drop": ["ALL"],
+        "add": ["CHECKPOINT_RESTORE", "SYS_PTRACE"],
+    }
     host_paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     # The kubelet is told these paths, and mounts from the host's own tree.

@@ -16,6 +16,7 @@ from deviceplugin.arbiter import groups, lookup, server
 from deviceplugin.arbiter.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.cluster import errors
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
 
@@ -69,6 +70,7 @@ class ArbiterNode:
         self.seen_pods: list[dict[str, Any]] | None = None  # what the informer knows, if less than there is
         self.seen_allocations: list[Allocation] | None = None
         self.asked = 0
+        self.api_server_answers = True
         self.stack = contextlib.AsyncExitStack()
 
     def gpunode(self) -> GpuNode:
@@ -92,6 +94,8 @@ class ArbiterNode:
     async def start(self) -> None:
         async def ask_pods() -> list[dict[str, Any]]:
             self.asked += 1
+            if not self.api_server_answers:
+                raise errors.Unavailable("it does not answer")
             return self.pods
 
         async def ask_node() -> GpuNode:

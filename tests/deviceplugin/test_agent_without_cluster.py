@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from gpushare import contract
 from lab import kubeconfig as files
-from tests.deviceplugin import agent_process
+from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin import kubelet as kubelets
 
 
@@ -42,6 +43,29 @@ async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_pa
         assert not agent.other
     assert list((short_path / "run").iterdir()) == []
     assert [path.name for path in (short_path / "kubelet").iterdir()] == ["kubelet.sock"]
+    await kubelet.stop()
+
+
+async def test_an_xid_is_told_to_the_kubelet_at_once(short_path: Path, gpus: Path) -> None:
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+    uuid = simulated.uuids(gpus)[1]
+
+    def ill() -> set[str]:
+        devices = kubelet.devices.get(contract.RESOURCE_PERCENT, {})
+        return {identity.split("::")[0] for identity, health in devices.items() if health == "Unhealthy"}
+
+    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
+        await kubelet.until(lambda: len(kubelet.devices) == 2)
+        await agent.until("Serving")
+        await asyncio.sleep(1.1)  # until the driver's events are subscribed to: what was before is not told
+        await simulated.change("fail", gpus, "1", "xid=31")  # a program's own fault
+        await simulated.change("fail", gpus, "1", "xid=94")
+        await kubelet.until(lambda: ill() == {uuid})
+        assert agent.said("The driver told of an XID", gpu=uuid, xid=31)
+        reason = "XID 94 happened: it is unhealthy until 300 s without another"
+        assert agent.said("A GPU is not healthy", gpu=uuid, err=reason)
     await kubelet.stop()
 
 

@@ -77,12 +77,35 @@ async def test_a_container_is_waited_for_until_the_pods_status_names_it(node: Ar
 
 
 async def test_a_container_whose_name_never_comes(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(lookup, "WAIT_SECONDS", 0.8)
     shares = (GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 100, 2 * GIB))
     node.add_pod("trainer", *shares, statuses=False)
     one = await node.share()
     answer = await one("hello")
     assert answer["refused"].startswith("the status of the pod default/trainer does not show yet which container ")
+
+
+async def test_an_api_server_that_does_not_answer_is_waited_for_and_then_named(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_pod("trainer")
+    node.seen_pods = []
+    node.api_server_answers = False
+    patient = await node.share()
+    waiting = asyncio.create_task(patient("hello"))
+    while node.asked < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    node.api_server_answers = True
+    assert await waiting == {"gpus": 1, "slot": 0}
+
+    node.api_server_answers = False
+    monkeypatch.setattr(lookup, "WAIT_SECONDS", 0.3)
+    late = await node.share()
+    answer = await late("hello")
+    assert answer["refused"] == (
+        f"this node has no pod with the UID {arbiter_node.uid('trainer')}, and the API server could not be asked: "
+        "it does not answer"
+    )
 
 
 async def test_many_that_wait_ask_the_api_server_once(node: ArbiterNode) -> None:

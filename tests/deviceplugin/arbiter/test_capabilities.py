@@ -1,0 +1,82 @@
+"""What the agent may do decides whether it can take over ledgers after its restart: the two that its DaemonSet adds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter import pages
+
+ROOT = Path(__file__).parents[3]
+HOLDER = """
+import mmap, os, sys
+held = mmap.mmap(int(sys.argv[1]), 4096)
+held[8:16] = (7).to_bytes(8, "little")
+os.setgid(1000)
+os.setuid(1000)
+print(flush=True)
+sys.stdin.read()
+"""
+TAKE_OVER = """
+import sys
+from deviceplugin.arbiter import pages, process
+from pathlib import Path
+pid, device, inode = map(int, sys.argv[1:])
+seen = process.mapping(pid, (device, inode))
+try:
+    found = pages.Ledger.reopen(seen.link, 1, (device, inode)).used_bytes() if seen.link else None
+except OSError:
+    found = None
+print(seen.known, found, process.missing_capabilities())
+"""
+
+
+@pytest.fixture
+def holder() -> Iterator[tuple[int, tuple[int, int]]]:
+    """A process of an ordinary user that has a ledger mapped which nobody else has any more."""
+    ledger = pages.Ledger.make(1)
+    identity = ledger.device_inode
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(ledger.descriptor)],
+        pass_fds=[ledger.descriptor],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ledger.close()
+        yield process.pid, identity
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "answer"),
+    [
+        ((), "False None ('SYS_PTRACE', 'CHECKPOINT_RESTORE')"),
+        (("sys_ptrace",), "True None ('CHECKPOINT_RESTORE',)"),
+        (("checkpoint_restore",), "False None ('SYS_PTRACE',)"),
+        (("sys_ptrace", "checkpoint_restore"), "True (7,) ()"),
+    ],
+    ids=lambda value: "+".join(value) or "none" if isinstance(value, tuple) else "",
+)
+def test_a_ledger_can_be_taken_over_with_two_capabilities_and_no_fewer(
+    holder: tuple[int, tuple[int, int]], capabilities: tuple[str, ...], answer: str
+) -> None:
+    pid, (device, inode) = holder
+    bounding = ",".join(["-all", *(f"+{name}" for name in capabilities)])
+    limited = ["setpriv", f"--bounding-set={bounding}", "--inh-caps=-all"]
+    result = subprocess.run(
+        [*limited, sys.executable, "-c", TAKE_OVER, str(pid), str(device), str(inode)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert result.stdout.strip() == answer
