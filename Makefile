@@ -59,7 +59,7 @@ check: env build ## Formats, lints, types, import rules, shell scripts; C warnin
 
 .PHONY: test-quick
 test-quick: check ## The checks and all tests that need no cluster: less than a minute
-	$(BIN)/pytest -q -m 'not apiserver and not lab'
+	$(BIN)/pytest -q -n 2 -m 'not apiserver and not lab'
 
 .PHONY: test
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import struct
 import time
@@ -67,7 +68,7 @@ async def connect(node: ArbiterNode) -> socket.socket:
         b"x",
         b"GET / HTTP/1.1\r\n\r\n",
         bytes(48),
-        os.urandom(512),
+        random.Random(7).randbytes(512),
         HELLO[:-1],
         HELLO + b"x",
         HELLO + bytes(4096),
