@@ -1,0 +1,65 @@
+"""Prices: what is scarce now costs more: kinds of GPU that much of the demand names, and whole sets of GPUs on a node.
+
+Both compare what is free with what the mix would ask of it next, if it asked for all that is free. Kinds: every part of
+the demand spreads over the kinds that will do, away from dear ones; a kind that is asked for more than is free gets
+dearer, any other cheaper. Sets: the demand's part of all that is free, over what could still take it whole, squared: a
+set that is plenty costs next to nothing, the last ones cost as much as their GPUs are worth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from gpushare.placement.grid import Columns, Floats
+from gpushare.placement.worth import Worth
+
+_HORIZON = 0.95  # of what is free is asked for next: a little slack, so that no kind is dear where all will do
+_EAGERNESS = 0.1  # how large a difference in price turns the demand away
+_STEP = 0.05
+_STEPS = 50
+_SLACK_GPUS = 1.0  # so that a kind with next to nothing free is no scarcer than one with a GPU
+_GRAIN = 0.1  # prices of sets change in such steps: each change means that all costs are worked out again
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """In GPUs: `kinds` [kind] for a GPU of each kind, `sets` [set] for each GPU of a whole set of the worth's."""
+
+    kinds: Floats
+    sets: Floats
+
+
+def free(worth: Worth) -> Prices:
+    """Where nothing is scarce."""
+    return Prices(np.zeros(worth.kinds), np.zeros(len(worth.sets)))
+
+
+def prices(worth: Worth, columns: Columns, gpus: Floats, *, before: Prices) -> Prices:
+    """The prices now. gpus: [n] what is free of each node's GPUs by worth. before: the last prices, to start from."""
+    by_kind: Floats = np.bincount(columns.node_kind, gpus, minlength=worth.kinds).astype(np.float64)
+    return Prices(_of_kinds(worth, by_kind, before.kinds), _of_sets(worth, columns, float(by_kind.sum())))
+
+
+def _of_kinds(worth: Worth, by_kind: Floats, before: Floats) -> Floats:
+    allowed, demand = worth.demand
+    now = before if len(before) == worth.kinds else np.zeros(worth.kinds)
+    if not len(demand):
+        return now
+    asked = demand * by_kind.sum() * _HORIZON
+    reach = allowed * (by_kind + 0.01)
+    for _ in range(_STEPS):
+        drawn = reach * np.exp(-now / _EAGERNESS)
+        load = asked / np.maximum(drawn.sum(1), 1e-300) @ drawn
+        now = np.clip(now + _STEP * (load - by_kind) / (by_kind + _SLACK_GPUS), 0.0, 1.0)
+    return now
+
+
+def _of_sets(worth: Worth, columns: Columns, free_gpus: float) -> Floats:
+    found = np.zeros(len(worth.sets))
+    for number, one in enumerate(worth.sets):
+        whole = float(one.copies(columns).sum()) * one.needs.gpus
+        ratio = one.part_of_demand * free_gpus / max(whole, 1e-9)
+        found[number] = round(min(1.0, ratio**2) / _GRAIN) * _GRAIN
+    return found
