@@ -10,7 +10,8 @@ Solved by subgradient steps, each one an unbounded knapsack over whole per cents
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 
 STEPS = 600
 STEPS_AGAIN = 300  # from the duals of a similar mix, the first steps of which are saved
@@ -24,6 +25,15 @@ def worth(weights: Mapping[int, float], scarcity: Mapping[int, float]) -> tuple[
 
     weights: how often each size (1 to 100 per cent) is asked for. scarcity: duals of an earlier mix, or empty.
     """
+    solved, duals = _solve(tuple(sorted(weights.items())), tuple(sorted(scarcity.items())))
+    return list(solved), dict(duals)
+
+
+@functools.lru_cache(maxsize=64)
+def _solve(
+    wanted: tuple[tuple[int, float], ...], earlier: tuple[tuple[int, float], ...]
+) -> tuple[Sequence[float], Mapping[int, float]]:
+    weights, scarcity = dict(wanted), dict(earlier)
     sizes = [size for size in sorted(weights) if weights[size] > 0]
     if not sizes:
         return [percent / 100 for percent in range(101)], {}

@@ -29,6 +29,9 @@ class Needs:
     memory_bytes: Ints  # [kind]
     memory_percent: Ints  # [kind] rounded up, 101 where there is not so much
     will_do: Bools  # [kind] whether such a GPU would do if it were empty
+    least_bytes: Ints  # [kind] as memory_bytes, and more than there can be free where such a GPU will not do
+    most_percent: Ints  # [kind] as memory_percent, and 101 where such a GPU will not do
+    uniform_percent: int | None  # of compute and of memory, where that is the same on all kinds that will do
     verdicts: Mapping[str, Bools]  # rule → [kind] whether it lets such a GPU pass
 
 
@@ -48,7 +51,19 @@ def needs_of(part: Part, constraints: Constraints, kinds: Sequence[Kind | None])
         for rule, verdict in verdicts.items():
             verdict[number] = filters.RULES[rule][0](question) is None
     will_do = np.logical_and.reduce(list(verdicts.values()))
-    return Needs(part.gpus, part.request_percent, memory_bytes, memory_percent, will_do, verdicts)
+    least_bytes = np.where(will_do, memory_bytes, np.iinfo(np.int64).max)
+    uniform = bool((memory_percent[will_do] == part.request_percent).all())
+    return Needs(
+        gpus=part.gpus,
+        request_percent=part.request_percent,
+        memory_bytes=memory_bytes,
+        memory_percent=memory_percent,
+        will_do=will_do,
+        least_bytes=least_bytes,
+        most_percent=np.where(will_do, memory_percent, 101),
+        uniform_percent=part.request_percent if uniform else None,
+        verdicts=verdicts,
+    )
 
 
 def host_fits(shape: Shape, columns: Columns) -> Bools:
@@ -58,9 +73,11 @@ def host_fits(shape: Shape, columns: Columns) -> Bools:
     return fits
 
 
-def lasting(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
-    """[g, n] all rules but those about free compute and memory; `slots` says which columns these are."""
-    mask: Bools = needs.will_do[columns.live]
+def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
+    """[g, n] whether the GPU will do, by all rules; `slots`, in ascending order, says which columns these are."""
+    mask: Bools = columns.memory >= needs.least_bytes[columns.live]
+    if needs.request_percent:
+        mask &= columns.compute >= needs.request_percent
     if grid.holders.matter(constraints):
         mask &= np.logical_and.reduce(list(grid.holders.judge(constraints).values()))[columns.holders]
     if constraints.uuids or constraints.not_uuids:
@@ -79,23 +96,22 @@ def by_uuid(constraints: Constraints, grid: Grid, columns: Columns, slots: Ints)
     return mask
 
 
-def enough(needs: Needs, compute: Ints, memory: Ints, kind: Ints) -> tuple[Bools, Bools]:
-    """[g, n] whether the free compute, and the free memory, will do."""
-    of_compute = compute >= needs.request_percent if needs.request_percent else np.ones(compute.shape, np.bool_)
-    return of_compute, memory >= needs.memory_bytes[kind]
-
-
 def by_rule(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Mapping[str, Bools]:
-    """Rule → [g, n] whether it lets the GPU pass, in the order of `filters.RULES`."""
-    of_compute, of_memory = enough(needs, columns.compute, columns.memory, columns.kind)
+    """Rule → [g, n] whether it lets the GPU pass, in the order of `filters.RULES`; without those that let all pass."""
     masks = {
         "mode": columns.state != State.MODE,
         "health": columns.state != State.HEALTH,
         "cordon": columns.state != State.CORDON,
-        "uuid": by_uuid(constraints, grid, columns, slots),
-        "compute": of_compute,
-        "memory": of_memory,
-        **{rule: verdict[columns.kind] for rule, verdict in needs.verdicts.items()},
-        **{rule: verdict[columns.holders] for rule, verdict in grid.holders.judge(constraints).items()},
+        "memory": columns.memory >= needs.memory_bytes[columns.kind],
     }
-    return {rule: masks[rule] for rule in filters.RULES}
+    if needs.request_percent:
+        masks["compute"] = columns.compute >= needs.request_percent
+    if constraints.uuids or constraints.not_uuids:
+        masks["uuid"] = by_uuid(constraints, grid, columns, slots)
+    for rule, verdict in needs.verdicts.items():
+        if not verdict[1:].all():
+            masks[rule] = verdict[columns.kind]
+    if grid.holders.matter(constraints):
+        for rule, verdict in grid.holders.judge(constraints).items():
+            masks[rule] = verdict[columns.holders]
+    return {rule: masks[rule] for rule in filters.RULES if rule in masks}

@@ -63,6 +63,7 @@ class Columns:
     memory: Ints  # [g, n] free bytes, below 0 where over-committed
     compute_percent: Ints  # [g, n] free and usable, 0 to 100
     memory_percent: Ints  # [g, n] free and usable, 0 to 100, rounded down
+    least_percent: Ints  # [g, n] the smaller of the two
     kind: Ints  # [g, n]
     live: Ints  # [g, n] the kind, or ABSENT where the GPU takes nothing now
     state: Ints  # [g, n]
@@ -91,6 +92,7 @@ def _empty(gpus: int, nodes: int) -> Columns:
         memory=per_gpu(),
         compute_percent=per_gpu(),
         memory_percent=per_gpu(),
+        least_percent=per_gpu(),
         kind=per_gpu(),
         live=per_gpu(),
         state=per_gpu(),
@@ -99,6 +101,9 @@ def _empty(gpus: int, nodes: int) -> Columns:
         host=np.zeros(nodes),
         node_kind=np.zeros(nodes, np.int64),
     )
+
+
+_PER_GPU: Final = 9  # the first fields of Columns have a row for each GPU
 
 
 class Grid:
@@ -209,11 +214,14 @@ class Grid:
         )
         compute, memory = 100 - used.request_percent, card.memory_bytes - used.memory_bytes
         usable = state == State.OPEN
+        compute_percent = min(100, max(0, compute)) if usable else 0
+        memory_percent = max(0, 100 * memory // card.memory_bytes) if usable and card.memory_bytes else 0
         return (
             max(-_MOST, compute),
             max(-_MOST, min(_MOST, memory)),
-            min(100, max(0, compute)) if usable else 0,
-            max(0, 100 * memory // card.memory_bytes) if usable and card.memory_bytes else 0,
+            compute_percent,
+            memory_percent,
+            min(compute_percent, memory_percent),
             kind,
             kind if usable else ABSENT,
             state,
@@ -222,7 +230,7 @@ class Grid:
 
     def _write(self, slot: int, rows: Sequence[tuple[int, ...]]) -> None:
         columns = self.columns
-        block = np.zeros((8, columns.kind.shape[0]), np.int64)
+        block = np.zeros((_PER_GPU, columns.kind.shape[0]), np.int64)
         if rows:
             block[:, : len(rows)] = np.array(rows, np.int64).T
         for array, values in zip(_per_gpu(columns), block, strict=True):
@@ -280,4 +288,4 @@ class Grid:
 
 
 def _per_gpu(columns: Columns) -> Sequence[npt.NDArray[Any]]:
-    return [getattr(columns, field.name) for field in dataclasses.fields(columns)][:8]
+    return [getattr(columns, field.name) for field in dataclasses.fields(columns)[:_PER_GPU]]

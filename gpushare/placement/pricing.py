@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from gpushare.placement.grid import Columns, Floats
+from gpushare.placement.grid import Floats, Ints
 from gpushare.placement.worth import Worth
 
 _HORIZON = 0.95  # of what is free is asked for next: a little slack, so that no kind is dear where all will do
@@ -20,7 +20,7 @@ _EAGERNESS = 0.1  # how large a difference in price turns the demand away
 _STEP = 0.05
 _STEPS = 50
 _SLACK_GPUS = 1.0  # so that a kind with next to nothing free is no scarcer than one with a GPU
-_GRAIN = 0.1  # prices of sets change in such steps: each change means that all costs are worked out again
+_GRAIN = 0.1  # prices of sets change in such steps
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -36,10 +36,13 @@ def free(worth: Worth) -> Prices:
     return Prices(np.zeros(worth.kinds), np.zeros(len(worth.sets)))
 
 
-def prices(worth: Worth, columns: Columns, gpus: Floats, *, before: Prices) -> Prices:
-    """The prices now. gpus: [n] what is free of each node's GPUs by worth. before: the last prices, to start from."""
-    by_kind: Floats = np.bincount(columns.node_kind, gpus, minlength=worth.kinds).astype(np.float64)
-    return Prices(_of_kinds(worth, by_kind, before.kinds), _of_sets(worth, columns, float(by_kind.sum())))
+def prices(worth: Worth, node_kind: Ints, gpus: Floats, copies: Floats, *, before: Prices) -> Prices:
+    """The prices now. gpus: [n] what is free of each node's GPUs by worth; copies: [set, n] of whole sets.
+
+    before: the last prices, to start from.
+    """
+    by_kind: Floats = np.bincount(node_kind, gpus, minlength=worth.kinds).astype(np.float64)
+    return Prices(_of_kinds(worth, by_kind, before.kinds), _of_sets(worth, copies.sum(1), float(by_kind.sum())))
 
 
 def _of_kinds(worth: Worth, by_kind: Floats, before: Floats) -> Floats:
@@ -56,10 +59,8 @@ def _of_kinds(worth: Worth, by_kind: Floats, before: Floats) -> Floats:
     return now
 
 
-def _of_sets(worth: Worth, columns: Columns, free_gpus: float) -> Floats:
-    found = np.zeros(len(worth.sets))
-    for number, one in enumerate(worth.sets):
-        whole = float(one.copies(columns).sum()) * one.needs.gpus
-        ratio = one.part_of_demand * free_gpus / max(whole, 1e-9)
-        found[number] = round(min(1.0, ratio**2) / _GRAIN) * _GRAIN
-    return found
+def _of_sets(worth: Worth, copies: Floats, free_gpus: float) -> Floats:
+    asked = worth.sets.part_of_demand * free_gpus
+    scarcity = np.minimum(1.0, (asked / np.maximum(copies * worth.sets.gpus, 1e-9)) ** 2)
+    prices: Floats = np.round(scarcity / _GRAIN) * _GRAIN
+    return prices

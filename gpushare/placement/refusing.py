@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gpushare import ledger
-from gpushare.placement import eligibility, explanation, filters, selection
+from gpushare.placement import choice, eligibility, explanation, filters, selection
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.grid import Bools, Floats, Grid, Ints
+from gpushare.placement.grid import ABSENT, Bools, Floats, Grid, Ints
 from gpushare.placement.selection import Selected
 from gpushare.placement.shape import Shape, in_order
 from gpushare.placement.view import NodeView
@@ -48,10 +48,11 @@ def refuse(
     slots = _fit_nodes(shape, grid, unfit, found)
     demands = in_order(request)
     for number, part in enumerate(needs):
-        so_far = selection.select(shape, needs, worth, grid, slots, parts=number)
+        everywhere = len(slots) == grid.width
+        so_far = selection.select(shape, needs, worth, grid, None if everywhere else slots, parts=number)
         slots = _rejected_by(part, demands[number].share, shape, grid, so_far, views, found)
     found.nearest.sort(key=lambda entry: entry[0])
-    gpus = sum(len(view.node.gpus) for view in views.values())
+    gpus = int((grid.now().kind != ABSENT).sum())
     rejected = tuple(entry for _, entry in found.nearest)
     return explanation.count(request, rejected, found.counts, gpus=gpus, nodes=len(views))
 
@@ -60,6 +61,8 @@ def _fit_nodes(shape: Shape, grid: Grid, unfit: Callable[[str], str | None], fou
     """The slots of nodes that could take the pod at all."""
     ranks = grid.ranks()
     fits = eligibility.host_fits(shape, grid.now())
+    if unfit is choice.fits_anywhere and fits.sum() == len(grid.slots):
+        return np.flatnonzero(fits)
     kept = []
     first: tuple[int, str, str] | None = None
     for name, slot in grid.slots.items():
@@ -90,7 +93,7 @@ def _rejected_by(
     """Adds why this part does not fit on nodes where those before it did; the slots where it fits."""
     left = so_far.left
     passes = eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots)
-    there = left.kind != 0
+    there = left.kind != ABSENT
     options = np.logical_and.reduce([there, *passes.values()])
     count = options.sum(0)
     failed = count < part.gpus
@@ -117,21 +120,24 @@ def _rejected_by(
     return kept
 
 
-def _missing(rule: str, part: Needs, so_far: Selected, grid: Grid) -> Floats:
-    """[g, n] how far off, where that differs from GPU to GPU."""
+def _missing(rule: str, part: Needs, so_far: Selected, grid: Grid) -> Floats | None:
+    """[g, n] how far off; None where that is the same for all."""
     left = so_far.left
     if rule == "compute":
         return (part.request_percent - left.compute) / 100
     if rule == "memory":
         return (part.memory_bytes[left.kind] - left.memory) / np.maximum(grid.sizes()[left.kind], 1)
-    return np.zeros(left.kind.shape)
+    return None
 
 
-def _nearest(ruled_out: Bools, ranks: Ints, missing: Floats) -> tuple[int, int]:
+def _nearest(ruled_out: Bools, ranks: Ints, missing: Floats | None) -> tuple[int, int]:
     """Row and column of the smallest miss; of equals the first node by name, then its first GPU."""
-    rows, columns = np.nonzero(ruled_out)
-    order = np.lexsort((rows, ranks[columns], missing[rows, columns]))[0]
-    return int(rows[order]), int(columns[order])
+    if missing is not None:
+        far = np.where(ruled_out, missing, np.inf)
+        ruled_out = far == far.min()
+    columns = np.flatnonzero(ruled_out.any(0))
+    column = int(columns[ranks[columns].argmin()])
+    return int(ruled_out[:, column].argmax()), column
 
 
 def _reason(

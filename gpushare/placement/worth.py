@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -21,27 +20,48 @@ from gpushare.placement.grid import Bools, Columns, Floats, Ints, Kind
 from gpushare.placement.shape import Part
 
 _POINTS = 1024  # of a curve
-_MOST_SETS = 16  # classes of several GPUs that are priced: the commonest
+_MOST_SETS = 12  # classes of several GPUs that are priced: the commonest
 _LEAST_FREE = 1e-9
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GpuSet:
-    """A class of request for several GPUs of one node."""
+class GpuSets:
+    """The commonest classes of request for several GPUs of one node, as arrays over them."""
 
-    needs: Needs
-    cpu_milli: float
-    memory_bytes: float
-    part_of_demand: float  # of all GPUs asked for, 0 to 1
+    def __init__(self, classes: Sequence[_Class]) -> None:
+        total = sum(one.weight * one.gpus for one in classes)
+        several = [one for one in classes if one.asked.gpus > 1 and one.gpus]
+        several = sorted(several, key=lambda one: -one.weight * one.gpus)[:_MOST_SETS]
+        alike: dict[object, int] = {}
+        self.groups: list[Needs] = []  # what their GPUs must be like, the same for many sets
+        group = []
+        for one in several:
+            key = (one.asked.request_percent, one.asked.memory, one.asked.constraints)
+            if key not in alike:
+                alike[key] = len(alike)
+                self.groups.append(one.needs)
+            group.append(alike[key])
+        self._group = np.array(group, np.int64)
+        self._cpu = np.array([max(1.0, one.host.cpu_milli) for one in several])[:, np.newaxis]
+        self._host = np.array([max(1.0, one.host.memory_bytes) for one in several])[:, np.newaxis]
+        self.gpus = np.array([one.asked.gpus for one in several], np.int64)
+        self.part_of_demand = np.array([one.weight * one.gpus / total for one in several])
 
-    def copies(self, columns: Columns) -> Floats:
-        """[n] how many of it the node could take now."""
-        kind = columns.kind
-        whole = (columns.compute_percent >= self.needs.request_percent) & self.needs.will_do[columns.live]
-        whole &= columns.memory_percent >= self.needs.memory_percent[kind]
-        sets = np.add.reduce(whole, axis=0, dtype=np.int64) // self.needs.gpus
-        fed = np.minimum(columns.cpu // self.cpu_milli, columns.host // self.memory_bytes)
-        copies: Floats = np.maximum(np.minimum(sets, fed), 0.0)
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def in_groups(self, compute_percent: Ints, memory_percent: Ints, live: Ints) -> Bools:
+        """[group, …] whether a GPU with so much free is one that each group's requests could take."""
+        found = np.zeros((len(self.groups), *live.shape), np.bool_)
+        for number, needs in enumerate(self.groups):
+            found[number] = compute_percent >= needs.request_percent
+            found[number] &= memory_percent >= needs.most_percent[live]
+        return found
+
+    def copies(self, counts: Ints, cpu: Floats, host: Floats) -> Floats:
+        """[set, n] how often the node could take each set; counts [group, n] of GPUs."""
+        by_gpus = counts[self._group] / self.gpus[:, np.newaxis]
+        fed = np.minimum(cpu / self._cpu, host / self._host)
+        copies: Floats = np.floor(np.maximum(np.minimum(by_gpus, fed), 0.0))
         return copies
 
 
@@ -88,32 +108,37 @@ class Worth:
         ]
         # As a rule memory is asked for in proportion to compute, and one table says all.
         self._alike = all(table is self._compute for table in memory)
-        self._memory = np.concatenate([self._compute, *memory])
+        self._memory = np.concatenate([self._compute, *memory])  # [kind × 101]
         self.demand = _demand(classes)
         self._cpu = Curve([_points(classes, kind, lambda one: one.host.cpu_milli) for kind in range(len(kinds))])
         self._host = Curve([_points(classes, kind, lambda one: one.host.memory_bytes) for kind in range(len(kinds))])
-        self.sets = _sets(classes)
+        self.sets = GpuSets(classes)
 
-    def of_cards(self, compute_percent: Ints, memory_percent: Ints, kind: Ints) -> Floats:
-        """[g, n] the worth of so much free of a GPU."""
+    def of_cards(self, columns: Columns) -> Floats:
+        """[g, n] the worth of each GPU."""
         if self._alike:
-            return self._compute[np.minimum(compute_percent, memory_percent)]
-        worth: Floats = np.minimum(self._compute[compute_percent], self._memory[kind * 101 + memory_percent])
+            alike: Floats = self._compute[columns.least_percent]
+            return alike
+        by_memory = self._memory[columns.kind * 101 + columns.memory_percent]
+        worth: Floats = np.minimum(self._compute[columns.compute_percent], by_memory)
         return worth
 
-    def fed(self, gpus: Floats, columns: Columns) -> Floats:
-        """[n] what of the worth of a node's GPUs its free CPU and memory can feed."""
-        kind = columns.node_kind
-        by_cpu = self._cpu.usable(columns.cpu, gpus, kind)
-        return gpus * np.minimum(by_cpu, self._host.usable(columns.host, gpus, kind))
+    def fed(self, gpus: Floats, cpu: Floats, host: Floats, kind: Ints) -> Floats:
+        """[n] what of the worth of a node's GPUs its free CPU (thousandths) and memory (bytes) can feed."""
+        return gpus * np.minimum(self._cpu.usable(cpu, gpus, kind), self._host.usable(host, gpus, kind))
 
-    def of_sets(self, columns: Columns, prices: Floats) -> Floats:
-        """[n] the price of all sets that are whole; `prices` by set."""
-        total = np.zeros(columns.cpu.shape)
-        for one, price in zip(self.sets, prices, strict=True):
-            if price > 0:
-                total += price * one.needs.gpus * one.copies(columns)
-        return total
+    def losses(self, columns: Columns, part: Needs) -> Floats:
+        """[g, n] what the part would take of each GPU's worth; any number where it does not fit."""
+        left = np.maximum(np.arange(101) - part.request_percent, 0)
+        if self._alike and part.uniform_percent is not None:
+            losses: Floats = (self._compute - self._compute[left])[columns.least_percent]
+            return losses
+        kinds = np.arange(self.kinds)[:, np.newaxis]
+        of_kind = np.maximum(np.arange(101) - part.memory_percent[:, np.newaxis], 0) + 101 * kinds
+        by_memory = self._memory[of_kind].ravel()[columns.kind * 101 + columns.memory_percent]
+        losses = self.of_cards(columns)
+        losses -= np.minimum(self._compute[left][columns.compute_percent], by_memory)
+        return losses
 
 
 class _Class:
@@ -171,13 +196,3 @@ def _demand(classes: Sequence[_Class]) -> tuple[Bools, Floats]:
             parts[key] = parts.get(key, 0.0) + one.weight * one.gpus
     total = sum(parts.values())
     return np.array(list(parts), np.bool_), np.array([part / total for part in parts.values()])
-
-
-def _sets(classes: Sequence[_Class]) -> list[GpuSet]:
-    total = sum(one.weight * one.gpus for one in classes)
-    found = [
-        GpuSet(one.needs, max(1, one.host.cpu_milli), max(1, one.host.memory_bytes), one.weight * one.gpus / total)
-        for one in classes
-        if one.asked.gpus > 1 and one.gpus
-    ]
-    return sorted(found, key=lambda one: -one.part_of_demand)[:_MOST_SETS]
