@@ -1,21 +1,11 @@
-"""Schedulers to compare: gpushare's own `Fleet`, and known policies, all on the same nodes and pods.
-
-Each says on which node and which of its GPUs a pod goes, or that it fits nowhere, and is told when a pod leaves. The
-known policies keep the costs of each kind of pod and work them out again only on nodes that have changed.
-"""
+"""gpushare on the openb nodes: the product's own Fleet, fed as the webhook feeds it, learning as it admits."""
 
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from bench.openb import Node, Pod
-from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.allocation import Allocation, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host, Mix
@@ -24,29 +14,18 @@ from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory, Share
+from openb.trace import Node, Placed, Pod
 
 MIB = 2**20
-GPU_BYTES = {"P100": 16, "T4": 16, "V100M16": 16, "V100M32": 32, "A10": 24, "G2": 24, "G3": 80}  # GiB; nobody asks for it
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Placed:
-    node: int
-    gpus: tuple[int, ...]
-
-
-class Scheduler(Protocol):
-    def place(self, pod: Pod) -> Placed | None: ...
-
-    def leave(self, pod: Pod, placed: Placed) -> None: ...
+GPU_GIB = 16  # the lists do not tell; pods ask for the same part of it as of the compute
+FIRST_LESSON, MOST_BETWEEN_LESSONS = 50, 1000  # in admissions
 
 
 class Gpushare:
-    """The product: its own Fleet, learning as it admits."""
+    """A policy of gpushare's; it knows nothing of the pods to come."""
 
-    def __init__(self, nodes: Sequence[Node], _pods: Sequence[Pod], _seed: int, *, policy: str = "fragmentation") -> None:
+    def __init__(self, policy: str, nodes: Sequence[Node]) -> None:
         self._policy = policy
-        self._nodes = nodes
         self._mix = Mix()
         self._fleet = Fleet(self._mix)
         self._views: list[GpuNode] = []
@@ -56,10 +35,9 @@ class Gpushare:
         self._held: dict[tuple[int, tuple[int, ...], Pod], list[Allocation]] = {}
         self._requests: dict[Pod, Request] = {}
         self._serial = 0
-        self._next_lesson = 50
+        self._next_lesson = FIRST_LESSON
         for number, node in enumerate(nodes):
-            memory_bytes = GPU_BYTES.get(node.model, 16) << 30
-            cards = tuple(Gpu(f"{node.name}/{index}", index, node.model, memory_bytes) for index in range(node.gpus))
+            cards = tuple(Gpu(f"{node.name}/{index}", index, node.model, GPU_GIB << 30) for index in range(node.gpus))
             self._views.append(GpuNode(node.name, cards))
             self._show(number)
 
@@ -104,7 +82,8 @@ class Gpushare:
             self._mix = self._mix.admit(request, host)
         if self._mix.admissions >= self._next_lesson:
             self._fleet.learn(self._mix)
-            self._next_lesson = self._mix.admissions + max(100, min(1000, int(0.3 * self._mix.admissions)))
+            more = min(MOST_BETWEEN_LESSONS, 3 * self._mix.admissions // 10)
+            self._next_lesson = self._mix.admissions + max(100, more)
 
 
 def _request(pod: Pod) -> Request:

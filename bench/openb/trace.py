@@ -1,8 +1,9 @@
-"""The public GPU-sharing trace of Alibaba, cluster-trace-gpu-v2023 ("openb"): its nodes, its lists of pods, the protocol.
+"""Alibaba's public GPU-sharing trace cluster-trace-gpu-v2023 ("openb"): its nodes, its lists of pods, the protocol.
 
 The protocol is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): shuffle the pods by a seed, add random
-ones of them until they ask for 130 % of the cluster's GPUs, place one after another; nobody leaves, and who fits nowhere
-is dropped. `churn` gives pods exponential lifetimes instead, so that the mean demand is a given part of the cluster.
+ones of them until they ask for 130 % of the cluster's GPUs, place one after another; nobody leaves, and who fits
+nowhere is dropped. `churn` gives pods exponential lifetimes instead, so that the mean demand is a given part of the
+cluster.
 
 Files, as published, gzip or not: `openb_node_list_gpu_node.csv`, `openb_pod_list_NAME.csv`.
 """
@@ -16,6 +17,7 @@ import io
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 MOST_LOAD = 1.3
 
@@ -46,6 +48,22 @@ class Pod:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Placed:
+    """The number of a node, and indexes of its GPUs."""
+
+    node: int
+    gpus: tuple[int, ...]
+
+
+class Scheduler(Protocol):
+    """Keeps its own account of what is free."""
+
+    def place(self, pod: Pod) -> Placed | None: ...
+
+    def leave(self, pod: Pod, placed: Placed) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Arrival:
     """A pod comes at `time`, and stays until `until`, both in mean lifetimes."""
 
@@ -73,7 +91,9 @@ def nodes(directory: Path) -> list[Node]:
 
 def traces(directory: Path) -> list[str]:
     """Names of the pod lists there are."""
-    found = {path.name.split(".")[0].removeprefix("openb_pod_list_") for path in directory.glob("openb_pod_list_*.csv*")}
+    found = {
+        path.name.split(".")[0].removeprefix("openb_pod_list_") for path in directory.glob("openb_pod_list_*.csv*")
+    }
     return sorted(found)
 
 
@@ -83,7 +103,9 @@ def pods(directory: Path, trace: str) -> list[Pod]:
     for row in _rows(directory, f"openb_pod_list_{trace}"):
         gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
         if milli % 10:
-            raise SystemExit(f"{trace}: {row['name']} asks for {milli} thousandths of a GPU, which is no whole per cent")
+            raise SystemExit(
+                f"{trace}: {row['name']} asks for {milli} thousandths of a GPU, which is no whole per cent"
+            )
         models = tuple(sorted({model for model in (row.get("gpu_spec") or "").split("|") if model}))
         found.append(Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli // 10 if gpus else 0, models))
     return found
