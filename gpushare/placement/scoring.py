@@ -19,7 +19,7 @@ from gpushare.placement.grid import Floats, Grid, Ints
 from gpushare.placement.shape import Shape
 from gpushare.placement.worth import Worth
 
-_GRAIN = 0.02  # GPUs: smaller differences of worth are noise, and the fuller node is the better choice
+_GRAIN = 0.01  # GPUs: smaller differences of worth are noise, and the fuller node is the better choice
 _FULLER = 1e-4
 _DEARNESS = 0.2  # of the prices of kinds: enough to turn the choice between nodes that are alike
 _REPRICED_AFTER = 10  # changes of nodes, or one in a hundred nodes if that is more

@@ -22,6 +22,7 @@ from gpushare.placement.shape import Part
 _POINTS = 1024  # of a curve
 _MOST_SETS = 12  # classes of several GPUs that are priced: the commonest
 _LEAST_FREE = 1e-9
+_BROKEN = 0.97  # a GPU that somebody is on is worth so much less: only a whole one serves everybody, also much later
 
 
 class GpuSets:
@@ -172,7 +173,7 @@ class _Tables:
         key = tuple(sorted(weights.items()))
         if key not in self._known:
             worth, self._scarcity[name] = cutting_stock.worth(weights, self._before.get(name, {}))
-            self._known[key] = np.array(worth)
+            self._known[key] = np.array([_BROKEN * part for part in worth[:-1]] + worth[-1:])
         return self._known[key]
 
 
