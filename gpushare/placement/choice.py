@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu
 from gpushare.ledger import Use
-from gpushare.placement import explanation, filters, policies
+from gpushare.placement import explanation, filters, policies, shape
 from gpushare.placement.view import NodeView
 from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Constraints, Demand, Request
@@ -63,7 +63,7 @@ def place(
             continue
         reason = unfit(view.node.name)
         if reason is not None:
-            rejected.append(Rejected(view.node.name, None, explanation.NODE_RULE, reason, 6.0))
+            rejected.append(explanation.unfit(view.node.name, reason))
             continue
         found = _place_on(view, request, cost_of, rejected)
         if found is not None and (best is None or (found[0], view.node.name) < best[:2]):
@@ -79,19 +79,18 @@ def _place_on(
     """Cost and shares on one node, or None with the reasons added to `rejected`."""
     used = dict(view.used)
     total, shares = 0.0, []
-    for demand in sorted(request.demands, key=lambda one: -one.share.request_percent):
+    for demand in shape.in_order(request):
         options, reasons = _options(view, used, demand, request.constraints)
         if len(options) < demand.gpus:
             rejected += reasons
             if options:
-                would = f"has {len(options)} GPUs that would do at once, {demand.gpus} are needed"
-                rejected.append(Rejected(view.node.name, None, explanation.COUNT_RULE, would, 0.5))
+                rejected.append(explanation.too_few(view.node.name, found=len(options), needed=demand.gpus))
             return None
         ranked = sorted((cost_of(option), option.card.index, option.card.uuid, option) for option in options)
         for cost, _, uuid, option in ranked[: demand.gpus]:
             total += cost
             used[uuid] = option.after
-        shares += _given(demand, [option.card for *_, option in ranked[: demand.gpus]])
+        shares += given(demand, [option.card for *_, option in ranked[: demand.gpus]])
     return total, tuple(shares)
 
 
@@ -116,7 +115,7 @@ def _options(
     return options, reasons
 
 
-def _given(demand: Demand, cards: list[Gpu]) -> list[GivenShare]:
+def given(demand: Demand, cards: Sequence[Gpu]) -> list[GivenShare]:
     """One entry for all cards of equal memory demand: a part of the memory is different bytes on different models."""
     by_memory: dict[int, list[str]] = {}
     for card in sorted(cards, key=lambda one: one.index):

@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from gpushare import quantity
+from gpushare.mix import Host
 from gpushare.placement import filters
 from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Demand, Request
 
+NODE_SHORTFALL = 6.0
+COUNT_SHORTFALL = 0.5
 NODE_RULE = "node"  # the whole node cannot take the pod
 COUNT_RULE = "count"  # each GPU alone would do, but the node has too few of them, or not for all containers at once
 
 
 def refuse(request: Request, rejected: Sequence[Rejected], *, gpus: int, nodes: int) -> Refusal:
     """The refusal of a request that fits nowhere, among `gpus` GPUs on `nodes` nodes."""
+    return count(request, rejected, collections.Counter(entry.rule for entry in rejected), gpus=gpus, nodes=nodes)
+
+
+def count(
+    request: Request, rejected: Sequence[Rejected], counts: Mapping[str, int], *, gpus: int, nodes: int
+) -> Refusal:
+    """The same where only some are told of, the nearest miss among them, and `counts` by rule is of all."""
     asked = " and ".join(describe(demand) for demand in request.demands)
     if not gpus:
         return Refusal(f"no GPU fits {asked}: gpushare knows of no GPU; does its agent run on the GPU nodes?")
-    counts = collections.Counter(entry.rule for entry in rejected)
-    parts = [f"{counts[rule]} {phrase}" for rule, (_, phrase) in filters.RULES.items() if counts[rule]]
-    if counts[NODE_RULE]:
+    parts = [f"{counts[rule]} {phrase}" for rule, (_, phrase) in filters.RULES.items() if counts.get(rule)]
+    if counts.get(NODE_RULE):
         parts.append(f"{_plural(counts[NODE_RULE], 'node')} that cannot take the pod")
-    if counts[COUNT_RULE]:
+    if counts.get(COUNT_RULE):
         parts.append(f"{_plural(counts[COUNT_RULE], 'node')} with too few of them at once")
     nearest = min(rejected, key=lambda entry: entry.shortfall)
     found = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
     return Refusal(f"no GPU fits {asked}: {found}; nearest: {nearest}", tuple(rejected))
+
+
+def unfit(node: str, reason: str) -> Rejected:
+    """A whole node that cannot take the pod."""
+    return Rejected(node, None, NODE_RULE, reason, NODE_SHORTFALL)
+
+
+def host(asked: Host, *, cpu_milli: float, memory_bytes: float) -> str:
+    """Why a node with so much free has not enough for the pod, as the rest of a sentence."""
+    if asked.cpu_milli > cpu_milli:
+        return f"has {max(0.0, cpu_milli) / 1000:g} CPUs free, {asked.cpu_milli / 1000:g} are needed"
+    free, needed = quantity.format_bytes(max(0, int(memory_bytes))), quantity.format_bytes(asked.memory_bytes)
+    return f"has {free} of its own memory free, {needed} are needed"
+
+
+def too_few(node: str, *, found: int, needed: int) -> Rejected:
+    """A node with some GPUs that will do, but not as many as are needed."""
+    detail = f"has {found} GPUs that would do at once, {needed} are needed"
+    return Rejected(node, None, COUNT_RULE, detail, COUNT_SHORTFALL)
 
 
 def describe(demand: Demand) -> str:

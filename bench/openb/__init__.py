@@ -1,0 +1,1 @@
+"""The public GPU-sharing trace "openb", and schedulers that are tried on it."""

@@ -1,0 +1,134 @@
+"""Alibaba's public GPU-sharing trace cluster-trace-gpu-v2023 ("openb"): its nodes, its lists of pods, the protocol.
+
+The protocol is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): shuffle the pods by a seed, add random
+ones of them until they ask for 130 % of the cluster's GPUs, place one after another; nobody leaves, and who fits
+nowhere is dropped. `churn` gives pods exponential lifetimes instead, so that the mean demand is a given part of the
+cluster.
+
+Files, as published, gzip or not: `openb_node_list_gpu_node.csv`, `openb_pod_list_NAME.csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import io
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+MOST_LOAD = 1.3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    model: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pod:
+    """`percent` of each of `gpus` GPUs, of one of `models` (sorted; empty: any)."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpus: int
+    percent: int
+    models: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Per cent of a GPU in all."""
+        return self.gpus * self.percent
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placed:
+    """The number of a node, and indexes of its GPUs."""
+
+    node: int
+    gpus: tuple[int, ...]
+
+
+class Scheduler(Protocol):
+    """Keeps its own account of what is free."""
+
+    def place(self, pod: Pod) -> Placed | None: ...
+
+    def leave(self, pod: Pod, placed: Placed) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arrival:
+    """A pod comes at `time`, and stays until `until`, both in mean lifetimes."""
+
+    time: float
+    until: float
+    pod: Pod
+
+
+def _rows(directory: Path, stem: str) -> list[dict[str, str]]:
+    for path in (directory / f"{stem}.csv", directory / f"{stem}.csv.gz"):
+        if path.exists():
+            data = path.read_bytes()
+            text = gzip.decompress(data) if path.suffix == ".gz" else data
+            return list(csv.DictReader(io.StringIO(text.decode())))
+    raise SystemExit(f"{directory} has no {stem}.csv nor {stem}.csv.gz: get the lists of cluster-trace-gpu-v2023")
+
+
+def nodes(directory: Path) -> list[Node]:
+    """The nodes with GPUs."""
+    return [
+        Node(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
+        for row in _rows(directory, "openb_node_list_gpu_node")
+    ]
+
+
+def traces(directory: Path) -> list[str]:
+    """Names of the pod lists there are."""
+    found = {
+        path.name.split(".")[0].removeprefix("openb_pod_list_") for path in directory.glob("openb_pod_list_*.csv*")
+    }
+    return sorted(found)
+
+
+def pods(directory: Path, trace: str) -> list[Pod]:
+    """The pods of a list, in its order."""
+    found = []
+    for row in _rows(directory, f"openb_pod_list_{trace}"):
+        gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
+        if milli % 10:
+            raise SystemExit(
+                f"{trace}: {row['name']} asks for {milli} thousandths of a GPU, which is no whole per cent"
+            )
+        models = tuple(sorted({model for model in (row.get("gpu_spec") or "").split("|") if model}))
+        found.append(Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli // 10 if gpus else 0, models))
+    return found
+
+
+def fill(all_pods: Sequence[Pod], gpus: int, seed: int) -> list[Pod]:
+    """The pods in the order in which they arrive, until they have asked for 130 % of the cluster's GPUs."""
+    draw = random.Random(seed)
+    order = list(all_pods)
+    draw.shuffle(order)
+    asked = sum(pod.size for pod in order)
+    while asked < MOST_LOAD * 100 * gpus:
+        pod = draw.choice(all_pods)
+        order.append(pod)
+        asked += pod.size
+    return order
+
+
+def churn(all_pods: Sequence[Pod], gpus: int, seed: int, *, load: float, lifetimes: float) -> Iterator[Arrival]:
+    """Arrivals over so many mean lifetimes, which ask for `load` of the cluster's GPUs on average."""
+    draw = random.Random(seed)
+    rate = load * 100 * gpus / (sum(pod.size for pod in all_pods) / len(all_pods))
+    time = draw.expovariate(rate)
+    while time < lifetimes:
+        yield Arrival(time, time + draw.expovariate(1.0), draw.choice(all_pods))
+        time += draw.expovariate(rate)

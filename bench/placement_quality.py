@@ -1,0 +1,235 @@
+"""How much of the GPUs placement leaves unallocated: gpushare beside known policies, on the public openb lists.
+
+Data: the node list and the pod lists of Alibaba's cluster-trace-gpu-v2023 ("openb"), fetched by whoever runs this.
+Protocol (`openb.trace`): the figure is the part of all GPUs that is not allocated when the pods that have arrived have
+asked for 100 % of them, and at 130 %. With `--churn LOAD` also the mean over time with pods that leave again, and the
+part of the demand that is turned away. Our figures come from the product's own Fleet, which learns as it goes and does
+not know the pods to come; FGD is told them. Pods without GPUs are placed by the same policy, as in the published
+experiments. Prints tables for people, then one JSON object a line per figure.
+
+Run: python bench/placement_quality.py --openb DIRECTORY [--traces default,gpushare60] [--seeds 42,43,44]
+    [--policies fragmentation,fgd,best-fit] [--churn 0.9] [--plot FILE.svg] [--jobs 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import heapq
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from openb import known_policies, own_policies, trace
+
+OWN = ("fragmentation", "pack", "spread")
+AGAINST = "fgd"
+DEFAULT_POLICIES = ("fragmentation", "fgd", "fgd-fuller", "best-fit", "first-fit")
+WARM_UP, LIFETIMES = 2.0, 5.0  # of churn, in mean lifetimes
+POINTS = tuple(percent / 100 for percent in range(0, 131, 2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    directory: Path
+    pods: str  # the name of a list
+    policy: str
+    seed: int
+    churn: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Parts of all GPUs, 0 to 1. `curve`: unallocated at each of POINTS; empty for churn."""
+
+    task: Task
+    unallocated: float
+    unallocated_at_130: float = 0.0
+    rejected: float = 0.0
+    curve: tuple[float, ...] = ()
+
+
+def run(task: Task) -> Result:
+    """One list of pods, policy and seed."""
+    nodes = trace.nodes(task.directory)
+    pods = trace.pods(task.directory, task.pods)
+    gpus = sum(node.gpus for node in nodes)
+    scheduler: trace.Scheduler = (
+        own_policies.Gpushare(task.policy, nodes)
+        if task.policy in OWN
+        else known_policies.KnownPolicy(task.policy, nodes, pods, task.seed)
+    )
+    if task.churn is None:
+        return fill(task, scheduler, trace.fill(pods, gpus, task.seed), 100 * gpus)
+    arrivals = trace.churn(pods, gpus, task.seed, load=task.churn, lifetimes=LIFETIMES)
+    return churn(task, scheduler, arrivals, 100 * gpus)
+
+
+def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], total: int) -> Result:
+    """`total` in per cent of a GPU."""
+    arrived = allocated = 0
+    curve: list[float] = []
+    at_100: float | None = None
+    for pod in pods:
+        if at_100 is None and arrived + pod.size > total:
+            at_100 = 1 - allocated / total
+        while len(curve) < len(POINTS) and arrived + pod.size > POINTS[len(curve)] * total:
+            curve.append(1 - allocated / total)
+        arrived += pod.size
+        if scheduler.place(pod) is not None:
+            allocated += pod.size
+    left = 1 - allocated / total
+    curve += [left] * (len(POINTS) - len(curve))
+    return Result(task, left if at_100 is None else at_100, left, 1 - allocated / arrived, tuple(curve))
+
+
+def churn(task: Task, scheduler: trace.Scheduler, arrivals: Iterable[trace.Arrival], total: int) -> Result:
+    """Means over the time after the warm-up."""
+    running: list[tuple[float, int, trace.Pod, trace.Placed]] = []
+    now, allocated, free, asked, turned_away = 0.0, 0, 0.0, 0, 0
+    for number, arrival in enumerate(arrivals):
+        while running and running[0][0] <= arrival.time:
+            until, _, pod, placed = heapq.heappop(running)
+            free += (total - allocated) * max(0.0, until - max(now, WARM_UP))
+            now = until
+            scheduler.leave(pod, placed)
+            allocated -= pod.size
+        free += (total - allocated) * max(0.0, arrival.time - max(now, WARM_UP))
+        now = arrival.time
+        found = scheduler.place(arrival.pod)
+        if found is not None:
+            heapq.heappush(running, (arrival.until, number, arrival.pod, found))
+            allocated += arrival.pod.size
+        if now > WARM_UP:
+            asked += arrival.pod.size
+            turned_away += 0 if found else arrival.pod.size
+    return Result(task, free / total / (now - WARM_UP), rejected=turned_away / asked)
+
+
+def results(tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
+    """In the order of the tasks; progress on stderr."""
+    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
+        for number, result in enumerate(pool.map(run, tasks), 1):
+            print(f"\r{number}/{len(tasks)}", end="", file=sys.stderr, flush=True)
+            yield result
+    print(file=sys.stderr)
+
+
+def table(title: str, cells: dict[tuple[str, str], list[float]], policies: Sequence[str]) -> None:
+    """Trace × policy, mean ± standard deviation in per cent."""
+    print(f"\n{title}")
+    print(f"{'TRACE':<14}" + "".join(f"{policy:>16}" for policy in policies))
+    for pods in dict.fromkeys(pods for pods, _ in cells):
+        shown = []
+        for policy in policies:
+            values = [100 * value for value in cells[pods, policy]]
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            shown.append(f"{statistics.mean(values):6.2f} ± {spread:4.2f}".rjust(16))
+        print(f"{pods:<14}" + "".join(shown))
+
+
+def figures(name: str, cells: dict[tuple[str, str], list[float]]) -> None:
+    """One JSON object a line."""
+    for (pods, policy), values in cells.items():
+        mean = 100 * statistics.mean(values)
+        rival = statistics.mean(cells[pods, AGAINST]) * 100 if (pods, AGAINST) in cells else None
+        entry = {"figure": f"placement.{name}.{pods}.{policy}", "value": round(mean, 3), "unit": "%"}
+        if rival is not None and policy != AGAINST:
+            entry |= {"against": AGAINST, "ratio": round(mean / rival, 4) if rival else None}
+        print(json.dumps(entry))
+
+
+def collect(found: Iterable[Result], value: str) -> dict[tuple[str, str], list[float]]:
+    """(list of pods, policy) → one value a seed."""
+    cells: dict[tuple[str, str], list[float]] = {}
+    for result in found:
+        cells.setdefault((result.task.pods, result.task.policy), []).append(getattr(result, value))
+    return cells
+
+
+def plot(found: Sequence[Result], path: Path, policies: Sequence[str]) -> None:
+    """Unallocated part of the GPUs over the load that has arrived; a panel for each trace."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    lists = list(dict.fromkeys(result.task.pods for result in found))
+    columns = min(3, len(lists))
+    rows = -(-len(lists) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(5 * columns, 3.6 * rows), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(lists) :]:
+        axis.axis("off")
+    for axis, pods in zip(axes.flat, lists, strict=False):
+        for policy in policies:
+            curves = [one.curve for one in found if one.task.pods == pods and one.task.policy == policy]
+            mean = [100 * statistics.mean(values) for values in zip(*curves, strict=True)]
+            # Until most GPUs have been asked for, all lines lie on the diagonal: show the end.
+            shown = [(100 * point, part) for point, part in zip(POINTS, mean, strict=True) if point >= 0.8]
+            axis.plot(*zip(*shown, strict=True), label=policy, linewidth=2 if policy == OWN[0] else 1.2)
+        axis.set_title(pods)
+        axis.set_xlabel("GPUs asked for so far (% of all)")
+        axis.set_ylabel("GPUs not allocated (%)")
+        axis.set_ylim(0, 25)
+        axis.grid(alpha=0.3)
+    axes.flat[0].legend()
+    figure.savefig(path)
+    print(f"Plot: {path}")
+
+
+def arguments() -> argparse.Namespace:
+    def words(text: str) -> list[str]:
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--openb", type=Path, required=True, help="directory with the openb lists, .csv or .csv.gz")
+    parser.add_argument("--traces", type=words, help="names of pod lists; all that are there unless given")
+    parser.add_argument("--seeds", type=lambda text: [int(word) for word in words(text)], default=[42, 43, 44])
+    parser.add_argument("--policies", type=words, default=list(DEFAULT_POLICIES))
+    parser.add_argument("--churn", type=float, help="also with pods that leave, at this load, such as 0.9")
+    parser.add_argument("--plot", type=Path, help="write a plot there, .svg or .png")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    chosen = parser.parse_args()
+    for policy in chosen.policies:
+        if policy not in (*OWN, *known_policies.POLICIES):
+            parser.error(f"--policies {policy} is not known: {', '.join((*OWN, *known_policies.POLICIES))} are")
+    return chosen
+
+
+def main() -> None:
+    chosen = arguments()
+    tasks = [
+        Task(chosen.openb, pods, policy, seed)
+        for pods in chosen.traces or trace.traces(chosen.openb)
+        for policy in chosen.policies
+        for seed in chosen.seeds
+    ]
+    found = list(results(tasks, chosen.jobs))
+    left = (
+        list(results([dataclasses.replace(task, churn=chosen.churn) for task in tasks], chosen.jobs))
+        if chosen.churn
+        else []
+    )
+    seeds = f"{len(chosen.seeds)} seeds, mean ± standard deviation"
+    sets = [("unallocated", f"GPUs not allocated when 100 % have been asked for (%), {seeds}", found, "unallocated")]
+    sets.append(("unallocated-at-130", f"… when 130 % have been asked for (%), {seeds}", found, "unallocated_at_130"))
+    if left:
+        sets.append(
+            ("churn.unallocated", f"GPUs not allocated, pods leaving, load {chosen.churn:.0%}", left, "unallocated")
+        )
+        sets.append(("churn.rejected", f"Demand turned away, pods leaving, load {chosen.churn:.0%}", left, "rejected"))
+    cells = [(name, title, collect(given, value)) for name, title, given, value in sets]
+    for _, title, cell in cells:
+        table(title, cell, chosen.policies)
+    if chosen.plot:
+        plot(found, chosen.plot, chosen.policies)
+    print()
+    for name, _, cell in cells:
+        figures(name, cell)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Mix: what people ask of this cluster, learned from what it has admitted; older admissions count less and less.
+
+Placement prices free capacity by it, and `top` calls stranded what it cannot use. A value: an admission makes a new
+one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+
+from gpushare import fragmentation
+from gpushare.request import Constraints, Demand, Request
+from gpushare.share import Memory
+
+HALF_LIFE_ADMISSIONS = 20_000  # after so many more, an admission counts half
+ENOUGH_ADMISSIONS = 50  # before so many, the default mix says more
+MOST_CLASSES = 512  # the rarest are forgotten beyond
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """What a pod asks of its node beside GPUs; zeros where that is not known."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+NO_HOST = Host()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """A class of request: so many GPUs, each with such a share, with so much of the host, of GPUs that will do."""
+
+    gpus: int
+    request_percent: int
+    memory: Memory
+    host: Host = NO_HOST
+    models: tuple[str, ...] = ()
+    min_memory_bytes: int = 0
+    min_compute_capability: tuple[int, int] = (0, 0)
+
+    @property
+    def constraints(self) -> Constraints:
+        """Its lasting demands on a GPU."""
+        return Constraints(
+            models=self.models,
+            min_memory_bytes=self.min_memory_bytes,
+            min_compute_capability=self.min_compute_capability,
+        )
+
+    def memory_part(self, card_bytes: int) -> float:
+        """Memory asked of a GPU with `card_bytes`, as a part of it; more than 1 where it does not fit."""
+        return self.memory.on(card_bytes) / card_bytes if card_bytes else 0.0
+
+    def size_on(self, card_bytes: int) -> float:
+        """GPUs it takes: of each the larger of its two parts, and never nothing."""
+        return self.gpus * max(self.request_percent / 100, self.memory_part(card_bytes), 0.01)
+
+
+_DEFAULT: Mapping[Asked, float] = {
+    Asked(1, round(typical.compute * 100), Memory(percent=round(typical.memory * 100))): typical.weight
+    for typical in fragmentation.DEFAULT_MIX
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mix:
+    """Weights of the classes seen. `admissions` counts without decay; `unit` is what the next admission weighs."""
+
+    weights: Mapping[Asked, float] = dataclasses.field(default_factory=dict)
+    admissions: int = 0
+    unit: float = 1.0
+
+    def admit(self, request: Request, host: Host = NO_HOST) -> Mix:
+        """The mix after one more admission; a pod with several demands counts once for each."""
+        weights = dict(self.weights)
+        for asked in classes_of(request, host):
+            weights[asked] = weights.get(asked, 0.0) + self.unit
+        if len(weights) > MOST_CLASSES:
+            del weights[min(weights, key=lambda asked: (weights[asked], repr(asked)))]
+        unit = self.unit * 2 ** (1 / HALF_LIFE_ADMISSIONS)
+        if unit > 1e9:  # growing the newest weighs like shrinking all others, and is cheaper
+            weights = {asked: weight / unit for asked, weight in weights.items()}
+            unit = 1.0
+        return Mix(weights, self.admissions + 1, unit)
+
+    @property
+    def classes(self) -> Mapping[Asked, float]:
+        """Class → weight; the default mix until enough has been admitted."""
+        return self.weights if self.admissions >= ENOUGH_ADMISSIONS and self.weights else _DEFAULT
+
+    def typical(self, card_bytes: int) -> tuple[fragmentation.Typical, ...]:
+        """The mix as parts of one GPU with `card_bytes`, for `fragmentation.measure`; weights add up to 1."""
+        sizes: dict[tuple[float, float], float] = {}
+        for asked, weight in self.classes.items():
+            memory = math.ceil(100 * min(1.0, asked.memory_part(card_bytes)) - 1e-9) / 100
+            size = (asked.request_percent / 100, memory)
+            sizes[size] = sizes.get(size, 0.0) + weight * asked.gpus
+        total = sum(sizes.values())
+        return tuple(fragmentation.Typical(*size, weight / total) for size, weight in sorted(sizes.items()))
+
+
+def classes_of(request: Request, host: Host = NO_HOST) -> Iterator[Asked]:
+    """The class of each of the request's demands; the host's part is split evenly between them."""
+    parts = len(request.demands)
+    for demand in request.demands:
+        yield _class_of(demand, request.constraints, Host(host.cpu_milli // parts, host.memory_bytes // parts))
+
+
+def _class_of(demand: Demand, constraints: Constraints, host: Host) -> Asked:
+    return Asked(
+        gpus=demand.gpus,
+        request_percent=demand.share.request_percent,
+        memory=demand.share.memory,
+        host=host,
+        models=constraints.models,
+        min_memory_bytes=constraints.min_memory_bytes,
+        min_compute_capability=constraints.min_compute_capability,
+    )

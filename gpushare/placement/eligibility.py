@@ -1,0 +1,117 @@
+"""Eligibility: the filters as masks over the grid.
+
+The rules are those of `filters`, asked once a kind of GPU, or once a set of holders, instead of once a GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpushare import ledger
+from gpushare.placement import filters
+from gpushare.placement.grid import UNKNOWN, Bools, Columns, Grid, Ints, Kind, State
+from gpushare.placement.shape import Part, Shape
+from gpushare.request import Constraints
+from gpushare.share import Share
+
+_OF_KIND = ("model", "compute-capability", "size")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Needs:
+    """What one part of a shape asks, by kind of GPU."""
+
+    gpus: int
+    request_percent: int
+    memory_bytes: Ints  # [kind]
+    memory_percent: Ints  # [kind] rounded up, 101 where there is not so much
+    will_do: Bools  # [kind] whether such a GPU would do if it were empty
+    least_bytes: Ints  # [kind] as memory_bytes, and more than there can be free where such a GPU will not do
+    most_percent: Ints  # [kind] as memory_percent, and 101 where such a GPU will not do
+    uniform_percent: int | None  # of compute and of memory, where that is the same on all kinds that will do
+    verdicts: Mapping[str, Bools]  # rule → [kind] whether it lets such a GPU pass
+
+
+def needs_of(part: Part, constraints: Constraints, kinds: Sequence[Kind | None]) -> Needs:
+    """The needs of a part among these kinds."""
+    memory_bytes = np.zeros(len(kinds), np.int64)
+    memory_percent = np.zeros(len(kinds), np.int64)
+    verdicts = {rule: np.zeros(len(kinds), np.bool_) for rule in _OF_KIND}
+    share = Share(part.request_percent, 100, part.memory)
+    for number, kind in enumerate(kinds):
+        if kind is None:
+            continue
+        asked = part.memory.on(kind.memory_bytes)
+        memory_bytes[number] = min(asked, 2**62)
+        memory_percent[number] = min(101, -(-100 * asked // kind.memory_bytes)) if kind.memory_bytes else 0
+        question = filters.Question(kind.card(), ledger.NOTHING, share, constraints)
+        for rule, verdict in verdicts.items():
+            verdict[number] = filters.RULES[rule][0](question) is None
+    will_do = np.logical_and.reduce(list(verdicts.values()))
+    least_bytes = np.where(will_do, memory_bytes, np.iinfo(np.int64).max)
+    uniform = bool((memory_percent[will_do] == part.request_percent).all())
+    return Needs(
+        gpus=part.gpus,
+        request_percent=part.request_percent,
+        memory_bytes=memory_bytes,
+        memory_percent=memory_percent,
+        will_do=will_do,
+        least_bytes=least_bytes,
+        most_percent=np.where(will_do, memory_percent, 101),
+        uniform_percent=part.request_percent if uniform else None,
+        verdicts=verdicts,
+    )
+
+
+def host_fits(shape: Shape, columns: Columns) -> Bools:
+    """[n] whether the node has the CPU and memory, and is there at all."""
+    cpu = shape.host.cpu_milli or -UNKNOWN  # who asks for nothing fits on a node that has given too much away
+    fits: Bools = (columns.cpu >= cpu) & (columns.host >= (shape.host.memory_bytes or -UNKNOWN))
+    return fits
+
+
+def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
+    """[g, n] whether the GPU will do, by all rules; `slots`, in ascending order, says which columns these are."""
+    mask: Bools = columns.memory >= needs.least_bytes[columns.live]
+    if needs.request_percent:
+        mask &= columns.compute >= needs.request_percent
+    if grid.holders.matter(constraints):
+        mask &= np.logical_and.reduce(list(grid.holders.judge(constraints).values()))[columns.holders]
+    if constraints.uuids or constraints.not_uuids:
+        mask &= by_uuid(constraints, grid, columns, slots)
+    return mask
+
+
+def by_uuid(constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
+    """[g, n] whether the UUID is asked for and not refused; `slots` in ascending order."""
+    mask = np.full(columns.kind.shape, not constraints.uuids)
+    for uuids, verdict in ((constraints.uuids, True), (constraints.not_uuids, False)):
+        for slot, row in (place for uuid in uuids for place in grid.places(uuid)):
+            column = int(np.searchsorted(slots, slot))
+            if column < len(slots) and slots[column] == slot:
+                mask[row, column] = verdict
+    return mask
+
+
+def by_rule(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Mapping[str, Bools]:
+    """Rule → [g, n] whether it lets the GPU pass, in the order of `filters.RULES`; without those that let all pass."""
+    masks = {
+        "mode": columns.state != State.MODE,
+        "health": columns.state != State.HEALTH,
+        "cordon": columns.state != State.CORDON,
+        "memory": columns.memory >= needs.memory_bytes[columns.kind],
+    }
+    if needs.request_percent:
+        masks["compute"] = columns.compute >= needs.request_percent
+    if constraints.uuids or constraints.not_uuids:
+        masks["uuid"] = by_uuid(constraints, grid, columns, slots)
+    for rule, verdict in needs.verdicts.items():
+        if not verdict[1:].all():
+            masks[rule] = verdict[columns.kind]
+    if grid.holders.matter(constraints):
+        for rule, verdict in grid.holders.judge(constraints).items():
+            masks[rule] = verdict[columns.holders]
+    return {rule: masks[rule] for rule in filters.RULES if rule in masks}

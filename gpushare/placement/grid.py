@@ -1,0 +1,291 @@
+"""Grid: all nodes × GPUs as arrays, so that a decision is a handful of array operations at any size of the cluster.
+
+A node has a column (its slot), a GPU a row: reductions over the GPUs of each node run along memory. What is free is
+kept twice, exactly (per cent, bytes: what fits) and as whole per cents (what it is worth).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare import ledger
+from gpushare.gpu import Gpu, Mode
+from gpushare.placement.holders import Holders
+from gpushare.placement.view import NodeView
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+UNKNOWN: Final = 1e15  # room of a node whose CPU or memory nobody has told: more than any pod asks
+GONE: Final = -2 * UNKNOWN  # room where there is no node: not even a pod fits that asks for nothing
+_MOST: Final = 2**62  # what the arrays can hold and still subtract: more than any GPU has
+ABSENT: Final = 0  # the kind of a GPU that is not there
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """What of a GPU never changes and is the same for many."""
+
+    model: str
+    memory_bytes: int
+    compute_capability: tuple[int, int]
+
+    def card(self) -> Gpu:
+        """A GPU of this kind, to ask the filters about."""
+        return Gpu("", 0, self.model, self.memory_bytes, self.compute_capability)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """CPU and memory of a node that no pod has requested."""
+
+    cpu_milli: float = UNKNOWN
+    memory_bytes: float = UNKNOWN
+
+
+class State:
+    """Why a GPU takes nothing now, in the order of the filters."""
+
+    OPEN, MODE, HEALTH, CORDON = range(4)
+
+
+@dataclasses.dataclass(slots=True)
+class Columns:
+    """Some nodes (n) of the grid × their GPUs (g): views of it, or copies of a few columns."""
+
+    compute: Ints  # [g, n] free per cent, below 0 where over-committed
+    memory: Ints  # [g, n] free bytes, below 0 where over-committed
+    compute_percent: Ints  # [g, n] free and usable, 0 to 100
+    memory_percent: Ints  # [g, n] free and usable, 0 to 100, rounded down
+    least_percent: Ints  # [g, n] the smaller of the two
+    kind: Ints  # [g, n]
+    live: Ints  # [g, n] the kind, or ABSENT where the GPU takes nothing now
+    state: Ints  # [g, n]
+    holders: Ints  # [g, n] ids of `Holders`
+    cpu: Floats  # [n] free, thousandths
+    host: Floats  # [n] free, bytes
+    node_kind: Ints  # [n] kind of the node's first GPU
+
+    def at(self, slots: Ints) -> Columns:
+        """Copies of these columns."""
+        taken = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return Columns(*(array[..., slots] for array in taken))
+
+    def first(self, count: int) -> Columns:
+        """The first columns, not copied."""
+        taken = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return Columns(*(array[..., :count] for array in taken))
+
+
+def _empty(gpus: int, nodes: int) -> Columns:
+    def per_gpu() -> Ints:
+        return np.zeros((gpus, nodes), np.int64)
+
+    return Columns(
+        compute=per_gpu(),
+        memory=per_gpu(),
+        compute_percent=per_gpu(),
+        memory_percent=per_gpu(),
+        least_percent=per_gpu(),
+        kind=per_gpu(),
+        live=per_gpu(),
+        state=per_gpu(),
+        holders=per_gpu(),
+        cpu=np.zeros(nodes),
+        host=np.zeros(nodes),
+        node_kind=np.zeros(nodes, np.int64),
+    )
+
+
+_PER_GPU: Final = 9  # the first fields of Columns have a row for each GPU
+
+
+class Grid:
+    """The arrays, a column a node. Not for several threads."""
+
+    def __init__(self) -> None:
+        self.columns = _empty(1, 16)
+        self.kinds: list[Kind | None] = [None]
+        self.holders = Holders()
+        self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
+        self.clock = 0
+        self.width = 0  # slots ever used
+        self.slots: dict[str, int] = {}
+        self.names: list[str] = []  # by slot
+        self._kind_ids: dict[Kind, int] = {}
+        self._free: list[int] = []
+        self._cards: list[tuple[Gpu, ...]] = []  # by slot, in the order of the rows
+        self._ranks: Ints | None = None
+        self._sizes = np.zeros(0, np.int64)
+        self._places: dict[str, tuple[int, int]] = {}
+
+    def alone(self, view: NodeView, room: Room) -> Grid:
+        """A grid of this one node, with the same numbers for kinds."""
+        alone = Grid()
+        alone.kinds, alone._kind_ids = self.kinds, self._kind_ids
+        alone.put(view, room)
+        return alone
+
+    def places(self, uuid: str) -> Iterator[tuple[int, int]]:
+        """`(slot, row)` of a GPU; nothing if there is no such GPU."""
+        if uuid in self._places:
+            yield self._places[uuid]
+
+    def sizes(self) -> Ints:
+        """[kind] memory in bytes."""
+        if len(self._sizes) != len(self.kinds):
+            self._sizes = np.array([min(kind.memory_bytes, _MOST) if kind else 0 for kind in self.kinds], np.int64)
+        return self._sizes
+
+    def cards(self, slot: int) -> tuple[Gpu, ...]:
+        """The GPUs of a slot, in the order of the rows: by index, as ties are broken."""
+        return self._cards[slot]
+
+    def now(self) -> Columns:
+        """Every slot ever used."""
+        return self.columns.first(self.width)
+
+    def ranks(self) -> Ints:
+        """[n] the place of each slot's node in the order of names: ties go to the first name, whatever the slots."""
+        if self._ranks is None:
+            ranks = np.full(self.width, len(self.slots), np.int64)
+            ranks[[self.slots[name] for name in sorted(self.slots)]] = np.arange(len(self.slots))
+            self._ranks = ranks
+        return self._ranks
+
+    def put(self, view: NodeView, room: Room) -> int:
+        """Write a node's column; its slot."""
+        name = view.node.name
+        cards = tuple(sorted(view.node.gpus, key=lambda card: (card.index, card.uuid)))
+        slot = self._slot(name, len(cards))
+        self._forget(slot)
+        self._cards[slot] = cards
+        for row, card in enumerate(cards):
+            self._places[card.uuid] = (slot, row)
+        self._write(slot, [self._row(card, view.used[card.uuid]) for card in cards])
+        columns = self.columns
+        columns.node_kind[slot] = self._node_kind(cards)
+        columns.cpu[slot], columns.host[slot] = room.cpu_milli, room.memory_bytes
+        self._touch(slot)
+        return slot
+
+    def room(self, name: str) -> Room:
+        """What is known to be free of a node's CPU and memory."""
+        if name not in self.slots:
+            return Room()
+        slot = self.slots[name]
+        return Room(float(self.columns.cpu[slot]), float(self.columns.host[slot]))
+
+    def put_room(self, name: str, room: Room) -> None:
+        """Write only what is free of the node's CPU and memory."""
+        slot = self.slots[name]
+        self.columns.cpu[slot], self.columns.host[slot] = room.cpu_milli, room.memory_bytes
+        self._touch(slot)
+
+    def drop(self, name: str) -> None:
+        """Empty the node's column, for another node to use."""
+        slot = self.slots.pop(name)
+        self._forget(slot)
+        self._cards[slot] = ()
+        self._write(slot, [])
+        self.columns.cpu[slot] = self.columns.host[slot] = GONE
+        self.columns.node_kind[slot] = ABSENT
+        self.names[slot] = ""
+        self._free.append(slot)
+        self._ranks = None
+        self._touch(slot)
+
+    def _row(self, card: Gpu, used: ledger.Use) -> tuple[int, ...]:
+        kind = self._kind(Kind(card.model, card.memory_bytes, card.compute_capability))
+        state = (
+            State.MODE
+            if card.mode is not Mode.FRACTIONAL
+            else State.HEALTH
+            if not card.healthy
+            else State.CORDON
+            if card.cordoned
+            else State.OPEN
+        )
+        compute, memory = 100 - used.request_percent, card.memory_bytes - used.memory_bytes
+        usable = state == State.OPEN
+        compute_percent = min(100, max(0, compute)) if usable else 0
+        memory_percent = max(0, 100 * memory // card.memory_bytes) if usable and card.memory_bytes else 0
+        return (
+            max(-_MOST, compute),
+            max(-_MOST, min(_MOST, memory)),
+            compute_percent,
+            memory_percent,
+            min(compute_percent, memory_percent),
+            kind,
+            kind if usable else ABSENT,
+            state,
+            self.holders.enter(used.holders),
+        )
+
+    def _write(self, slot: int, rows: Sequence[tuple[int, ...]]) -> None:
+        columns = self.columns
+        block = np.zeros((_PER_GPU, columns.kind.shape[0]), np.int64)
+        if rows:
+            block[:, : len(rows)] = np.array(rows, np.int64).T
+        for array, values in zip(_per_gpu(columns), block, strict=True):
+            array[:, slot] = values
+
+    def _kind(self, kind: Kind) -> int:
+        if kind not in self._kind_ids:
+            self._kind_ids[kind] = len(self.kinds)
+            self.kinds.append(kind)
+        return self._kind_ids[kind]
+
+    def _node_kind(self, cards: Sequence[Gpu]) -> int:
+        card = next((card for card in cards if card.mode is Mode.FRACTIONAL), cards[0] if cards else None)
+        return ABSENT if card is None else self._kind(Kind(card.model, card.memory_bytes, card.compute_capability))
+
+    def _slot(self, name: str, gpus: int) -> int:
+        if gpus > self.columns.kind.shape[0]:
+            self._grow(gpus, self.columns.kind.shape[1])
+        if name in self.slots:
+            return self.slots[name]
+        if self._free:
+            slot = self._free.pop()
+        else:
+            if self.width == self.columns.kind.shape[1]:
+                self._grow(self.columns.kind.shape[0], 2 * self.width)
+            slot = self.width
+            self.width += 1
+            self.names.append("")
+            self._cards.append(())
+        self.slots[name] = slot
+        self.names[slot] = name
+        self._ranks = None
+        return slot
+
+    def _grow(self, gpus: int, nodes: int) -> None:
+        larger = _empty(gpus, nodes)
+        height, width = self.columns.kind.shape
+        for field in dataclasses.fields(Columns):
+            old, new = getattr(self.columns, field.name), getattr(larger, field.name)
+            new[(slice(height), slice(width)) if old.ndim == 2 else slice(width)] = old
+        self.columns = larger
+        changed = np.zeros(nodes, np.int64)
+        changed[:width] = self.changed
+        self.changed = changed
+
+    def _forget(self, slot: int) -> None:
+        for row, card in enumerate(self._cards[slot]):
+            self.holders.leave(int(self.columns.holders[row, slot]))
+            if self._places.get(card.uuid) == (slot, row):
+                del self._places[card.uuid]
+
+    def _touch(self, slot: int) -> None:
+        self.clock += 1
+        self.changed[slot] = self.clock
+
+
+def _per_gpu(columns: Columns) -> Sequence[npt.NDArray[Any]]:
+    return [getattr(columns, field.name) for field in dataclasses.fields(columns)[:_PER_GPU]]

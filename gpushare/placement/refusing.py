@@ -1,0 +1,156 @@
+"""Refusing: the reference's sentence for a pod that fits nowhere, counted over the grid instead of GPU by GPU.
+
+Counts come from masks; a sentence is only made for the nearest miss of each rule, by the filter itself.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from gpushare import ledger
+from gpushare.placement import choice, eligibility, explanation, filters, selection
+from gpushare.placement.eligibility import Needs
+from gpushare.placement.grid import ABSENT, Bools, Floats, Grid, Ints
+from gpushare.placement.selection import Selected
+from gpushare.placement.shape import Shape, in_order
+from gpushare.placement.view import NodeView
+from gpushare.placement.worth import Worth
+from gpushare.refusal import Refusal, Rejected
+from gpushare.request import Request
+from gpushare.share import Share
+
+_LAST_ROW = 1 << 20  # what is said of a whole node comes after what is said of its GPUs
+
+
+@dataclasses.dataclass(slots=True)
+class _Found:
+    """How many each rule ruled out, and the nearest of each: (shortfall, rank of the node, row) → why."""
+
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    nearest: list[tuple[tuple[float, int, int], Rejected]] = dataclasses.field(default_factory=list)
+
+
+def refuse(
+    request: Request,
+    shape: Shape,
+    needs: Sequence[Needs],
+    worth: Worth,
+    grid: Grid,
+    views: Mapping[str, NodeView],
+    unfit: Callable[[str], str | None],
+) -> Refusal:
+    """The refusal; `rejected` has only the nearest miss of each rule, the nearest of all first."""
+    found = _Found()
+    slots = _fit_nodes(shape, grid, unfit, found)
+    demands = in_order(request)
+    for number, part in enumerate(needs):
+        everywhere = len(slots) == grid.width
+        so_far = selection.select(shape, needs, worth, grid, None if everywhere else slots, parts=number)
+        slots = _rejected_by(part, demands[number].share, shape, grid, so_far, views, found)
+    found.nearest.sort(key=lambda entry: entry[0])
+    gpus = int((grid.now().kind != ABSENT).sum())
+    rejected = tuple(entry for _, entry in found.nearest)
+    return explanation.count(request, rejected, found.counts, gpus=gpus, nodes=len(views))
+
+
+def _fit_nodes(shape: Shape, grid: Grid, unfit: Callable[[str], str | None], found: _Found) -> Ints:
+    """The slots of nodes that could take the pod at all."""
+    ranks = grid.ranks()
+    fits = eligibility.host_fits(shape, grid.now())
+    if unfit is choice.fits_anywhere and fits.sum() == len(grid.slots):
+        return np.flatnonzero(fits)
+    kept = []
+    first: tuple[int, str, str] | None = None
+    for name, slot in grid.slots.items():
+        reason = unfit(name)
+        if reason is None and not fits[slot]:
+            reason = _host(shape, grid, slot)
+        if reason is None:
+            kept.append(slot)
+            continue
+        found.counts[explanation.NODE_RULE] += 1
+        if first is None or ranks[slot] < first[0]:
+            first = (int(ranks[slot]), name, reason)
+    if first is not None:
+        rank, name, reason = first
+        found.nearest.append(((explanation.NODE_SHORTFALL, rank, _LAST_ROW), explanation.unfit(name, reason)))
+    return np.array(sorted(kept), np.int64)
+
+
+def _host(shape: Shape, grid: Grid, slot: int) -> str:
+    return explanation.host(
+        shape.host, cpu_milli=float(grid.columns.cpu[slot]), memory_bytes=float(grid.columns.host[slot])
+    )
+
+
+def _rejected_by(
+    part: Needs, share: Share, shape: Shape, grid: Grid, so_far: Selected, views: Mapping[str, NodeView], found: _Found
+) -> Ints:
+    """Adds why this part does not fit on nodes where those before it did; the slots where it fits."""
+    left = so_far.left
+    passes = eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots)
+    there = left.kind != ABSENT
+    options = np.logical_and.reduce([there, *passes.values()])
+    count = options.sum(0)
+    failed = count < part.gpus
+    ranks = grid.ranks()[so_far.slots]
+    open_ = there & failed
+    for rule, verdict in passes.items():
+        ruled_out = open_ & ~verdict
+        open_ = open_ & verdict
+        number = int(ruled_out.sum())
+        if not number:
+            continue
+        found.counts[rule] += number
+        row, column = _nearest(ruled_out, ranks, _missing(rule, part, so_far, grid))
+        view = views[grid.names[so_far.slots[column]]]
+        found.nearest.append(_reason(view, grid, so_far, row, column, share, shape, int(ranks[column])))
+    few = np.flatnonzero(failed & (count > 0))
+    if len(few):
+        found.counts[explanation.COUNT_RULE] += len(few)
+        column = few[ranks[few].argmin()]
+        name = grid.names[so_far.slots[column]]
+        entry = explanation.too_few(name, found=int(count[column]), needed=part.gpus)
+        found.nearest.append(((explanation.COUNT_SHORTFALL, int(ranks[column]), _LAST_ROW), entry))
+    kept: Ints = so_far.slots[~failed]
+    return kept
+
+
+def _missing(rule: str, part: Needs, so_far: Selected, grid: Grid) -> Floats | None:
+    """[g, n] how far off; None where that is the same for all."""
+    left = so_far.left
+    if rule == "compute":
+        return (part.request_percent - left.compute) / 100
+    if rule == "memory":
+        return (part.memory_bytes[left.kind] - left.memory) / np.maximum(grid.sizes()[left.kind], 1)
+    return None
+
+
+def _nearest(ruled_out: Bools, ranks: Ints, missing: Floats | None) -> tuple[int, int]:
+    """Row and column of the smallest miss; of equals the first node by name, then its first GPU."""
+    if missing is not None:
+        far = np.where(ruled_out, missing, np.inf)
+        ruled_out = far == far.min()
+    columns = np.flatnonzero(ruled_out.any(0))
+    column = int(columns[ranks[columns].argmin()])
+    return int(ruled_out[:, column].argmax()), column
+
+
+def _reason(
+    view: NodeView, grid: Grid, so_far: Selected, row: int, column: int, share: Share, shape: Shape, rank: int
+) -> tuple[tuple[float, int, int], Rejected]:
+    card = grid.cards(int(so_far.slots[column]))[row]
+    taken = ledger.Use(
+        100 - int(so_far.left.compute[row, column]),
+        card.memory_bytes - int(so_far.left.memory[row, column]),
+        view.used[card.uuid].holders,
+    )
+    verdict = filters.reject(filters.Question(card, taken, share, shape.constraints))
+    if verdict is None:
+        raise AssertionError(f"{view.node.name}/{card.index} was ruled out, and no filter says why")
+    rule, detail, shortfall = verdict
+    return (shortfall, rank, row), Rejected(view.node.name, card.index, rule, detail, shortfall)

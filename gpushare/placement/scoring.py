@@ -1,0 +1,242 @@
+"""Scoring: what each node costs a pod, kept by shape of pod; only nodes that have changed since are scored again.
+
+A cost of `fragmentation` has two parts, kept apart because they age differently: the worth that the node would lose,
+and how many GPUs of whole sets would be broken, whose prices change with what is free.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare.mix import Mix
+from gpushare.placement import eligibility, policies, pricing, selection
+from gpushare.placement.eligibility import Needs
+from gpushare.placement.grid import Floats, Grid, Ints
+from gpushare.placement.shape import Shape
+from gpushare.placement.worth import Worth
+
+_GRAIN = 0.01  # GPUs: smaller differences of worth are noise, and the fuller node is the better choice
+_FULLER = 1e-4
+_DEARNESS = 0.2  # of the prices of kinds: enough to turn the choice between nodes that are alike
+_REPRICED_AFTER = 10  # changes of nodes, or one in a hundred nodes if that is more
+_SHAPES = 256
+
+_Counts = npt.NDArray[np.int16]
+
+
+@dataclasses.dataclass(slots=True)
+class Costs:
+    """Of one shape on each slot [n]; true of the grid as it was at `clock`."""
+
+    needs: tuple[Needs, ...]
+    size: Floats  # [kind] GPUs
+    lost: Floats  # worth that the node would lose, sets apart; infinite where the pod does not fit
+    broken: _Counts  # [set, n] GPUs of whole sets that would be broken
+    each: Floats  # what both come to at the prices of `priced`
+    clock: int = -1
+    lesson: int = -1
+    priced: Floats | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class _Now:
+    """What every node [n] is worth as it is: the same for all shapes."""
+
+    gpus: Floats  # worth of the GPUs alone
+    fed: Floats  # what of it CPU and memory can feed
+    free: Floats  # GPUs
+    counts: _Counts  # [group, n] GPUs
+    copies: Floats  # [set, n]
+    clock: int = -1
+    lesson: int = -1
+
+
+class Scoring:
+    """Costs over one grid."""
+
+    def __init__(self, grid: Grid, mix: Mix) -> None:
+        self._grid = grid
+        self._mix = mix
+        self.worth = Worth(mix, grid.kinds)
+        self._prices = pricing.free(self.worth)
+        self._priced_at = -_REPRICED_AFTER
+        self._lesson = 0  # counts what makes all costs void
+        none = np.zeros(0)
+        self._now = _Now(none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
+        self._costs: collections.OrderedDict[Shape, Costs] = collections.OrderedDict()
+
+    def learn(self, mix: Mix) -> None:
+        """Price by this mix from now on."""
+        self._mix = mix
+        self._build()
+
+    def costs(self, shape: Shape) -> tuple[tuple[Needs, ...], Floats]:
+        """`(needs, costs [n])` over the grid as it is now; infinite where the pod does not fit."""
+        if shape.policy == policies.DEFAULT:
+            self._refresh()
+        grid = self._grid
+        kept = self._kept(shape)
+        slots = self._stale(kept.clock, kept.lesson, len(kept.each))
+        if slots is None:
+            length = grid.columns.kind.shape[1]
+            kept.lost, kept.each = np.full(length, np.inf), np.full(length, np.inf)
+            kept.broken = np.zeros((len(self.worth.sets), length), np.int16)
+        if slots is None or len(slots):
+            self._score(shape, kept, slots)
+        if shape.policy == policies.DEFAULT:
+            self._price(kept, None if kept.priced is not self._prices.sets else slots)
+            kinds = _DEARNESS * self._prices.kinds * kept.size
+            total = kept.each[: grid.width] + kinds[grid.now().node_kind]
+        else:
+            total = kept.lost[: grid.width]
+        kept.clock, kept.lesson = grid.clock, self._lesson
+        return kept.needs, total
+
+    def needs(self, shape: Shape) -> tuple[Needs, ...]:
+        """The needs of each part among the kinds there are."""
+        if shape.policy == policies.DEFAULT and self.worth.kinds != len(self._grid.kinds):
+            self._build()
+        return tuple(eligibility.needs_of(part, shape.constraints, self._grid.kinds) for part in shape.parts)
+
+    def _kept(self, shape: Shape) -> Costs:
+        kinds = len(self._grid.kinds)
+        kept = self._costs.get(shape)
+        if kept is None or len(kept.size) != kinds:
+            needs = self.needs(shape)
+            size = np.zeros(kinds)
+            for part in needs:
+                size += part.gpus * np.maximum(part.request_percent, np.minimum(part.memory_percent, 100)) / 100
+            none = np.zeros(0)
+            kept = self._costs[shape] = Costs(needs, size, none, np.zeros((0, 0), np.int16), none)
+            if len(self._costs) > _SHAPES:
+                self._costs.popitem(last=False)
+        self._costs.move_to_end(shape)
+        return kept
+
+    def _score(self, shape: Shape, kept: Costs, slots: Ints | None) -> None:
+        """Write `lost` and `broken` of these slots, None: of all."""
+        if slots is not None:
+            kept.lost[slots] = np.inf
+            kept.broken[:, slots] = 0
+        if len(kept.needs) == 1:
+            self._score_one(shape, kept, slots)
+            return
+        found = selection.select(shape, kept.needs, self.worth, self._grid, slots)
+        slots, left = found.slots, found.left
+        if shape.policy != policies.DEFAULT:
+            kept.lost[slots] = found.cost
+            return
+        gpus = self.worth.of_cards(left).sum(0)
+        kept.lost[slots] = self._now.fed[slots] - self.worth.fed(gpus, left.cpu, left.host, left.node_kind)
+        counts = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live).sum(1)
+        self._break(kept, slots, counts, left.cpu, left.host)
+
+    def _score_one(self, shape: Shape, kept: Costs, slots: Ints | None) -> None:
+        """The same for a shape of one part, without working out what is left: this is where time is spent."""
+        grid, part = self._grid, kept.needs[0]
+        columns = grid.now() if slots is None else grid.columns.at(slots)
+        slots = np.arange(grid.width) if slots is None else slots
+        each = selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True)
+        fits = eligibility.host_fits(shape, columns)
+        if part.gpus > 1:
+            fits &= np.isfinite(each).sum(0) >= part.gpus
+            kept_columns = np.flatnonzero(fits)
+            taken = np.full(len(slots), np.inf)
+            taken[kept_columns] = np.sort(each[:, kept_columns], 0)[: part.gpus].sum(0)
+        else:
+            taken = each.min(0)
+            fits &= taken < np.inf
+        if shape.policy != policies.DEFAULT:
+            kept.lost[slots] = np.where(fits, taken, np.inf)
+            return
+        cpu, host = columns.cpu - shape.host.cpu_milli, columns.host - shape.host.memory_bytes
+        after = self.worth.fed(self._now.gpus[slots] - np.where(fits, taken, 0.0), cpu, host, columns.node_kind)
+        kept.lost[slots] = np.where(fits, self._now.fed[slots] - after, np.inf)
+        if len(self.worth.sets):
+            whole = np.flatnonzero(fits & (self._now.copies[:, slots].max(0) > 0))
+            rows = selection.cheapest(each[:, whole], part.gpus)
+            counts = self._now.counts[:, slots[whole]] - self._leaving(part, rows, grid, slots[whole])
+            self._break(kept, slots[whole], counts, cpu[whole], host[whole])
+
+    def _leaving(self, part: Needs, rows: Ints, grid: Grid, slots: Ints) -> Ints:
+        """[group, n] how many of the GPUs in these rows [gpus, n] leave each group when they take the part."""
+        at = (rows, slots)
+        compute, memory, live = grid.columns.compute_percent[at], grid.columns.memory_percent[at], grid.columns.live[at]
+        before = self.worth.sets.in_groups(compute, memory, live)
+        compute = np.maximum(compute - part.request_percent, 0)
+        memory = np.maximum(memory - part.memory_percent[live], 0)
+        gone: Ints = (before & ~self.worth.sets.in_groups(compute, memory, live)).sum(1)
+        return gone
+
+    def _break(self, kept: Costs, slots: Ints, counts: Ints, cpu: Floats, host: Floats) -> None:
+        broken = self._now.copies[:, slots] - self.worth.sets.copies(counts, cpu, host)
+        kept.broken[:, slots] = broken * self.worth.sets.gpus[:, np.newaxis]
+
+    def _price(self, kept: Costs, slots: Ints | None) -> None:
+        """Write `each` of these slots, None: of all."""
+        prices = self._prices.sets
+        of = slice(self._grid.width) if slots is None else slots
+        lost = kept.lost[of]
+        dear = np.flatnonzero(prices)
+        if len(dear):
+            lost = lost + prices[dear] @ kept.broken[dear][:, of]
+        kept.each[of] = np.floor(lost / _GRAIN + 0.5) * _GRAIN + _FULLER * self._now.free[of]
+        kept.priced = prices
+
+    def _stale(self, clock: int, lesson: int, length: int) -> Ints | None:
+        """Slots that have changed since; None if all must be scored."""
+        grid = self._grid
+        if lesson != self._lesson or length < grid.columns.kind.shape[1]:
+            return None
+        slots = np.flatnonzero(grid.changed[: grid.width] > clock)
+        return None if len(slots) > grid.width // 2 else slots
+
+    def _build(self) -> None:
+        self.worth = Worth(self._mix, self._grid.kinds, before=self.worth)
+        self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
+        self._priced_at = -_REPRICED_AFTER - self._grid.width
+        self._lesson += 1
+
+    def _refresh(self) -> None:
+        """Bring worth and prices up to date with the grid."""
+        grid = self._grid
+        if self.worth.kinds != len(grid.kinds):
+            self._build()
+        self._look()
+        if grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
+            self._priced_at = grid.clock
+            width = grid.width
+            new = pricing.prices(
+                self.worth,
+                grid.columns.node_kind[:width],
+                self._now.gpus[:width],
+                self._now.copies[:, :width],
+                before=self._prices,
+            )
+            if np.array_equal(new.sets, self._prices.sets):
+                new = dataclasses.replace(new, sets=self._prices.sets)  # the same object: nothing to price again
+            self._prices = new
+
+    def _look(self) -> None:
+        """Bring `_now` up to date."""
+        grid, now, worth = self._grid, self._now, self.worth
+        slots = self._stale(now.clock, now.lesson, len(now.gpus))
+        if slots is None:
+            length = grid.columns.kind.shape[1]
+            now.gpus, now.fed, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
+            now.counts = np.zeros((len(worth.sets.groups), length), np.int16)
+            now.copies = np.zeros((len(worth.sets), length))
+            slots = np.arange(grid.width)
+        if len(slots):
+            columns = grid.columns.at(slots)
+            now.gpus[slots] = worth.of_cards(columns).sum(0)
+            now.fed[slots] = worth.fed(now.gpus[slots], columns.cpu, columns.host, columns.node_kind)
+            now.free[slots] = (columns.compute_percent.sum(0) + columns.memory_percent.sum(0)) / 200
+            counts = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live).sum(1)
+            now.counts[:, slots] = counts
+            now.copies[:, slots] = worth.sets.copies(counts, columns.cpu, columns.host)
+        now.clock, now.lesson = grid.clock, self._lesson

@@ -1,0 +1,95 @@
+"""Selection: which GPUs of a node a pod would take there, for many nodes at once: greedily, as the reference does.
+
+A pod with one part takes the GPUs that lose the least worth (or, by `pack` and `spread`, those that are fullest or
+emptiest). One with several parts is fitted together by the costs of the reference, so that what fits there fits here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpushare.placement import costs, eligibility
+from gpushare.placement.eligibility import Needs
+from gpushare.placement.grid import Columns, Floats, Grid, Ints
+from gpushare.placement.shape import Shape
+from gpushare.placement.worth import Worth
+
+_TIGHTER = 1e-7  # of equal losses, that of the fuller GPU
+
+
+@dataclasses.dataclass(slots=True)
+class Selected:
+    """For the nodes [n] where the pod fits: their slots, and what it takes there."""
+
+    slots: Ints
+    rows: list[Ints]  # for each part the rows of its GPUs [gpus, n]
+    left: Columns  # what is left of these nodes then
+    cost: Floats  # [n] by the policy's costs of GPUs, added up
+
+
+def select(
+    shape: Shape, needs: Sequence[Needs], worth: Worth, grid: Grid, slots: Ints | None, *, parts: int | None = None
+) -> Selected:
+    """The selection on these slots, in ascending order, None: on all; of so many of the parts, None: of all."""
+    found = _begin(shape, grid, slots, changing=parts != 0)
+    for part in needs[:parts]:
+        each = costs_of_gpus(found.left, found.slots, part, shape, worth, grid, alone=len(needs) == 1)
+        kept = np.flatnonzero(np.isfinite(each).sum(0) >= part.gpus)
+        each = each[:, kept]
+        found = Selected(
+            found.slots[kept], [rows[:, kept] for rows in found.rows], found.left.at(kept), found.cost[kept]
+        )
+        rows = cheapest(each, part.gpus)
+        _take(found.left, part, rows)
+        found.rows.append(rows)
+        found.cost += np.take_along_axis(each, rows, 0).sum(0)
+    return found
+
+
+def costs_of_gpus(
+    columns: Columns, slots: Ints, part: Needs, shape: Shape, worth: Worth, grid: Grid, *, alone: bool
+) -> Floats:
+    """[g, n] what each GPU costs, infinite where it will not do; `alone`: the part is all that the pod asks for."""
+    if alone and shape.policy == "fragmentation":
+        each = worth.losses(columns, part)
+        each += _TIGHTER * columns.least_percent
+    else:
+        each = costs.COSTS[shape.policy](columns, part, grid.sizes())
+    each[~eligibility.will_do(part, shape.constraints, grid, columns, slots)] = np.inf
+    return each
+
+
+def cheapest(each: Floats, count: int) -> Ints:
+    """[count, n] the rows of the cheapest of each column; of equals, the first."""
+    if count == 1:
+        first: Ints = each.argmin(0)[np.newaxis]
+        return first
+    rows: Ints = each.argsort(0, kind="stable")[:count]
+    return rows
+
+
+def _begin(shape: Shape, grid: Grid, slots: Ints | None, *, changing: bool) -> Selected:
+    columns = grid.now() if slots is None else grid.columns.at(slots)
+    slots = np.arange(grid.width) if slots is None else slots
+    kept = np.flatnonzero(eligibility.host_fits(shape, columns))
+    if not changing and len(kept) == len(slots):
+        return Selected(slots, [], columns, np.zeros(len(slots)))
+    slots = slots[kept]
+    left = grid.columns.at(slots)
+    left.cpu -= shape.host.cpu_milli
+    left.host -= shape.host.memory_bytes
+    return Selected(slots, [], left, np.zeros(len(slots)))
+
+
+def _take(left: Columns, part: Needs, rows: Ints) -> None:
+    """Take the part from copies of columns."""
+    at = (rows, np.arange(rows.shape[1]))
+    kind = left.kind[at]
+    left.compute[at] -= part.request_percent
+    left.memory[at] -= part.memory_bytes[kind]
+    left.compute_percent[at] = np.maximum(left.compute_percent[at] - part.request_percent, 0)
+    left.memory_percent[at] = np.maximum(left.memory_percent[at] - part.memory_percent[kind], 0)
+    left.least_percent[at] = np.minimum(left.compute_percent[at], left.memory_percent[at])

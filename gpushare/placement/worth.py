@@ -1,0 +1,199 @@
+"""Worth: what the free capacity of a node is worth to the mix, in GPUs; a pod goes where it falls least.
+
+* A free part of a GPU is worth what the mix could fill of it (`cutting_stock`), in each of compute and memory, and as
+  much as the scarcer of the two.
+* A node's GPUs are worth only what its free CPU and memory can feed: of the demand that the node's kind of GPU could
+  serve, the lightest first, so much as the free CPU per free GPU is enough for. A curve for each kind.
+* A set of GPUs on one node that a request for several of them could take adds its price (`prices`) while it is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from gpushare.mix import Asked, Mix
+from gpushare.placement import cutting_stock, eligibility
+from gpushare.placement.eligibility import Needs
+from gpushare.placement.grid import Bools, Columns, Floats, Ints, Kind
+from gpushare.placement.shape import Part
+
+_POINTS = 1024  # of a curve
+_MOST_SETS = 12  # classes of several GPUs that are priced: the commonest
+_LEAST_FREE = 1e-9
+_BROKEN = 0.97  # a GPU that somebody is on is worth so much less: only a whole one serves everybody, also much later
+
+
+class GpuSets:
+    """The commonest classes of request for several GPUs of one node, as arrays over them."""
+
+    def __init__(self, classes: Sequence[_Class]) -> None:
+        total = sum(one.weight * one.gpus for one in classes)
+        several = [one for one in classes if one.asked.gpus > 1 and one.gpus]
+        several = sorted(several, key=lambda one: -one.weight * one.gpus)[:_MOST_SETS]
+        alike: dict[object, int] = {}
+        self.groups: list[Needs] = []  # what their GPUs must be like, the same for many sets
+        group = []
+        for one in several:
+            key = (one.asked.request_percent, one.asked.memory, one.asked.constraints)
+            if key not in alike:
+                alike[key] = len(alike)
+                self.groups.append(one.needs)
+            group.append(alike[key])
+        self._group = np.array(group, np.int64)
+        self._cpu = np.array([max(1.0, one.host.cpu_milli) for one in several])[:, np.newaxis]
+        self._host = np.array([max(1.0, one.host.memory_bytes) for one in several])[:, np.newaxis]
+        self.gpus = np.array([one.asked.gpus for one in several], np.int64)
+        self.part_of_demand = np.array([one.weight * one.gpus / total for one in several])
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def in_groups(self, compute_percent: Ints, memory_percent: Ints, live: Ints) -> Bools:
+        """[group, …] whether a GPU with so much free is one that each group's requests could take."""
+        found = np.zeros((len(self.groups), *live.shape), np.bool_)
+        for number, needs in enumerate(self.groups):
+            found[number] = compute_percent >= needs.request_percent
+            found[number] &= memory_percent >= needs.most_percent[live]
+        return found
+
+    def copies(self, counts: Ints, cpu: Floats, host: Floats) -> Floats:
+        """[set, n] how often the node could take each set; counts [group, n] of GPUs."""
+        by_gpus = counts[self._group] / self.gpus[:, np.newaxis]
+        fed = np.minimum(cpu / self._cpu, host / self._host)
+        copies: Floats = np.floor(np.maximum(np.minimum(by_gpus, fed), 0.0))
+        return copies
+
+
+class Curve:
+    """[kind] free CPU (or memory) per free GPU → the part of the GPU's demand that it is enough for, 0 to 1."""
+
+    def __init__(self, points: Sequence[tuple[Floats, Floats]]) -> None:
+        """For each kind: the demand's need per GPU, ascending, and what part of the demand each is."""
+        values = np.ones((len(points), _POINTS + 2))
+        self._scale = np.zeros(len(points))
+        for kind, (need, part) in enumerate(points):
+            needed, served = np.cumsum(need * part), np.cumsum(part)
+            if not len(need) or needed[-1] <= 0:
+                continue
+            self._scale[kind] = _POINTS / needed[-1]
+            at = np.linspace(0, needed[-1], _POINTS + 1)
+            values[kind, :-1] = np.interp(at, np.append(0.0, needed), np.append(0.0, served))
+        self._values = values.ravel()
+
+    def usable(self, free: Floats, gpus: Floats, kind: Ints) -> Floats:
+        """[n] for so much free on nodes with so many GPUs free."""
+        place = np.minimum(np.maximum(free, 0.0) / np.maximum(gpus, _LEAST_FREE) * self._scale[kind], _POINTS)
+        point = place.astype(np.int64)
+        base = kind * (_POINTS + 2) + point
+        low = self._values[base]
+        usable: Floats = low + (self._values[base + 1] - low) * (place - point)
+        return usable
+
+
+class Worth:
+    """The tables of one mix over the kinds of GPU there are."""
+
+    def __init__(self, mix: Mix, kinds: Sequence[Kind | None], *, before: Worth | None = None) -> None:
+        """`before`: the tables of an earlier mix, to start from."""
+        self.kinds = len(kinds)
+        self.scarcity: dict[str, dict[int, float]] = {}
+        classes = [_Class(asked, weight, kinds) for asked, weight in mix.classes.items()]
+        tables = _Tables(before.scarcity if before else {}, self.scarcity)
+        self._compute = tables.of("compute", ((one, one.asked.request_percent) for one in classes))
+        memory = [
+            tables.of(f"memory of {kind}", ((one, int(one.needs.memory_percent[number])) for one in classes))
+            for number, kind in enumerate(kinds)
+            if kind
+        ]
+        # As a rule memory is asked for in proportion to compute, and one table says all.
+        self._alike = all(table is self._compute for table in memory)
+        self._memory = np.concatenate([self._compute, *memory])  # [kind × 101]
+        self.demand = _demand(classes)
+        self._cpu = Curve([_points(classes, kind, lambda one: one.host.cpu_milli) for kind in range(len(kinds))])
+        self._host = Curve([_points(classes, kind, lambda one: one.host.memory_bytes) for kind in range(len(kinds))])
+        self.sets = GpuSets(classes)
+
+    def of_cards(self, columns: Columns) -> Floats:
+        """[g, n] the worth of each GPU."""
+        if self._alike:
+            alike: Floats = self._compute[columns.least_percent]
+            return alike
+        by_memory = self._memory[columns.kind * 101 + columns.memory_percent]
+        worth: Floats = np.minimum(self._compute[columns.compute_percent], by_memory)
+        return worth
+
+    def fed(self, gpus: Floats, cpu: Floats, host: Floats, kind: Ints) -> Floats:
+        """[n] what of the worth of a node's GPUs its free CPU (thousandths) and memory (bytes) can feed."""
+        return gpus * np.minimum(self._cpu.usable(cpu, gpus, kind), self._host.usable(host, gpus, kind))
+
+    def losses(self, columns: Columns, part: Needs) -> Floats:
+        """[g, n] what the part would take of each GPU's worth; any number where it does not fit."""
+        left = np.maximum(np.arange(101) - part.request_percent, 0)
+        if self._alike and part.uniform_percent is not None:
+            losses: Floats = (self._compute - self._compute[left])[columns.least_percent]
+            return losses
+        kinds = np.arange(self.kinds)[:, np.newaxis]
+        of_kind = np.maximum(np.arange(101) - part.memory_percent[:, np.newaxis], 0) + 101 * kinds
+        by_memory = self._memory[of_kind].ravel()[columns.kind * 101 + columns.memory_percent]
+        losses = self.of_cards(columns)
+        losses -= np.minimum(self._compute[left][columns.compute_percent], by_memory)
+        return losses
+
+
+class _Class:
+    """A class of the mix among the kinds there are."""
+
+    def __init__(self, asked: Asked, weight: float, kinds: Sequence[Kind | None]) -> None:
+        part = Part(asked.gpus, asked.request_percent, asked.memory)
+        self.asked = asked
+        self.host = asked.host
+        self.weight = weight
+        self.needs = eligibility.needs_of(part, asked.constraints, kinds)
+        sizes = np.array([asked.size_on(kind.memory_bytes) if kind else 0.0 for kind in kinds])
+        self.size = np.where(self.needs.will_do, sizes, 0.0)  # [kind] GPUs; 0 where it cannot go
+        self.gpus = float(self.size.max())  # GPUs asked for, 0 if it can go nowhere
+
+
+class _Tables:
+    """Worth by free per cent, worked out once where several ask for the same sizes."""
+
+    def __init__(self, before: Mapping[str, dict[int, float]], scarcity: dict[str, dict[int, float]]) -> None:
+        self._before = before
+        self._scarcity = scarcity
+        self._known: dict[tuple[tuple[int, float], ...], Floats] = {}
+
+    def of(self, name: str, sizes: Iterable[tuple[_Class, int]]) -> Floats:
+        """The table of these sizes in per cent; `name` finds the duals of an earlier mix."""
+        weights: dict[int, float] = {}
+        for one, percent in sizes:
+            if 1 <= percent <= 100:
+                weights[percent] = weights.get(percent, 0.0) + one.weight * one.asked.gpus
+        key = tuple(sorted(weights.items()))
+        if key not in self._known:
+            worth, self._scarcity[name] = cutting_stock.worth(weights, self._before.get(name, {}))
+            self._known[key] = np.array([_BROKEN * part for part in worth[:-1]] + worth[-1:])
+        return self._known[key]
+
+
+def _points(classes: Sequence[_Class], kind: int, need: Callable[[_Class], int]) -> tuple[Floats, Floats]:
+    there = [one for one in classes if one.size[kind] > 0]
+    if not there:
+        return np.zeros(0), np.zeros(0)
+    size = np.array([one.size[kind] for one in there])
+    part = size * np.array([one.weight for one in there])
+    per_gpu = np.array([need(one) for one in there]) / size
+    order = per_gpu.argsort(kind="stable")
+    return per_gpu[order], (part / part.sum())[order]
+
+
+def _demand(classes: Sequence[_Class]) -> tuple[Bools, Floats]:
+    """Each set of kinds that somebody asks for [m, kind], and its part of all GPUs asked for [m]."""
+    parts: dict[tuple[bool, ...], float] = {}
+    for one in classes:
+        if one.gpus:
+            key = tuple(bool(will_do) for will_do in one.size > 0)
+            parts[key] = parts.get(key, 0.0) + one.weight * one.gpus
+    total = sum(parts.values())
+    return np.array(list(parts), np.bool_), np.array([part / total for part in parts.values()])

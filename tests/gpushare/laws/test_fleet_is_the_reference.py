@@ -1,0 +1,169 @@
+"""The fleet answers what the reference answers, whatever happened to it before."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import ledger, placement
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.mix import Host, Mix
+from gpushare.placement import NodeView, Placement
+from gpushare.placement.fleet import Fleet
+from gpushare.placement.grid import Room
+from gpushare.refusal import Refusal
+from gpushare.request import Constraints, Request
+from tests.gpushare.laws import strategies
+
+NAMES = ("node-a", "node-b", "node-c", "node-d")
+nodes = st.sampled_from(NAMES).flatmap(strategies.gpu_nodes)
+uuids = st.lists(st.sampled_from([f"GPU-{name}-{index}" for name in NAMES for index in range(3)]), max_size=3).map(tuple)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    """As the other laws', also by UUID."""
+    found = draw(strategies.requests())
+    constraints = dataclasses.replace(
+        found.constraints,
+        uuids=draw(st.just(()) | uuids),
+        not_uuids=draw(st.just(()) | uuids),
+        min_memory_bytes=draw(st.sampled_from([0, 0, 40 * strategies.GIB])),
+        min_compute_capability=draw(st.sampled_from([(0, 0), (8, 9)])),
+    )
+    return dataclasses.replace(found, constraints=constraints)
+
+
+unfit_nodes = st.frozensets(st.sampled_from(NAMES), max_size=2)
+
+
+def judge(names: frozenset[str]):  # type: ignore[no-untyped-def]
+    return lambda name: "is not ready" if name in names else None
+
+
+def by_name(fleet: Fleet) -> list[NodeView]:
+    return sorted(fleet.views(), key=lambda view: view.node.name)
+
+
+@settings(max_examples=200)
+@given(st.lists(nodes, max_size=6), requests(), unfit_nodes)
+def test_it_places_if_and_only_if_the_reference_does_and_refuses_in_the_same_words(
+    found: list[GpuNode], request: Request, unfit: frozenset[str]
+) -> None:
+    fleet = Fleet()
+    for node in found:
+        fleet.update(NodeView.of(node))
+    answer = fleet.place(request, unfit=judge(unfit))
+    wanted = placement.place(by_name(fleet), request, unfit=judge(unfit))
+    assert type(answer) is type(wanted), (answer, wanted)
+    if isinstance(answer, Refusal):
+        assert answer.reason == str(wanted)
+        return
+    view = next(view for view in fleet.views() if view.node.name == answer.node)
+    alone = placement.place([view], request)
+    assert isinstance(alone, Placement)
+    assert answer.node not in unfit
+    entry = answer.allocation(request, allocation_id="new", pod=PodRef("default"), reserved_until=None)
+    ledger.reserve(view.node, entry)
+
+
+@settings(max_examples=100)
+@given(st.lists(nodes, min_size=1, max_size=4), requests())
+def test_pack_and_spread_choose_what_the_reference_chooses(found: list[GpuNode], request: Request) -> None:
+    fleet = Fleet()
+    for node in found:
+        fleet.update(NodeView.of(node))
+    for policy in ("pack", "spread"):
+        asked = dataclasses.replace(request, policy=policy)
+        answer, wanted = fleet.place(asked), placement.place(by_name(fleet), asked)
+        if isinstance(answer, Placement) and isinstance(wanted, Placement):
+            assert answer == wanted
+
+
+step = st.one_of(
+    nodes,
+    nodes,
+    st.sampled_from(NAMES),
+    requests(),
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 64), st.integers(0, 64)),
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(step, max_size=20), requests(), st.integers(0, 32), st.integers(0, 32))
+def test_what_it_remembers_changes_no_answer(
+    steps: list[GpuNode | str | Request | tuple[str, int, int]], last: Request, cpus: int, gib: int
+) -> None:
+    kept = Fleet()
+    rooms: dict[str, Room] = {}
+    host = Host(cpus * 1000, gib * strategies.GIB)
+    for one in steps:
+        match one:
+            case GpuNode():
+                kept.update(NodeView.of(one))
+                rooms.setdefault(one.name, Room())
+            case str():
+                kept.remove(one)
+                rooms.pop(one, None)
+            case (name, cpu, memory):
+                if name in rooms:
+                    rooms[name] = Room(cpu * 1000, memory * strategies.GIB)
+                    kept.update_room(name, rooms[name])
+            case Request():
+                kept.place(one, host=host)
+    fresh = Fleet()
+    for view in kept.views():
+        fresh.update(view, room=rooms[view.node.name])
+    for request in (last, *(one for one in steps if isinstance(one, Request))):
+        assert str(kept.place(request, host=host)) == str(fresh.place(request, host=host))
+
+
+@settings(max_examples=100)
+@given(strategies.gpu_nodes(), requests())
+def test_one_node_is_judged_as_given_whatever_the_fleet_knows(node: GpuNode, request: Request) -> None:
+    fleet = Fleet()
+    fleet.update(NodeView.of(dataclasses.replace(node, allocations=())))
+    answer = fleet.place_on(NodeView.of(node), request)
+    assert type(answer) is type(placement.place([NodeView.of(node)], request))
+    if isinstance(answer, Placement):
+        entry = answer.allocation(request, allocation_id="new", pod=PodRef("default"), reserved_until=None)
+        ledger.reserve(node, entry)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(strategies.gpu_nodes("node-a") | strategies.gpu_nodes("node-b"), min_size=1, max_size=3),
+    st.lists(requests() | st.integers(0, 20), max_size=25),
+)
+def test_whatever_it_places_never_over_commits(found: list[GpuNode], steps: list[Request | int]) -> None:
+    fleet = Fleet()
+    ledgers = {node.name: dataclasses.replace(node, allocations=()) for node in found}
+    for node in ledgers.values():
+        fleet.update(NodeView.of(node))
+    mix = Mix()
+    placed: list[tuple[str, str]] = []
+    for number, one in enumerate(steps):
+        if isinstance(one, int):
+            if not placed:
+                continue
+            name, identity = placed.pop(one % len(placed))
+            ledgers[name] = ledger.release(ledgers[name], [identity])
+        else:
+            mix = mix.admit(one)
+            answer = fleet.place(one)
+            if isinstance(answer, Refusal):
+                continue
+            name = answer.node
+            entry = answer.allocation(one, allocation_id=f"a{number}", pod=PodRef("default"), reserved_until=None)
+            ledgers[name] = ledger.reserve(ledgers[name], entry)
+            placed.append((name, entry.id))
+        assert not ledger.violations(ledgers[name])
+        fleet.update(NodeView.of(ledgers[name]))
+        fleet.learn(mix) if number % 7 == 0 else None
+
+
+def test_a_request_of_no_gpu_fits_where_cpu_and_memory_do() -> None:
+    assert isinstance(Fleet().place(Request((), Constraints())), Refusal)
