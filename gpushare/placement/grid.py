@@ -25,6 +25,7 @@ Bools = npt.NDArray[np.bool_]
 UNKNOWN: Final = 1e15  # room of a node whose CPU or memory nobody has told: more than any pod asks
 GONE: Final = -2 * UNKNOWN  # room where there is no node: not even a pod fits that asks for nothing
 _MOST: Final = 2**62  # what the arrays can hold and still subtract: more than any GPU has
+POINTS: Final = 101  # 0 to 100 per cent
 ABSENT: Final = 0  # the kind of a GPU that is not there
 
 
@@ -64,6 +65,7 @@ class Columns:
     compute_percent: Ints  # [g, n] free and usable, 0 to 100
     memory_percent: Ints  # [g, n] free and usable, 0 to 100, rounded down
     least_percent: Ints  # [g, n] the smaller of the two
+    memory_point: Ints  # [g, n] kind and memory_percent as one index: POINTS of each kind
     kind: Ints  # [g, n]
     live: Ints  # [g, n] the kind, or ABSENT where the GPU takes nothing now
     state: Ints  # [g, n]
@@ -73,14 +75,21 @@ class Columns:
     node_kind: Ints  # [n] kind of the node's first GPU
 
     def at(self, slots: Ints) -> Columns:
-        """Copies of these columns."""
-        taken = (getattr(self, field.name) for field in dataclasses.fields(self))
+        """Copies of these columns, in ascending order."""
+        width = len(self.cpu)
+        if len(slots) == width:
+            return Columns(*(getattr(self, name).copy() for name in _FIELDS))
+        taken = (getattr(self, name) for name in _FIELDS)
         return Columns(*(array[..., slots] for array in taken))
 
     def first(self, count: int) -> Columns:
         """The first columns, not copied."""
-        taken = (getattr(self, field.name) for field in dataclasses.fields(self))
+        taken = (getattr(self, name) for name in _FIELDS)
         return Columns(*(array[..., :count] for array in taken))
+
+
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
+_PER_GPU: Final = 10  # the first of them have a row for each GPU
 
 
 def _empty(gpus: int, nodes: int) -> Columns:
@@ -93,6 +102,7 @@ def _empty(gpus: int, nodes: int) -> Columns:
         compute_percent=per_gpu(),
         memory_percent=per_gpu(),
         least_percent=per_gpu(),
+        memory_point=per_gpu(),
         kind=per_gpu(),
         live=per_gpu(),
         state=per_gpu(),
@@ -101,9 +111,6 @@ def _empty(gpus: int, nodes: int) -> Columns:
         host=np.zeros(nodes),
         node_kind=np.zeros(nodes, np.int64),
     )
-
-
-_PER_GPU: Final = 9  # the first fields of Columns have a row for each GPU
 
 
 class Grid:
@@ -222,6 +229,7 @@ class Grid:
             compute_percent,
             memory_percent,
             min(compute_percent, memory_percent),
+            kind * POINTS + memory_percent,
             kind,
             kind if usable else ABSENT,
             state,
@@ -268,8 +276,8 @@ class Grid:
     def _grow(self, gpus: int, nodes: int) -> None:
         larger = _empty(gpus, nodes)
         height, width = self.columns.kind.shape
-        for field in dataclasses.fields(Columns):
-            old, new = getattr(self.columns, field.name), getattr(larger, field.name)
+        for name in _FIELDS:
+            old, new = getattr(self.columns, name), getattr(larger, name)
             new[(slice(height), slice(width)) if old.ndim == 2 else slice(width)] = old
         self.columns = larger
         changed = np.zeros(nodes, np.int64)
@@ -288,4 +296,4 @@ class Grid:
 
 
 def _per_gpu(columns: Columns) -> Sequence[npt.NDArray[Any]]:
-    return [getattr(columns, field.name) for field in dataclasses.fields(columns)[:_PER_GPU]]
+    return [getattr(columns, name) for name in _FIELDS[:_PER_GPU]]
