@@ -92,7 +92,9 @@ _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
 _PER_GPU: Final = 10  # the first of them have a row for each GPU
 
 
-def _empty(gpus: int, nodes: int) -> Columns:
+def empty(gpus: int, nodes: int) -> Columns:
+    """Columns of nothing."""
+
     def per_gpu() -> Ints:
         return np.zeros((gpus, nodes), np.int64)
 
@@ -117,7 +119,7 @@ class Grid:
     """The arrays, a column a node. Not for several threads."""
 
     def __init__(self) -> None:
-        self.columns = _empty(1, 16)
+        self.columns = empty(1, 16)
         self.kinds: list[Kind | None] = [None]
         self.holders = Holders()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
@@ -274,7 +276,7 @@ class Grid:
         return slot
 
     def _grow(self, gpus: int, nodes: int) -> None:
-        larger = _empty(gpus, nodes)
+        larger = empty(gpus, nodes)
         height, width = self.columns.kind.shape
         for name in _FIELDS:
             old, new = getattr(self.columns, name), getattr(larger, name)
