@@ -10,6 +10,14 @@ from gpushare import fragmentation
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Columns, Floats, Ints
 
+# By how many of the sizes fit, what those that do not weigh.
+_USELESS = np.array(
+    [
+        sum(typical.weight for typical in fragmentation.DEFAULT_MIX[fitting:])
+        for fitting in range(len(fragmentation.DEFAULT_MIX) + 1)
+    ]
+)
+
 # (free compute in per cent, free memory in bytes) -> both as parts of the GPU, 0 to 1
 _Parts = tuple[Floats, Floats]
 
@@ -24,7 +32,10 @@ def _after(columns: Columns, part: Needs, sizes: Ints) -> _Parts:
 
 
 def _left(columns: Columns, part: Needs, sizes: Ints) -> Floats:
-    compute, memory = _after(columns, part, sizes)
+    return _mean(*_after(columns, part, sizes))
+
+
+def _mean(compute: Floats, memory: Floats) -> Floats:
     return (compute + memory) / 2
 
 
@@ -34,16 +45,17 @@ def _spread(columns: Columns, part: Needs, sizes: Ints) -> Floats:
 
 def _fragmentation(columns: Columns, part: Needs, sizes: Ints) -> Floats:
     before = _stranded(*_parts(columns.compute, columns.memory, sizes[columns.kind]))
-    after = _stranded(*_after(columns, part, sizes))
-    return (after - before) * 1000 + _left(columns, part, sizes)
+    left = _after(columns, part, sizes)
+    return (_stranded(*left) - before) * 1000 + _mean(*left)
 
 
 def _stranded(compute: Floats, memory: Floats) -> Floats:
-    useless = np.zeros(compute.shape)
+    """As `fragmentation.stranded`: how many of the sizes fit says which do not, for they only get larger."""
+    fitting = np.zeros(compute.shape, np.int64)
     for typical in fragmentation.DEFAULT_MIX:
-        useless += np.where((typical.compute > compute) | (typical.memory > memory), typical.weight, 0.0)
-    total = sum(typical.weight for typical in fragmentation.DEFAULT_MIX)
-    return (compute + memory) / 2 * useless / total
+        fitting += (typical.compute <= compute) & (typical.memory <= memory)
+    stranded: Floats = (compute + memory) / 2 * _USELESS[fitting] / _USELESS[0]
+    return stranded
 
 
 # policy -> [g, n] cost of the part on each GPU; sizes [kind] in bytes

@@ -103,7 +103,7 @@ def _affinity(ask: Question) -> Verdict:
 def _compute(ask: Question) -> Verdict:
     free = 100 - ask.used.request_percent
     missing = ask.share.request_percent - free
-    if missing <= 0 or not ask.share.request_percent:
+    if missing <= 0 or (not ask.share.request_percent and free >= 0):
         return None
     return f"has {quantity.format_compute(max(0, free))} of its compute free", missing / 100
 

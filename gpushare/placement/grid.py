@@ -25,6 +25,7 @@ Bools = npt.NDArray[np.bool_]
 UNKNOWN: Final = 1e15  # room of a node whose CPU or memory nobody has told: more than any pod asks
 GONE: Final = -2 * UNKNOWN  # room where there is no node: not even a pod fits that asks for nothing
 _MOST: Final = 2**62  # what the arrays can hold and still subtract: more than any GPU has
+POINTS: Final = 101  # 0 to 100 per cent
 ABSENT: Final = 0  # the kind of a GPU that is not there
 
 
@@ -64,6 +65,7 @@ class Columns:
     compute_percent: Ints  # [g, n] free and usable, 0 to 100
     memory_percent: Ints  # [g, n] free and usable, 0 to 100, rounded down
     least_percent: Ints  # [g, n] the smaller of the two
+    memory_point: Ints  # [g, n] kind and memory_percent as one index: POINTS of each kind
     kind: Ints  # [g, n]
     live: Ints  # [g, n] the kind, or ABSENT where the GPU takes nothing now
     state: Ints  # [g, n]
@@ -73,17 +75,26 @@ class Columns:
     node_kind: Ints  # [n] kind of the node's first GPU
 
     def at(self, slots: Ints) -> Columns:
-        """Copies of these columns."""
-        taken = (getattr(self, field.name) for field in dataclasses.fields(self))
+        """Copies of these columns, in ascending order."""
+        width = len(self.cpu)
+        if len(slots) == width:
+            return Columns(*(getattr(self, name).copy() for name in _FIELDS))
+        taken = (getattr(self, name) for name in _FIELDS)
         return Columns(*(array[..., slots] for array in taken))
 
     def first(self, count: int) -> Columns:
         """The first columns, not copied."""
-        taken = (getattr(self, field.name) for field in dataclasses.fields(self))
+        taken = (getattr(self, name) for name in _FIELDS)
         return Columns(*(array[..., :count] for array in taken))
 
 
-def _empty(gpus: int, nodes: int) -> Columns:
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
+_PER_GPU: Final = 10  # the first of them have a row for each GPU
+
+
+def empty(gpus: int, nodes: int) -> Columns:
+    """Columns of nothing."""
+
     def per_gpu() -> Ints:
         return np.zeros((gpus, nodes), np.int64)
 
@@ -93,6 +104,7 @@ def _empty(gpus: int, nodes: int) -> Columns:
         compute_percent=per_gpu(),
         memory_percent=per_gpu(),
         least_percent=per_gpu(),
+        memory_point=per_gpu(),
         kind=per_gpu(),
         live=per_gpu(),
         state=per_gpu(),
@@ -103,14 +115,11 @@ def _empty(gpus: int, nodes: int) -> Columns:
     )
 
 
-_PER_GPU: Final = 9  # the first fields of Columns have a row for each GPU
-
-
 class Grid:
     """The arrays, a column a node. Not for several threads."""
 
     def __init__(self) -> None:
-        self.columns = _empty(1, 16)
+        self.columns = empty(1, 16)
         self.kinds: list[Kind | None] = [None]
         self.holders = Holders()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
@@ -222,6 +231,7 @@ class Grid:
             compute_percent,
             memory_percent,
             min(compute_percent, memory_percent),
+            kind * POINTS + memory_percent,
             kind,
             kind if usable else ABSENT,
             state,
@@ -266,10 +276,10 @@ class Grid:
         return slot
 
     def _grow(self, gpus: int, nodes: int) -> None:
-        larger = _empty(gpus, nodes)
+        larger = empty(gpus, nodes)
         height, width = self.columns.kind.shape
-        for field in dataclasses.fields(Columns):
-            old, new = getattr(self.columns, field.name), getattr(larger, field.name)
+        for name in _FIELDS:
+            old, new = getattr(self.columns, name), getattr(larger, name)
             new[(slice(height), slice(width)) if old.ndim == 2 else slice(width)] = old
         self.columns = larger
         changed = np.zeros(nodes, np.int64)
@@ -288,4 +298,4 @@ class Grid:
 
 
 def _per_gpu(columns: Columns) -> Sequence[npt.NDArray[Any]]:
-    return [getattr(columns, field.name) for field in dataclasses.fields(columns)[:_PER_GPU]]
+    return [getattr(columns, name) for name in _FIELDS[:_PER_GPU]]

@@ -35,7 +35,7 @@ class Costs:
     needs: tuple[Needs, ...]
     size: Floats  # [kind] GPUs
     lost: Floats  # worth that the node would lose, sets apart; infinite where the pod does not fit
-    broken: _Counts  # [set, n] GPUs of whole sets that would be broken
+    broken: _Counts  # [set, n] GPUs of whole sets that would be broken, of sets that have had a price
     each: Floats  # what both come to at the prices of `priced`
     clock: int = -1
     lesson: int = -1
@@ -46,7 +46,8 @@ class Costs:
 class _Now:
     """What every node [n] is worth as it is: the same for all shapes."""
 
-    gpus: Floats  # worth of the GPUs alone
+    cards: Floats  # [g, n] worth of each GPU
+    gpus: Floats  # the same by node
     fed: Floats  # what of it CPU and memory can feed
     free: Floats  # GPUs
     counts: _Counts  # [group, n] GPUs
@@ -65,8 +66,9 @@ class Scoring:
         self._prices = pricing.free(self.worth)
         self._priced_at = -_REPRICED_AFTER
         self._lesson = 0  # counts what makes all costs void
+        self._dear = np.zeros(0, np.int64)  # sets that have had a price since the last lesson
         none = np.zeros(0)
-        self._now = _Now(none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
+        self._now = _Now(none, none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._costs: collections.OrderedDict[Shape, Costs] = collections.OrderedDict()
 
     def learn(self, mix: Mix) -> None:
@@ -132,15 +134,21 @@ class Scoring:
             return
         gpus = self.worth.of_cards(left).sum(0)
         kept.lost[slots] = self._now.fed[slots] - self.worth.fed(gpus, left.cpu, left.host, left.node_kind)
+        if not len(self._dear):
+            return
         counts = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live).sum(1)
         self._break(kept, slots, counts, left.cpu, left.host)
 
     def _score_one(self, shape: Shape, kept: Costs, slots: Ints | None) -> None:
         """The same for a shape of one part, without working out what is left: this is where time is spent."""
         grid, part = self._grid, kept.needs[0]
+        everywhere = slots is None
         columns = grid.now() if slots is None else grid.columns.at(slots)
         slots = np.arange(grid.width) if slots is None else slots
-        each = selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True)
+        cards = None
+        if shape.policy == policies.DEFAULT:
+            cards = self._now.cards[:, : grid.width] if everywhere else self._now.cards[:, slots]
+        each = selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, cards=cards)
         fits = eligibility.host_fits(shape, columns)
         if part.gpus > 1:
             fits &= np.isfinite(each).sum(0) >= part.gpus
@@ -156,8 +164,9 @@ class Scoring:
         cpu, host = columns.cpu - shape.host.cpu_milli, columns.host - shape.host.memory_bytes
         after = self.worth.fed(self._now.gpus[slots] - np.where(fits, taken, 0.0), cpu, host, columns.node_kind)
         kept.lost[slots] = np.where(fits, self._now.fed[slots] - after, np.inf)
-        if len(self.worth.sets):
-            whole = np.flatnonzero(fits & (self._now.copies[:, slots].max(0) > 0))
+        if len(self._dear):
+            copies = self._now.copies[:, : grid.width] if everywhere else self._now.copies[:, slots]
+            whole = np.flatnonzero(fits & (copies[self._dear].max(0) > 0))
             rows = selection.cheapest(each[:, whole], part.gpus)
             counts = self._now.counts[:, slots[whole]] - self._leaving(part, rows, grid, slots[whole])
             self._break(kept, slots[whole], counts, cpu[whole], host[whole])
@@ -173,8 +182,9 @@ class Scoring:
         return gone
 
     def _break(self, kept: Costs, slots: Ints, counts: Ints, cpu: Floats, host: Floats) -> None:
-        broken = self._now.copies[:, slots] - self.worth.sets.copies(counts, cpu, host)
-        kept.broken[:, slots] = broken * self.worth.sets.gpus[:, np.newaxis]
+        dear, sets = self._dear, self.worth.sets
+        broken = self._now.copies[np.ix_(dear, slots)] - sets.copies(counts, cpu, host, dear)
+        kept.broken[np.ix_(dear, slots)] = broken * sets.gpus[dear, np.newaxis]
 
     def _price(self, kept: Costs, slots: Ints | None) -> None:
         """Write `each` of these slots, None: of all."""
@@ -199,6 +209,7 @@ class Scoring:
         self.worth = Worth(self._mix, self._grid.kinds, before=self.worth)
         self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
         self._priced_at = -_REPRICED_AFTER - self._grid.width
+        self._dear = np.zeros(0, np.int64)
         self._lesson += 1
 
     def _refresh(self) -> None:
@@ -219,6 +230,10 @@ class Scoring:
             )
             if np.array_equal(new.sets, self._prices.sets):
                 new = dataclasses.replace(new, sets=self._prices.sets)  # the same object: nothing to price again
+            elif not np.isin(np.flatnonzero(new.sets), self._dear).all():
+                self._dear = np.union1d(self._dear, np.flatnonzero(new.sets))
+                self._lesson += 1
+                self._now.lesson = self._lesson  # only the costs of shapes are void
             self._prices = new
 
     def _look(self) -> None:
@@ -227,16 +242,18 @@ class Scoring:
         slots = self._stale(now.clock, now.lesson, len(now.gpus))
         if slots is None:
             length = grid.columns.kind.shape[1]
+            now.cards = np.zeros((grid.columns.kind.shape[0], length))
             now.gpus, now.fed, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
             now.counts = np.zeros((len(worth.sets.groups), length), np.int16)
             now.copies = np.zeros((len(worth.sets), length))
             slots = np.arange(grid.width)
         if len(slots):
             columns = grid.columns.at(slots)
-            now.gpus[slots] = worth.of_cards(columns).sum(0)
+            now.cards[:, slots] = worth.of_cards(columns)
+            now.gpus[slots] = now.cards[:, slots].sum(0)
             now.fed[slots] = worth.fed(now.gpus[slots], columns.cpu, columns.host, columns.node_kind)
             now.free[slots] = (columns.compute_percent.sum(0) + columns.memory_percent.sum(0)) / 200
             counts = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live).sum(1)
             now.counts[:, slots] = counts
-            now.copies[:, slots] = worth.sets.copies(counts, columns.cpu, columns.host)
+            now.copies[:, slots] = worth.sets.copies(counts, columns.cpu, columns.host, np.arange(len(worth.sets)))
         now.clock, now.lesson = grid.clock, self._lesson

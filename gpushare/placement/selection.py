@@ -13,7 +13,7 @@ import numpy as np
 
 from gpushare.placement import costs, eligibility
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.grid import Columns, Floats, Grid, Ints
+from gpushare.placement.grid import POINTS, Columns, Floats, Grid, Ints
 from gpushare.placement.shape import Shape
 from gpushare.placement.worth import Worth
 
@@ -29,6 +29,11 @@ class Selected:
     left: Columns  # what is left of these nodes then
     cost: Floats  # [n] by the policy's costs of GPUs, added up
 
+    def keep(self, kept: Ints) -> None:
+        """Only these of the nodes."""
+        self.slots, self.left, self.cost = self.slots[kept], self.left.at(kept), self.cost[kept]
+        self.rows = [rows[:, kept] for rows in self.rows]
+
 
 def select(
     shape: Shape, needs: Sequence[Needs], worth: Worth, grid: Grid, slots: Ints | None, *, parts: int | None = None
@@ -37,11 +42,10 @@ def select(
     found = _begin(shape, grid, slots, changing=parts != 0)
     for part in needs[:parts]:
         each = costs_of_gpus(found.left, found.slots, part, shape, worth, grid, alone=len(needs) == 1)
-        kept = np.flatnonzero(np.isfinite(each).sum(0) >= part.gpus)
-        each = each[:, kept]
-        found = Selected(
-            found.slots[kept], [rows[:, kept] for rows in found.rows], found.left.at(kept), found.cost[kept]
-        )
+        fits = np.isfinite(each).sum(0) >= part.gpus
+        if not fits.all():
+            each = each[:, fits]
+            found.keep(np.flatnonzero(fits))
         rows = cheapest(each, part.gpus)
         _take(found.left, part, rows)
         found.rows.append(rows)
@@ -50,11 +54,22 @@ def select(
 
 
 def costs_of_gpus(
-    columns: Columns, slots: Ints, part: Needs, shape: Shape, worth: Worth, grid: Grid, *, alone: bool
+    columns: Columns,
+    slots: Ints,
+    part: Needs,
+    shape: Shape,
+    worth: Worth,
+    grid: Grid,
+    *,
+    alone: bool,
+    cards: Floats | None = None,
 ) -> Floats:
-    """[g, n] what each GPU costs, infinite where it will not do; `alone`: the part is all that the pod asks for."""
+    """[g, n] what each GPU costs, infinite where it will not do.
+
+    alone: the part is all that the pod asks for. cards: [g, n] the worth of each GPU, where that is known.
+    """
     if alone and shape.policy == "fragmentation":
-        each = worth.losses(columns, part)
+        each = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
         each += _TIGHTER * columns.least_percent
     else:
         each = costs.COSTS[shape.policy](columns, part, grid.sizes())
@@ -77,8 +92,7 @@ def _begin(shape: Shape, grid: Grid, slots: Ints | None, *, changing: bool) -> S
     kept = np.flatnonzero(eligibility.host_fits(shape, columns))
     if not changing and len(kept) == len(slots):
         return Selected(slots, [], columns, np.zeros(len(slots)))
-    slots = slots[kept]
-    left = grid.columns.at(slots)
+    slots, left = slots[kept], columns.at(kept)
     left.cpu -= shape.host.cpu_milli
     left.host -= shape.host.memory_bytes
     return Selected(slots, [], left, np.zeros(len(slots)))
@@ -93,3 +107,4 @@ def _take(left: Columns, part: Needs, rows: Ints) -> None:
     left.compute_percent[at] = np.maximum(left.compute_percent[at] - part.request_percent, 0)
     left.memory_percent[at] = np.maximum(left.memory_percent[at] - part.memory_percent[kind], 0)
     left.least_percent[at] = np.minimum(left.compute_percent[at], left.memory_percent[at])
+    left.memory_point[at] = kind * POINTS + left.memory_percent[at]

@@ -16,7 +16,7 @@ import numpy as np
 from gpushare.mix import Asked, Mix
 from gpushare.placement import cutting_stock, eligibility
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.grid import Bools, Columns, Floats, Ints, Kind
+from gpushare.placement.grid import POINTS, Bools, Columns, Floats, Ints, Kind
 from gpushare.placement.shape import Part
 
 _POINTS = 1024  # of a curve
@@ -58,10 +58,10 @@ class GpuSets:
             found[number] &= memory_percent >= needs.most_percent[live]
         return found
 
-    def copies(self, counts: Ints, cpu: Floats, host: Floats) -> Floats:
-        """[set, n] how often the node could take each set; counts [group, n] of GPUs."""
-        by_gpus = counts[self._group] / self.gpus[:, np.newaxis]
-        fed = np.minimum(cpu / self._cpu, host / self._host)
+    def copies(self, counts: Ints, cpu: Floats, host: Floats, which: Ints) -> Floats:
+        """[set, n] how often the node could take each of these sets; counts [group, n] of GPUs."""
+        by_gpus = counts[self._group[which]] / self.gpus[which, np.newaxis]
+        fed = np.minimum(cpu / self._cpu[which], host / self._host[which])
         copies: Floats = np.floor(np.maximum(np.minimum(by_gpus, fed), 0.0))
         return copies
 
@@ -109,7 +109,7 @@ class Worth:
         ]
         # As a rule memory is asked for in proportion to compute, and one table says all.
         self._alike = all(table is self._compute for table in memory)
-        self._memory = np.concatenate([self._compute, *memory])  # [kind × 101]
+        self._memory = np.concatenate([self._compute, *memory])  # [kind × POINTS]
         self.demand = _demand(classes)
         self._cpu = Curve([_points(classes, kind, lambda one: one.host.cpu_milli) for kind in range(len(kinds))])
         self._host = Curve([_points(classes, kind, lambda one: one.host.memory_bytes) for kind in range(len(kinds))])
@@ -120,7 +120,7 @@ class Worth:
         if self._alike:
             alike: Floats = self._compute[columns.least_percent]
             return alike
-        by_memory = self._memory[columns.kind * 101 + columns.memory_percent]
+        by_memory = self._memory[columns.memory_point]
         worth: Floats = np.minimum(self._compute[columns.compute_percent], by_memory)
         return worth
 
@@ -128,18 +128,17 @@ class Worth:
         """[n] what of the worth of a node's GPUs its free CPU (thousandths) and memory (bytes) can feed."""
         return gpus * np.minimum(self._cpu.usable(cpu, gpus, kind), self._host.usable(host, gpus, kind))
 
-    def losses(self, columns: Columns, part: Needs) -> Floats:
-        """[g, n] what the part would take of each GPU's worth; any number where it does not fit."""
-        left = np.maximum(np.arange(101) - part.request_percent, 0)
+    def losses(self, columns: Columns, part: Needs, cards: Floats) -> Floats:
+        """[g, n] what the part would take of each GPU's worth, `cards`; any number where it does not fit."""
+        left = np.maximum(np.arange(POINTS) - part.request_percent, 0)
         if self._alike and part.uniform_percent is not None:
             losses: Floats = (self._compute - self._compute[left])[columns.least_percent]
             return losses
         kinds = np.arange(self.kinds)[:, np.newaxis]
-        of_kind = np.maximum(np.arange(101) - part.memory_percent[:, np.newaxis], 0) + 101 * kinds
-        by_memory = self._memory[of_kind].ravel()[columns.kind * 101 + columns.memory_percent]
-        losses = self.of_cards(columns)
-        losses -= np.minimum(self._compute[left][columns.compute_percent], by_memory)
-        return losses
+        of_kind = np.maximum(np.arange(POINTS) - part.memory_percent[:, np.newaxis], 0) + POINTS * kinds
+        by_memory = self._memory[of_kind].ravel()[columns.memory_point]
+        after: Floats = np.minimum(self._compute[left][columns.compute_percent], by_memory)
+        return np.subtract(cards, after, out=after)
 
 
 class _Class:

@@ -20,7 +20,9 @@ from tests.gpushare.laws import strategies
 
 NAMES = ("node-a", "node-b", "node-c", "node-d")
 nodes = st.sampled_from(NAMES).flatmap(strategies.gpu_nodes)
-uuids = st.lists(st.sampled_from([f"GPU-{name}-{index}" for name in NAMES for index in range(3)]), max_size=3).map(tuple)
+uuids = st.lists(st.sampled_from([f"GPU-{name}-{index}" for name in NAMES for index in range(3)]), max_size=3).map(
+    tuple
+)
 
 
 @st.composite

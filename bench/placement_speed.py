@@ -1,0 +1,210 @@
+"""How fast a decision is in a large cluster: 10,000 nodes × 8 GPUs with 100,000 allocations unless told otherwise.
+
+Requests of mixed shapes (shares by compute and by memory, several GPUs, a model, two containers, CPU and memory of the
+host) are placed one after another; each allocation is written and the node's view updated, and another released, so
+that every decision follows changes. Timed apart: the decision, the update of a view, learning a mix, a refusal; against
+the goals and, for the decision, against the plain reference on the same nodes. `.cpu` is the processor's time of the
+same decisions, which a busy machine does not stretch. Prints a table for people, then one JSON object a line per
+figure.
+
+Run: python bench/placement_speed.py [--nodes 10000] [--allocations 100000] [--decisions 5000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gc
+import itertools
+import json
+import random
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from gpushare import ledger, placement
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.mix import Host, Mix
+from gpushare.placement import NodeView, Placement
+from gpushare.placement.fleet import Fleet
+from gpushare.placement.grid import Room
+from gpushare.refusal import Refusal
+from gpushare.request import Constraints, Demand, Request
+from gpushare.share import Memory, Share
+
+GIB = 2**30
+GPUS = 8
+ROOM = Room(128_000, 1024 * GIB)
+KINDS = (("NVIDIA A100-SXM4-80GB", 80, (8, 0)), ("NVIDIA H100 80GB HBM3", 80, (9, 0)), ("NVIDIA L4", 24, (8, 9)))
+GOALS = {
+    "decision.p50": 1.0,
+    "decision.p99": 5.0,
+    "decision.p99.cpu": 5.0,
+    "update.p99": 1.0,
+    "refusal": 10.0,
+    "rss": 500.0,
+}
+
+_Found = TypeVar("_Found")
+
+
+def one(percent: int, gib: int | None = None, *, gpus: int = 1, models: tuple[str, ...] = ()) -> Request:
+    memory = Memory(percent=percent) if gib is None else Memory(bytes=gib * GIB)
+    return Request((Demand(("main",), Share(percent, 100, memory), gpus),), Constraints(models=models))
+
+
+SMALL = [one(percent) for percent in (5, 10, 20, 25, 33, 50)] + [one(0, gib) for gib in (2, 4, 8)]
+SHAPES = [
+    *SMALL,
+    *(one(percent, gib) for percent, gib in ((10, 2), (10, 8), (25, 10), (50, 20))),
+    *(one(percent) for percent in (75, 100)),
+    *(one(100, gpus=gpus) for gpus in (2, 4)),
+    *(one(50, models=(model,)) for model in ("*A100*", "*H100*", "*L4*")),
+    Request((Demand(("a",), Share(50, 100, Memory(percent=50))), Demand(("b",), Share(25, 100, Memory(percent=25))))),
+]
+HOSTS = [Host(cpus * 1000, 4 * cpus * GIB) for cpus in (1, 2, 4)]
+IMPOSSIBLE = one(100, gpus=GPUS + 1)
+
+
+class Cluster:
+    """The ledger in memory, and the fleet that is told of each change."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, GpuNode] = {}
+        self.fleet = Fleet()
+        self.held: collections.deque[tuple[str, str]] = collections.deque()
+        self._ids = itertools.count()
+        self.update_seconds: list[float] = []
+
+    def fill(self, nodes: int, allocations: int, draw: random.Random) -> None:
+        """Random shares on random GPUs, as after long use."""
+        for number in range(nodes):
+            model, gib, capability = KINDS[number % len(KINDS)]
+            name = f"gpu-node-{number:05}"
+            cards = tuple(
+                Gpu(f"GPU-{draw.getrandbits(64):016x}-{index}", index, model, gib * GIB, capability, index // 4)
+                for index in range(GPUS)
+            )
+            self.nodes[name] = GpuNode(name, cards)
+        names = list(self.nodes)
+        for given in range(allocations):
+            node = self.nodes[names[given * nodes // allocations]]
+            request = draw.choice(SMALL)
+            found = placement.place([NodeView.of(node)], request, policy=draw.choice(("pack", "spread")))
+            if isinstance(found, Placement):
+                self.nodes[node.name] = ledger.reserve(node, self.entry(found, request))
+        for node in self.nodes.values():
+            self.fleet.update(NodeView.of(node), room=ROOM)
+
+    def entry(self, found: Placement, request: Request) -> Allocation:
+        identity = f"{next(self._ids):020x}"
+        self.held.append((found.node, identity))
+        pod = PodRef("team-a", f"trainer-{identity}", f"{identity}-uid-of-the-pod")
+        return found.allocation(request, allocation_id=identity, pod=pod, reserved_until=None)
+
+    def write(self, node: GpuNode) -> None:
+        """What an informer does with an object that has changed; timed."""
+        self.nodes[node.name] = node
+        seconds, _ = timed(lambda: self.fleet.update(NodeView.of(node), room=ROOM))
+        self.update_seconds.append(seconds)
+
+    def release_oldest(self, draw: random.Random) -> None:
+        self.held.rotate(-draw.randrange(len(self.held)))
+        name, identity = self.held.popleft()
+        self.write(ledger.release(self.nodes[name], [identity]))
+
+
+def timed(work: Callable[[], _Found]) -> tuple[float, _Found]:
+    begin = time.perf_counter()
+    found = work()
+    return time.perf_counter() - begin, found
+
+
+def milliseconds(seconds: Sequence[float], part: float) -> float:
+    ordered = sorted(seconds)
+    return 1000 * ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--allocations", type=int, default=100_000)
+    parser.add_argument("--decisions", type=int, default=5_000)
+    parser.add_argument("--seed", type=int, default=42)
+    chosen = parser.parse_args()
+    draw = random.Random(chosen.seed)
+    cluster = Cluster()
+    cluster.fill(chosen.nodes, chosen.allocations, draw)
+    gc.freeze()  # as a long-lived daemon does once it has read the cluster
+    mix = Mix()
+    for _ in range(1000):
+        mix = mix.admit(draw.choice(SHAPES), draw.choice(HOSTS))
+    figures = {"learn": 1000 * timed(lambda: cluster.fleet.learn(mix))[0]}
+    figures |= decide(cluster, chosen.decisions, draw)
+    refusals = [timed(lambda: cluster.fleet.place(IMPOSSIBLE)) for _ in range(20)]
+    if not isinstance(refusals[0][1], Refusal):
+        raise SystemExit("a request for more GPUs than any node has was placed")
+    figures["refusal"] = 1000 * statistics.median(seconds for seconds, _ in refusals)
+    figures["rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    views = list(cluster.fleet.views())
+    reference = min(timed(lambda: placement.place(views, SHAPES[0]))[0] for _ in range(3))
+    held = sum(len(node.allocations) for node in cluster.nodes.values())
+    print_all(figures, 1000 * reference, f"{chosen.nodes} nodes × {GPUS} GPUs, {held} allocations")
+
+
+def decide(cluster: Cluster, decisions: int, draw: random.Random) -> dict[str, float]:
+    """Places, writes, releases; first and later decisions for a shape apart."""
+    first: list[float] = []
+    later: list[float] = []
+    busy: list[float] = []
+    known: set[tuple[Request, Host]] = set()
+    for _ in range(decisions):
+        request, host = draw.choice(SHAPES), draw.choice(HOSTS)
+        begin = time.thread_time()
+        seconds, found = timed(lambda: cluster.fleet.place(request, host=host))  # noqa: B023  called at once
+        busy.append(time.thread_time() - begin)
+        (later if (request, host) in known else first).append(seconds)
+        known.add((request, host))
+        if isinstance(found, Placement):
+            cluster.write(ledger.reserve(cluster.nodes[found.node], cluster.entry(found, request)))
+            cluster.release_oldest(draw)
+    after = []
+    for _ in range(200):  # the same shape again and again: only the node that has just changed is scored
+        cluster.release_oldest(draw)
+        after.append(timed(lambda: cluster.fleet.place(SHAPES[0]))[0])
+    return {
+        "decision.p50": milliseconds(first + later, 0.5),
+        "decision.p99": milliseconds(first + later, 0.99),
+        "decision.p50.cpu": milliseconds(busy, 0.5),
+        "decision.p99.cpu": milliseconds(busy, 0.99),
+        "decision.first-of-a-shape.p50": milliseconds(first, 0.5),
+        "decision.after-one-update.p50": milliseconds(after[1:], 0.5),
+        "update.p50": milliseconds(cluster.update_seconds, 0.5),
+        "update.p99": milliseconds(cluster.update_seconds, 0.99),
+    }
+
+
+def print_all(figures: dict[str, float], reference: float, title: str) -> None:
+    print(f"{title}\n{'FIGURE':<34}{'VALUE':>12}{'GOAL':>10}")
+    for name, value in figures.items():
+        unit = "MB" if name == "rss" else "ms"
+        goal = f"{GOALS[name]:g} {unit}" if name in GOALS else "-"
+        print(f"{name:<34}{value:>9.3f} {unit}{goal:>10}")
+    print(f"{'reference, one decision':<34}{reference:>9.3f} ms{'-':>10}\n")
+    for name, value in figures.items():
+        entry: dict[str, object] = {"figure": f"placement.{name}", "value": round(value, 3)}
+        entry["unit"] = "MB" if name == "rss" else "ms"
+        if name in GOALS:
+            entry |= {"against": "goal", "ratio": round(value / GOALS[name], 4)}
+        print(json.dumps(entry))
+    ratio = figures["decision.p50"] / reference
+    entry = {"figure": "placement.decision.p50-by-reference", "value": round(figures["decision.p50"], 3), "unit": "ms"}
+    print(json.dumps(entry | {"against": "reference", "ratio": round(ratio, 6)}))
+
+
+if __name__ == "__main__":
+    main()

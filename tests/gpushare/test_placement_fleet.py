@@ -1,0 +1,181 @@
+from collections.abc import Iterable
+
+import pytest
+
+from gpushare import ledger, request
+from gpushare.gpunode import GpuNode
+from gpushare.mix import Host, Mix
+from gpushare.placement import NodeView, Placement
+from gpushare.placement.fleet import Fleet
+from gpushare.placement.grid import Room
+from gpushare.refusal import Refusal
+from tests import builders
+from tests.builders import GIB
+
+
+def fleet_of(*nodes: GpuNode, rooms: Iterable[Room | None] = ()) -> Fleet:
+    fleet = Fleet()
+    given = list(rooms) or [None] * len(nodes)
+    for node, room in zip(nodes, given, strict=True):
+        fleet.update(NodeView.of(node), room=room)
+    return fleet
+
+
+def place(fleet: Fleet, host: Host | None = None, **annotations: str) -> Placement | Refusal:
+    return fleet.place(request.parse(builders.pod(**annotations)), host=host or Host())
+
+
+def fill(fleet: Fleet, count: int, **annotations: str) -> list[str]:
+    """Places equal pods one after another; the UUIDs they got."""
+    got: list[str] = []
+    views = {view.node.name: view.node for view in fleet.views()}
+    for number in range(count):
+        asked = request.parse(builders.pod(**annotations))
+        found = fleet.place(asked)
+        assert isinstance(found, Placement), found
+        entry = found.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
+        views[found.node] = ledger.reserve(views[found.node], entry)
+        fleet.update(NodeView.of(views[found.node]))
+        got += entry.gpu_uuids
+    return got
+
+
+def test_sixteen_halves_on_eight_gpus_are_two_a_card() -> None:
+    got = fill(fleet_of(builders.node(gpus=8)), 16, request="0.5")
+    assert sorted(got) == sorted([f"GPU-node-a-{index}" for index in range(8)] * 2)
+
+
+def test_the_third_pod_of_12_gib_on_a_24_gib_card_waits() -> None:
+    fleet = fleet_of(builders.node(gpus=1, memory_gib=24))
+    fill(fleet, 2, memory="12Gi")
+    assert str(place(fleet, memory="12Gi")) == (
+        "no GPU fits idle compute with 12Gi: of 1 GPU on 1 node, 1 with too little memory free; nearest: node-a/0 has 0 of 24Gi free"
+    )
+
+
+def test_a_started_card_is_filled_before_another_is_opened() -> None:
+    assert len(set(fill(fleet_of(builders.node("node-a"), builders.node("node-b")), 4, request="0.25"))) == 1
+
+
+def test_spread_opens_every_card_first() -> None:
+    assert len(set(fill(fleet_of(builders.node()), 4, request="0.25", policy="spread"))) == 4
+
+
+def test_an_empty_fleet_knows_of_no_gpu() -> None:
+    assert str(place(Fleet(), request="0.5")) == (
+        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows of no GPU; does its agent run on the GPU nodes?"
+    )
+
+
+def test_a_node_without_cpu_is_left_out_and_says_so() -> None:
+    small, large = Room(2000, 64 * GIB), Room(16_000, 64 * GIB)
+    fleet = fleet_of(builders.node("node-a"), builders.node("node-b"), rooms=(small, large))
+    found = place(fleet, Host(8000, 1), request="0.5")
+    assert isinstance(found, Placement)
+    assert found.node == "node-b"
+    fleet.update_room("node-b", Room(1500, 64 * GIB))
+    assert str(place(fleet, Host(8000, 1), request="0.5")).endswith(
+        "of 8 GPUs on 2 nodes, 2 nodes that cannot take the pod; nearest: node-a has 2 CPUs free, 8 are needed"
+    )
+
+
+def test_a_node_without_memory_of_its_own_says_so() -> None:
+    fleet = fleet_of(builders.node(), rooms=(Room(64_000, 4 * GIB),))
+    assert str(place(fleet, Host(1000, 8 * GIB), request="0.5")).endswith(
+        "nearest: node-a has 4Gi of its own memory free, 8Gi are needed"
+    )
+
+
+def test_an_update_without_room_keeps_what_was_known() -> None:
+    fleet = fleet_of(builders.node(), rooms=(Room(2000, 64 * GIB),))
+    fleet.update(NodeView.of(builders.node()))
+    assert isinstance(place(fleet, Host(8000), request="0.5"), Refusal)
+
+
+def test_who_asks_for_no_cpu_fits_on_a_node_that_gave_too_much_away() -> None:
+    assert isinstance(place(fleet_of(builders.node(), rooms=(Room(-500, -1),)), request="0.5"), Placement)
+
+
+def test_a_removed_node_is_not_chosen_and_its_place_is_used_again() -> None:
+    fleet = fleet_of(builders.node("node-a"), builders.node("node-b", gpus=8))
+    fleet.remove("node-a")
+    fleet.remove("node-a")
+    fleet.update(NodeView.of(builders.node("node-c", gpus=2)))
+    assert len(fleet) == 2
+    found = place(fleet, gpus="8")
+    assert isinstance(found, Placement)
+    assert found.node == "node-b"
+    assert "of 10 GPUs on 2 nodes" in str(place(fleet, gpus="9"))
+
+
+def test_a_node_that_lost_its_gpus_is_gone() -> None:
+    fleet = fleet_of(builders.node("node-a"))
+    fleet.update(NodeView.of(GpuNode("node-a")))
+    assert not list(fleet.views())
+
+
+def test_many_unfit_nodes_are_passed_over_to_the_fit_one() -> None:
+    fleet = fleet_of(*(builders.node(f"node-{number:02}") for number in range(40)))
+    asked = request.parse(builders.pod(request="0.5"))
+    found = fleet.place(asked, unfit=lambda name: None if name == "node-37" else "is not ready")
+    assert isinstance(found, Placement)
+    assert found.node == "node-37"
+
+
+def test_cpu_heavy_pods_go_where_cpu_is_plenty_and_light_ones_where_it_is_scarce() -> None:
+    fleet = fleet_of(
+        builders.node("poor", gpus=4), builders.node("rich", gpus=4), rooms=(Room(16_000, 1e15), Room(256_000, 1e15))
+    )
+    mix = Mix()
+    for cpus in (1, 16) * 40:
+        mix = mix.admit(request.parse(builders.pod(request="1")), Host(cpus * 1000))
+    fleet.learn(mix)
+    heavy, light = place(fleet, Host(16_000), request="1"), place(fleet, Host(1000), request="1")
+    assert isinstance(heavy, Placement)
+    assert isinstance(light, Placement)
+    assert (heavy.node, light.node) == ("rich", "poor")
+
+
+def test_a_gpu_that_others_name_is_left_to_them() -> None:
+    l4 = {"model": "NVIDIA L4", "compute_capability": (8, 9)}
+    fleet = fleet_of(builders.node("a-node", gpus=1, **l4), *(builders.node(f"node-{n}", gpus=8) for n in range(3)))
+    mix = Mix()
+    for _ in range(40):
+        mix = mix.admit(request.parse(builders.pod(request="1", model="*L4*")))
+        mix = mix.admit(request.parse(builders.pod(request="1")))
+    fleet.learn(mix)
+    found = place(fleet, request="1")
+    assert isinstance(found, Placement)
+    assert found.node != "a-node"
+
+
+def test_the_last_whole_node_is_left_to_those_who_need_it() -> None:
+    fleet = fleet_of(builders.node("a-whole", gpus=8), builders.node("b-half", gpus=4))
+    mix = Mix()
+    for _ in range(40):
+        mix = mix.admit(request.parse(builders.pod(gpus="8")))
+        mix = mix.admit(request.parse(builders.pod(request="1")))
+    fleet.learn(mix)
+    found = place(fleet, request="1")
+    assert isinstance(found, Placement)
+    assert found.node == "b-half"
+
+
+@pytest.mark.parametrize("huge", [2**62, 2**70])
+def test_nonsense_in_a_node_edited_by_hand_is_no_error(huge: int) -> None:
+    entry = builders.allocation("a", request=10**30, memory_gib=huge)
+    node = GpuNode("node-a", gpus=(builders.gpu(0), builders.gpu(1)), allocations=(entry,))
+    found = place(fleet_of(node), request="0.5")
+    assert isinstance(found, Placement)
+    assert found.shares[0].gpu_uuids == ("GPU-node-a-1",)
+
+
+def test_one_node_is_chosen_on_as_it_is_given() -> None:
+    fleet = fleet_of(builders.node("node-a"))
+    full = ledger.reserve(
+        builders.node("node-a", gpus=1), builders.allocation("a", "GPU-node-a-0", request=80, memory_gib=1)
+    )
+    asked = request.parse(builders.pod(request="0.5"))
+    assert str(fleet.place_on(NodeView.of(full), asked)).endswith("nearest: node-a/0 has 0.2 of its compute free")
+    assert isinstance(fleet.place_on(NodeView.of(builders.node("node-z")), asked), Placement)
+    assert isinstance(fleet.place(asked), Placement)

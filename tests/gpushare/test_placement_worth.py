@@ -1,0 +1,124 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.mix import Asked, Host, Mix
+from gpushare.placement import cutting_stock, pricing
+from gpushare.placement.grid import POINTS, Columns, Ints, Kind, empty
+from gpushare.placement.worth import Worth
+from gpushare.share import Memory
+from tests.builders import GIB
+
+KINDS = [None, Kind("NVIDIA A100", 80 * GIB, (8, 0)), Kind("NVIDIA L4", 24 * GIB, (8, 9))]
+
+
+def mix_of(weights: dict[Asked, float]) -> Mix:
+    return Mix(weights, admissions=1000)
+
+
+def share(percent: int, **fields: object) -> Asked:
+    return Asked(1, percent, Memory(percent=percent), **fields)  # type: ignore[arg-type]
+
+
+def test_a_part_that_no_size_fits_is_worth_nothing() -> None:
+    worth, _ = cutting_stock.worth({50: 1.0}, {})
+    assert worth[49] == 0
+    assert worth[50] == pytest.approx(0.5)
+    assert worth[100] == 1
+
+
+def test_what_a_large_size_leaves_is_worth_little_where_nobody_asks_for_so_little() -> None:
+    worth, _ = cutting_stock.worth({80: 1.0, 50: 1.0}, {})
+    assert worth[20] == 0
+
+
+def test_a_scarce_size_that_fills_up_the_rest_costs_little_where_it_does() -> None:
+    worth, scarcity = cutting_stock.worth({80: 1.0, 20: 0.1}, {})
+    assert scarcity[20] > 0
+    assert worth[20] < 0.2
+
+
+def test_no_sizes_leave_free_parts_worth_what_they_are() -> None:
+    assert cutting_stock.worth({}, {})[0] == [percent / 100 for percent in range(101)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.integers(1, 100), st.floats(0.01, 1), min_size=1, max_size=8))
+def test_more_room_is_never_worth_less_and_never_more_than_a_gpu(weights: dict[int, float]) -> None:
+    worth, _ = cutting_stock.worth(weights, {})
+    assert worth[0] == 0
+    assert worth[100] == pytest.approx(1.0)
+    assert all(low <= high + 1e-9 for low, high in itertools.pairwise(worth))
+
+
+def test_starting_from_earlier_duals_finds_the_same_worth() -> None:
+    weights = {81: 3.0, 47: 2.0, 32: 1.0, 16: 0.4}
+    first, scarcity = cutting_stock.worth(weights, {})
+    again, _ = cutting_stock.worth(weights, scarcity)
+    assert again == pytest.approx(first, abs=0.03)
+
+
+def test_gpus_are_worth_only_what_the_free_cpu_can_feed() -> None:
+    worth = Worth(mix_of({share(100, host=Host(8000)): 1.0}), KINDS)
+    gpus, kind = np.array([4.0, 4.0, 4.0]), np.array([1, 1, 1])
+    fed = worth.fed(gpus, np.array([32_000.0, 16_000.0, 0.0]), np.full(3, 1e15), kind)
+    assert fed == pytest.approx([4.0, 2.0, 0.0], abs=0.02)
+
+
+def test_the_lightest_demand_is_served_first() -> None:
+    light, heavy = share(100, host=Host(2000)), share(100, host=Host(14_000))
+    worth = Worth(mix_of({light: 1.0, heavy: 1.0}), KINDS)
+    fed = worth.fed(np.array([1.0]), np.array([1000.0]), np.array([1e15]), np.array([1]))
+    assert fed == pytest.approx([0.5], abs=0.01)
+
+
+def test_memory_asked_in_bytes_is_a_larger_part_of_a_smaller_card() -> None:
+    worth = Worth(mix_of({Asked(1, 10, Memory(bytes=12 * GIB)): 1.0}), KINDS)
+    full, half = np.array([[100], [100]]), np.array([[50], [50]])
+    columns = columns_of(compute=full, memory=half)
+    large, small = worth.of_cards(columns)[:, 0]
+    assert small == pytest.approx(0.5, abs=0.02)
+    assert large == pytest.approx(0.5, abs=0.1)
+    columns = columns_of(compute=full, memory=np.array([[15], [15]]))
+    large, small = worth.of_cards(columns)[:, 0]
+    assert small == 0
+    assert large > 0.1
+
+
+def columns_of(*, compute: Ints, memory: Ints) -> Columns:
+    columns = empty(2, 1)
+    columns.compute_percent, columns.memory_percent = compute, memory
+    columns.least_percent = np.minimum(compute, memory)
+    columns.kind = columns.live = np.array([[1], [2]])
+    columns.memory_point = columns.kind * POINTS + memory
+    return columns
+
+
+def prices(mix: Mix, gpus_by_kind: tuple[float, float], copies: list[float] = []) -> pricing.Prices:  # noqa: B006
+    worth = Worth(mix, KINDS)
+    found = pricing.free(worth)
+    for _ in range(20):
+        found = pricing.prices(
+            worth, np.array([1, 2]), np.array(gpus_by_kind), np.array([copies]).reshape(-1, 1), before=found
+        )
+    return found
+
+
+def test_no_kind_is_dear_while_all_will_do() -> None:
+    assert prices(mix_of({share(50): 1.0}), (100.0, 1.0)).kinds.tolist() == [0, 0, 0]
+
+
+def test_a_kind_that_more_ask_for_than_is_free_is_dear() -> None:
+    named = mix_of({share(50): 1.0, share(50, models=("*L4*",)): 1.0})
+    assert prices(named, (90.0, 10.0)).kinds[2] > 0.3
+    assert prices(named, (90.0, 10.0)).kinds[1] == 0
+    assert prices(named, (10.0, 90.0)).kinds[2] < 0.05
+
+
+def test_whole_sets_get_dear_as_they_get_rare() -> None:
+    eights = mix_of({share(50): 1.0, Asked(8, 100, Memory(percent=100)): 1.0})
+    assert prices(eights, (100.0, 0.0), [1000.0]).sets.tolist() == [0]
+    assert prices(eights, (100.0, 0.0), [2.0]).sets.tolist() == [1]
