@@ -40,7 +40,7 @@ build: ## Build the C parts: interposer, simulated drivers, the samples' probe
 lock: env ## Pin the newest allowed versions anew in requirements.lock
 	@$(PYTHON) -m pip install --quiet uv
 	@{ echo '# Made by `make lock` from pyproject.toml: all extras and the dev group, for every platform, with hashes.'; \
-	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev \
+	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench \
 	    --generate-hashes --no-header --no-annotate pyproject.toml; } > requirements.lock.new
 	@if grep -nE '://|--(extra-)?index|--find-links' requirements.lock.new; then \
 	  echo 'error: the lock names a host; see above' >&2; rm requirements.lock.new; exit 1; fi

@@ -101,6 +101,11 @@ PLACER_LEASE: Final = "gpushare-placer"
 EVENT_GATED: Final = "Gated"  # on a pod: it waits, and why
 EVENT_PLACED: Final = "Placed"  # on a pod: it was gated and now has a GPU
 EVENT_EXPIRED: Final = "ReservationExpired"  # on a GPUNode: its pod never appeared
+EVENT_ADOPTED: Final = "ShareFound"  # on a pod: the ledger had lost its share, and has it again
+EVENT_LOST: Final = "ShareLost"  # on a pod: the ledger has lost its share, and there is no room for it
+EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: something in it makes no sense, or breaks the ledger's rules
+EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there
+EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner makes it anew
 
 # Reason of a condition that is False on every node, because gpushare does not do that yet.
 NOT_BUILT: Final = "NotBuilt"

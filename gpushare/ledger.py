@@ -93,6 +93,18 @@ def confirm(node: GpuNode, pods: Mapping[str, allocation.PodRef]) -> GpuNode:
     )
 
 
+def settle(node: GpuNode, ids: Iterable[str]) -> GpuNode:
+    """The node with these allocations held for good; their pods are known. Raises `LedgerError` if one is not there."""
+    wanted = frozenset(ids)
+    missing = wanted - {entry.id for entry in node.allocations}
+    if missing:
+        raise errors.LedgerError(f"{node.name} no longer has the allocation {min(missing)}")
+    if all(entry.reserved_until is None for entry in node.allocations if entry.id in wanted):
+        return node
+    settled = (dataclasses.replace(one, reserved_until=None) if one.id in wanted else one for one in node.allocations)
+    return dataclasses.replace(node, allocations=tuple(settled))
+
+
 def release(node: GpuNode, ids: Iterable[str]) -> GpuNode:
     """The node without these allocations; ids that it does not have are no error."""
     gone = frozenset(ids)

@@ -25,7 +25,14 @@ bool quota_charge(const quota_t *quota, uint64_t bytes) {
     uint64_t used_bytes;
     if (bytes > quota_limit_bytes(quota))
         return false;
-    (void)__atomic_fetch_add(&quota->ledger->slot_bytes[quota->slot], bytes, __ATOMIC_SEQ_CST);
+    /* Not a plain addition: a slot that wrapped around would look empty. */
+    uint64_t *slot_bytes = &quota->ledger->slot_bytes[quota->slot];
+    uint64_t held_bytes = __atomic_load_n(slot_bytes, __ATOMIC_SEQ_CST);
+    do {
+        if (bytes > UINT64_MAX - held_bytes)
+            return false;
+    } while (!__atomic_compare_exchange_n(slot_bytes, &held_bytes, held_bytes + bytes, true, __ATOMIC_SEQ_CST,
+                                          __ATOMIC_SEQ_CST));
     if (sum(quota, &used_bytes) && used_bytes <= quota_limit_bytes(quota))
         return true;
     quota_refund(quota, bytes);

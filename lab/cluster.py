@@ -26,11 +26,12 @@ CONTROL_PLANE = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", 
 STOP_SECONDS = 3.0
 
 
-def up(directory: Path, *, node_count: int = 1, owner: int | None = None) -> access.Access:
+def up(directory: Path, *, node_count: int = 1, scheduler: bool = False, owner: int | None = None) -> access.Access:
     """Start what does not run yet and wait until it serves; return the administrator's access.
 
-    With `node_count` 0 there is only an API server with its store. With `owner`, a process id, a guard takes the lab
-    down when that process ends, however it ends.
+    With `node_count` 0 there is only an API server with its store, and with `scheduler` one that binds pods to nodes
+    which somebody else makes up. With `owner`, a process id, a guard takes the lab down when that process ends, however
+    it ends.
 
     Raises:
         LabError: something is missing, in the way, or did not start.
@@ -52,7 +53,7 @@ def up(directory: Path, *, node_count: int = 1, owner: int | None = None) -> acc
         if owner is not None:
             guard.start(lab, owner)
         control_plane.write_files(lab)
-        return _start(lab, programs)
+        return _start(lab, programs, scheduler=scheduler)
 
 
 def down(directory: Path, *, keep_logs: Path | None = None) -> bool:
@@ -111,7 +112,7 @@ def _create(directory: Path, node_count: int) -> layout.Layout:
     return lab
 
 
-def _start(lab: layout.Layout, programs: Path) -> access.Access:
+def _start(lab: layout.Layout, programs: Path, *, scheduler: bool) -> access.Access:
     etcd, api_server = control_plane.etcd(lab, programs), control_plane.api_server(lab, programs)
     # The API server waits for its store by itself, and takes longest: everything that can starts beside it.
     component.start([etcd, api_server], lab)
@@ -125,6 +126,10 @@ def _start(lab: layout.Layout, programs: Path) -> access.Access:
         node.start(lab, programs, administrator)
         component.wait(controllers, lab, CONTROLLER_SECONDS)
         node.wait(lab, programs, administrator)
+    elif scheduler:
+        alone = [control_plane.scheduler(lab, programs, flags=control_plane.UNTHROTTLED)]
+        component.start(alone, lab)
+        component.wait(alone, lab, CONTROLLER_SECONDS)
     administrator.ensure_default_service_account("default")
     return administrator
 

@@ -17,6 +17,8 @@ CLIENTS = {
     "kube-scheduler": ("system:kube-scheduler", ()),
     "kube-controller-manager": ("system:kube-controller-manager", ()),
 }
+# By default it asks the API server for 50 things a second, and so binds no more pods than that.
+UNTHROTTLED = ("--kube-api-qps=1000", "--kube-api-burst=1000")
 # Anonymous requests may ask for health and nothing else.
 AUTHENTICATION = """\
 apiVersion: apiserver.config.k8s.io/v1
@@ -117,9 +119,9 @@ def api_server(lab: layout.Layout, programs: Path) -> component.Component:
     return component.Component(process.Process("kube-apiserver", argv), probe)
 
 
-def scheduler(lab: layout.Layout, programs: Path) -> component.Component:
+def scheduler(lab: layout.Layout, programs: Path, *, flags: tuple[str, ...] = ()) -> component.Component:
     """Return the scheduler."""
-    return _controller(lab, programs, "kube-scheduler", lab.scheduler_port, ())
+    return _controller(lab, programs, "kube-scheduler", lab.scheduler_port, flags)
 
 
 def controller_manager(lab: layout.Layout, programs: Path) -> component.Component:

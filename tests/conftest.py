@@ -23,12 +23,20 @@ def api_server() -> Iterator[access.Access]:
 
 
 @pytest.fixture(scope="session")
+def scheduler() -> Iterator[access.Access]:
+    """A real API server and scheduler, nothing else: pods are bound to nodes that a test makes up, and never run."""
+    if os.environ.get("GPUSHARE_TEST_CLUSTER") == "1":
+        pytest.skip("nodes that are made up do not last in a cluster with controllers")
+    yield from _cluster(node_count=0, scheduler=True)
+
+
+@pytest.fixture(scope="session")
 def lab() -> Iterator[access.Access]:
     """A whole cluster with one node, on which pods run."""
     yield from _cluster(node_count=1)
 
 
-def _cluster(node_count: int) -> Iterator[access.Access]:
+def _cluster(node_count: int, *, scheduler: bool = False) -> Iterator[access.Access]:
     # Not pytest's own directory: its path is too long for the sockets below it.
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         if os.environ.get("GPUSHARE_TEST_CLUSTER") == "1":
@@ -36,6 +44,6 @@ def _cluster(node_count: int) -> Iterator[access.Access]:
             return
         directory = Path(scratch) / "lab"
         try:
-            yield cluster.up(directory, node_count=node_count, owner=os.getpid())
+            yield cluster.up(directory, node_count=node_count, scheduler=scheduler, owner=os.getpid())
         finally:
             cluster.down(directory)

@@ -11,7 +11,7 @@ from gpushare import pod
 from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook import metrics, mutation, reinvocation, review, store, validation
+from webhook import metrics, mutation, reinvocation, review, store, validation, waits
 from webhook.reservation import Reservation
 
 logger = logging.getLogger(__name__)
@@ -67,11 +67,19 @@ class Admission:
         missing = self._store.missing()
         if missing is not None:
             return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
-        own = reinvocation.own_reservation(manifest, request, holder, self._store)
+        try:
+            own = await reinvocation.find(manifest, request, holder, self._store)
+        except store.UnreachableError as error:
+            sentence = f"the ledger of GPUs could not be read ({error}): try again in a moment"
+            return review.deny(503, sentence, outcome="unready")
         if own is not None:
             node, entry = own
             kept = mutation.Placed(entry.id, node.name, self._store.hostname(node.name), entry.shares)
             return _answer(manifest, request, kept, (), outcome="kept")
+        held_back = waits.reason(manifest, request)
+        if held_back is not None:
+            told = () if asked.get("dryRun") else validation.warnings(manifest, request)
+            return _answer(manifest, request, held_back, told, outcome="planned" if asked.get("dryRun") else "")
         if asked.get("dryRun"):
             # Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
             return _answer(manifest, request, self._reservation.plan(manifest, request), (), outcome="planned")

@@ -7,15 +7,18 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from gpushare import codec, contract, errors, node
+from gpushare import codec, contract, errors, pod
 from gpushare.cluster import backoff, client, informer
 from gpushare.cluster import errors as cluster_errors
 from gpushare.cluster import store as objects
+from gpushare.fitness import Census, Machine
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
-from webhook import store
+from webhook import footprint, store
 from webhook.metrics import Metrics
 from webhook.node_ledger import NodeLedger, Waiting
+from webhook.occupancy import Occupancy
+from webhook.promises import Promises
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +30,12 @@ MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API
 
 
 class ApiStore:
-    """See `store.Store`. `run` keeps it true; `changed` is called after each change of a GPUNode or Node."""
+    """See `store.Store`. `run` keeps it true.
 
-    def __init__(self, api: client.Client, measures: Metrics) -> None:
+    occupancy: the pods of the cluster; without it only what this process has promised takes room on a node.
+    """
+
+    def __init__(self, api: client.Client, measures: Metrics, occupancy: Occupancy | None = None) -> None:
         self._api = api
         self._metrics = measures
         self._ledgers: dict[str, NodeLedger] = {}
@@ -37,29 +43,39 @@ class ApiStore:
         self._listeners: list[Callable[[], None]] = []
         self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH)
         self._gpunodes.subscribe(self._gpunode_changed)
-        self._nodes = informer.Informer(api, NODES_PATH, transform=_trimmed)
+        self._nodes = informer.Informer(api, NODES_PATH, transform=_machine)
         self._nodes.subscribe(self._node_changed)
+        self._occupancy = occupancy
+        self._census = occupancy.census if occupancy is not None else Census()
+        self._census.is_full = self._is_full
+        self._promises = Promises(self._census, self._holds)
+        if occupancy is not None:
+            occupancy.follow(self._holds, self._freed, self._promises)
 
     async def run(self) -> None:
         """Keep the copies true until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gpunodes.run())
             tasks.create_task(self._nodes.run())
+            if self._occupancy is not None:
+                tasks.create_task(self._occupancy.run())
 
     async def synced(self) -> None:
-        """Wait until both collections have been read once."""
+        """Wait until every collection has been read once."""
         await self._gpunodes.synced.wait()
         await self._nodes.synced.wait()
+        if self._occupancy is not None:
+            await self._occupancy.synced()
 
     def missing(self) -> str | None:
         """What keeps us from answering, as a sentence; None when nothing does."""
         for name, copy in (("GPUNodes", self._gpunodes), ("Nodes", self._nodes)):
             if not copy.synced.is_set():
                 return f"the {name} have not been read yet"
-        return None
+        return None if self._occupancy is None else self._occupancy.missing()
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each change."""
+        """Call `listener` after each change of a GPUNode or Node, and when pods leave room on a node with GPUs."""
         self._listeners.append(listener)
 
     def views(self) -> Iterable[NodeView]:
@@ -82,27 +98,48 @@ class ApiStore:
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """Judge nodes for one pod."""
+        itself = self._promises.key(manifest)
+        if itself is None and pod.uid(manifest):
+            itself = objects.key_of(manifest)
+        return self._census.judge(*footprint.of(manifest), itself=itself)
 
-        def judge(name: str) -> str | None:
-            found = self._nodes.objects.get(objects.Key("", name))
-            return "has a GPUNode but no Node object" if found is None else node.unfit(found, manifest)
-
-        return judge
+    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
+        """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
+        return self._promises.make(manifest, name, allocation_id)
 
     def hostname(self, name: str) -> str:
         """The value of the node's hostname label."""
-        found = self._nodes.objects.get(objects.Key("", name))
-        return node.labels(found).get(contract.HOSTNAME_LABEL, name) if found else name
+        found = self._census.machine(name)
+        return (found.hostname if found is not None else None) or name
+
+    async def refresh(self, name: str) -> None:
+        """Read one node from the API server; raises UnreachableError."""
+        ledger = self._ledgers.get(name)
+        if ledger is None:
+            return
+        try:
+            async with asyncio.timeout(MOST_ASKED_SECONDS):
+                stored = await self._api.get(f"{contract.GPUNODE_PATH}/{name}")
+        except cluster_errors.NotFound:
+            return
+        except (cluster_errors.ClusterError, TimeoutError) as error:
+            raise store.UnreachableError(str(error) or f"no answer in {MOST_ASKED_SECONDS:g} s") from error
+        ledger.see(objects.drop_managed_fields(stored))
 
     async def commit(self, name: str, change: store.Change) -> GpuNode:
         """Write the change together with whatever else waits for this node."""
         ledger = self._ledgers.get(name)
         if ledger is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
-        done = ledger.add(change)
-        if ledger not in self._writers:
-            self._writers[ledger] = asyncio.create_task(self._write_all(name, ledger), name=f"write {name}")
-        return await done
+        try:
+            done = ledger.add(change)
+            self._census.forget(name)
+            if ledger not in self._writers:
+                self._writers[ledger] = asyncio.create_task(self._write_all(name, ledger), name=f"write {name}")
+            return await done
+        finally:
+            self._promises.sweep(name)
+            self._census.forget(name)
 
     async def close(self) -> None:
         """Stop writing; whoever still waits is told."""
@@ -175,11 +212,28 @@ class ApiStore:
             known.see(change.new)
         else:
             self._ledgers[change.key.name] = NodeLedger(change.new)
+        self._promises.sweep(change.key.name)
+        self._census.forget(change.key.name)
+        if self._occupancy is not None:
+            self._occupancy.ledger_changed(change.key.name)
         self._tell()
 
     def _node_changed(self, change: objects.Change) -> None:
-        # Most changes are heartbeats, of which nothing is left in what we keep.
-        if change.old is None or change.new is None or _judged(change.old) != _judged(change.new):
+        before, after = (one["machine"] if one is not None else None for one in (change.old, change.new))
+        if before != after:  # most changes are heartbeats, of which nothing is left in what we keep
+            self._census.put_machine(change.key.name, after)
+            self._tell()
+
+    def _holds(self, name: str, allocation_id: str) -> bool:
+        ledger = self._ledgers.get(name)
+        return ledger is not None and any(entry.id == allocation_id for entry in ledger.view.node.allocations)
+
+    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        ledger = self._ledgers.get(name)
+        return ledger is not None and footprint.is_full(ledger.view, amounts)
+
+    def _freed(self, name: str) -> None:
+        if name in self._ledgers:
             self._tell()
 
     def _forget(self, name: str) -> None:
@@ -202,21 +256,10 @@ def _refuse(batch: Iterable[Waiting], error: Exception) -> None:
             one.done.set_exception(error)
 
 
-def _judged(node_object: Mapping[str, Any]) -> tuple[Any, ...]:
-    return node_object["metadata"].get("labels"), node_object["spec"], node_object["status"]
-
-
-def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
-    """What fitness is judged by; a Node's list of images alone is more than all the rest."""
-    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+def _machine(item: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a Node; its list of images alone is more than all the rest."""
+    metadata = item["metadata"]
     return {
-        "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata},
-        "spec": {key: spec[key] for key in ("taints", "unschedulable") if key in spec},
-        "status": {
-            "conditions": [
-                {"type": "Ready", "status": entry.get("status")}
-                for entry in status.get("conditions") or []
-                if entry.get("type") == "Ready"
-            ]
-        },
+        "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata},
+        "machine": Machine.of(item),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -13,11 +14,17 @@ from gpushare import contract, errors, ledger, pod
 from gpushare.allocation import Allocation, PodRef
 from gpushare.cluster import client, events, informer
 from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import store as cluster_store
 from gpushare.gpunode import GpuNode
-from webhook import bookkeeping, store
+from gpushare.request import Request
+from webhook import bookkeeping, holds, store, wanted
+from webhook.adopter import Adopter
 from webhook.api_store import ApiStore
 from webhook.bookkeeping import Entry
+from webhook.inspection import Inspection
 from webhook.metrics import Metrics
+from webhook.reservation import LIFETIME_SECONDS
+from webhook.sightings import Sightings
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +44,8 @@ class Bookkeeper:
         recorder: events.Recorder,
         measures: Metrics,
         *,
-        clock: Callable[[], float] = time.time,
+        lifetime_seconds: float = LIFETIME_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._store = ledger_now
@@ -45,13 +53,20 @@ class Bookkeeper:
         self._recorder = recorder
         self._metrics = measures
         self._clock = clock
+        self._sightings = Sightings(lifetime_seconds)
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
+        self._adopter = Adopter(api, ledger_now, pods, recorder)
+        self._inspection = Inspection(ledger_now, recorder, measures)
 
     async def keep(self) -> float | None:
-        """Do what is due; return when the next reservation lapses, in Unix seconds."""
+        """Do what is due; return when the next reservation lapses, by our clock."""
         now = self._clock()
-        books = bookkeeping.judge(self._store.stored(), self._pods.objects.values(), now=now)
+        look_again = await self._adopter.adopt(now=now)
+        self._inspection.look()
+        books = bookkeeping.judge(
+            self._sightings.timed(self._store.stored(), now=now), self._pods.objects.values(), now=now
+        )
         confirm = {node: dict(pods) for node, pods in books.confirm.items()}
         release = [*books.release, *await self._really_gone(books.gone, now)]
         lapsed = []
@@ -61,10 +76,12 @@ class Bookkeeper:
             else:
                 confirm.setdefault(entry.node, {})[entry.allocation.id] = bookkeeping.reference(claimant)
         await self._write(confirm, release, lapsed)
-        return books.next_expiry
+        return min((at for at in (books.next_expiry, look_again) if at is not None), default=None)
 
     async def _really_gone(self, suspects: Iterable[Entry], now: float) -> list[Entry]:
-        asked = [entry for entry in suspects if now - self._alive.get(entry.allocation.id, 0.0) >= ASK_AGAIN_SECONDS]
+        asked = [
+            entry for entry in suspects if now - self._alive.get(entry.allocation.id, -math.inf) >= ASK_AGAIN_SECONDS
+        ]
         answers = await asyncio.gather(*(self._is_gone(entry.allocation) for entry in asked))
         self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
         self._alive.update((entry.allocation.id, now) for entry, gone in zip(asked, answers, strict=True) if not gone)
@@ -112,12 +129,28 @@ class Bookkeeper:
             *(self._write_one(name, confirm.get(name, {}), ended[name], unclaimed[name]) for name in sorted(nodes))
         )
 
+    def _held_for(self) -> dict[str, Request]:
+        """What the pods ask for, by uid, for whom something is held."""
+        refs = {
+            (entry.pod.namespace, entry.pod.name): entry.pod.uid
+            for node in self._store.stored()
+            for entry in node.allocations
+            if holds.is_hold(entry)
+        }
+        found = ((uid, self._pods.objects.get(cluster_store.Key(*name))) for name, uid in refs.items())
+        asked = {uid: wanted.read(one) for uid, one in found if one is not None and pod.uid(one) == uid}
+        return {uid: request for uid, request in asked.items() if isinstance(request, Request)}
+
     async def _write_one(
         self, name: str, confirm: Mapping[str, PodRef], ended: set[str], unclaimed: Mapping[str, Allocation]
     ) -> None:
+        held_for = self._held_for()
+
         def change(node: GpuNode) -> GpuNode:
             claimed = {entry.id for entry in node.allocations if entry.pod.uid}
             after = ledger.release(ledger.confirm(node, confirm), ended | (set(unclaimed) - claimed))
+            # In the same write: nobody can come between what is released and whom it is held for.
+            after = holds.grown(after, held_for)
             return node if after.allocations == node.allocations else after
 
         try:

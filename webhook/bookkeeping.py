@@ -14,6 +14,7 @@ from typing import Any
 from gpushare import contract, pod
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode
+from webhook import holds
 
 PodJson = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ class Books:
 
 
 def judge(nodes: Iterable[GpuNode], pods: Iterable[PodJson], *, now: float) -> Books:
-    """The books of this moment; `now` in Unix seconds."""
+    """The books of this moment; `now` is of the clock that the reservations' ends are told by."""
     pods = list(pods)
     by_uid = {pod.uid(one): one for one in pods}
     claims = _claims(pods)
@@ -101,18 +102,22 @@ def _claims(pods: Iterable[PodJson]) -> dict[str, list[PodJson]]:
 
 
 def _spare(entries: Iterable[Entry], by_uid: Mapping[str, PodJson]) -> frozenset[str]:
-    """Ids of allocations beyond the first of one pod, left by a placer that ended between its two writes.
+    """Ids of allocations that a pod holds beside the one it uses, left by a placer that ended between its two writes.
 
-    The one that the pod names is kept; which of its own allocations it is, is all that the pod is believed.
+    Which one it uses is all that a pod is believed. Until it says so in our copy, none is spare: another placer may
+    have let it say so already, and that news be on its way.
     """
+    given: dict[str, list[str]] = collections.defaultdict(list)
     held: dict[str, list[str]] = collections.defaultdict(list)
     for entry in entries:
         if entry.allocation.pod.uid in by_uid:
-            held[entry.allocation.pod.uid].append(entry.allocation.id)
+            (held if holds.is_hold(entry.allocation) else given)[entry.allocation.pod.uid].append(entry.allocation.id)
     spare: set[str] = set()
+    for uid, ids in given.items():
+        named = pod.annotations_of(by_uid[uid]).get(contract.ALLOCATION)
+        if named in ids:
+            spare.update(identity for identity in ids if identity != named)
     for uid, ids in held.items():
-        if len(ids) > 1:
-            named = pod.annotations_of(by_uid[uid]).get(contract.ALLOCATION)
-            kept = named if named in ids else min(ids)
-            spare.update(identity for identity in ids if identity != kept)
+        if uid in given or contract.SCHEDULING_GATE not in pod.gates(by_uid[uid]):
+            spare.update(ids)  # it has what it waited for
     return frozenset(spare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import secrets
 from typing import Final
@@ -9,13 +10,15 @@ from typing import Final
 from gpushare import contract
 from gpushare.cluster import client, election, events, informer
 from gpushare.daemon import probes, shutdown
-from webhook import admission, gates, metrics, registration, reservation, server
+from webhook import admission, backfill, gates, metrics, registration, reservation, server
 from webhook.api_store import ApiStore
 from webhook.bookkeeper import PODS_SELECTOR, Bookkeeper
 from webhook.certificates import Certificates
 from webhook.gates import Gates
 from webhook.keeper import Keeper
+from webhook.occupancy import Occupancy
 from webhook.placer import Placer
+from webhook.replacing import Replacing
 from webhook.settings import Settings
 from webhook.tls import Tls
 
@@ -32,7 +35,7 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
         async def register(held: Certificates) -> None:
             await registration.register(api, held.bundle, url=settings.url)
 
-        ledger_now = ApiStore(api, measures)
+        ledger_now = ApiStore(api, measures, Occupancy(api))
         reserving = reservation.Reservation(
             ledger_now,
             policy=settings.policy,
@@ -89,6 +92,7 @@ def _start_placer(
     def deposed() -> None:
         measures.leads(False)
         measures.gated(0)
+        measures.stuck(0)
 
     standing = election.Election(
         api,
@@ -101,9 +105,17 @@ def _start_placer(
     placer = Placer(
         ledger_now,
         pods,
-        Bookkeeper(api, ledger_now, pods, recorder, measures),
-        Gates(api, ledger_now, reserving, recorder, measures),
+        Bookkeeper(api, ledger_now, pods, recorder, measures, lifetime_seconds=settings.reservation_seconds),
+        Gates(
+            api,
+            ledger_now,
+            reserving,
+            recorder,
+            measures,
+            bound=dataclasses.replace(backfill.DEFAULT, patience_seconds=settings.patience_seconds),
+        ),
         leads=lambda: standing.is_leader,
+        replacing=Replacing(api, recorder, measures, after_seconds=settings.stuck_seconds),
     )
     daemon.start("pods", pods.run())
     daemon.start("placer", placer.run())

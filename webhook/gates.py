@@ -1,4 +1,4 @@
-"""Gates: places the pods that wait, and tells those that go on waiting why.
+"""Gates: gives the pods that wait their turn, opens the gates of those that are placed, and tells the others why not.
 
 A pod is placed by two writes: its share into the ledger, with the pod's uid, then one patch of the pod. A placer that
 ends between them leaves a share that belongs to a gated pod, which the next one finds and goes on from.
@@ -7,40 +7,30 @@ ends between them leaves a share that belongs to a gated pod, which the next one
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
-from gpushare import request as requests
-from gpushare.allocation import PodRef
 from gpushare.cluster import client, events
 from gpushare.cluster import errors as cluster_errors
-from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook import bookkeeping, mutation, queue
+from webhook import backfill, gang, mutation, queue, waits
 from webhook.api_store import ApiStore
+from webhook.copies import trimmed
 from webhook.metrics import Metrics
 from webhook.reservation import Reservation
+from webhook.telling import Telling
+from webhook.turns import Turns
+
+__all__ = ["Gates", "trimmed"]
 
 logger = logging.getLogger(__name__)
 
 PodJson = Mapping[str, Any]
 
-PLACED_AT_ONCE: Final = 32
-TELL_AGAIN_SECONDS: Final = 15.0  # the numbers of a reason change with every pod on a busy cluster
-_CHANGED = (
-    "its gpushare.io annotations no longer agree with the resources it was admitted with: "
-    "delete the pod and create it anew"
-)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Told:
-    sentence: str
-    at: float
+OPEN_TRIES: Final = 4
 
 
 class Gates:
@@ -54,152 +44,87 @@ class Gates:
         recorder: events.Recorder,
         measures: Metrics,
         *,
+        bound: backfill.Bound = backfill.DEFAULT,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
-        self._store = ledger_now
-        self._reservation = reservation
         self._recorder = recorder
         self._metrics = measures
-        self._clock = clock
-        self._told: dict[str, _Told] = {}  # by uid of the pod
-        self._opened: dict[str, str] = {}  # uid -> the version that was patched, until our copy shows a later one
-        self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
+        self._wall_clock = wall_clock
+        self._telling = Telling(api, recorder, clock=clock)
+        self._opened: dict[str, str] = {}  # uid -> the version that was opened, until our copy shows a later one
+        self._turns = Turns(ledger_now, reservation, opens=self._open, still_gated=self._still_gated, bound=bound)
 
-    async def open_all(self, pods: list[PodJson]) -> bool:
-        """Place what can be placed; return whether a reason is still to be told, later."""
-        waiting = [one for one in queue.waiting(pods) if self._opened.get(pod.uid(one)) != _version(one)]
-        self._metrics.gated(len(waiting))
-        uids = {pod.uid(one) for one in waiting}
-        self._told = {uid: told for uid, told in self._told.items() if uid in uids}
+    async def open_all(self, pods: list[PodJson], *, now: float | None = None) -> float | None:
+        """Place what can be placed; return in how many seconds there is more to tell, None if there is nothing.
+
+        now: Unix seconds, of the clock that the pods' age is judged by.
+        """
         self._opened = {pod.uid(one): _version(one) for one in pods if self._opened.get(pod.uid(one)) == _version(one)}
-        held = self._held(uids)
-        refused: dict[str, Refusal] = {}
-        untold: list[tuple[PodJson, str]] = []
-        async with asyncio.TaskGroup() as tasks:
-            for one in waiting:
-                await self._slots.acquire()
-                task = tasks.create_task(self._open_one(one, held.get(pod.uid(one)), refused, untold))
-                task.add_done_callback(lambda _: self._slots.release())
-                # It runs until its share is in our view, before the next is placed: the queue's order is kept.
-                await asyncio.sleep(0)
-        return not all([await self._tell(one, sentence) for one, sentence in untold])
-
-    async def _open_one(
-        self,
-        one: PodJson,
-        held: bookkeeping.Entry | None,
-        refused: dict[str, Refusal],
-        untold: list[tuple[PodJson, str]],
-    ) -> None:
-        try:
-            request = requests.parse(one)
-        except errors.RequestError as error:
-            untold.append((one, str(error)))
-            return
-        if not _agrees(one, request):
-            untold.append((one, _CHANGED))
-            return
-        kind = queue.kind(one)
-        if held is not None:
-            hostname = self._store.hostname(held.node)
-            outcome: mutation.Placed | Refusal = mutation.Placed(
-                held.allocation.id, held.node, hostname, held.allocation.shares
-            )
-        elif kind in refused:
-            outcome = refused[kind]
-        else:
-            outcome = await self._reservation.reserve(one, request, PodRef(*pod.namespaced_name(one), pod.uid(one)))
-        if isinstance(outcome, Refusal):
-            refused.setdefault(kind, outcome)
-            untold.append((one, outcome.reason))
-        else:
-            await self._open(one, request, outcome)
-
-    def _held(self, uids: set[str]) -> dict[str, bookkeeping.Entry]:
-        """Shares that gated pods have already."""
-        found: dict[str, bookkeeping.Entry] = {}
-        for view in self._store.views():
-            for allocation in view.node.allocations:
-                uid = allocation.pod.uid
-                if uid in uids and (uid not in found or allocation.id < found[uid].allocation.id):
-                    found[uid] = bookkeeping.Entry(view.node.name, allocation)
-        return found
+        arranged = gang.arrange(pods, opened=self._opened)
+        waiting = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
+        self._metrics.gated(len(waiting))
+        self._telling.forget_all_but(pod.uid(one) for one in waiting)
+        told = await self._turns.take(pods, arranged, now=self._wall_clock() if now is None else now)
+        return await self._telling.tell(told)
 
     async def _open(self, one: PodJson, request: Request, placed: mutation.Placed) -> None:
+        """Open a gate, also when others write to the pod at the same time: then on the pod as it is now."""
         who = {"namespace": pod.namespaced_name(one)[0], "name": pod.namespaced_name(one)[1]}
-        try:
-            changes = mutation.patch(one, mutation.open_gate(one, request, placed))
-        except errors.LedgerError as error:
-            logger.warning("A gated pod has a share that is not its own", extra={"pod": who, "err": str(error)})
-            return
-        known = [
-            {"op": "test", "path": "/metadata/uid", "value": pod.uid(one)},
-            {"op": "test", "path": "/metadata/resourceVersion", "value": _version(one)},
-        ]
-        try:
-            await self._api.patch(_path(one), [*known, *changes], client.JSON_PATCH)
-        except cluster_errors.NotFound:
-            return  # deleted meanwhile: its share is released like any other
-        except cluster_errors.ClusterError as error:
-            # Changed meanwhile, as a rule: the next version comes with the watch, and with it the next try.
-            logger.info("Could not open a gate", extra={"pod": who, "err": str(error)})
-            return
+        known = one
+        for attempt in range(1, OPEN_TRIES + 1):
+            try:
+                changes = mutation.patch(known, mutation.open_gate(known, request, placed))
+            except errors.LedgerError as error:
+                logger.warning("A gated pod has a share that is not its own", extra={"pod": who, "err": str(error)})
+                return
+            tests = [
+                {"op": "test", "path": "/metadata/uid", "value": pod.uid(one)},
+                {"op": "test", "path": "/metadata/resourceVersion", "value": _version(known)},
+            ]
+            try:
+                await self._api.patch(_path(one), [*tests, *changes], client.JSON_PATCH)
+                break
+            except cluster_errors.NotFound:
+                return  # deleted meanwhile: its share is released like any other
+            except cluster_errors.ClusterError as error:
+                logger.info("Could not open a gate", extra={"pod": who, "attempt": attempt, "err": str(error)})
+                fresh = await self._read(one) if attempt < OPEN_TRIES else None
+                if fresh is None or not _is_as_judged(fresh, one):
+                    return  # its next version comes with the watch, and with it the next try
+                known = fresh
         self._opened[pod.uid(one)] = _version(one)
         self._metrics.placed()
         uuids = ",".join(uuid for share in placed.shares for uuid in share.gpu_uuids)
         logger.info("Placed a gated pod", extra={"pod": who, "node": placed.node, "gpus": uuids})
         self._recorder.record(one, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
 
-    async def _tell(self, one: PodJson, sentence: str) -> bool:
-        """Write the reason where it changed; return False if it is too early to do so again."""
-        uid, now = pod.uid(one), self._clock()
-        told = self._told.get(uid)
-        if told is not None and told.sentence == sentence:
-            return True
-        if told is not None and now - told.at < TELL_AGAIN_SECONDS:
-            return False
-        self._told[uid] = _Told(sentence, now)
-        self._recorder.record(one, contract.EVENT_GATED, sentence)
-        if pod.annotations_of(one).get(contract.REASON) == sentence:
-            return True
-        # With the uid: a pod of the same name that was made since then is another.
-        body = {"metadata": {"uid": uid, "annotations": {contract.REASON: sentence}}}
+    async def _still_gated(self, pods: Collection[PodJson]) -> list[str]:
+        """Of these pods the uids of those that are gated now, by a read that lags behind nothing."""
+        found = await asyncio.gather(*(self._read(one) for one in pods))
+        return [
+            pod.uid(now)
+            for one, now in zip(pods, found, strict=True)
+            if now is not None and pod.uid(now) == pod.uid(one) and contract.SCHEDULING_GATE in pod.gates(now)
+        ]
+
+    async def _read(self, one: PodJson) -> PodJson | None:
         try:
-            await self._api.patch(_path(one), body)
+            return await self._api.get(_path(one))
         except cluster_errors.ClusterError as error:
-            logger.info("Could not write the reason of a gated pod", extra={"pod": _path(one), "err": str(error)})
-        return True
+            logger.info("Could not read a gated pod", extra={"pod": _path(one), "err": str(error)})
+            return None
 
 
-def trimmed(item: dict[str, Any]) -> dict[str, Any]:
-    """What of a pod the placer looks at; less of one that does not wait."""
-    metadata = {
-        key: value for key, value in item["metadata"].items() if key not in {"managedFields", "ownerReferences"}
-    }
-    kept = {"apiVersion": item.get("apiVersion"), "kind": item.get("kind"), "metadata": metadata}
-    status = {"phase": (item.get("status") or {}).get("phase")}
-    spec = item.get("spec") or {}
-    if contract.SCHEDULING_GATE not in pod.gates(item):
-        return {**kept, "spec": {}, "status": status}
-    small = {
-        key: spec[key]
-        for key in ("nodeSelector", "affinity", "tolerations", "schedulingGates", "priority")
-        if key in spec
-    }
-    for listed in ("containers", "initContainers"):
-        if spec.get(listed):
-            small[listed] = [{key: one[key] for key in ("name", "resources") if key in one} for one in spec[listed]]
-    return {**kept, "spec": small, "status": status}
-
-
-def _agrees(one: PodJson, request: Request) -> bool:
-    """Whether the resources, which cannot change, are still those of the annotations, which can."""
-    wanted = {name: mutation.resources(demand, name) for demand in request.demands for name in demand.containers}
-    everyone = {
-        str(container.get("name")): container for container in (*pod.containers(one), *pod.init_containers(one))
-    }
-    return all(mutation.has_resources(everyone[name], wanted.get(name, {})) for name in everyone)
+def _is_as_judged(fresh: PodJson, one: PodJson) -> bool:
+    """Whether it is the same pod, still gated, and nothing has changed of what decided where it may run."""
+    return (
+        pod.uid(fresh) == pod.uid(one)
+        and contract.SCHEDULING_GATE in pod.gates(fresh)
+        and waits.foreign_gates(fresh) == waits.foreign_gates(one)
+        and queue.kind(fresh) == queue.kind(one)
+    )
 
 
 def _path(one: PodJson) -> str:

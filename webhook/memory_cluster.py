@@ -87,7 +87,7 @@ def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
     if not kinds[contract.GPUNODE_KIND]:
         raise UnreadableError(f"{path} has no GPUNode: without one there is no GPU to give")
     try:
-        return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"]), kinds["Pod"]
+        return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"]), kinds["Pod"]
     except ValueError as error:
         raise UnreadableError(f"{path}: {error}") from error
 

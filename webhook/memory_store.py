@@ -5,20 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpushare import codec, contract, errors, node
+from gpushare import codec, contract, errors, node, pod
+from gpushare.fitness import Census, Machine, Occupant
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
-from webhook import store
+from webhook import footprint, store
+from webhook.promises import Promises
 
 
 class MemoryStore:
-    """GPUNodes and, where they are known, Nodes; a GPUNode without a Node is taken for a ready one without taints."""
+    """GPUNodes and, where they are known, Nodes; a GPUNode without a Node is taken for a ready one without limits."""
 
-    def __init__(self, gpunodes: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        gpunodes: Iterable[Mapping[str, Any]],
+        nodes: Iterable[Mapping[str, Any]] = (),
+        pods: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
+        self._census = Census()
+        self._census.is_full = self._is_full
+        self._promises = Promises(self._census, self._holds)
         known = {node.name(document): document for document in nodes}
-        self._nodes = {name: known.get(name) or _plain(name) for name in self._documents}
+        for name in {*known, *self._documents}:
+            self._census.put_machine(name, Machine.of(known.get(name) or _plain(name)))
+        for one in pods:
+            where = (one.get("spec") or {}).get("nodeName") or pod.annotations_of(one).get(contract.NODE)
+            if where and not pod.is_terminal(one):
+                self._census.put(pod.namespaced_name(one), Occupant.of(one, str(where)))
 
     def missing(self) -> str | None:
         """Nothing: all that there is was there from the start."""
@@ -34,11 +49,19 @@ class MemoryStore:
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """Judge nodes for one pod."""
-        return lambda name: node.unfit(self._nodes[name], manifest)
+        return self._census.judge(*footprint.of(manifest), itself=self._promises.key(manifest))
+
+    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
+        """Let the pod take room on the node for as long as the ledger has its allocation."""
+        return self._promises.make(manifest, name, allocation_id)
 
     def hostname(self, name: str) -> str:
         """The value of the node's hostname label."""
-        return node.labels(self._nodes[name]).get(contract.HOSTNAME_LABEL, name)
+        found = self._census.machine(name)
+        return (found.hostname if found is not None else None) or name
+
+    async def refresh(self, name: str) -> None:
+        """Nothing: the view is all there is."""
 
     async def commit(self, name: str, change: store.Change) -> GpuNode:
         """Make the change."""
@@ -49,9 +72,21 @@ class MemoryStore:
         view = self._views.get(name)
         if view is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
-        after = change(view.node)
-        self._views[name] = NodeView.of(after)
+        try:
+            after = change(view.node)
+            self._views[name] = NodeView.of(after)
+        finally:
+            self._promises.sweep(name)
+            self._census.forget(name)
         return after
+
+    def _holds(self, name: str, allocation_id: str) -> bool:
+        view = self._views.get(name)
+        return view is not None and any(entry.id == allocation_id for entry in view.node.allocations)
+
+    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        view = self._views.get(name)
+        return view is not None and footprint.is_full(view, amounts)
 
     def documents(self) -> list[dict[str, Any]]:
         """The GPUNode objects as they are now."""

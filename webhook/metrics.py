@@ -60,6 +60,19 @@ class Metrics:
             "When the serving certificate ends, in Unix time.",
             registry=self.registry,
         )
+        self._problems = prometheus_client.Gauge(
+            "gpushare_placer_ledger_problems",
+            "Entries of GPUNodes that make no sense or break the ledger's rules, as this process has last seen them.",
+            registry=self.registry,
+        )
+        self._stuck = prometheus_client.Gauge(
+            "gpushare_placer_stuck_pods",
+            "Pods that were placed and that the scheduler cannot bind; 0 unless this process leads.",
+            registry=self.registry,
+        )
+        self._replaced = prometheus_client.Counter(
+            "gpushare_placer_replaced", "Stuck pods that were evicted to be made anew.", registry=self.registry
+        )
         for outcome in OUTCOMES:  # so that a rate can be computed from the first one on
             self._reviews.labels(outcome)
 
@@ -89,6 +102,18 @@ class Metrics:
     def gated(self, count: int) -> None:
         """So many pods wait."""
         self._gated.set(count)
+
+    def ledger_problems(self, count: int) -> None:
+        """So many entries of the ledger are wrong."""
+        self._problems.set(count)
+
+    def stuck(self, count: int) -> None:
+        """So many pods were placed and cannot be bound."""
+        self._stuck.set(count)
+
+    def replaced(self) -> None:
+        """A stuck pod was evicted."""
+        self._replaced.inc()
 
     def leads(self, leads: bool) -> None:
         """Whether we are the placer."""

@@ -14,7 +14,7 @@ from typing import Any
 from gpushare import codec, errors
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
-from webhook import store
+from webhook import adoption, store
 
 Document = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ class NodeLedger:
 
     def _stored(self, document: Document) -> None:
         self.document = document
-        self.node = codec.read(document)
+        self.node = adoption.as_open(document, codec.read(document))
         self._look()
 
     def _look(self) -> None:

@@ -16,7 +16,8 @@ from typing import Final
 from gpushare.cluster import informer
 from webhook.api_store import ApiStore
 from webhook.bookkeeper import Bookkeeper
-from webhook.gates import TELL_AGAIN_SECONDS, Gates
+from webhook.gates import Gates
+from webhook.replacing import Replacing
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +36,15 @@ class Placer:
         gates: Gates,
         *,
         leads: Callable[[], bool],
-        clock: Callable[[], float] = time.time,
+        replacing: Replacing | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = ledger_now
         self._pods = pods
         self._bookkeeper = bookkeeper
         self._gates = gates
         self._leads = leads
+        self._replacing = replacing
         self._clock = clock
         self._woken = asyncio.Event()
         self._sleep_seconds = 0.0
@@ -79,6 +82,7 @@ class Placer:
     async def work(self) -> float:
         """Do all that can be done now; return in how many seconds to look again if nothing changes before."""
         next_expiry = await self._bookkeeper.keep()
-        has_more_to_tell = await self._gates.open_all(list(self._pods.objects.values()))
-        pause = TELL_AGAIN_SECONDS if has_more_to_tell else RESYNC_SECONDS
+        tell_again = await self._gates.open_all(list(self._pods.objects.values()))
+        stuck_again = None if self._replacing is None else await self._replacing.look(self._pods.objects.values())
+        pause = min([RESYNC_SECONDS, *(again for again in (tell_again, stuck_again) if again is not None)])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))

@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpushare import contract, pod
 from gpushare import request as requests
 
 PodJson = Mapping[str, Any]
+Order = tuple[int, str, tuple[str, str]]  # least first
 
-# Of a pod's spec, what decides where it can run.
-_FITNESS_KEYS = ("nodeSelector", "affinity", "tolerations")
+# Of a pod's spec, and of each container, what decides where it can run.
+FITNESS_KEYS: Final = (
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+    "hostNetwork",
+    "overhead",
+    "resources",
+)
+CONTAINER_KEYS: Final = ("resources", "ports", "restartPolicy")
+# With these it matters who the pod is: they look at labels, and at pods of the same namespace.
+_SOCIAL_KEYS: Final = ("affinity", "topologySpreadConstraints", "volumes")
 
 
 def waiting(pods: Iterable[PodJson]) -> list[PodJson]:
     """The gated ones in the order in which they are placed: by priority, then age, then name."""
     gated = [one for one in pods if _waits(one)]
-    return sorted(gated, key=lambda one: (-pod.priority(one), _created(one), pod.namespaced_name(one)))
+    return sorted(gated, key=order)
+
+
+def order(one: PodJson) -> Order:
+    """Its place in the queue: by priority, then age, then name."""
+    return -pod.priority(one), created(one), pod.namespaced_name(one)
+
+
+def created(one: PodJson) -> str:
+    """When it was created, as the API server writes it: such texts sort by time."""
+    return str((one.get("metadata") or {}).get("creationTimestamp", ""))
 
 
 def kind(one: PodJson) -> str:
@@ -29,14 +52,17 @@ def kind(one: PodJson) -> str:
         if key.startswith(contract.PREFIX) and not requests.is_result_key(key)
     }
     spec = one.get("spec") or {}
-    fitness = {key: spec.get(key) for key in _FITNESS_KEYS}
-    return json.dumps([asked, fitness, pod.default_container(one)], sort_keys=True)
+    fitness = {key: spec.get(key) for key in FITNESS_KEYS}
+    containers = [
+        [container.get(key) for key in CONTAINER_KEYS]
+        for listed in (pod.containers(one), pod.init_containers(one))
+        for container in listed
+    ]
+    metadata = one.get("metadata") or {}
+    who = [metadata.get("namespace"), metadata.get("labels")] if any(spec.get(key) for key in _SOCIAL_KEYS) else []
+    return json.dumps([asked, fitness, containers, who, pod.default_container(one)], sort_keys=True)
 
 
 def _waits(one: PodJson) -> bool:
     leaves = (one.get("metadata") or {}).get("deletionTimestamp")
     return contract.SCHEDULING_GATE in pod.gates(one) and not leaves and not pod.is_terminal(one)
-
-
-def _created(one: PodJson) -> str:
-    return str((one.get("metadata") or {}).get("creationTimestamp", ""))

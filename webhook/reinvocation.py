@@ -1,8 +1,12 @@
-"""Reinvocation: whether a pod that comes with an allocation id already holds that reservation. Pure.
+"""Reinvocation: whether a pod that comes with an allocation id already holds that reservation.
 
 The API server sends a pod again when a webhook after us has changed it. Such a pod must not be given a second share. A
 user who copies the id of somebody's allocation must not get that allocation: it has to be unconfirmed (no pod with it
 has been stored yet), of this namespace and pod name, and exactly what this pod asks for.
+
+It may come to another replica than the one that placed it, before the news of the reservation does: so what our copy
+does not have is asked of the API server. Without its reservation the pod would be placed anew with our own pin as a
+constraint, and could be gated for a node that is full while others are free.
 """
 
 from __future__ import annotations
@@ -19,10 +23,25 @@ from gpushare.request import Constraints, Demand, Request
 from webhook import store
 
 
+async def find(
+    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: store.Store
+) -> tuple[GpuNode, Allocation] | None:
+    """The reservation that this pod was given a moment ago, with its node; None if it has none.
+
+    Raises UnreachableError when our copy does not have it and the API server does not answer.
+    """
+    own = own_reservation(manifest, request, holder, ledger_now)
+    annotations = pod.annotations_of(manifest)
+    if own is not None or not annotations.get(contract.ALLOCATION) or not annotations.get(contract.NODE):
+        return own
+    await ledger_now.refresh(annotations[contract.NODE])
+    return own_reservation(manifest, request, holder, ledger_now)
+
+
 def own_reservation(
     manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: store.Store
 ) -> tuple[GpuNode, Allocation] | None:
-    """The reservation that this pod was given a moment ago, with its node; None if it has none."""
+    """The same, in what our copy has. Pure."""
     annotations = pod.annotations_of(manifest)
     wanted = annotations.get(contract.ALLOCATION)
     view = ledger_now.view(annotations.get(contract.NODE, ""))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import logging
 import secrets
 import time
@@ -54,7 +55,20 @@ class Reservation:
         self._lifetime_seconds = lifetime_seconds
         self._deadline_seconds = deadline_seconds
         self._clock = clock
+        self._for_good = True
         self._on_conflict = on_conflict
+
+    def on(self, ledger_now: store.Store) -> Reservation:
+        """The same rules on another ledger."""
+        other = copy.copy(self)
+        other._store = ledger_now
+        return other
+
+    def tentative(self) -> Reservation:
+        """The same rules for shares that may be taken back although their pods are known, until `ledger.settle`."""
+        other = copy.copy(self)
+        other._for_good = False
+        return other
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
         """Where the pod would go now; nothing is written."""
@@ -86,6 +100,7 @@ class Reservation:
             if isinstance(found, Refusal):
                 return found
             identity = new_id()
+            self._store.expect(manifest, found.node, identity)
             try:
                 node = await self._store.commit(found.node, self._change(manifest, request, holder, identity))
             except errors.LedgerError:
@@ -104,7 +119,7 @@ class Reservation:
             found = self._place([NodeView.of(node)], manifest, request)
             if isinstance(found, Refusal):
                 raise errors.LedgerError(found.reason)
-            until = None if holder.uid else self._clock() + self._lifetime_seconds
+            until = None if holder.uid and self._for_good else self._clock() + self._lifetime_seconds
             entry = found.allocation(request, allocation_id=identity, pod=holder, reserved_until=until)
             return ledger.reserve(node, entry)
 

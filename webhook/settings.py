@@ -17,6 +17,7 @@ from gpushare.placement import policies
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
+MOST_SECONDS: Final = {"reservation_seconds": 3600, "patience_seconds": 7 * 86400, "stuck_seconds": 86400}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Settings:
     instance: str = "gpushare-webhook"
     policy: str = policies.DEFAULT
     reservation_seconds: int = 60  # as long as the API server may take to store a pod that we have let pass
+    patience_seconds: int = 300  # how long others may pass a pod that waits for more room
+    stuck_seconds: int = 60  # how long the scheduler may try to bind a pod where it was placed
     certificate_directory: Path = Path("/tmp/gpushare-webhook")  # noqa: S108 - an emptyDir in the manifests
     placer: bool = True
     log_level: str = "info"
@@ -82,9 +85,9 @@ def _typed(name: str, text: str | bool) -> object:
     flag = _flag(name)
     if isinstance(text, bool):
         return text
-    if name == "reservation_seconds":
-        if not text.isdigit() or not 1 <= int(text) <= 3600:
-            raise UsageError(f'{flag} "{text}" is not a time: write 1 to 3600 seconds')
+    if name in MOST_SECONDS:
+        if not text.isdigit() or not 1 <= int(text) <= MOST_SECONDS[name]:
+            raise UsageError(f'{flag} "{text}" is not a time: write 1 to {MOST_SECONDS[name]} seconds')
         return int(text)
     if name in {"port", "probe_port"}:
         if not text.isdigit() or int(text) > 65535:
@@ -148,6 +151,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
     add("--policy", help=f"placement where a pod names none: {', '.join(requests.POLICIES)}")
     add("--reservation-seconds", help="how long a share waits for its pod to be stored (default: 60)")
+    add("--patience-seconds", help="how long others may pass a pod that waits for more room (default: 300)")
+    add("--stuck-seconds", help="how long the scheduler may try to bind a pod where it was placed (default: 60)")
     add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="stand for election as the placer")
     add("--log-level", help=f"one of {', '.join(logs.LEVELS)} (default: info)")

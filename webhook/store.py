@@ -32,8 +32,22 @@ class Store(Protocol):
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
 
+    def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
+        """Count the pod as being on the node from now on; called just before its allocation is committed.
+
+        It ends by itself: when the pod is seen, when the allocation is not in the ledger (any more), or when the same
+        manifest is expected elsewhere; and when what is returned is called. The pod is not in its own way when it is
+        judged again.
+        """
+
     def hostname(self, node: str) -> str:
         """The value of the node's hostname label."""
+
+    async def refresh(self, node: str) -> None:
+        """Make sure that the view of this node, if there is one, has all that was stored when this was called.
+
+        Raises UnreachableError.
+        """
 
     async def commit(self, node: str, change: Change) -> GpuNode:
         """Write the change; return the node as it is stored then.

@@ -47,16 +47,6 @@ def warnings(manifest: PodJson, request: Request) -> tuple[str, ...]:
     return (*_forged(manifest), *_replaced_devices(manifest, request))
 
 
-def _gang(_manifest: PodJson, request: Request) -> Denial | None:
-    if not request.group:
-        return None
-    value = errors.quoted(request.group)
-    return Denial(
-        f"{contract.GROUP} {value} asks for a gang, which this version cannot place yet: "
-        f"without {contract.GROUP} and {contract.GROUP_SIZE} each pod is placed by itself"
-    )
-
-
 def _isolation(_manifest: PodJson, request: Request) -> Denial | None:
     if request.isolation in {"", "arbiter"}:
         return None
@@ -142,7 +132,6 @@ def _too_many_bytes(_manifest: PodJson, request: Request) -> Denial | None:
 
 
 _JUDGES: tuple[Callable[[PodJson, Request], Denial | None], ...] = (
-    _gang,
     _isolation,
     _node_name,
     _host_pid,

@@ -76,8 +76,7 @@ def host_fits(shape: Shape, columns: Columns) -> Bools:
 def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
     """[g, n] whether the GPU will do, by all rules; `slots`, in ascending order, says which columns these are."""
     mask: Bools = columns.memory >= needs.least_bytes[columns.live]
-    if needs.request_percent:
-        mask &= columns.compute >= needs.request_percent
+    mask &= columns.compute >= needs.request_percent  # also of 0: nothing goes on what is over-committed
     if grid.holders.matter(constraints):
         mask &= np.logical_and.reduce(list(grid.holders.judge(constraints).values()))[columns.holders]
     if constraints.uuids or constraints.not_uuids:
@@ -104,8 +103,7 @@ def by_rule(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
         "cordon": columns.state != State.CORDON,
         "memory": columns.memory >= needs.memory_bytes[columns.kind],
     }
-    if needs.request_percent:
-        masks["compute"] = columns.compute >= needs.request_percent
+    masks["compute"] = columns.compute >= needs.request_percent
     if constraints.uuids or constraints.not_uuids:
         masks["uuid"] = by_uuid(constraints, grid, columns, slots)
     for rule, verdict in needs.verdicts.items():

@@ -19,7 +19,9 @@ EVERYWHERE = {
     contract.WEBHOOK_SERVICE_ACCOUNT: {
         "gpunodes.gpushare.io": f"{READ} update",
         "nodes": "list watch",
+        "persistentvolumes": "list watch",
         "pods": f"{READ} patch",
+        "pods/eviction": "create",
         "events.events.k8s.io": "create patch",
         "mutatingwebhookconfigurations.admissionregistration.k8s.io/gpushare": "get patch",
     },

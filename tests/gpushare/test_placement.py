@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from gpushare import ledger, placement, request
@@ -145,3 +147,11 @@ def test_the_answer_does_not_depend_on_the_order_of_nodes() -> None:
     nodes = [builders.node(name) for name in ("c", "a", "b")]
     answers = {str(place(*nodes[turn:], *nodes[:turn], request="0.5")) for turn in range(3)}
     assert len(answers) == 1
+
+
+def test_an_over_committed_card_takes_not_even_idle_compute() -> None:
+    held = tuple(builders.allocation(f"a{number}", request=60, memory_gib=1) for number in range(2))
+    (view,) = builders.views(dataclasses.replace(builders.node(gpus=1), allocations=held))
+    found = placement.place([view], request.parse(builders.pod(memory="1Gi")))
+    assert isinstance(found, Refusal)
+    assert "1 with too little compute free" in found.reason

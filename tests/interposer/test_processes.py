@@ -68,7 +68,7 @@ def test_processes_that_race_never_exceed_the_limit_together(container: Containe
     arbiter = make_arbiter(LIMIT)
     gpu = Gpu(container)
     processes = [start_storm(container) for _ in range(4)]
-    dice = random.Random(7)  # noqa: S311
+    dice = random.Random(7)
     most = 0
     try:
         deadline = time.monotonic() + 2.5

@@ -1,0 +1,169 @@
+"""Census: every node and every pod on one, kept as they come and go, so that to judge a node costs next to nothing.
+
+What was found out about a node is remembered for each shape of pod, until something changes on that node.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Hashable, Iterator
+from typing import Final
+
+from gpushare.fitness import judgement, neighbours, selectors
+from gpushare.fitness.crowd import Crowd, Occupant
+from gpushare.fitness.machine import Machine
+from gpushare.fitness.relations import Relations, Term
+from gpushare.fitness.shape import Shape
+
+SHAPES_KEPT: Final = 256
+NO_NODE: Final = "has a GPUNode but no Node object"
+
+Judge = Callable[[str], str | None]
+# Node, amounts -> whether the ledger itself has too little left there: then the GPUs are the ones to refuse, with more
+# to say.
+IsFull = Callable[[str, tuple[tuple[str, int], ...]], bool]
+
+
+class Verdicts(dict[str, str | None]):
+    """node -> why a pod of one shape cannot run there; a node that is not in it is judged when it is asked for.
+
+    Its `__getitem__` is the judge that is given out: for a node that was judged before, that is one look-up.
+    """
+
+    __slots__ = ("_judge",)
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def __missing__(self, node: str) -> str | None:
+        verdict = self[node] = self._judge(node)
+        return verdict
+
+
+class Census:
+    """Not for several threads.
+
+    What the ledger counts as well is judged where the ledger is not full (`is_full`): the kubelet may offer less than
+    there is, for a moment after a restart, or for as long as a GPU is sick.
+    """
+
+    def __init__(self) -> None:
+        self.is_full: IsFull = lambda *_: False
+        self._machines: dict[str, Machine] = {}
+        self._crowds: dict[str, Crowd] = {}
+        self._occupants: dict[Hashable, Occupant] = {}
+        self._repelling: dict[tuple[Term, ...], collections.Counter[str]] = {}  # anti-affinity -> nodes
+        self._volumes: dict[tuple[str, str], tuple[selectors.NodeTerm, ...]] = {}
+        self._verdicts: collections.OrderedDict[Shape, Verdicts] = collections.OrderedDict()
+
+    def machine(self, name: str) -> Machine | None:
+        """A node, or None."""
+        return self._machines.get(name)
+
+    def put_machine(self, name: str, machine: Machine | None) -> None:
+        """A node has come, changed or (None) gone."""
+        if self._machines.get(name) == machine:
+            return
+        if machine is None:
+            del self._machines[name]
+        else:
+            self._machines[name] = machine
+        self.forget(name)
+
+    def put(self, key: Hashable, occupant: Occupant | None) -> bool:
+        """A pod has come, changed or (None) gone; return whether that changes what is free anywhere."""
+        before = self._occupants.get(key)
+        if before == occupant:
+            return False
+        if before is not None:
+            crowd = self._crowds[before.node]
+            crowd.remove(before)
+            if not crowd.count:
+                del self._crowds[before.node]
+            self._repel(before, -1)
+            del self._occupants[key]
+            self.forget(before.node)
+        if occupant is not None:
+            self._occupants[key] = occupant
+            self._crowds.setdefault(occupant.node, Crowd()).add(occupant)
+            self._repel(occupant, 1)
+            self.forget(occupant.node)
+        return True
+
+    def put_volume(self, claim: tuple[str, str], terms: tuple[selectors.NodeTerm, ...] | None) -> None:
+        """The volume of a claim (namespace, name) can be reached from such nodes; None: from all."""
+        if terms is None:
+            self._volumes.pop(claim, None)
+        else:
+            self._volumes[claim] = terms
+
+    def forget(self, node: str) -> None:
+        """Judge this node anew: something has changed there, be it only in the ledger."""
+        for verdicts in self._verdicts.values():
+            verdicts.pop(node, None)
+
+    def crowd(self, node: str) -> Crowd:
+        """What is used of a node."""
+        return self._crowds.get(node, judgement.EMPTY)
+
+    def judge(self, shape: Shape, relations: Relations, *, itself: Hashable = None) -> Judge:
+        """Judges nodes for a pod: why it cannot run there, as the rest of a sentence, or None.
+
+        `itself`: the key of an occupant that is this very pod, and so is not in its own way.
+        """
+        alone = self._verdicts_of(shape).__getitem__
+        own = self._occupants.get(itself) if itself is not None else None
+        rules = neighbours.rules(
+            relations,
+            shape,
+            machines=self._machines,
+            occupants=lambda: self._others(itself),
+            repelling=self._repelling,
+            itself=own,
+            volumes=self._volumes,
+        )
+        if own is None and not rules:
+            return alone
+
+        def judge(node: str) -> str | None:
+            verdict = self._judge(shape, node, own) if own is not None and node == own.node else alone(node)
+            machine = self._machines.get(node)
+            if verdict is not None or machine is None:
+                return verdict
+            return next((reason for rule in rules if (reason := rule(machine)) is not None), None)
+
+        return judge
+
+    def _verdicts_of(self, shape: Shape) -> Verdicts:
+        found = self._verdicts.get(shape)
+        if found is None:
+            found = self._verdicts[shape] = Verdicts(lambda node: self._judge(shape, node, None))
+            if len(self._verdicts) > SHAPES_KEPT:
+                self._verdicts.popitem(last=False)
+        self._verdicts.move_to_end(shape)
+        return found
+
+    def _judge(self, shape: Shape, node: str, own: Occupant | None) -> str | None:
+        machine = self._machines.get(node)
+        if machine is None:
+            return NO_NODE
+        crowd = self.crowd(node)
+        if own is not None:
+            crowd = crowd.without(own)
+        reason = judgement.unfit(machine, crowd, shape)
+        if reason is None and shape.own and not self.is_full(node, shape.own):
+            return judgement.short(machine, crowd, shape.own)
+        return reason
+
+    def _others(self, itself: Hashable) -> Iterator[Occupant]:
+        return (one for key, one in self._occupants.items() if itself is None or key != itself)
+
+    def _repel(self, one: Occupant, sign: int) -> None:
+        if not one.repels:
+            return
+        nodes = self._repelling.setdefault(one.repels, collections.Counter())
+        nodes[one.node] += sign
+        if not nodes[one.node]:
+            del nodes[one.node]
+        if not nodes:
+            del self._repelling[one.repels]

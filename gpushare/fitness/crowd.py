@@ -1,0 +1,85 @@
+"""Occupant: a pod that is on a node or about to be; Crowd: all of one node, and what they use of it together."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import sys
+from collections.abc import Hashable
+
+from gpushare import pod
+from gpushare.fitness import ports, relations, resources
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Occupant:
+    """What is kept of a pod: little, as there may be very many of them. Equal parts are shared between occupants.
+
+    `amounts`: resource and amount, as `resources.requests`. `labels`: flat. `repels`: its required anti-affinity.
+    `leaves`: it is being deleted, which topology spread looks at.
+    """
+
+    node: str
+    namespace: str
+    amounts: tuple[tuple[str, int], ...] = ()
+    ports: tuple[ports.Port, ...] = ()
+    labels: tuple[str, ...] = ()
+    repels: tuple[relations.Term, ...] = ()
+    leaves: bool = False
+
+    @classmethod
+    def of(cls, manifest: pod.PodJson, node: str) -> Occupant:
+        """That of a pod on, or bound for, a node."""
+        metadata = manifest.get("metadata") or {}
+        found = resources.requests(manifest, running=True)
+        return cls(
+            node=sys.intern(node),
+            namespace=sys.intern(pod.namespaced_name(manifest)[0] or "default"),
+            amounts=_shared(tuple(sorted((sys.intern(name), amount) for name, amount in found.items()))),
+            ports=_shared(ports.of(manifest)),
+            labels=_shared(relations.flat_labels(manifest)),
+            repels=_shared(relations.anti_affinity(manifest)),
+            leaves=metadata.get("deletionTimestamp") is not None,
+        )
+
+
+@functools.lru_cache(maxsize=16384)
+def _shared(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
+    """The same object for equal parts."""
+    return part
+
+
+class Crowd:
+    """The sums are kept as occupants come and go, so that a judgement looks at none of them."""
+
+    __slots__ = ("amounts", "count", "ports")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.amounts: collections.Counter[str] = collections.Counter()
+        self.ports: collections.Counter[ports.Port] = collections.Counter()
+
+    def add(self, one: Occupant) -> None:
+        """One has come."""
+        self._change(one, 1)
+
+    def remove(self, one: Occupant) -> None:
+        """One has gone."""
+        self._change(one, -1)
+
+    def without(self, one: Occupant) -> Crowd:
+        """The same, as if one were not there."""
+        rest = Crowd()
+        rest.count, rest.amounts, rest.ports = self.count, self.amounts.copy(), self.ports.copy()
+        rest.remove(one)
+        return rest
+
+    def _change(self, one: Occupant, sign: int) -> None:
+        self.count += sign
+        for name, amount in one.amounts:
+            self.amounts[name] += sign * amount
+        for port in one.ports:
+            self.ports[port] += sign
+            if not self.ports[port]:
+                del self.ports[port]

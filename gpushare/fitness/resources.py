@@ -1,0 +1,155 @@
+"""What a pod asks of its node: CPU, memory and all else that is counted, by the scheduler's own formula.
+
+Containers run at once and are summed; init containers run one after the other, each beside the sidecars that started
+before it, and the largest such moment counts. Of a running pod what the kubelet has allocated counts too, as a pod that
+is being made smaller still holds what it held (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/,
+https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from gpushare import errors, pod, quantity
+
+# Resource -> amount: milli-CPUs of `cpu`, else bytes or pieces.
+Amounts = Mapping[str, int]
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+EPHEMERAL_STORAGE: Final = "ephemeral-storage"
+PODS: Final = "pods"
+
+_NANOS: Final = 10**9  # Kubernetes keeps quantities to nine decimal places
+_PLAIN: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
+_POD_LEVEL: Final = frozenset({CPU, MEMORY})
+_HUGE_PAGES: Final = "hugepages-"
+_ATTACHABLE: Final = "attachable-volumes-"
+
+
+def is_counted(name: str) -> bool:
+    """Whether the scheduler counts this resource on a node."""
+    return name in _PLAIN or "/" in name or name.startswith((_HUGE_PAGES, _ATTACHABLE))
+
+
+def allocatable(declared: Mapping[str, Any]) -> dict[str, int]:
+    """What a node has to give, `pods` among it. What is no quantity counts as nothing."""
+    return _rounded({name: _nanos(str(text)) for name, text in declared.items() if is_counted(name) or name == PODS})
+
+
+def requests(manifest: pod.PodJson, *, running: bool = False) -> dict[str, int]:
+    """What the pod takes of its node; nothing that is zero. `running`: count what its status says it holds, too."""
+    spec = manifest.get("spec") or {}
+    held = _Held(manifest) if running else None
+    total: dict[str, int] = {}
+    for container in pod.containers(manifest):
+        _add(total, _effective(container, held))
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in pod.init_containers(manifest):
+        if is_sidecar(container):
+            own = _effective(container, held)
+            _add(total, own)
+            _add(sidecars, own)
+            _raise(peak, sidecars)
+        else:
+            moment = _declared(container.get("resources"))
+            _add(moment, sidecars)
+            _raise(peak, moment)
+    _raise(total, peak)
+    whole = _declared(spec.get("resources"))
+    if held is not None and held.of_pod is not None:
+        whole = {name: held.effective(whole, held.of_pod).get(name, 0) for name in whole}
+    total.update((name, amount) for name, amount in whole.items() if _is_pod_level(name))
+    _add(total, _read(spec.get("overhead")))
+    return {name: amount for name, amount in _rounded(total).items() if amount and is_counted(name)}
+
+
+def is_sidecar(container: Mapping[str, Any]) -> bool:
+    """Whether this init container goes on running beside the others."""
+    return container.get("restartPolicy") == "Always"
+
+
+class _Held:
+    """What the kubelet has given a running pod, by its status."""
+
+    def __init__(self, manifest: pod.PodJson) -> None:
+        status = manifest.get("status") or {}
+        entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
+        self._containers = {str(entry.get("name")): entry for entry in entries}
+        self.of_pod: Mapping[str, Any] | None = status if status.get("resources") is not None else None
+        pending = [one for one in status.get("conditions") or [] if one.get("type") == "PodResizePending"]
+        self._is_infeasible = bool(pending) and pending[0].get("reason") == "Infeasible"
+
+    def of(self, name: str) -> Mapping[str, Any] | None:
+        """The status of a container that reports resources."""
+        found = self._containers.get(name)
+        return found if found is not None and found.get("resources") is not None else None
+
+    def effective(self, asked: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
+        """The most of what was asked, allocated, and is in force; of a resize that can never be, not what was asked."""
+        most = {} if self._is_infeasible else dict(asked)
+        _raise(most, _read((status.get("resources") or {}).get("requests")))
+        _raise(most, _read(status.get("allocatedResources")))
+        return most
+
+
+def _effective(container: Mapping[str, Any], held: _Held | None) -> dict[str, int]:
+    asked = _declared(container.get("resources"))
+    status = held.of(str(container.get("name"))) if held is not None else None
+    return asked if held is None or status is None else held.effective(asked, status)
+
+
+def _declared(resources: Mapping[str, Any] | None) -> dict[str, int]:
+    """Requests, which default to the limits, as the API server does it."""
+    found = resources or {}
+    return _read({**(found.get("limits") or {}), **(found.get("requests") or {})})
+
+
+def _read(declared: Mapping[str, Any] | None) -> dict[str, int]:
+    return {name: _nanos(str(text)) for name, text in (declared or {}).items()}
+
+
+@functools.lru_cache(maxsize=4096)
+def _nanos(text: str) -> int:
+    try:
+        value = quantity.parse(text) * _NANOS
+    except errors.QuantityError:
+        return 0
+    return -(-value.numerator // value.denominator)
+
+
+def _rounded(nanos: Mapping[str, int]) -> dict[str, int]:
+    """Up, once a sum is complete: to milli-CPUs, else to whole ones."""
+    return {name: -(-amount // (_NANOS // 1000 if name == CPU else _NANOS)) for name, amount in nanos.items()}
+
+
+def _is_pod_level(name: str) -> bool:
+    return name in _POD_LEVEL or name.startswith(_HUGE_PAGES)
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise(total: dict[str, int], least: Mapping[str, int]) -> None:
+    for name, amount in least.items():
+        if amount > total.get(name, 0):
+            total[name] = amount
+
+
+def format_amount(name: str, amount: int) -> str:
+    """As people write it: `500m` or `2` CPUs, `8Gi` of bytes, else the number."""
+    if name == CPU:
+        return f"{amount}m" if amount % 1000 else str(amount // 1000)
+    is_bytes = name in {MEMORY, EPHEMERAL_STORAGE} or name.endswith("memory") or name.startswith(_HUGE_PAGES)
+    return quantity.format_bytes(amount) if is_bytes else str(amount)
+
+
+def ordered(amounts: Amounts) -> Iterable[tuple[str, int]]:
+    """CPU, memory and ephemeral storage first, then by name: of several that are short, the first is told."""
+    order = (CPU, MEMORY, EPHEMERAL_STORAGE)
+    return sorted(amounts.items(), key=lambda one: (order.index(one[0]) if one[0] in order else len(order), one[0]))

@@ -1,0 +1,49 @@
+"""Shape: what of a pod decides whether a node can take it, apart from its relations to other pods.
+
+Pods made from one template have equal shapes, so that what was found out for one holds for the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from gpushare import contract, pod
+from gpushare.fitness import ports, resources, selectors, taints
+
+_OWN: Final = frozenset({contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """Compared by value. Amounts are in the order in which they are told; `own`: those that our ledger counts, too."""
+
+    tolerations: tuple[taints.Toleration, ...] = ()
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[selectors.NodeTerm, ...] | None = None
+    amounts: tuple[tuple[str, int], ...] = ()
+    own: tuple[tuple[str, int], ...] = ()
+    ports: tuple[ports.Port, ...] = ()
+
+    @classmethod
+    def of(cls, manifest: pod.PodJson) -> Shape:
+        """That of a pod that is to be placed."""
+        spec = manifest.get("spec") or {}
+        required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        )
+        amounts = tuple(resources.ordered(resources.requests(manifest)))
+        return cls(
+            tolerations=taints.tolerations(spec.get("tolerations")),
+            selector=tuple(sorted((key, str(value)) for key, value in (spec.get("nodeSelector") or {}).items())),
+            terms=selectors.of_nodes(required),
+            amounts=tuple(one for one in amounts if one[0] not in _OWN),
+            own=tuple(one for one in amounts if one[0] in _OWN),
+            ports=ports.of(manifest),
+        )
+
+    def selects(self, name: str, labels: selectors.Labels) -> bool:
+        """Whether node selector and node affinity allow a node."""
+        if any(labels.get(key) != value for key, value in self.selector):
+            return False
+        return self.terms is None or any(term.matches(name, labels) for term in self.terms)

@@ -1,0 +1,100 @@
+"""Every order of reserving, confirming, settling, releasing and reading back: hypothesis looks for one that breaks a rule."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from gpushare import codec, errors, ledger
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from tests import builders
+
+IDS = st.sampled_from([f"a{number}" for number in range(6)])
+PODS = st.builds(PodRef, st.just("default"), st.sampled_from(["one", "two"]), st.sampled_from(["u-1", "u-2"]))
+UUIDS = st.sampled_from(["GPU-node-a-0", "GPU-node-a-1"])
+
+
+class Life(stateful.RuleBasedStateMachine):
+    """One node with two GPUs, written to by everybody at once, some of them on what was true before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node: GpuNode = builders.node(gpus=2, memory_gib=24)
+        self.before = self.node
+
+    def write(self, after: GpuNode, *, read: GpuNode) -> None:
+        """Compare and swap: what was made of an older state is not written."""
+        if read is self.node:
+            self.before, self.node = self.node, after
+
+    @stateful.rule(identity=IDS, uuid=UUIDS, request=st.integers(0, 100), memory=st.integers(0, 25), old=st.booleans())
+    def reserve(self, identity: str, uuid: str, request: int, memory: int, old: bool) -> None:
+        read = self.before if old else self.node
+        entry = builders.allocation(identity, uuid, request=request, memory_gib=memory, reserved_until=60.0)
+        try:
+            after = ledger.reserve(read, entry)
+        except errors.LedgerError:
+            used, total = ledger.use(read)[uuid], read.gpu_by_uuid()[uuid].memory_bytes
+            assert (
+                any(one.id == identity for one in read.allocations)
+                or used.request_percent + request > 100
+                or used.memory_bytes + memory * builders.GIB > total
+            ), "refused although there is room"
+            return
+        self.write(after, read=read)
+
+    @stateful.rule(identity=IDS, pod=PODS, old=st.booleans())
+    def confirm(self, identity: str, pod: PodRef, old: bool) -> None:
+        read = self.before if old else self.node
+        owners = {one.id: one.pod for one in read.allocations if one.pod.uid}
+        after = ledger.confirm(read, {identity: pod})
+        assert owners.items() <= {one.id: one.pod for one in after.allocations}.items(), "a pod lost what it held"
+        assert ledger.confirm(after, {identity: pod}) == after
+        self.write(after, read=read)
+
+    @stateful.rule(identity=IDS)
+    def settle(self, identity: str) -> None:
+        if identity not in {one.id for one in self.node.allocations}:
+            with pytest.raises(errors.LedgerError, match="no longer has the allocation"):
+                ledger.settle(self.node, [identity])
+            return
+        after = ledger.settle(self.node, [identity])
+        assert ledger.settle(after, [identity]) is after
+        assert identity not in ledger.expired(after, now=1e12)
+        self.write(after, read=self.node)
+
+    @stateful.rule(identities=st.sets(IDS), old=st.booleans())
+    def release(self, identities: set[str], old: bool) -> None:
+        read = self.before if old else self.node
+        after = ledger.release(read, identities)
+        assert {one.id for one in after.allocations} == {one.id for one in read.allocations} - identities
+        self.write(after, read=read)
+
+    @stateful.rule(now=st.floats(0, 120))
+    def expire(self, now: float) -> None:
+        gone = ledger.expired(self.node, now=now)
+        assert all(one.reserved_until is not None for one in self.node.allocations if one.id in gone)
+        self.write(ledger.release(self.node, gone), read=self.node)
+
+    @stateful.rule()
+    def restart(self) -> None:
+        """All that is known is what was written down."""
+        again = codec.read(codec.to_document(self.node))
+        assert again == self.node
+        self.node = again
+
+    @stateful.invariant()
+    def nothing_is_over_committed(self) -> None:
+        assert ledger.violations(self.node) == []
+
+    @stateful.invariant()
+    def nothing_is_there_twice(self) -> None:
+        ids = [one.id for one in self.node.allocations]
+        assert len(ids) == len(set(ids))
+
+
+TestLife = Life.TestCase
+TestLife.settings = hypothesis.settings(max_examples=100, stateful_step_count=25, deadline=None)

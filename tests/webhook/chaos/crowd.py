@@ -1,0 +1,93 @@
+"""Users: many pods at once, by clients that give up, try again, and delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpushare import contract, ledger
+from gpushare.cluster import client, errors
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+RETRY_SECONDS = 0.2
+PATIENCE_SECONDS = 60.0
+
+
+def pods(count: int, *, prefix: str = "pod", **asked: str) -> list[dict[str, Any]]:
+    made = [builders.pod(f"{prefix}-{number}", **asked) for number in range(count)]
+    for one in made:
+        del one["metadata"]["namespace"]
+    return made
+
+
+async def create(
+    cluster: Cluster,
+    manifests: Sequence[dict[str, Any]],
+    *,
+    at_once: int = 20,
+    dry_run: bool = False,
+    answered: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any] | BaseException]:
+    """Create all; what became of each, in order. `answered` is called after each answer."""
+    slots = asyncio.Semaphore(at_once)
+    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+
+        async def one(manifest: dict[str, Any]) -> dict[str, Any]:
+            async with slots:
+                try:
+                    return await api.create(path, manifest, dry_run=dry_run)
+                finally:
+                    answered()
+
+        return await asyncio.gather(*map(one, manifests), return_exceptions=True)
+
+
+async def insist(
+    cluster: Cluster, manifests: Sequence[dict[str, Any]], *, give_up_seconds: float = 30.0, at_once: int = 20
+) -> None:
+    """Create all, each again and again until it is there, as a controller does: an answer lost is no pod lost."""
+    slots = asyncio.Semaphore(at_once)
+    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+
+        async def one(manifest: dict[str, Any]) -> None:
+            seconds = give_up_seconds
+            while True:
+                try:
+                    async with slots, asyncio.timeout(seconds):
+                        await api.create(path, manifest)
+                except errors.AlreadyExists:
+                    return
+                except (errors.ClusterError, TimeoutError):
+                    seconds = 30.0  # impatient only once
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    return
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(*map(one, manifests))
+
+
+def settled(cluster: Cluster, *names: str, seconds: float = 40.0) -> None:
+    """Wait until the ledger of these nodes together is exactly what the living pods hold, all of it confirmed."""
+
+    def is_so() -> bool:
+        nodes = [cluster.node(name) for name in names or ("node-a",)]
+        assert [sentence for node in nodes for sentence in ledger.violations(node)] == []
+        held = {(entry.id, entry.pod.uid, node.name) for node in nodes for entry in node.allocations}
+        wanted = {
+            (notes[contract.ALLOCATION], one["metadata"]["uid"], notes[contract.NODE])
+            for one in cluster.pods()
+            if contract.ALLOCATION in (notes := one["metadata"]["annotations"])
+        }
+        return held == wanted
+
+    until(is_so, cluster.explain, seconds=seconds)
+
+
+def placed(cluster: Cluster) -> list[dict[str, Any]]:
+    return [one for one in cluster.pods() if contract.ALLOCATION in one["metadata"]["annotations"]]

@@ -1,0 +1,163 @@
+"""Bursts in which the parts are killed, clients give up, and others refuse; a witness sees every version of the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from gpushare import contract, ledger
+from gpushare.cluster import errors
+from lab import cluster as lab_cluster
+from lab import process
+from tests import builders
+from tests.webhook.chaos import crowd, witness
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = pytest.mark.apiserver
+
+NODES = ("node-a", "node-b")
+QUICK = "--reservation-seconds=5"
+
+
+@pytest.fixture
+def two_nodes(cluster: Cluster) -> Cluster:
+    cluster.add_node(builders.node("node-b"))
+    return cluster
+
+
+async def test_each_replica_is_killed_once_while_pods_keep_coming(two_nodes: Cluster) -> None:
+    """First the one that is not the placer; then, in the next wave, the placer; the third has to take over from it."""
+    placer, other = two_nodes.start(QUICK), two_nodes.start(QUICK)
+    until(lambda: placer.metric("gpushare_placer_leads") == 1, placer.explain)
+    async with witness.watching(two_nodes.administrator.kubeconfig):
+        for number, victim in enumerate((other, placer)):
+            answered = sum(victim.reviews().values())
+            manifests = crowd.pods(24, prefix=f"wave-{number}", request="0.25")
+            wave = asyncio.create_task(crowd.insist(two_nodes, manifests, at_once=8))
+            while sum(victim.reviews().values()) < answered + 3:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.01)
+            assert not wave.done()
+            victim.kill()
+            await wave
+            await asyncio.to_thread(two_nodes.start, QUICK)
+        placed = crowd.placed(two_nodes)
+        for one in placed[:8]:  # who waits gets their room from the next placer
+            await asyncio.to_thread(two_nodes.delete, one["metadata"]["name"])
+        await asyncio.to_thread(until, lambda: len(crowd.placed(two_nodes)) == 32, two_nodes.explain, seconds=40)
+        await asyncio.to_thread(lambda: crowd.settled(two_nodes, *NODES))
+    assert len(two_nodes.pods()) == 40
+
+
+async def test_an_api_server_killed_in_a_burst_loses_nothing(two_nodes: Cluster) -> None:
+    lab = two_nodes.administrator.lab
+    if lab is None:
+        pytest.skip("only the lab's API server is ours to kill")
+    two_nodes.start(QUICK)
+    two_nodes.start(QUICK)
+    async with witness.watching(two_nodes.administrator.kubeconfig):
+        burst = asyncio.create_task(crowd.insist(two_nodes, crowd.pods(40, request="0.25"), at_once=8))
+        await asyncio.to_thread(until, lambda: len(two_nodes.node().allocations) >= 5, two_nodes.explain)
+        pid = process.pid_of("kube-apiserver", lab.processes)
+        assert pid is not None
+        assert not burst.done()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: process.pid_of("kube-apiserver", lab.processes) is None)
+        await asyncio.to_thread(lab_cluster.up, lab.directory, node_count=len(lab.nodes))
+        await burst
+        await asyncio.to_thread(until, lambda: len(crowd.placed(two_nodes)) == 32, two_nodes.explain, seconds=60)
+        await asyncio.to_thread(lambda: crowd.settled(two_nodes, *NODES, seconds=60))
+    assert len(two_nodes.pods()) == 40
+
+
+async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> None:
+    started = cluster.start("--reservation-seconds=3")
+    hard = {f"requests.{contract.RESOURCE_PERCENT}": "100"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
+    where = f"--namespace={cluster.namespace}"
+    cluster.kubectl("create", where, "-f", "-", input=json.dumps(quota))
+    # What a controller would do: admission judges by the status.
+    status = json.dumps({"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
+    cluster.kubectl("patch", "resourcequota", "few", where, "--subresource=status", "--type=merge", f"--patch={status}")
+    async with witness.watching(cluster.administrator.kubeconfig):
+        made = await crowd.create(cluster, crowd.pods(6, request="0.5"), at_once=2)
+        refused = [one for one in made if isinstance(one, BaseException)]
+        assert len(refused) == 4
+        assert all(isinstance(one, errors.Forbidden) and "exceeded quota" in str(one) for one in refused)
+        assert started.reviews()["placed"] == 6
+        crowd.settled(cluster)
+    assert len(cluster.node().allocations) == 2
+
+
+async def test_dry_runs_in_a_burst_reserve_nothing(cluster: Cluster) -> None:
+    first, second = cluster.start(), cluster.start()
+    async with witness.watching(cluster.administrator.kubeconfig) as seen:
+        planned, made = await asyncio.gather(
+            crowd.create(cluster, crowd.pods(20, prefix="plan", request="0.25"), dry_run=True),
+            crowd.create(cluster, crowd.pods(10, request="0.25")),
+        )
+        assert [one for one in (*planned, *made) if isinstance(one, BaseException)] == []
+        crowd.settled(cluster)
+    assert len(cluster.node().allocations) == 10
+    assert seen.versions >= 2
+    assert sum(one.reviews().get("planned", 0) for one in (first, second)) == 20
+
+
+async def test_clients_that_give_up_and_try_again_make_one_pod_and_one_share_each(cluster: Cluster) -> None:
+    cluster.start(QUICK)
+    cluster.start(QUICK)
+    async with witness.watching(cluster.administrator.kubeconfig):
+        await crowd.insist(cluster, crowd.pods(20, request="0.1"), give_up_seconds=0.03)
+        crowd.settled(cluster)
+    assert len(cluster.pods()) == len(cluster.node().allocations) == 20
+
+
+async def test_pods_whose_names_the_api_server_makes_each_hold_their_own(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.start()
+    manifests = crowd.pods(20, request="0.1")
+    for one in manifests:
+        del one["metadata"]["name"]
+        one["metadata"]["generateName"] = "worker-"
+    async with witness.watching(cluster.administrator.kubeconfig):
+        await crowd.create(cluster, manifests)
+        crowd.settled(cluster)
+    held = cluster.node().allocations
+    assert {entry.pod.name for entry in held} == {one["metadata"]["name"] for one in cluster.pods()}
+    assert len(held) == 20
+
+
+async def test_pods_deleted_while_they_wait_or_are_placed_keep_nothing(cluster: Cluster) -> None:
+    cluster.start(QUICK)
+    cluster.start(QUICK)
+    async with witness.watching(cluster.administrator.kubeconfig):
+        await crowd.create(cluster, crowd.pods(4, prefix="holder", request="1"))
+        await crowd.create(cluster, crowd.pods(16, request="0.5"))
+        where = f"--namespace={cluster.namespace}"
+        gone = [f"holder-{number}" for number in range(4)] + [f"pod-{number}" for number in range(0, 16, 2)]
+        for some in (gone[:6], gone[6:]):  # half of the waiting ones just as the others are placed
+            cluster.kubectl("delete", "pods", *some, where, "--force", "--grace-period=0", "--wait=false")
+        until(lambda: len(crowd.placed(cluster)) == 8, cluster.explain)
+        crowd.settled(cluster)
+    assert sum(used.request_percent for used in ledger.use(cluster.node()).values()) == 400
+
+
+async def test_a_node_that_disappears_in_a_burst_takes_nothing_with_it(two_nodes: Cluster) -> None:
+    two_nodes.start(QUICK)
+    two_nodes.start(QUICK)
+    async with witness.watching(two_nodes.administrator.kubeconfig):
+        burst = asyncio.create_task(crowd.insist(two_nodes, crowd.pods(40, request="0.25"), at_once=8))
+        await asyncio.to_thread(until, lambda: len(two_nodes.node("node-b").allocations) >= 2, two_nodes.explain)
+        await asyncio.to_thread(two_nodes.kubectl, "delete", "node,gpunode", "node-b")
+        await burst
+        lost = [one for one in crowd.placed(two_nodes) if one["metadata"]["annotations"][contract.NODE] == "node-b"]
+        where = f"--namespace={two_nodes.namespace}"
+        names = [one["metadata"]["name"] for one in lost]
+        two_nodes.kubectl("delete", "pods", *names, where, "--force", "--grace-period=0", "--wait=false")  # as pod GC
+        await asyncio.to_thread(until, lambda: len(crowd.placed(two_nodes)) == 16, two_nodes.explain)
+        crowd.settled(two_nodes, "node-a")
+    assert len(two_nodes.pods()) == 40 - len(lost)

@@ -1,0 +1,60 @@
+"""What sharing GPUs is known to get wrong elsewhere: half GPUs piled up, a card's memory given twice, minutes for a burst."""
+
+from __future__ import annotations
+
+import collections
+import time
+
+import pytest
+
+from gpushare import contract, ledger
+from tests import builders
+from tests.webhook.chaos import crowd, witness
+from tests.webhook.conftest import Cluster
+
+pytestmark = pytest.mark.apiserver
+
+FORTY_PODS_SECONDS = 10.0
+
+
+async def test_sixteen_halves_at_once_are_two_on_each_of_eight_gpus(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "gpunode,node", "node-a")
+    cluster.add_node(builders.node("node-b", gpus=8))
+    cluster.start()
+    cluster.start()
+    async with witness.watching(cluster.administrator.kubeconfig):
+        made = await crowd.create(cluster, crowd.pods(16, request="0.5"))
+        assert [one for one in made if isinstance(one, BaseException)] == []
+        crowd.settled(cluster, "node-b")
+    uuids = [one["metadata"]["annotations"][contract.GPU_UUIDS] for one in crowd.placed(cluster)]
+    assert sorted(collections.Counter(uuids).values()) == [2] * 8
+
+
+async def test_the_third_of_three_12_gib_pods_waits_for_a_24_gib_card(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "gpunode,node", "node-a")
+    cluster.add_node(builders.node("node-b", gpus=1, memory_gib=24))
+    cluster.start()
+    cluster.start()
+    async with witness.watching(cluster.administrator.kubeconfig):
+        await crowd.create(cluster, crowd.pods(3, memory="12Gi"))
+        crowd.settled(cluster, "node-b")
+        assert len(crowd.placed(cluster)) == 2
+        (waiting,) = [one for one in cluster.pods() if contract.REASON in one["metadata"]["annotations"]]
+        assert "0 of 24Gi" in waiting["metadata"]["annotations"][contract.REASON]
+        cluster.delete(crowd.placed(cluster)[0]["metadata"]["name"])
+        crowd.until(lambda: len(crowd.placed(cluster)) == 2, cluster.explain)
+        crowd.settled(cluster, "node-b")
+
+
+async def test_forty_pods_at_once_on_one_node_take_seconds(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.start()
+    async with witness.watching(cluster.administrator.kubeconfig):
+        started = time.monotonic()
+        await crowd.create(cluster, crowd.pods(40, request="0.1", memory="2Gi"), at_once=40)
+        seconds = time.monotonic() - started
+        crowd.settled(cluster)
+    assert len(crowd.placed(cluster)) == 40
+    used = ledger.use(cluster.node()).values()
+    assert sum(one.request_percent for one in used) == 400
+    assert seconds < FORTY_PODS_SECONDS

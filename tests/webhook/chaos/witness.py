@@ -1,0 +1,47 @@
+"""A witness: follows every version of every GPUNode by a watch, and writes down each that breaks a law.
+
+Looking only at the end would miss what was wrong for a moment. A witness that loses contact goes on from where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from gpushare import codec, contract, ledger
+from gpushare.cluster import client, informer, store
+
+
+class Witness:
+    """versions: how many states of GPUNodes it has seen; broken: sentences."""
+
+    def __init__(self) -> None:
+        self.versions = 0
+        self.broken: list[str] = []
+
+    def see(self, change: store.Change) -> None:
+        if change.new is None:
+            return
+        self.versions += 1
+        node = codec.read(change.new)
+        self.broken += [*ledger.violations(node), *node.problems]
+
+
+@contextlib.asynccontextmanager
+async def watching(kubeconfig: Path) -> AsyncIterator[Witness]:
+    """What it saw is judged at the end; raises AssertionError."""
+    made = Witness()
+    async with client.connect(str(kubeconfig), component="witness") as api:
+        copy = informer.Informer(api, contract.GPUNODE_PATH)
+        copy.subscribe(made.see)
+        running = asyncio.create_task(copy.run())
+        try:
+            await asyncio.wait_for(copy.synced.wait(), 30)
+            yield made
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    assert made.broken == []
+    assert made.versions > 1, "it saw nothing"

@@ -1,0 +1,93 @@
+"""One webhook process: the product's own parts, wired as the daemon wires them, on a simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator
+from unittest import mock
+
+from gpushare.cluster import events, informer
+from tests.webhook.laws.virtual_loop import VirtualLoop
+from tests.webhook.laws.wire import Network, SimulatedClient
+from webhook import admission, gates, metrics, placer, reservation, review
+from webhook.api_store import ApiStore
+from webhook.bookkeeper import PODS_SELECTOR, Bookkeeper
+from webhook.gates import Gates
+from webhook.occupancy import Occupancy
+
+LIFETIME_SECONDS = 60.0
+
+
+class Replica:
+    """`leads` is what it believes of itself, `wall_ahead` how wrong its wall clock is."""
+
+    def __init__(self, name: str, network: Network, loop: VirtualLoop) -> None:
+        self.name = name
+        self.leads = False
+        self.wall_ahead = 0.0
+        self.alive = True
+        self._loop = loop
+        self._network = network
+        self.client = SimulatedClient(network, name)
+        self.client.seen_at = network.api.version
+        measures = metrics.Metrics()
+        self.store = ApiStore(self.client, measures, Occupancy(self.client))
+        reserving = reservation.Reservation(
+            self.store, policy="fragmentation", lifetime_seconds=LIFETIME_SECONDS, clock=self.wall
+        )
+        self.admission = admission.Admission(self.store, reserving, measures, clock=loop.time)
+        self.pods = informer.Informer(
+            self.client, "/api/v1/pods", label_selector=PODS_SELECTOR, transform=gates.trimmed, clock=loop.time
+        )
+        recorder = events.Recorder(
+            self.client, controller="test", instance=name, clock=loop.time, wall_clock=self.wall
+        )  # which tells nobody, as it is not run
+        self.placer = placer.Placer(
+            self.store,
+            self.pods,
+            Bookkeeper(
+                self.client,
+                self.store,
+                self.pods,
+                recorder,
+                measures,
+                lifetime_seconds=LIFETIME_SECONDS,
+                clock=loop.time,
+            ),
+            Gates(self.client, self.store, reserving, recorder, measures, clock=loop.time, wall_clock=self.wall),
+            leads=lambda: self.leads,
+            clock=loop.time,
+        )
+        for daemon in (self.store.run(), self.pods.run(), self.placer.run()):
+            loop.start(name, daemon)
+
+    def wall(self) -> float:
+        """Unix seconds, as this machine believes."""
+        return 1_700_000_000.0 + self._loop.time() + self.wall_ahead
+
+    def ask(self, request: review.AdmissionRequest) -> asyncio.Task[review.Answer]:
+        return self._loop.start(self.name, self.admission.answer(request))
+
+    def crash(self) -> None:
+        """It is gone between two instructions; what it has sent is on its way."""
+        self.alive = self.leads = False
+        self.client.dead = True
+        self._network.cut_off(self.name)
+        self._loop.end(self.name)
+
+
+@contextlib.contextmanager
+def deterministic(loop: VirtualLoop) -> Iterator[None]:
+    """Ids that count up, and the loop's time, wherever the product asks the machine for them."""
+    numbers = itertools.count(1)
+    random.seed(0)
+    clock = mock.Mock()
+    clock.monotonic = clock.time = loop.time
+    with (
+        mock.patch.object(reservation, "new_id", side_effect=lambda: f"id{next(numbers):04d}"),
+        mock.patch.object(placer, "time", clock),
+    ):
+        yield

@@ -1,0 +1,206 @@
+"""An API server in memory: objects with resourceVersions, lists that may be old, a log to watch. Every call is atomic."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import jsonpatch
+
+from gpushare import contract
+from gpushare.cluster import errors
+
+GPUNODES: Final = contract.GPUNODE_PATH
+NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
+VOLUMES: Final = "/api/v1/persistentvolumes"
+_KINDS: Final = {
+    GPUNODES: (contract.API_VERSION, contract.GPUNODE_KIND),
+    NODES: ("v1", "Node"),
+    PODS: ("v1", "Pod"),
+    VOLUMES: ("v1", "PersistentVolume"),
+}
+
+Object = dict[str, Any]
+Key = tuple[str, str, str]  # collection, namespace, name
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Happened:
+    """One entry of the log."""
+
+    version: int
+    collection: str
+    type: str
+    object: Object
+
+
+class SimulatedApi:
+    """The truth. What is returned is a copy; what is stored is never changed in place."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, Object] = {}
+        self.log: list[Happened] = []
+        self._version = 0
+        self._uids = itertools.count(1)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def all(self, collection: str) -> list[Object]:
+        return [item for key, item in self.objects.items() if key[0] == collection]
+
+    def find(self, collection: str, namespace: str, name: str) -> Object | None:
+        return self.objects.get((collection, namespace, name))
+
+    # --- what clients do ---------------------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, query: Mapping[str, Any], body: Any, content_type: str) -> Object:
+        """Carry out a request; raises the client's errors as an API server's answer would."""
+        collection, namespace, name, subresource = parse(path)
+        if method == "GET" and not name:
+            return self._list(collection, namespace, query)
+        key = (collection, namespace, name)
+        found = self.objects.get(key)
+        if found is None:
+            raise errors.NotFound(f"{path} not found", status=404)
+        if method == "GET":
+            return copy.deepcopy(found)
+        if method == "PUT":
+            return self._replace(key, found, body, subresource)
+        if method == "PATCH":
+            return self._patch(key, found, body, content_type)
+        if method == "DELETE":
+            self._check_uid(found, ((body or {}).get("preconditions") or {}).get("uid"))
+            return self.delete(collection, namespace, name)
+        raise AssertionError(f"the simulated API server does not know {method} {path}")
+
+    def create(self, collection: str, item: Mapping[str, Any], **metadata: str) -> Object:
+        made = copy.deepcopy(dict(item))
+        api_version, kind = _KINDS[collection]
+        made.update(apiVersion=api_version, kind=kind)
+        made["metadata"].update(metadata)
+        if not made["metadata"].get("name"):
+            made["metadata"]["name"] = f"{made['metadata']['generateName']}{next(self._uids)}"
+        key = (collection, made["metadata"].get("namespace", ""), made["metadata"]["name"])
+        if key in self.objects:
+            raise errors.AlreadyExists(f"{key} already exists", status=409, reason="AlreadyExists")
+        made["metadata"]["uid"] = f"uid-{next(self._uids)}"
+        return self._store(key, made, "ADDED")
+
+    def update(self, collection: str, namespace: str, name: str, **fields: Any) -> Object:
+        """Somebody else's write of whole fields, which no client of ours makes."""
+        key = (collection, namespace, name)
+        return self._store(key, {**copy.deepcopy(self.objects[key]), **fields}, "MODIFIED")
+
+    def delete(self, collection: str, namespace: str, name: str) -> Object:
+        gone = self.objects.pop((collection, namespace, name))
+        self._version += 1
+        last = copy.deepcopy(gone)
+        last["metadata"]["resourceVersion"] = str(self._version)
+        self.log.append(Happened(self._version, collection, "DELETED", last))
+        return last
+
+    def snapshot(self, collection: str, version: int) -> list[Object]:
+        """The collection as it was at that version."""
+        items: dict[tuple[str, str], Object] = {}
+        for entry in self.log:
+            if entry.version > version:
+                break
+            if entry.collection == collection:
+                key = entry.object["metadata"].get("namespace", ""), entry.object["metadata"]["name"]
+                items.pop(key, None)
+                if entry.type != "DELETED":
+                    items[key] = entry.object
+        return list(items.values())
+
+    def since(self, collection: str, version: int) -> Iterator[Happened]:
+        found = bisect.bisect_right(self.log, version, key=lambda entry: entry.version)
+        return (entry for entry in self.log[found:] if entry.collection == collection)
+
+    def _list(self, collection: str, namespace: str, query: Mapping[str, Any]) -> Object:
+        # `seenAt` is how far the API server that is asked has come, when the client lets it answer from its cache.
+        version = min(int(query["seenAt"]), self._version) if "resourceVersion" in query else self._version
+        version = max(version, int(query.get("resourceVersion") or 0))
+        items = self.snapshot(collection, version)
+        listed = [item for item in items if namespace in ("", item["metadata"].get("namespace", ""))]
+        listed = [item for item in listed if selects(query, item)]
+        kind = _KINDS[collection]
+        return {
+            "apiVersion": kind[0],
+            "kind": f"{kind[1]}List",
+            "metadata": {"resourceVersion": str(version)},
+            "items": copy.deepcopy(listed),
+        }
+
+    def _replace(self, key: Key, found: Object, body: Object, subresource: str) -> Object:
+        self._check_uid(found, body["metadata"].get("uid"))
+        if body["metadata"].get("resourceVersion") not in (None, "", found["metadata"]["resourceVersion"]):
+            raise errors.Conflict("the object has been modified", status=409, reason="Conflict")
+        kept = "spec" if subresource == "status" else "status"
+        after = copy.deepcopy(body)
+        after["metadata"] = copy.deepcopy(found["metadata"])
+        after[kept] = copy.deepcopy(found.get(kept))
+        return self._store(key, after, "MODIFIED")
+
+    def _patch(self, key: Key, found: Object, body: Any, content_type: str) -> Object:
+        if content_type == "application/json-patch+json":
+            try:
+                after = jsonpatch.apply_patch(copy.deepcopy(found), body)
+            except jsonpatch.JsonPatchException as error:
+                raise errors.Invalid(str(error), status=422) from error
+        else:
+            self._check_uid(found, (body.get("metadata") or {}).get("uid"))
+            after = _merged(found, body)
+        return self._store(key, after, "MODIFIED")
+
+    def _check_uid(self, found: Object, uid: str | None) -> None:
+        if uid not in (None, "", found["metadata"]["uid"]):
+            raise errors.Conflict("the UID is another's", status=409, reason="Conflict")
+
+    def _store(self, key: Key, item: Object, kind: str) -> Object:
+        before = self.objects.get(key)
+        if before is not None and before == item:
+            return copy.deepcopy(before)  # a write that changes nothing has no version of its own
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[key] = item
+        self.log.append(Happened(self._version, key[0], kind, item))
+        return copy.deepcopy(item)
+
+
+def parse(path: str) -> tuple[str, str, str, str]:
+    """`(collection, namespace, name, subresource)` of a path that our daemons use."""
+    for collection in _KINDS:
+        if path == collection or path.startswith(collection + "/"):
+            name, _, subresource = path[len(collection) + 1 :].partition("/")
+            return collection, "", name, subresource
+    parts = path.strip("/").split("/")
+    if parts[:3] == ["api", "v1", "namespaces"] and len(parts) >= 5 and parts[4] == "pods":
+        rest = [*parts[5:], "", ""]
+        return PODS, parts[3], rest[0], rest[1]
+    raise AssertionError(f"the simulated API server has nothing at {path}")
+
+
+def selects(query: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
+    """Whether a list or a watch with these selectors shows the object."""
+    key, _, value = str(query.get("labelSelector", "")).partition("=")
+    if key and (item["metadata"].get("labels") or {}).get(key) != value:
+        return False
+    phase = str((item.get("status") or {}).get("phase", ""))
+    fields = [term for term in str(query.get("fieldSelector", "")).split(",") if term]
+    assert all(term.startswith("status.phase!=") for term in fields), fields
+    return all(term != f"status.phase!={phase}" for term in fields)
+
+
+def _merged(found: Any, change: Any) -> Any:
+    if not isinstance(change, Mapping) or not isinstance(found, Mapping):
+        return copy.deepcopy(change)
+    after = {key: value for key, value in found.items() if not (key in change and change[key] is None)}
+    after.update({key: _merged(found.get(key, {}), value) for key, value in change.items() if value is not None})
+    return after

@@ -1,0 +1,85 @@
+"""What users do in a world, and how often what goes wrong: from a seed, so that a story that broke a law can be told again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tests import builders
+from tests.webhook.laws import schedule, world
+
+# How often a kind is chosen, against 1.0 for what would happen anyway.
+ANYTHING: Final[Mapping[str, float]] = {
+    "time": 0.05,
+    "lose": 0.06,
+    "fail": 0.02,
+    "late": 0.05,
+    "break": 0.02,
+    "silence": 0.02,
+    "crash": 0.02,
+    "elect": 0.03,
+    "jump": 0.02,
+    "delete": 0.05,
+    "end": 0.02,
+    "agent": 0.02,
+    "wait": 0.01,
+    "forget": 0.01,
+}
+TWO_PLACERS: Final[Mapping[str, float]] = {
+    "time": 0.05,
+    "lose": 0.05,
+    "late": 0.3,
+    "elect": 0.2,
+    "delete": 0.1,
+    "silence": 0.03,
+}
+
+
+def story(seed: int) -> world.World:
+    """Eight pods, some of them of one name, some copied, planned only, or changed by others."""
+    chance = random.Random(seed)
+    asks = [_ask(chance) for _ in range(8)]
+    if chance.random() < 0.5:
+        asks[:4] = [*_gang(chance, "red"), *_gang(chance, "blue")]
+    if seed % 3 == 2:
+        return world.World(schedule.ByChance(seed, TWO_PLACERS), asks, gpus=1, nodes=2, faults=20)
+    return world.World(schedule.ByChance(seed, ANYTHING), asks, gpus=1 + seed % 2, nodes=1 + seed % 4, faults=14)
+
+
+def single_turns(
+    asks: list[world.Ask], *, kinds: frozenset[str], most_steps: int, **size: int
+) -> Iterator[tuple[dict[int, int], world.World]]:
+    """Every world that leaves the default order at exactly one of its first steps, in every way there is."""
+
+    def made(turns: dict[int, int]) -> tuple[world.World, schedule.Deviating]:
+        order = schedule.Deviating(turns, kinds)
+        return world.World(order, asks, faults=1, **size), order
+
+    plain, order = made({})
+    plain.run()
+    for step, width in enumerate(order.widths[:most_steps]):
+        for turn in range(1, width):
+            yield {step: turn}, made({step: turn})[0]
+
+
+def _gang(chance: random.Random, name: str) -> list[world.Ask]:
+    """Two pods that are placed together or not at all; two such gangs can be in each other's way."""
+    request = chance.choice(["0.5", "1"])
+    pods = [builders.pod(f"{name}-{number}", request=request, group=name, group_size="2") for number in range(2)]
+    return [world.Ask(one) for one in pods]
+
+
+def _ask(chance: random.Random) -> world.Ask:
+    size = {"request": chance.choice(["0.25", "0.5", "0.5", "1"])}
+    if chance.random() < 0.2:
+        size = {"memory": chance.choice(["20Gi", "45Gi", "25%"])}
+    manifest = builders.pod(f"pod-{chance.randrange(4)}", **size)
+    kind = chance.random()
+    if kind < 0.3:
+        manifest["metadata"]["generateName"] = "made-"
+        del manifest["metadata"]["name"]
+    elif kind < 0.4:
+        manifest["metadata"]["name"] = "copy"
+        return world.Ask(manifest, copied=True)
+    return world.Ask(manifest, dry_run=chance.random() < 0.1, changed=chance.random() < 0.25)

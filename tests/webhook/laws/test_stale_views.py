@@ -1,0 +1,41 @@
+"""However late, often or out of order news of a GPUNode comes: the newest counts, and what we promised is never hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+
+from gpushare import codec, ledger
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook.node_ledger import NodeLedger
+
+
+def document(version: int) -> dict[str, Any]:
+    """The version-th state of a node on which one more allocation is made at a time."""
+    node = builders.node(gpus=1)
+    for number in range(version):
+        node = ledger.reserve(node, builders.allocation(f"a{number}", request=5, memory_gib=1))
+    made = codec.to_document(node)
+    made["metadata"].update(resourceVersion=str(version), uid="u")
+    return made
+
+
+def taking(node: GpuNode) -> GpuNode:
+    if any(entry.id == "ours" for entry in node.allocations):
+        return node
+    return ledger.reserve(node, builders.allocation("ours", request=5, memory_gib=1))
+
+
+@hypothesis.given(st.lists(st.integers(1, 8), min_size=1, max_size=20))
+async def test_the_newest_state_counts_and_our_own_promise_stays(versions: list[int]) -> None:
+    made = NodeLedger(document(0))
+    made.add(taking)
+    newest = 0
+    for version in versions:
+        assert made.see(document(version)) == (version > newest)
+        newest = max(newest, version)
+        assert [entry.id for entry in made.node.allocations] == [f"a{number}" for number in range(newest)]
+        assert [entry.id for entry in made.view.node.allocations][-1] == "ours"

@@ -1,0 +1,171 @@
+"""Each safeguard taken out by itself: the stories must notice, or they would prove nothing about the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gpushare import ledger
+from gpushare.allocation import Allocation
+from gpushare.cluster import errors
+from gpushare.gpunode import GpuNode
+from tests.webhook.laws import replica, stories, world
+from webhook import bookkeeper, bookkeeping, node_ledger, reinvocation, reservation, sightings
+
+MOST_STORIES = 1500
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_check_at_the_write(patch: pytest.MonkeyPatch) -> None:
+    """What was chosen on an old view is written as it is."""
+    first: dict[str, Any] = {}
+    place = reservation.Reservation._place
+
+    def place_once(self: Any, views: Any, manifest: Any, request: Any, **more: Any) -> Any:
+        key = f"{id(self)}{id(manifest)}"
+        views = list(views)
+        if len(views) == 1 and not isinstance(first.get(key), type(None)):
+            return first[key]
+        first[key] = place(self, views, manifest, request, **more)
+        return first[key]
+
+    def unchecked(node: GpuNode, entry: Allocation) -> GpuNode:
+        return dataclasses.replace(node, allocations=(*node.allocations, entry))
+
+    patch.setattr(reservation.Reservation, "_place", place_once)
+    patch.setattr(ledger, "reserve", unchecked)
+
+
+def no_compare_in_the_swap(patch: pytest.MonkeyPatch) -> None:
+    """A GPUNode is written without the version that it was read at."""
+    draft = node_ledger.NodeLedger.draft
+
+    def blind(self: Any, batch: Any) -> Any:
+        document, carried = draft(self, batch)
+        if document is not None:
+            kept = {key: value for key, value in document["metadata"].items() if key != "resourceVersion"}
+            document = {**document, "metadata": kept}
+        return document, carried
+
+    patch.setattr(node_ledger.NodeLedger, "draft", blind)
+
+
+def a_pod_that_is_not_in_the_copy_is_gone(patch: pytest.MonkeyPatch) -> None:
+    async def gone(_: Any, __: Allocation) -> bool:
+        return True
+
+    patch.setattr(bookkeeper.Bookkeeper, "_is_gone", gone)
+
+
+def a_reservation_lapses_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    async def nobody(_: Any, lapsed: Any) -> Any:
+        return [(entry, None) for entry in lapsed]
+
+    patch.setattr(bookkeeper.Bookkeeper, "_claimants", nobody)
+
+
+def reservations_end_by_wall_clocks(patch: pytest.MonkeyPatch) -> None:
+    made = replica.Replica.__init__
+
+    def with_wall_clocks(self: Any, *arguments: Any) -> None:
+        made(self, *arguments)
+        self.placer._bookkeeper._clock = self.placer._clock = self.wall
+
+    patch.setattr(replica.Replica, "__init__", with_wall_clocks)
+    patch.setattr(sightings.Sightings, "timed", lambda _, nodes, **__: list(nodes))
+
+
+def the_second_of_two_shares_is_spare_at_once(patch: pytest.MonkeyPatch) -> None:
+    def spare(entries: Any, by_uid: Any) -> frozenset[str]:
+        first: dict[str, str] = {}
+        extra = set()
+        for entry in sorted(entries, key=lambda entry: str(entry.allocation.id)):
+            uid = entry.allocation.pod.uid
+            if uid in by_uid and first.setdefault(uid, entry.allocation.id) != entry.allocation.id:
+                extra.add(entry.allocation.id)
+        return frozenset(extra)
+
+    patch.setattr(bookkeeping, "_spare", spare)
+
+
+def a_pod_that_comes_again_is_placed_again(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any) -> None:
+        return None
+
+    patch.setattr(reinvocation, "find", nothing)
+
+
+def whoever_names_a_reservation_has_it(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reinvocation, "_is_own", lambda *_: True)
+
+
+def a_dry_run_is_taken_at_its_word(patch: pytest.MonkeyPatch) -> None:
+    ask = replica.Replica.ask
+    patch.setattr(replica.Replica, "ask", lambda self, request: ask(self, {**request, "dryRun": False}))
+
+
+def a_namesake_passes_for_the_pod_that_held_it(patch: pytest.MonkeyPatch) -> None:
+    async def gone(self: Any, allocation: Allocation) -> bool:
+        holder = allocation.pod
+        try:
+            await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}")
+        except errors.NotFound:
+            return True
+        except errors.ClusterError:
+            pass
+        return False
+
+    patch.setattr(bookkeeper.Bookkeeper, "_is_gone", gone)
+
+
+def the_dead_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:
+    release = ledger.release
+    patch.setattr(ledger, "release", lambda node, ids: release(node, list(ids)[1:]))
+
+
+def what_is_settled_is_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """As if nothing of a gang were tentative: whether a gate is open yet is all that is asked."""
+    patch.setattr(ledger, "settle", lambda node, **_: node)
+
+
+# With the story at which to begin to look: nearly the first that notices, so that not all before it are told every time.
+SAFEGUARDS: Mapping[Break, int] = {
+    no_check_at_the_write: 0,
+    no_compare_in_the_swap: 0,
+    a_pod_that_is_not_in_the_copy_is_gone: 0,
+    a_reservation_lapses_without_a_look: 100,
+    reservations_end_by_wall_clocks: 0,
+    the_second_of_two_shares_is_spare_at_once: 0,
+    a_pod_that_comes_again_is_placed_again: 230,
+    whoever_names_a_reservation_has_it: 70,
+    a_dry_run_is_taken_at_its_word: 0,
+    a_namesake_passes_for_the_pod_that_held_it: 0,
+    the_dead_keep_what_they_held: 0,
+    what_is_settled_is_taken_back: 180,
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    for name in ("webhook", "gpushare"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    yield
+    for name in ("webhook", "gpushare"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize(("take_out", "first"), SAFEGUARDS.items(), ids=[one.__name__ for one in SAFEGUARDS])
+def test_a_safeguard_taken_out_breaks_a_law(take_out: Break, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_out(monkeypatch)
+    for seed in range(first, first + MOST_STORIES):
+        story = stories.story(seed)
+        try:
+            story.run()
+        except world.LawBrokenError:
+            return
+    raise AssertionError(f"{MOST_STORIES} stories noticed nothing")

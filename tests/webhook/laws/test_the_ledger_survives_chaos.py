@@ -1,0 +1,58 @@
+"""The daemons' own code, two replicas of it, through whatever order and whatever loss; judged after every single step.
+
+A world that breaks a law tells all that happened in it, in order; `story(SEED).run()` tells it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests import builders
+from tests.webhook.laws import stories, world
+
+# More of them, for a night: GPUSHARE_LAWS_SEEDS=100000.
+SEEDS = int(os.environ.get("GPUSHARE_LAWS_SEEDS", "200"))
+CHUNKS = 4
+
+ANY_ORDER = frozenset({"go", "time", "lose", "fail", "crash"})
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Of a world in which everything goes wrong only errors are worth a line."""
+    loggers = [logging.getLogger(name) for name in ("webhook", "gpushare")]
+    before = [one.level for one in loggers]
+    for one in loggers:
+        one.setLevel(logging.ERROR)
+    yield
+    for one, level in zip(loggers, before, strict=True):
+        one.setLevel(level)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_law_is_broken_in_any_order_of_what_happens(chunk: int) -> None:
+    for seed in range(chunk, SEEDS, CHUNKS):
+        stories.story(seed).run()
+
+
+def test_one_interruption_at_any_step_breaks_nothing() -> None:
+    asks = [world.Ask(builders.pod(name, request="1")) for name in ("first", "second")]
+    count = 0
+    for turns, changed in stories.single_turns(asks, kinds=ANY_ORDER, most_steps=45, gpus=1):
+        try:
+            changed.run()
+        except world.LawBrokenError as error:
+            raise AssertionError(f"with {turns}:\n{error}") from None
+        count += 1
+    assert count > 100
+
+
+def test_a_story_is_the_same_when_it_is_told_again() -> None:
+    first, second = stories.story(7), stories.story(7)
+    first.run()
+    second.run()
+    assert first.happened == second.happened

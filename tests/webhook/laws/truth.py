@@ -1,0 +1,129 @@
+"""The laws of the ledger, judged on what is really stored: sentences about what is broken."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from gpushare import codec, contract, ledger, pod
+from gpushare import request as requests
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+from tests.webhook.laws.simulated_api import GPUNODES, PODS, SimulatedApi
+from webhook import holds
+
+PodJson = dict[str, Any]
+
+
+def nodes(api: SimulatedApi) -> list[GpuNode]:
+    return [codec.read(document) for document in api.all(GPUNODES)]
+
+
+def living(api: SimulatedApi) -> list[PodJson]:
+    return [one for one in api.all(PODS) if not pod.is_terminal(one)]
+
+
+def is_placed(one: PodJson) -> bool:
+    return contract.SCHEDULING_GATE not in pod.gates(one)
+
+
+def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterator[str]:
+    """What must hold after every single step.
+
+    forgotten: nodes whose GPUNode was deleted under its pods; their shares may be missing there until they are read back.
+    """
+    yield from _promised_too_much(api)
+    entries: dict[str, list[tuple[GpuNode, Allocation]]] = collections.defaultdict(list)
+    for node in nodes(api):
+        yield from ledger.violations(node)
+        yield from node.problems
+        for entry in node.allocations:
+            entries[entry.id].append((node, entry))
+    holders: dict[str, str] = {}
+    for one in living(api):
+        if not is_placed(one):
+            continue
+        who = "/".join(pod.namespaced_name(one))
+        identity = pod.annotations_of(one)[contract.ALLOCATION]
+        if identity in holders:
+            yield f"{who} and {holders[identity]} both hold {identity}"
+        holders[identity] = who
+        if not entries[identity] and pod.annotations_of(one)[contract.NODE] in forgotten:
+            continue
+        if len(entries[identity]) != 1:
+            yield f"{who} lives and its allocation {identity} is in the ledger {len(entries[identity])} times"
+            continue
+        yield from _unlike(one, who, *entries[identity][0])
+
+
+def broken_at_rest(api: SimulatedApi) -> Iterator[str]:
+    """What must hold as well once nothing has gone wrong for a while: nothing is kept for the dead, nobody waits in vain."""
+    alive = {pod.uid(one): one for one in living(api)}
+    for node in nodes(api):
+        for entry in node.allocations:
+            holder = alive.get(entry.pod.uid)
+            if not entry.pod.uid:
+                yield f"{entry.id} for {entry.pod} is still unconfirmed"
+            elif holder is None:
+                yield f"{entry.id} is kept for {entry.pod}, which is gone"
+            elif entry.id.startswith(holds.PREFIX) and not is_placed(holder):
+                continue  # room that is kept for it until it fits
+            elif not is_placed(holder) or pod.annotations_of(holder).get(contract.ALLOCATION) != entry.id:
+                yield f"{entry.id} is kept for {entry.pod}, which does not use it"
+    waiting = [one for one in alive.values() if not is_placed(one)]
+    if waiting and all(_fits(api, one) for one in waiting):
+        yield f"{[pod.namespaced_name(one) for one in waiting]} wait although there is room for each"
+
+
+def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
+    """Whatever the ledger says: what all living pods together were told that they have."""
+    compute: collections.Counter[str] = collections.Counter()
+    memory: collections.Counter[str] = collections.Counter()
+    total_bytes = {card.uuid: card.memory_bytes for node in nodes(api) for card in node.gpus}
+    for one in filter(is_placed, living(api)):
+        (demand,) = requests.parse(one).demands
+        for uuid in pod.annotations_of(one)[contract.GPU_UUIDS].split(","):
+            compute[uuid] += demand.share.request_percent
+            memory[uuid] += demand.share.memory.on(total_bytes.get(uuid, 0))
+    for uuid in compute:
+        if compute[uuid] > 100 or memory[uuid] > total_bytes.get(uuid, memory[uuid]):
+            yield f"living pods were given {compute[uuid]}% and {memory[uuid]} bytes of {uuid}"
+
+
+def _unlike(one: PodJson, who: str, node: GpuNode, entry: Allocation) -> Iterator[str]:
+    annotations = pod.annotations_of(one)
+    holder = entry.pod
+    if (
+        holder.uid != pod.uid(one)
+        if holder.uid
+        else (holder.namespace, holder.name or who.split("/")[1]) != tuple(who.split("/"))
+    ):
+        yield f"{who} uses {entry.id}, which is held by {holder}"
+    if annotations[contract.NODE] != node.name:
+        yield f"{who} is on {annotations[contract.NODE]} and its allocation on {node.name}"
+    if annotations[contract.GPU_UUIDS] != ",".join(entry.gpu_uuids):
+        yield f"{who} uses {annotations[contract.GPU_UUIDS]} and holds {entry.gpu_uuids}"
+    asked = [demand.share.request_percent for demand in requests.parse(one).demands]
+    if asked != [share.request_percent for share in entry.shares]:
+        yield f"{who} asked for {asked} and holds {entry.shares}"
+
+
+def _fits(api: SimulatedApi, one: PodJson) -> bool:
+    """Whether there is room for it, and for all that have to be placed with it; for pods that ask for one GPU."""
+    (demand,) = requests.parse(one).demands
+    share = demand.share
+    group = pod.annotations_of(one).get(contract.GROUP)
+    together = [other for other in living(api) if group and pod.annotations_of(other).get(contract.GROUP) == group]
+    if group and len(together) < int(pod.annotations_of(one)[contract.GROUP_SIZE]):
+        return False
+    waiting = sum(1 for other in together if not is_placed(other)) or 1
+    room = 0
+    for node in nodes(api):
+        used = ledger.use(node)
+        for card in node.gpus:
+            memory_bytes = share.memory.on(card.memory_bytes)
+            by_compute = (100 - used[card.uuid].request_percent) // max(share.request_percent, 1)
+            by_memory = (card.memory_bytes - used[card.uuid].memory_bytes) // max(memory_bytes, 1)
+            room += min(by_compute, by_memory)
+    return room >= waiting

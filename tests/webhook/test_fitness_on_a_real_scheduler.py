@@ -1,0 +1,241 @@
+"""What we say of a node, the real kube-scheduler does: it binds a pinned pod where we say that it fits, and nowhere else.
+
+Random nodes with random pods on them are made up. Then each of many random pods is tried on each node, by a copy that is
+pinned as the webhook pins pods, and taken away again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import copy
+import dataclasses
+import functools
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare.cluster import client, errors, informer
+from lab import access
+from tests.webhook import made_up
+from tests.webhook.made_up import MadeUp
+from tests.webhook.replica import REPOSITORY
+from webhook import metrics
+from webhook.api_store import ApiStore
+from webhook.occupancy import Occupancy
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(240)]
+
+NODES = 20
+PODS = 200
+RELATED = 60
+SECONDS = 30.0  # for one decision of the scheduler, on a machine that is busy with something else
+# A new one each time; to repeat a failure, set the variable to the seed in its message.
+SEED = int(os.environ.get("GPUSHARE_TEST_SEED") or random.SystemRandom().randrange(10**6))
+
+
+class Scheduler:
+    """The cluster, and what its scheduler decides."""
+
+    def __init__(self, api: client.Client, namespace: str) -> None:
+        self.api = api
+        self.pods_path = f"/api/v1/namespaces/{namespace}/pods"
+        self.namespace = namespace
+        self._pods = informer.Informer(api, self.pods_path)
+        self._pods.subscribe(lambda _: self._changed.set())
+        self._changed = asyncio.Event()
+        self._serial = 0
+
+    async def run(self) -> None:
+        await self._pods.run()
+
+    async def add_node(self, node: dict[str, Any]) -> None:
+        await self.api.create("/api/v1/nodes", {**node, "status": {}})
+        path = f"/api/v1/nodes/{node['metadata']['name']}"
+        await self.api.patch(f"{path}/status", {"status": node["status"]})
+        await self.api.patch(path, {"spec": {"taints": node["spec"]["taints"]}})  # admission has added one
+
+    async def add_volume(self) -> None:
+        """A claim that is bound to a volume which only the first zone reaches."""
+        size = {"storage": "1Gi"}
+        expression = {"key": "zone", "operator": "In", "values": [made_up.ZONES[0]]}
+        volume = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": self.namespace},
+            "spec": {
+                "capacity": size,
+                "accessModes": ["ReadWriteMany"],
+                "local": {"path": "/data"},
+                "claimRef": {"namespace": self.namespace, "name": made_up.CLAIM},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}},
+            },
+        }
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": made_up.CLAIM, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "resources": {"requests": size},
+                "volumeName": self.namespace,
+                "storageClassName": "",
+            },
+        }
+        claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
+        await self.api.create("/api/v1/persistentvolumes", volume)
+        await self.api.create(claims, claim)
+        await self.api.patch(f"{claims}/{made_up.CLAIM}/status", {"status": {"phase": "Bound"}})
+
+    async def tries(self, pairs: list[tuple[dict[str, Any], str]]) -> list[str | None]:
+        """For each pod and hostname: None if the scheduler binds it there, else why not. The pods are gone afterwards."""
+        names = await asyncio.gather(*(self._create(manifest, hostname) for manifest, hostname in pairs))
+        async with asyncio.timeout(SECONDS):
+            decisions = [await self._decision(name) for name in names]
+        now = {"gracePeriodSeconds": 0}
+        await asyncio.gather(*(self.api.delete(f"{self.pods_path}/{name}", query=now) for name in names))
+        return decisions
+
+    async def valid(self, make: Callable[[], dict[str, Any]], *, dry_run: bool = False) -> dict[str, Any]:
+        """The first of what is made up that the API server takes; with `dry_run`, as it was made up."""
+        for _ in range(20):
+            made = make()
+            with contextlib.suppress(errors.Invalid):
+                stored = await self.api.create(self.pods_path, made, dry_run=dry_run)
+                return made if dry_run else stored
+        raise AssertionError("nothing that is made up is valid")
+
+    async def _create(self, manifest: dict[str, Any], hostname: str) -> str:
+        self._serial += 1
+        copied = copy.deepcopy(manifest)
+        copied["metadata"]["name"] = f"try-{self._serial}"
+        selector = copied["spec"].get("nodeSelector") or {}
+        copied["spec"]["nodeSelector"] = {**selector, contract.HOSTNAME_LABEL: hostname}
+        made = await self.api.create(self.pods_path, copied)
+        return str(made["metadata"]["name"])
+
+    async def _decision(self, name: str) -> str | None:
+        while True:
+            self._changed.clear()
+            for key, found in self._pods.objects.items():
+                if key.name != name:
+                    continue
+                if found["spec"].get("nodeName"):
+                    return None
+                for condition in found.get("status", {}).get("conditions") or []:
+                    if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+                        return str(condition.get("message"))
+            await self._changed.wait()
+
+
+@dataclasses.dataclass
+class Trial:
+    scheduler: Scheduler
+    store: ApiStore
+    nodes: list[dict[str, Any]]
+    made: MadeUp
+
+
+@pytest.fixture
+async def trial(scheduler: access.Access) -> AsyncIterator[Trial]:
+    scheduler.kubectl("apply", "--server-side", "-k", str(REPOSITORY / "config" / "base" / "crd"))
+    scheduler.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    with scheduler.namespace() as namespace:
+        async with client.connect(str(scheduler.kubeconfig), component="test") as api:
+            store = ApiStore(api, metrics.Metrics(), Occupancy(api))
+            made = Trial(Scheduler(api, namespace), store, [], MadeUp(random.Random(SEED)))
+            tasks = [asyncio.create_task(made.scheduler.run())]
+            try:
+                async with asyncio.timeout(60):
+                    await _populate(made)
+                    tasks.append(asyncio.create_task(store.run()))
+                    await store.synced()
+                yield made
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await store.close()
+                scheduler.kubectl("delete", "nodes", "--all", "--wait=false")
+                scheduler.kubectl("delete", "runtimeclass", made_up.RUNTIME, "--wait=false")
+                scheduler.kubectl("patch", "pv", namespace, "--patch", '{"metadata":{"finalizers":null}}')
+                scheduler.kubectl("delete", "pv", namespace, "--wait=false")
+
+
+async def _populate(trial: Trial) -> None:
+    api, made = trial.scheduler.api, trial.made
+    runtime = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": made_up.RUNTIME},
+        "handler": made_up.RUNTIME,
+        "overhead": {"podFixed": made_up.OVERHEAD},
+    }
+    await api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime)
+    await trial.scheduler.add_volume()
+    trial.nodes = [made.node(f"node-{number:02d}") for number in range(NODES)]
+    for node in trial.nodes:
+        await trial.scheduler.add_node(node)
+        for number in range(made.draw.choice((0, 0, 1, 2, 3))):
+            name = f"on-{node['metadata']['name']}-{number}"
+            make = functools.partial(made.occupant, name, node["metadata"]["name"])
+            stored = await trial.scheduler.valid(make)
+            if made.draw.random() < 0.3:
+                await api.patch(f"{trial.scheduler.pods_path}/{name}/status", {"status": made.resized(stored)})
+
+
+def differences(manifest: dict[str, Any], node: dict[str, Any], ours: str | None, theirs: str | None) -> list[str]:
+    """Where we disagree, except where we mean to: a spread is judged as for a pod that is not pinned."""
+    if (ours is None) == (theirs is None):
+        return []
+    if manifest["spec"].get("topologySpreadConstraints") and theirs is None:
+        return []
+    return [f"we: {ours}; the scheduler: {theirs}; pod: {json.dumps(manifest)}; node: {json.dumps(node)}"]
+
+
+def verdicts_on(trial: Trial, manifest: dict[str, Any]) -> list[str | None]:
+    """What we say of each node."""
+    metadata = {**manifest["metadata"], "namespace": trial.scheduler.namespace}
+    judge = trial.store.unfit({**manifest, "metadata": metadata})
+    return [judge(node["metadata"]["name"]) for node in trial.nodes]
+
+
+def counted(verdicts: collections.Counter[str], ours: str | None) -> None:
+    verdicts["fits" if ours is None else " ".join(ours.split()[:3])] += 1
+
+
+async def test_a_pod_that_we_pin_is_bound_there_and_one_that_we_refuse_is_not(trial: Trial) -> None:
+    pods = [await trial.scheduler.valid(functools.partial(trial.made.pod, "try"), dry_run=True) for _ in range(PODS)]
+    hostnames = [node["metadata"]["labels"][contract.HOSTNAME_LABEL] for node in trial.nodes]
+    verdicts: collections.Counter[str] = collections.Counter()
+    judged = [verdicts_on(trial, manifest) for manifest in pods]  # before any of them is there
+    for start in range(0, PODS, NODES):
+        batch, ours = pods[start : start + NODES], judged[start : start + NODES]
+        for turn in range(NODES):  # each pod on another node: they do not meet
+            places = [(number + turn) % NODES for number in range(len(batch))]
+            theirs = await trial.scheduler.tries([(batch[i], hostnames[place]) for i, place in enumerate(places)])
+            for i, place in enumerate(places):
+                counted(verdicts, ours[i][place])
+                assert differences(batch[i], trial.nodes[place], ours[i][place], theirs[i]) == [], f"seed {SEED}"
+    assert verdicts["fits"] > PODS, verdicts  # or nothing was tried
+
+
+async def test_relations_to_other_pods_are_judged_as_the_scheduler_does(trial: Trial) -> None:
+    verdicts: collections.Counter[str] = collections.Counter()
+    make = functools.partial(trial.made.pod, "try", related=True)
+    pods = [await trial.scheduler.valid(make, dry_run=True) for _ in range(RELATED)]
+    judged = [verdicts_on(trial, manifest) for manifest in pods]
+    for manifest, ours in zip(pods, judged, strict=True):
+        for place in trial.made.draw.sample(range(NODES), k=8):  # one by one: two copies would keep each other away
+            node = trial.nodes[place]
+            counted(verdicts, ours[place])
+            hostname = node["metadata"]["labels"][contract.HOSTNAME_LABEL]
+            (theirs,) = await trial.scheduler.tries([(manifest, hostname)])
+            assert differences(manifest, node, ours[place], theirs) == [], f"seed {SEED}"
+    assert verdicts["fits"] > RELATED, verdicts

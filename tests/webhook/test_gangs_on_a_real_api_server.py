@@ -1,0 +1,154 @@
+"""Gangs with real processes: whole or not at all, also when the placer is killed in the middle of placing one."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = pytest.mark.apiserver
+
+TENTATIVE = {"reservedUntil": "2026-01-01T00:00:00Z"}  # until all of a gang have a share
+
+
+def members(count: int, *, group: str = "ring", size: int | None = None, request: str = "1") -> list[dict[str, Any]]:
+    return [
+        builders.pod(f"{group}-{number}", request=request, group=group, group_size=str(size or count))
+        for number in range(count)
+    ]
+
+
+def gated(cluster: Cluster) -> set[str]:
+    return {one["metadata"]["name"] for one in cluster.pods() if one["spec"].get("schedulingGates")}
+
+
+def reason(cluster: Cluster, name: str) -> str:
+    return str(cluster.pod(name)["metadata"]["annotations"].get(contract.REASON, ""))
+
+
+def is_whole(cluster: Cluster, group: str, size: int) -> bool:
+    return len([name for name in gated(cluster) if name.startswith(group)]) in {0, size}
+
+
+def test_a_gang_waits_for_its_last_member_and_then_starts_whole(cluster: Cluster) -> None:
+    cluster.start()
+    *first, last = members(3)
+    for one in first:
+        made = cluster.create(one)
+        assert made["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
+        assert made["metadata"]["annotations"][contract.REASON] == (
+            'waits for its group "ring": its 3 pods are placed together'
+        )
+    until(lambda: "waits for 1 more of its group" in reason(cluster, "ring-0"), cluster.explain)
+    assert cluster.node().allocations == ()
+    cluster.create(last)
+    until(lambda: not gated(cluster), cluster.explain)
+    until(cluster.is_settled, cluster.explain)
+    assert len(cluster.node().allocations) == 3
+
+
+def test_a_gang_that_does_not_fit_holds_nothing_until_it_does(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.create(builders.pod("holder", request="0.1"))
+    for one in members(4):
+        cluster.create(one)
+    until(lambda: "no GPU fits 1 GPU" in reason(cluster, "ring-0"), cluster.explain)
+    assert [entry.pod.name for entry in cluster.node().allocations] == ["holder"]
+    assert "its group " in reason(cluster, "ring-0") or "its group " in reason(cluster, "ring-1")
+    cluster.delete("holder")
+    until(lambda: not gated(cluster), cluster.explain)
+    until(cluster.is_settled, cluster.explain)
+
+
+def test_two_gangs_of_which_one_fits_do_not_block_each_other(cluster: Cluster) -> None:
+    cluster.start()
+    red, blue = members(3, group="red"), members(3, group="blue")
+    for pair in zip(red, blue, strict=True):
+        for one in pair:
+            cluster.create(one)
+    until(lambda: len(gated(cluster)) == 3, cluster.explain)
+    waiting = gated(cluster)
+    assert len({name.partition("-")[0] for name in waiting}) == 1
+    for name in {one["metadata"]["name"] for one in cluster.pods()} - waiting:
+        cluster.delete(name)
+    until(lambda: not gated(cluster), cluster.explain)
+    until(cluster.is_settled, cluster.explain)
+
+
+@pytest.mark.parametrize("moment", ["reserved", "opened"])
+def test_a_placer_killed_while_it_places_a_gang_leaves_none_in_part(cluster: Cluster, moment: str) -> None:
+    cluster.add_node(builders.node("node-b", gpus=8))
+    first = cluster.start()
+    until(lambda: first.metric("gpushare_placer_leads") == 1, first.explain)
+    size = 12
+    made = members(size, request="0.6")  # one a GPU, and all twelve GPUs are needed
+    for one in made[:-1]:
+        cluster.create(one)
+    second = cluster.start()
+    cluster.create(made[-1])
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        nodes = [cluster.node("node-a"), cluster.node("node-b")] if moment == "reserved" else []
+        if any(node.allocations for node in nodes) or (moment == "opened" and len(gated(cluster)) < size):
+            break
+    first.kill()
+    until(lambda: second.metric("gpushare_placer_leads") == 1, second.explain, seconds=60)
+    until(lambda: not gated(cluster), cluster.explain)
+    until(lambda: _settled_everywhere(cluster), cluster.explain)
+
+
+@pytest.mark.parametrize("held", [1, 11])
+def test_shares_that_a_dead_placer_reserved_for_a_gang_are_found_again(cluster: Cluster, held: int) -> None:
+    """The very state that it leaves when it dies between two reservations, or before the first gate."""
+    cluster.add_node(builders.node("node-b", gpus=8))
+    first = cluster.start("--no-placer")
+    made = [cluster.create(one) for one in members(12, request="0.6")]
+    assert len(gated(cluster)) == 12
+    by_node: dict[str, list[dict[str, Any]]] = {"node-a": [], "node-b": []}
+    for number, one in enumerate(made[:held]):
+        name, index = ("node-a", number) if number < 4 else ("node-b", number - 4)
+        share = {"containers": ["main"], "gpus": [f"GPU-{name}-{index}"], "request": 60, "limit": 100, "memory": 2**30}
+        metadata = one["metadata"]
+        holder = {key: metadata[key] for key in ("namespace", "name", "uid")}
+        by_node[name].append({"id": f"left{number}", "pod": holder, "shares": [share], **TENTATIVE})
+    for name, allocations in by_node.items():
+        patch = json.dumps({"spec": {"allocations": allocations}})
+        cluster.kubectl("patch", "gpunode", name, "--type=merge", f"--patch={patch}")
+    assert first.stop() == 0
+    cluster.front.ports.clear()
+    cluster.start()
+    until(lambda: not gated(cluster), cluster.explain)
+    until(lambda: _settled_everywhere(cluster), cluster.explain)
+    kept = {one["metadata"]["annotations"][contract.ALLOCATION] for one in cluster.pods()}
+    assert {f"left{number}" for number in range(held)} <= kept
+
+
+def test_a_gang_that_lost_a_member_gives_back_what_a_dead_placer_reserved(cluster: Cluster) -> None:
+    first = cluster.start("--no-placer")
+    made = [cluster.create(one) for one in members(3)]
+    metadata = made[0]["metadata"]
+    holder = {key: metadata[key] for key in ("namespace", "name", "uid")}
+    share = {"containers": ["main"], "gpus": ["GPU-node-a-0"], "request": 100, "limit": 100, "memory": 2**30}
+    patch = json.dumps({"spec": {"allocations": [{"id": "left", "pod": holder, "shares": [share], **TENTATIVE}]}})
+    cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={patch}")
+    cluster.delete("ring-2")
+    assert first.stop() == 0
+    cluster.front.ports.clear()
+    cluster.start()
+    until(lambda: cluster.node().allocations == (), cluster.explain)
+    assert gated(cluster) == {"ring-0", "ring-1"}
+
+
+def _settled_everywhere(cluster: Cluster) -> bool:
+    held = {(entry.id, entry.pod.uid) for name in ("node-a", "node-b") for entry in cluster.node(name).allocations}
+    wanted = {
+        (one["metadata"]["annotations"].get(contract.ALLOCATION), one["metadata"]["uid"]) for one in cluster.pods()
+    }
+    return held == wanted

@@ -1,0 +1,145 @@
+"""GPUNodes that are deleted, emptied or edited into nonsense by hand: living pods keep what they have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from lab import errors as lab_errors
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = pytest.mark.apiserver
+
+
+def remake_as_the_agent_does(cluster: Cluster, name: str = "node-a") -> None:
+    """Without a spec, and its GPUs by the status, as the agent's own two writes."""
+    node = builders.node(name)
+    bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": name}}
+    cluster.kubectl("create", "-f", "-", input=json.dumps(bare))
+    status = json.dumps({"status": codec.to_status(node)})
+    cluster.kubectl("patch", "gpunode", name, "--subresource=status", "--type=merge", f"--patch={status}")
+
+
+def events(cluster: Cluster, reason: str, namespace: str) -> list[str]:
+    listed = json.loads(cluster.kubectl("get", "events", f"--namespace={namespace}", "-o", "json"))["items"]
+    return [event["message"] for event in listed if event["reason"] == reason]
+
+
+def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.start()
+    for number in range(4):
+        cluster.create(builders.pod(f"holder-{number}", request="0.7", memory="20Gi"))
+    cluster.create(builders.pod("two", containers=("a", "b"), **{"request.a": "0.2", "memory.b": "10%"}))
+    until(cluster.is_settled, cluster.explain)
+    before = {entry.id: entry for entry in cluster.node().allocations}
+    cluster.kubectl("delete", "gpunode", "node-a")
+    remake_as_the_agent_does(cluster)
+    # At once, while nobody knows yet what is on it.
+    made = [cluster.create(builders.pod(f"newcomer-{number}", request="0.5")) for number in range(3)]
+    until(lambda: set(before) <= {entry.id for entry in cluster.node().allocations}, cluster.explain)
+    assert {entry.id: entry for entry in cluster.node().allocations if entry.id in before} == before
+    until(cluster.is_settled, cluster.explain)
+    assert all(contract.ALLOCATION not in one["metadata"]["annotations"] for one in made)
+    assert ledger.violations(cluster.node()) == []
+    until(lambda: len(events(cluster, contract.EVENT_ADOPTED, cluster.namespace)) == 5, cluster.explain)
+
+
+def test_a_new_node_is_opened_and_used(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.kubectl("delete", "gpunode", "node-a")
+    remake_as_the_agent_does(cluster)
+    until(
+        lambda: "allocations" in json.loads(cluster.kubectl("get", "gpunode", "node-a", "-o", "json")).get("spec", {}),
+        cluster.explain,
+    )
+    cluster.create(builders.pod("first", request="0.5"))
+    until(lambda: "schedulingGates" not in cluster.pod("first")["spec"], cluster.explain)
+    until(cluster.is_settled, cluster.explain)
+
+
+def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.create(builders.pod("holder", request="0.7"))
+    until(cluster.is_settled, cluster.explain)
+    before = cluster.node().allocations
+    cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", '--patch={"spec":{"allocations":[]}}')
+    until(lambda: cluster.node().allocations == before, cluster.explain)
+
+
+def test_what_no_longer_fits_is_said_and_not_over_committed(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.create(builders.pod("holder", request="0.7", uuid="GPU-node-a-0"))
+    until(cluster.is_settled, cluster.explain)
+    usurper = {
+        "id": "usurper",
+        "pod": {"namespace": cluster.namespace, "name": "usurper", "uid": "of-nobody"},
+        "shares": [{"containers": ["main"], "gpus": ["GPU-node-a-0"], "request": 90, "limit": 100, "memory": 1}],
+    }
+    cluster.create(builders.pod("other", request="0.9", uuid="GPU-node-a-1"))
+    until(cluster.is_settled, cluster.explain)
+    uid = cluster.pod("other")["metadata"]["uid"]
+    usurper["pod"] = {"namespace": cluster.namespace, "name": "other", "uid": uid}
+    patch = json.dumps({"spec": {"allocations": [usurper]}})
+    cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={patch}")
+    until(lambda: bool(events(cluster, contract.EVENT_LOST, cluster.namespace)), cluster.explain)
+    (said,) = events(cluster, contract.EVENT_LOST, cluster.namespace)
+    assert "could not be written again: node-a/0 has not enough left for" in said
+    assert ledger.violations(cluster.node()) == []
+
+
+NONSENSE: dict[str, dict[str, Any]] = {
+    "limit below request": {
+        "shares": [{"containers": ["m"], "gpus": ["GPU-node-a-0"], "request": 50, "limit": 1, "memory": 1}]
+    },
+    "no such GPU": {
+        "shares": [{"containers": ["m"], "gpus": ["GPU-of-nowhere"], "request": 5, "limit": 9, "memory": 1}]
+    },
+    "over-committed": {
+        "shares": [
+            {"containers": ["m"], "gpus": ["GPU-node-a-0"], "request": 100, "limit": 100, "memory": 2**62},
+            {"containers": ["n"], "gpus": ["GPU-node-a-0"], "request": 100, "limit": 100, "memory": 2**62},
+        ]
+    },
+    "unicode": {
+        "shares": [{"containers": ["\u202e💥"], "gpus": ["GPU-node-a-0💥"], "request": 5, "limit": 1, "memory": 1}]
+    },
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str) -> None:
+    started = cluster.start()
+    held = cluster.create(builders.pod("holder", request="0.1", uuid="GPU-node-a-3"))
+    until(cluster.is_settled, cluster.explain)
+    entry = {
+        "id": "nonsense",
+        "pod": {"namespace": cluster.namespace, "name": "holder", "uid": held["metadata"]["uid"]},
+        **NONSENSE[what],
+    }
+    patch = json.dumps([{"op": "add", "path": "/spec/allocations/-", "value": entry}], ensure_ascii=False)
+    cluster.kubectl("patch", "gpunode", "node-a", "--type=json", f"--patch={patch}")
+    if what in {"over-committed", "no such GPU"}:
+        # It names a pod that has another share: what a pod holds twice is released, once that was said.
+        until(lambda: bool(started.logged("Something in the ledger is wrong")), started.explain)
+    else:
+        until(lambda: started.metric("gpushare_placer_ledger_problems") == 1, started.explain)
+        (said,) = events(cluster, contract.EVENT_LEDGER, "default")[-1:]
+        assert "spec.allocations[1] makes no sense and is set aside" in said
+        asked = cluster.create(builders.pod("asks", request="0.1", uuid="GPU-node-a-0"))
+        assert "1 unhealthy" in asked["metadata"]["annotations"][contract.REASON]
+    fine = cluster.create(builders.pod("fine", request="0.1", uuid="GPU-node-a-2"))
+    assert contract.ALLOCATION in fine["metadata"]["annotations"]
+    assert started.process.poll() is None
+
+
+def test_what_the_schema_refuses_never_comes_so_far(cluster: Cluster) -> None:
+    for patch in ({"allocations": "all of it"}, {"allocations": [{"id": ""}]}, {"cordoned": [1]}):
+        body = json.dumps({"spec": patch})
+        with pytest.raises(lab_errors.LabError, match="is invalid"):
+            cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={body}")

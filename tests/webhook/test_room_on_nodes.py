@@ -1,0 +1,85 @@
+"""A node must have room for the pod itself, not only a GPU: also for those that were placed and are not bound yet."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from typing import Any
+
+import pytest
+
+from gpushare import contract, pod
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = pytest.mark.apiserver
+
+ALLOCATABLE = {
+    "cpu": "2",
+    "memory": "8Gi",
+    "pods": "110",
+    contract.RESOURCE_PERCENT: "400",
+    contract.RESOURCE_MEMORY: "320Gi",
+    contract.RESOURCE_IDLE: "256",
+}
+
+
+def describe(cluster: Cluster, **changed: str) -> None:
+    """As the kubelet of node-a would."""
+    allocatable = {**ALLOCATABLE, **changed}
+    status = json.dumps({"status": {"allocatable": allocatable, "capacity": allocatable}})
+    cluster.kubectl("patch", "node", "node-a", "--subresource=status", "--type=merge", f"--patch={status}")
+
+
+def asking(name: str, *, cpu: str = "1") -> dict[str, Any]:
+    made = builders.pod(name, request="0.1")
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return made
+
+
+def placed(cluster: Cluster) -> set[str]:
+    return {one["metadata"]["name"] for one in cluster.pods() if contract.NODE in pod.annotations_of(one)}
+
+
+def test_no_more_pods_are_pinned_than_the_node_has_cpus_for_and_the_next_follows(cluster: Cluster) -> None:
+    describe(cluster)
+    one = cluster.start()
+    with concurrent.futures.ThreadPoolExecutor(8) as together:
+        list(together.map(lambda number: cluster.create(asking(f"pod-{number}")), range(8)))
+    first = placed(cluster)
+    assert len(first) == 2, one.explain()
+    waiting = cluster.pod(next(f"pod-{number}" for number in range(8) if f"pod-{number}" not in first))
+    assert "node-a has 0 of 2 CPUs free, 1 is asked for" in pod.annotations_of(waiting)[contract.REASON]
+    cluster.delete(first.pop())
+    until(lambda: len(placed(cluster)) == 2, one.explain)
+    assert first < placed(cluster)
+
+
+def test_two_replicas_see_each_others_pods_before_they_are_bound(cluster: Cluster) -> None:
+    describe(cluster)
+    for _ in range(2):
+        cluster.start()
+    for number in range(4):
+        cluster.create(asking(f"pod-{number}"))
+        until(lambda: cluster.is_settled(), cluster.explain)
+    assert len(placed(cluster)) == 2, cluster.explain()
+
+
+def test_a_kubelet_that_offers_no_share_now_gets_none_until_it_does(cluster: Cluster) -> None:
+    describe(cluster, **{contract.RESOURCE_PERCENT: "0"})
+    one = cluster.start()
+    waiting = cluster.create(asking("trainer"))
+    said = "node-a has 0 of 0 gpushare.io/gpu-percent free, 10 are asked for"
+    assert said in pod.annotations_of(waiting)[contract.REASON]
+    describe(cluster)
+    until(lambda: placed(cluster) == {"trainer"}, one.explain)
+
+
+def test_pods_of_others_take_room_too(cluster: Cluster) -> None:
+    describe(cluster)
+    cluster.create({**builders.pod("other"), "spec": {**asking("other")["spec"], "nodeName": "node-a"}})
+    one = cluster.start()
+    cluster.create(asking("first"))
+    cluster.create(asking("second"))
+    assert placed(cluster) == {"first"}, one.explain()

@@ -1,0 +1,247 @@
+"""Pods that wait, and pods that are stuck, with real processes: what becomes of them, and what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpushare import contract, ledger
+from gpushare.cluster import client
+from lab import errors as lab_errors
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+from webhook import holds
+
+pytestmark = pytest.mark.apiserver
+
+
+def annotations(cluster: Cluster, name: str) -> Mapping[str, str]:
+    found: dict[str, str] = cluster.pod(name)["metadata"]["annotations"]
+    return found
+
+
+def notes(cluster: Cluster, reason: str) -> list[str]:
+    listed = json.loads(cluster.kubectl("get", "events", f"--namespace={cluster.namespace}", "-o", "json"))["items"]
+    return [event["message"] for event in listed if event["reason"] == reason]
+
+
+# --- stuck ------------------------------------------------------------------------------------------------------------
+
+
+def owned(name: str) -> dict[str, Any]:
+    made = builders.pod(name, request="0.5")
+    reference = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "trainers",
+        "uid": "owner-1",
+        "controller": True,
+    }
+    made["metadata"]["ownerReferences"] = [reference]
+    return made
+
+
+def refuse_to_bind(cluster: Cluster, name: str) -> None:
+    """What the scheduler writes."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "1 Insufficient cpu."}
+    patch = json.dumps({"status": {"conditions": [condition]}})
+    where = f"--namespace={cluster.namespace}"
+    cluster.kubectl("patch", "pod", name, where, "--subresource=status", f"--patch={patch}")
+
+
+def names(cluster: Cluster) -> set[str]:
+    return {one["metadata"]["name"] for one in cluster.pods()}
+
+
+def test_a_stuck_pod_is_evicted_if_its_owner_makes_it_anew_and_explained_if_not(cluster: Cluster) -> None:
+    started = cluster.start("--stuck-seconds=2")
+    for name in ("owned", "bound"):
+        cluster.create(owned(name))
+    cluster.create(builders.pod("alone", request="0.5"))
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "bound"}, "target": {"name": "node-a"}}
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/bound/binding"
+    cluster.kubectl("create", f"--raw={path}", "-f", "-", input=json.dumps(binding))
+    for name in ("owned", "alone", "bound"):
+        refuse_to_bind(cluster, name)
+    until(lambda: names(cluster) == {"alone", "bound"}, cluster.explain)
+    until(lambda: len(notes(cluster, contract.EVENT_STUCK)) == 2, cluster.explain)
+    said = sorted(notes(cluster, contract.EVENT_STUCK), key=len)
+    assert said[0].startswith("was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; ")
+    until(lambda: bool(notes(cluster, contract.EVENT_REPLACED)), cluster.explain)
+    until(cluster.is_settled, cluster.explain)
+    assert {entry.pod.name for entry in cluster.node().allocations} == {"alone", "bound"}
+    assert started.metric("gpushare_placer_stuck_pods") == 1
+
+
+def test_one_owner_is_not_stormed(cluster: Cluster) -> None:
+    started = cluster.start("--stuck-seconds=1")
+    for number in range(3):
+        cluster.create(owned(f"trainer-{number}"))
+        refuse_to_bind(cluster, f"trainer-{number}")
+    until(lambda: started.metric("gpushare_placer_replaced_total") == 1, started.explain)
+    until(lambda: started.metric("gpushare_placer_stuck_pods") == 2, started.explain)
+    assert len(names(cluster)) == 2
+
+
+# --- backfill ---------------------------------------------------------------------------------------------------------
+
+
+def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
+    cluster.start("--patience-seconds=3")
+    newcomers = cluster.start("--no-placer")  # an arrival may come to whoever does not place
+    for number in range(4):
+        cluster.create(builders.pod(f"small-{number}", request="0.5", uuid=f"GPU-node-a-{number}"))
+    cluster.create(builders.pod("large", request="1", gpus="4"))
+    for round_ in range(4, 40):
+        cluster.create(builders.pod(f"small-{round_}", request="0.5"))
+        cluster.delete(f"small-{round_ - 4}")
+        if any(holds.is_hold(entry) for entry in cluster.node().allocations):
+            break
+        time.sleep(0.2)  # the clock is what is tested
+    else:
+        raise AssertionError(cluster.explain())
+    late = cluster.create(builders.pod("late", request="0.5"))
+    assert late["spec"]["schedulingGates"]
+    assert ledger.violations(cluster.node()) == []
+    for name in names(cluster) - {"large", "late"}:
+        cluster.delete(name)
+    until(lambda: "schedulingGates" not in cluster.pod("large")["spec"], cluster.explain)
+    until(cluster.is_settled, cluster.explain)
+    assert annotations(cluster, "late").get(contract.ALLOCATION) is None
+    assert newcomers.process.poll() is None
+
+
+# --- somebody else's gate ---------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_somebody_else_holds_back_holds_no_share(cluster: Cluster) -> None:
+    cluster.start()
+    queued = builders.pod("queued", request="1", gpus="4")
+    queued["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    made = cluster.create(queued)
+    assert made["metadata"]["annotations"][contract.REASON].startswith(
+        'waits for the scheduling gate "example.com/quota"'
+    )
+    assert cluster.node().allocations == ()
+    cluster.create(builders.pod("free", request="0.5"))
+    until(cluster.is_settled, cluster.explain)
+    cluster.delete("free")
+    ours = [{"name": contract.SCHEDULING_GATE}]
+    patch = json.dumps([{"op": "replace", "path": "/spec/schedulingGates", "value": ours}])
+    cluster.kubectl("patch", "pod", "queued", f"--namespace={cluster.namespace}", "--type=json", f"--patch={patch}")
+    until(lambda: "schedulingGates" not in cluster.pod("queued")["spec"], cluster.explain)
+    until(cluster.is_settled, cluster.explain)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "negative": ({"request": "-0.5"}, 'request "-0.5" is not a part of a GPU'),
+    "not a number": ({"request": "NaN"}, 'request "NaN" is not a part of a GPU'),
+    "infinite": ({"memory": "Infinity"}, 'memory "Infinity" is not a quantity'),
+    "negative memory": ({"memory": "-1Gi"}, 'memory "-1Gi" is not a quantity'),
+    "negative count": ({"gpus": "-1"}, 'gpus "-1" is not a count'),
+    "digits of another script": ({"request": "٠.٥"}, "is not a part of a GPU"),
+    "unicode": ({"request": "\u202e💥"}, "is not a part of a GPU"),
+    "a long value": ({"request": "9" * 100_000}, "is 100000 characters long"),
+    "a long list": ({"request": "1", "model": "a," * 100_000}, "is 200000 characters long"),
+    "a negative group": ({"request": "1", "group": "g", "group-size": "-3"}, 'group-size "-3" is not a count'),
+    "a group of nonsense": ({"request": "1", "group": "g/../x", "group-size": "3"}, "is not a label value"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_bad_numbers_and_texts_are_refused_with_a_short_sentence(cluster: Cluster, what: str) -> None:
+    asked, said = REFUSED[what]
+    started = cluster.start()
+    with pytest.raises(lab_errors.LabError) as refused:
+        cluster.create(builders.pod(**asked))
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 1500
+    assert set(started.reviews()) == {"denied"}
+    assert cluster.node().allocations == ()
+
+
+def test_as_many_annotations_as_fit_are_no_trouble(cluster: Cluster) -> None:
+    cluster.start()
+    full = builders.pod(request="0.5")
+    full["metadata"]["annotations"] |= {f"example.com/note-{number}": "💥" * 10_000 for number in range(6)}
+    made = cluster.create(full)
+    assert made["metadata"]["annotations"][contract.NODE] == "node-a"
+    full = builders.pod("fuller", request="0.5")
+    full["metadata"]["annotations"]["example.com/note"] = "x" * (256 * 1024)
+    with pytest.raises(lab_errors.LabError, match="Too long"):
+        cluster.create(full)
+    until(lambda: len(cluster.node().allocations) <= 2, cluster.explain)
+
+
+def test_two_who_fight_over_a_pod_do_not_keep_it_from_its_turn(cluster: Cluster) -> None:
+    """Somebody writes to the gated pod as fast as it can; what is ours cannot be written, the rest is in our way."""
+    cluster.start()
+    for number in range(4):
+        cluster.create(builders.pod(f"first-{number}", request="1"))
+    cluster.create(builders.pod("waiting", request="1"))
+
+    async def fight() -> int:
+        async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+            path = f"/api/v1/namespaces/{cluster.namespace}/pods/waiting"
+            for number in range(3000):
+                fought = await api.patch(path, {"metadata": {"annotations": {"example.com/mine": str(number)}}})
+                if number == 100:
+                    await api.delete(
+                        f"/api/v1/namespaces/{cluster.namespace}/pods/first-0", query={"gracePeriodSeconds": 0}
+                    )
+                if not fought["spec"].get("schedulingGates"):
+                    return number
+        return -1
+
+    assert asyncio.run(fight()) > 100
+    until(cluster.is_settled, cluster.explain)
+    with pytest.raises(lab_errors.LabError, match="is written by gpushare only"):
+        cluster.kubectl(
+            "annotate",
+            "pod",
+            "waiting",
+            f"--namespace={cluster.namespace}",
+            "--overwrite",
+            f"{contract.NODE}=elsewhere",
+        )
+
+
+# --- what waiting costs -----------------------------------------------------------------------------------------------
+
+
+def requests_so_far(cluster: Cluster) -> dict[str, float]:
+    """Requests by verb and resource, as the API server has counted them, watches and its own upkeep aside."""
+    counts: dict[str, float] = {}
+    for line in cluster.kubectl("get", "--raw=/metrics").splitlines():
+        if line.startswith("apiserver_request_total{"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            what = f"{labels['verb']} {labels['resource']}"
+            counts[what] = counts.get(what, 0.0) + float(line.rpartition(" ")[2])
+    return counts
+
+
+def test_two_hundred_waiting_pods_cost_next_to_nothing(cluster: Cluster) -> None:
+    started = cluster.start()
+    cluster.create(builders.pod("all", request="1", gpus="4"))
+    manifests = [builders.pod(f"waiting-{number}", request="0.5") for number in range(200)]
+    items = [{**one, "metadata": {**one["metadata"], "namespace": cluster.namespace}} for one in manifests]
+    cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    until(lambda: started.metric("gpushare_placer_gated_pods") == 200, started.explain)
+    until(lambda: len(notes(cluster, contract.EVENT_GATED)) == 200, cluster.explain)
+    before = requests_so_far(cluster)
+    time.sleep(40.0)  # more than one round of the placer without news
+    after = requests_so_far(cluster)
+    made = {what: count - before.get(what, 0.0) for what, count in after.items() if count != before.get(what, 0.0)}
+    ours = {what: count for what, count in made.items() if what.partition(" ")[2] in {"pods", "events", "gpunodes"}}
+    about = {what: count for what, count in ours.items() if not what.startswith(("WATCH", "LIST"))}
+    print(f"in 40 s, with 200 waiting: {made}")  # noqa: T201
+    assert sum(about.values()) <= 5, made
