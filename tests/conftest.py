@@ -11,9 +11,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from lab import access, cluster
+
+# No test is timed, by hypothesis neither. What is drawn at random is new on every run of a developer, and the same on every
+# run of continuous integration: a change must not be held up by a case that it has nothing to do with.
+hypothesis.settings.register_profile(
+    "gpushare",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
+hypothesis.settings.load_profile("gpushare")
 
 
 @pytest.fixture(scope="session")
