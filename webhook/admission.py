@@ -12,7 +12,7 @@ from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook import metrics, mutation, reinvocation, review, store, validation, waits
-from webhook.reservation import Reservation
+from webhook.reservation import Reservation, Waited
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ class Admission:
 
     async def answer(self, request: review.AdmissionRequest) -> review.Answer:
         """The answer; never raises, because an answer that does not come reaches the user without a reason."""
-        started = self._clock()
+        started, waited = self._clock(), Waited()
         holder = PodRef(_namespace(request), _name(request))
         try:
-            answer = await self._judge(request, holder)
+            answer = await self._judge(request, holder, waited)
         except Exception:
             logger.exception("Failed to judge a pod", extra={"pod": _shown(holder), "review": request["uid"]})
             answer = review.deny(
@@ -53,11 +53,12 @@ class Admission:
                 "outcome": answer.outcome,
                 "decision": answer.audit.get("decision", ""),
                 "seconds": round(seconds, 4),
+                "ledger_seconds": round(waited.seconds, 4),
             },
         )
         return answer
 
-    async def _judge(self, asked: review.AdmissionRequest, holder: PodRef) -> review.Answer:
+    async def _judge(self, asked: review.AdmissionRequest, holder: PodRef, waited: Waited) -> review.Answer:
         manifest = asked["object"]
         if asked["operation"] != "CREATE" or asked.get("subResource") or not pod.asks_for_share(manifest):
             return review.allow("ignored")
@@ -84,7 +85,7 @@ class Admission:
             # Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
             return _answer(manifest, request, self._reservation.plan(manifest, request), (), outcome="planned")
         told = validation.warnings(manifest, request)
-        return _answer(manifest, request, await self._reservation.reserve(manifest, request, holder), told)
+        return _answer(manifest, request, await self._reservation.reserve(manifest, request, holder, waited), told)
 
 
 def _answer(

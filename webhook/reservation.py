@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import dataclasses
 import logging
 import secrets
 import time
@@ -29,6 +30,13 @@ PodJson = Mapping[str, Any]
 
 LIFETIME_SECONDS: Final = 60.0
 ATTEMPTS: Final = 16
+
+
+@dataclasses.dataclass(slots=True)
+class Waited:
+    """How long one pod has waited for the ledger to be written."""
+
+    seconds: float = 0.0
 
 
 class Reservation:
@@ -77,14 +85,17 @@ class Reservation:
             return found
         return mutation.Placed(new_id(), found.node, self._store.hostname(found.node), found.shares)
 
-    async def reserve(self, manifest: PodJson, request: Request, holder: PodRef) -> mutation.Placed | Refusal:
+    async def reserve(
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None
+    ) -> mutation.Placed | Refusal:
         """A share for the pod, written; or why there is none.
 
-        A holder whose uid is known holds it for good; otherwise it lapses unless confirmed.
+        A holder whose uid is known holds it for good; otherwise it lapses unless confirmed. What the writing took is
+        added to `waited`.
         """
         try:
             async with asyncio.timeout(self._deadline_seconds):
-                return await self._reserve(manifest, request, holder)
+                return await self._reserve(manifest, request, holder, waited or Waited())
         except (store.UnreachableError, TimeoutError) as error:
             # If it was written after all, it lapses: nobody knows its id.
             why = str(error) or f"no answer in {self._deadline_seconds:g} s"
@@ -94,18 +105,23 @@ class Reservation:
             )
             return Refusal(f"the ledger of GPUs could not be written ({why}): the pod is placed once it can be")
 
-    async def _reserve(self, manifest: PodJson, request: Request, holder: PodRef) -> mutation.Placed | Refusal:
+    async def _reserve(
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited
+    ) -> mutation.Placed | Refusal:
         for _ in range(ATTEMPTS):
             found = self._place(self._store.views(), manifest, request)
             if isinstance(found, Refusal):
                 return found
             identity = new_id()
             self._store.expect(manifest, found.node, identity)
+            began = time.perf_counter()
             try:
                 node = await self._store.commit(found.node, self._change(manifest, request, holder, identity))
             except errors.LedgerError:
                 self._on_conflict()
                 continue
+            finally:
+                waited.seconds += time.perf_counter() - began
             entry = next((entry for entry in node.allocations if entry.id == identity), None)
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")

@@ -1,0 +1,248 @@
+"""A burst of pods on a real API server: without any webhook (the floor), and with one and two replicas of gpushare's.
+
+500 nodes of 8 GPUs, made by hand; 1,000 pods that ask for shares, 32 calls at once. The kinds of burst take turns, because
+the machine is shared: compare them with each other, not with another day. After each burst all pods must be accounted for,
+ledger and pods must agree, and no version of any GPUNode may be over-committed. Prints a table, then one JSON object a line
+per figure. Run: `python bench/admission.py [--pods N] [--nodes N] [--rounds N]`; it takes some minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from burst import calls, made, truth, webhooks
+
+from gpushare import contract
+from lab import access, cluster, process
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BASE = REPOSITORY / "config" / "base"
+INSTALLED = ("namespace", "crd", "rbac")  # always
+IN_THE_WAY = ("policy", "admission")  # of pods: not there for the floor
+KINDS: Mapping[str, int] = {"floor": 0, "1 replica": 1, "2 replicas": 2}
+SETTLE_SECONDS = 120.0
+LEAST_PART_OF_FLOOR = 0.5
+MOST_OWN_MS = 10.0
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Burst:
+    """One burst. `reviews` are the webhook's own (whole, waiting for the ledger), in seconds."""
+
+    seconds: float
+    creates: tuple[float, ...]
+    reviews: tuple[tuple[float, float], ...]
+    cpu_ms: Mapping[str, float]  # per pod, by process
+    load: float
+    conflicts: float = 0.0
+    settled_seconds: float = 0.0
+    found: truth.Found | None = None
+
+
+class Bench:
+    def __init__(self, administrator: access.Access, scratch: Path, options: argparse.Namespace) -> None:
+        assert administrator.lab is not None
+        self.administrator, self.lab, self.scratch, self.options = administrator, administrator.lab, scratch, options
+        keys = self.lab.certificates
+        self.server = calls.Server(administrator.server, keys / "ca.crt", keys / "admin.crt", keys / "admin.key")
+        self.kubeconfig = scratch / "webhook.kubeconfig"
+        self.wrapper: tuple[str, ...] = ("-m", "cProfile", "-o", options.profile) if options.profile else ()
+
+    def prepare(self) -> None:
+        for part in INSTALLED:
+            self._kubectl("apply", "--server-side", "--force-conflicts", "-k", str(BASE / part))
+            if part == "crd":
+                self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+        account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
+        self.administrator.service_account_kubeconfig(*account, self.kubeconfig)
+        made.nodes(self.server, self.options.nodes)
+
+    def burst(self, kind: str, number: int) -> Burst:
+        for part in IN_THE_WAY:
+            # Never applied again over the last one: a webhook that was registered has a url and no service any more.
+            self._kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
+            if KINDS[kind]:
+                self._kubectl("apply", "--server-side", "-k", str(BASE / part))
+        with self.administrator.namespace("burst") as namespace:
+            if not KINDS[kind]:
+                return self._sent(namespace, number, {})[0]
+            directory = self.scratch / f"{number}-{KINDS[kind]}"
+            with webhooks.running(KINDS[kind], directory, self.kubeconfig, wrapper=self.wrapper) as (replicas, front):
+                return self._answered(namespace, number, replicas, front)
+
+    def _answered(self, namespace: str, number: int, replicas: list[webhooks.Replica], front: int | None) -> Burst:
+        first = next(made.pods(namespace, 1, seed=0))
+        asked = calls.Call("POST", f"{first.path}?dryRun=All", first.body)
+        webhooks.until(lambda: self._is_ours(asked), "the API server does not call the webhook")
+        since = truth.version(self.server)
+        before = sum(one.metric("gpushare_webhook_conflicts_total ") for one in replicas)
+        known = [len(one.logged("Answered a review")) for one in replicas]
+        processes = {f"replica {place}": one.process.pid for place, one in enumerate(replicas)}
+        sent, ended = self._sent(namespace, number, processes | ({"balancer": front} if front else {}))
+        placed = sum(one.metric(r'gpushare_webhook_reviews_total\{outcome="placed"\}') for one in replicas)
+        webhooks.until(
+            lambda: sum(one.metric(r'gpushare_placer_allocations_total\{change="confirmed"\}') for one in replicas)
+            >= placed,
+            "not everything was confirmed",
+            seconds=SETTLE_SECONDS,
+        )
+        settled = time.monotonic() - ended
+        answered = [line for one, skip in zip(replicas, known, strict=True) for line in _reviews(one)[skip:]]
+        conflicts = sum(one.metric("gpushare_webhook_conflicts_total ") for one in replicas) - before
+        failed = sum(one.metric(r'gpushare_webhook_ledger_writes_total\{result="conflict"\}') for one in replicas)
+        found = truth.judge(self.server, namespace, self.options.pods, since)
+        self._clear()
+        return Burst(
+            sent.seconds,
+            sent.creates,
+            tuple(answered),
+            sent.cpu_ms,
+            sent.load,
+            conflicts + failed,
+            settled,
+            found,
+        )
+
+    def _sent(self, namespace: str, number: int, processes: Mapping[str, int]) -> tuple[Burst, float]:
+        wanted = list(made.pods(namespace, self.options.pods, seed=number))
+        control = {name: process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
+        pids = {name: pid for name, pid in {**control, **processes}.items() if pid is not None}
+        load, before = os.getloadavg()[0], _cpu(pids)
+        seconds, answers = calls.burst(
+            self.server, wanted, at_once=self.options.at_once, processes=self.options.clients
+        )
+        ended, after = time.monotonic(), _cpu(pids)
+        calls.all_well(answers)
+        cpu = {name: (after[name] - before[name]) * 1000 / len(wanted) for name in pids}
+        return Burst(seconds, tuple(answer.seconds for answer in answers), (), cpu, load), ended
+
+    def _is_ours(self, asked: calls.Call) -> bool:
+        answer = calls.send(self.server, [asked], at_once=1)[0]
+        return answer.status == 201 and contract.NODE in answer.json()["metadata"]["annotations"]
+
+    def _clear(self) -> None:
+        """An empty ledger, for the next burst. The pods go with their namespace."""
+        items = calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
+        empty = {"spec": {"allocations": []}}
+        names = [item["metadata"]["name"] for item in items if (item.get("spec") or {}).get("allocations")]
+        paths = (f"{contract.GPUNODE_PATH}/{name}" for name in names)
+        calls.all_well(
+            calls.send(self.server, [calls.call("PATCH", path, empty, calls.MERGE_PATCH) for path in paths])
+        )
+
+    def _kubectl(self, *arguments: str) -> None:
+        self.administrator.kubectl(*arguments)
+
+
+def _reviews(replica: webhooks.Replica) -> list[tuple[float, float]]:
+    return [(line["seconds"], line["ledger_seconds"]) for line in replica.logged("Answered a review")]
+
+
+def _cpu(pids: Mapping[str, int]) -> dict[str, float]:
+    """Seconds of CPU time that each process has taken."""
+    taken = {}
+    for name, pid in pids.items():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        taken[name] = (int(fields[11]) + int(fields[12])) * TICK_SECONDS
+    return taken
+
+
+def _percentile(values: Iterable[float], percent: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
+
+
+def _summary(bursts: Sequence[Burst], pods: int) -> dict[str, tuple[float, str]]:
+    """Of the rounds of one kind: the median rate, and percentiles of all calls of all rounds."""
+    creates = [seconds * 1000 for burst in bursts for seconds in burst.creates]
+    figures = {
+        "rate": (statistics.median(pods / burst.seconds for burst in bursts), "pods/s"),
+        "create.p50": (_percentile(creates, 50), "ms"),
+        "create.p99": (_percentile(creates, 99), "ms"),
+    }
+    reviews = [review for burst in bursts for review in burst.reviews]
+    if reviews:
+        whole, own = [1000 * one for one, _ in reviews], [1000 * (one - ledger) for one, ledger in reviews]
+        found = [burst.found for burst in bursts if burst.found is not None]
+        figures |= {
+            "answer.p50": (_percentile(whole, 50), "ms"),
+            "answer.p99": (_percentile(whole, 99), "ms"),
+            "own.p50": (_percentile(own, 50), "ms"),
+            "own.p99": (_percentile(own, 99), "ms"),
+            "placed": (statistics.median(one.placed for one in found), "pods"),
+            "gated": (statistics.median(one.gated for one in found), "pods"),
+            "writes": (statistics.median(one.writes for one in found), "writes"),
+            "conflicts": (statistics.median(burst.conflicts for burst in bursts), "conflicts"),
+            "settled": (statistics.median(burst.settled_seconds for burst in bursts), "s"),
+            "problems": (sum(len(one.problems) for one in found), "problems"),
+        }
+    for name in bursts[0].cpu_ms:
+        figures[f"cpu.{name}"] = (statistics.median(burst.cpu_ms[name] for burst in bursts), "ms/pod")
+    return figures
+
+
+def _print(summaries: Mapping[str, Mapping[str, tuple[float, str]]]) -> None:
+    rows = list(dict.fromkeys(name for figures in summaries.values() for name in figures))
+    print(f"\n{'':<22}" + "".join(f"{kind:>12}" for kind in summaries))
+    for name in rows:
+        cells = [figures.get(name) for figures in summaries.values()]
+        unit = next(cell[1] for cell in cells if cell)
+        print(f"{name:<22}" + "".join(f"{cell[0]:>12.1f}" if cell else f"{'':>12}" for cell in cells) + f"  {unit}")
+    print()
+    floor = summaries["floor"]
+    for kind, figures in summaries.items():
+        for name, (value, unit) in figures.items():
+            figure = {"figure": f"admission.{kind.replace(' ', '-')}.{name}", "value": round(value, 2), "unit": unit}
+            against, ratio = "", 0.0
+            if name == "own.p99":
+                against, ratio = "goal", value / MOST_OWN_MS
+            elif name in floor and floor[name][0]:
+                against, ratio = "floor", value / floor[name][0]
+            print(json.dumps({**figure, "against": against or None, "ratio": round(ratio, 2) if against else None}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=32, help="calls in flight")
+    parser.add_argument("--clients", type=int, default=1, help="processes that send them")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="which bursts, separated by commas")
+    parser.add_argument("--profile", help="write the replica's profile there (with it the figures are no measure)")
+    options = parser.parse_args()
+    kinds = options.kinds.split(",")
+    bursts: dict[str, list[Burst]] = {kind: [] for kind in kinds}
+    # Not below a long path: sockets have short ones.
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch) / "lab"
+        try:
+            bench = Bench(cluster.up(directory, node_count=0, owner=os.getpid()), Path(scratch), options)
+            bench.prepare()
+            print(f"{options.nodes} nodes of {made.GPUS} GPUs, {options.pods} pods, {options.at_once} at once")
+            for number in range(options.rounds):
+                for kind in kinds:
+                    burst = bench.burst(kind, number)
+                    bursts[kind].append(burst)
+                    told = f"round {number + 1}, {kind}: {options.pods / burst.seconds:.0f} pods/s, load {burst.load:.1f}"
+                    print(told, *(burst.found.problems[:5] if burst.found else ()), sep="\n  ", flush=True)
+        finally:
+            cluster.down(directory)
+    summaries = {kind: _summary(found, options.pods) for kind, found in bursts.items()}
+    _print(summaries)
+    if any(burst.found and burst.found.problems for found in bursts.values() for burst in found):
+        sys.exit("not all was accounted for")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What is made by hand: nodes with GPUs, and the pods that want a share of one."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from burst import calls
+from gpushare import codec, contract
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+
+GIB = 2**30
+GPUS = 8
+# What is asked for, and how often: most shares are small, some pods want a whole GPU.
+SHARES = ((0.1, 8, 2), (0.25, 16, 3), (0.5, 32, 3), (1, 64, 2))
+
+
+def nodes(server: calls.Server, count: int) -> None:
+    """Nodes that are ready, and their GPUNodes with eight cards each."""
+    names = [f"gpu-node-{number:04}" for number in range(count)]
+    calls.all_well(calls.send(server, (calls.call("POST", "/api/v1/nodes", _node(name)) for name in names)))
+    untainted = {"spec": {"taints": None}}  # without a node controller nobody else would take the taint away
+    calls.all_well(
+        calls.send(
+            server, (calls.call("PATCH", f"/api/v1/nodes/{name}", untainted, calls.MERGE_PATCH) for name in names)
+        )
+    )
+    made = [_gpunode(name) for name in names]
+    calls.all_well(
+        calls.send(server, (calls.call("POST", contract.GPUNODE_PATH, codec.to_document(node)) for node in made))
+    )
+    calls.all_well(
+        calls.send(
+            server,
+            (
+                calls.call(
+                    "PATCH",
+                    f"{contract.GPUNODE_PATH}/{node.name}/status",
+                    {"status": codec.to_status(node)},
+                    calls.MERGE_PATCH,
+                )
+                for node in made
+            ),
+        )
+    )
+
+
+def pods(namespace: str, count: int, *, seed: int) -> Iterator[calls.Call]:
+    """The calls that create them."""
+    draw = random.Random(seed)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    for number in range(count):
+        share, gib, _ = draw.choices(SHARES, [weight for *_, weight in SHARES])[0]
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"worker-{number:05}",
+                "labels": {"app": "burst"},
+                "annotations": {contract.REQUEST: f"{share:g}", contract.MEMORY: f"{gib}Gi"},
+            },
+            "spec": {
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "gpushare/sample:0.1",
+                        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+                    }
+                ]
+            },
+        }
+        yield calls.Call("POST", path, json.dumps(manifest, separators=(",", ":")).encode())
+
+
+def _node(name: str) -> dict[str, Any]:
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+    shares = {
+        contract.RESOURCE_PERCENT: str(GPUS * 100),
+        contract.RESOURCE_IDLE: "800",
+        contract.RESOURCE_MEMORY: f"{GPUS * 80}Gi",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "status": {
+            "capacity": amounts | shares,
+            "allocatable": amounts | shares,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Made", "message": ""}],
+        },
+    }
+
+
+def _gpunode(name: str) -> GpuNode:
+    draw = random.Random(name)
+    cards = tuple(
+        Gpu(f"GPU-{draw.getrandbits(128):032x}", index, "NVIDIA A100-SXM4-80GB", 80 * GIB, (8, 0), index // 4)
+        for index in range(GPUS)
+    )
+    return GpuNode(name, cards, config="default")

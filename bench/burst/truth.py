@@ -1,0 +1,90 @@
+"""Whether all is accounted for: the pods, the ledger as it is, and every version that the ledger ever had."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib import parse
+
+from burst import calls
+from gpushare import codec, contract, ledger
+
+REPLAY_SECONDS = 3
+
+
+@dataclass(frozen=True)
+class Found:
+    placed: int
+    gated: int
+    writes: int
+    writes_of_one_node: int  # the most
+    nodes_used: int
+    problems: tuple[str, ...]
+
+
+def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Found:
+    """After all is confirmed; `since` is the resourceVersion of the GPUNodes before the burst."""
+    problems: list[str] = []
+    pods = calls.one(server, calls.call("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
+    if len(pods) != expected:
+        problems.append(f"there are {len(pods)} pods, {expected} were created")
+    claimed: dict[str, tuple[str, str, str]] = {}
+    gated = 0
+    for pod in pods:
+        metadata, spec = pod["metadata"], pod["spec"]
+        annotations = metadata.get("annotations", {})
+        waits = any(gate["name"] == contract.SCHEDULING_GATE for gate in spec.get("schedulingGates", ()))
+        if waits and annotations.get(contract.REASON) and contract.ALLOCATION not in annotations:
+            gated += 1
+        elif waits or contract.ALLOCATION not in annotations:
+            problems.append(f"{metadata['name']} is neither placed nor gated with a reason")
+        elif spec.get("nodeSelector", {}).get(contract.HOSTNAME_LABEL) != annotations[contract.NODE]:
+            problems.append(f"{metadata['name']} is not pinned to its node")
+        else:
+            uuids = annotations[contract.GPU_UUIDS]
+            claimed[annotations[contract.ALLOCATION]] = (metadata["uid"], annotations[contract.NODE], uuids)
+    held: dict[str, tuple[str, str, str]] = {}
+    for item in calls.one(server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
+        node = codec.read(item)
+        problems += [*ledger.violations(node), *node.problems]
+        for entry in node.allocations:
+            if entry.reserved_until is not None:
+                problems.append(f"{entry.id} on {node.name} is not confirmed")
+            held[entry.id] = (entry.pod.uid, node.name, ",".join(entry.gpu_uuids))
+    if held != claimed:
+        odd = sorted({*held.items()} ^ {*claimed.items()})
+        problems.append(f"ledger and pods differ in {len(odd)} places: {odd[:2]}")
+    versions = 0
+    by_node: dict[str, int] = {}
+    for event in _replayed(server, since):
+        versions += 1
+        name = event["metadata"]["name"]
+        by_node[name] = by_node.get(name, 0) + 1
+        problems += ledger.violations(codec.read(event))
+    used = len({node for _, node, _ in held.values()})
+    return Found(len(claimed), gated, versions, max(by_node.values(), default=0), used, tuple(problems))
+
+
+def version(server: calls.Server) -> str:
+    """The resourceVersion that a later replay begins at."""
+    listing = calls.one(server, calls.call("GET", f"{contract.GPUNODE_PATH}?limit=1"))
+    return str(listing["metadata"]["resourceVersion"])
+
+
+def _replayed(server: calls.Server, since: str) -> Iterator[dict[str, Any]]:
+    """Every version of every GPUNode that was stored since, as a watch tells it afterwards: the burst pays nothing."""
+    address = parse.urlsplit(server.url)
+    line = http.client.HTTPSConnection(str(address.hostname), address.port, context=server.tls(), timeout=60)
+    query = f"watch=1&resourceVersion={since}&timeoutSeconds={REPLAY_SECONDS}"
+    try:
+        line.request("GET", f"{contract.GPUNODE_PATH}?{query}")
+        for text in line.getresponse():
+            event = json.loads(text)
+            if event["type"] == "ERROR":
+                raise SystemExit(f"the watch cannot be replayed: {event['object'].get('message')}")
+            yield event["object"]
+    finally:
+        line.close()

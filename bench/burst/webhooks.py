@@ -1,0 +1,192 @@
+"""Webhooks as they are deployed: each a process of its own, with the rights of its ServiceAccount and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gpushare import contract
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_SECONDS = 60.0
+
+
+class Replica:
+    def __init__(self, directory: Path, kubeconfig: Path, url: str, port: int, *, wrapper: tuple[str, ...]) -> None:
+        directory.mkdir(parents=True)
+        self.log = directory / "log"
+        flags = (
+            "--host=127.0.0.1",
+            "--probe-host=127.0.0.1",
+            f"--port={port}",
+            "--probe-port=0",
+            f"--certificate-directory={directory / 'certificates'}",
+            f"--kubeconfig={kubeconfig}",
+            f"--url={url}",
+            f"--instance={directory.name}",
+        )
+        environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *wrapper, "-m", "webhook", *flags], cwd=REPOSITORY, env=environment, stderr=log
+            )
+        until(lambda: bool(self.logged("Serving")), f"{self.log} has no word of serving")
+        serving = self.logged("Serving")[0]
+        self.port, self._probe_port = serving["port"], serving["probe_port"]
+
+    def ready(self) -> bool:
+        try:
+            self._probe("/readyz")
+        except (urllib.error.HTTPError, OSError):
+            return False
+        return True
+
+    def metric(self, pattern: str) -> float:
+        """The sum of all samples whose name with labels matches."""
+        lines = self._probe("/metrics").splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(pattern, line))
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        found = []
+        for line in self.log.read_text().splitlines():
+            with contextlib.suppress(ValueError):  # half a line
+                found.append(json.loads(line))
+        return [line for line in found if line.get("msg") == message]
+
+    def stop(self) -> None:
+        if self.process.poll() is not None:
+            raise SystemExit(f"a webhook has ended by itself:\n{self.log.read_text()[-4000:]}")
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+
+    def _probe(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._probe_port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+
+@contextlib.contextmanager
+def running(
+    count: int, directory: Path, kubeconfig: Path, *, wrapper: tuple[str, ...] = ()
+) -> Iterator[tuple[list[Replica], int | None]]:
+    """So many replicas, ready, one of them elected; and the pid of what stands in front of them, if anything does."""
+    started: list[Replica] = []
+    with contextlib.ExitStack() as stack:
+        front = stack.enter_context(_balanced()) if count > 1 else None
+        port = front.port if front else _free_port()
+        url = f"https://127.0.0.1:{port}{contract.WEBHOOK_PATH}"
+        for number in range(count):
+            own = Replica(directory / f"replica-{number}", kubeconfig, url, 0 if front else port, wrapper=wrapper)
+            stack.callback(own.stop)
+            started.append(own)
+            until(own.ready, f"{own.log}: the replica does not get ready")
+        if front:
+            front.behind([one.port for one in started])
+        until(lambda: sum(one.metric("gpushare_placer_leads ") for one in started) == 1, "no placer was elected")
+        yield started, front.pid if front else None
+
+
+def until(condition: Callable[[], bool], otherwise: str, *, seconds: float = START_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{otherwise} in {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class _Front:
+    """What a Service does, which the kernel does in a cluster: each connection to the next replica."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_relay, args=(theirs,), daemon=True)
+        self._process.start()
+        self.port = int(self._ours.recv())
+        self.pid = int(self._process.pid or 0)
+
+    def behind(self, ports: list[int]) -> None:
+        self._ours.send(ports)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.join(10)
+
+
+@contextlib.contextmanager
+def _balanced() -> Iterator[_Front]:
+    front = _Front()
+    try:
+        yield front
+    finally:
+        front.stop()
+
+
+def _relay(told: Any) -> None:
+    asyncio.run(_relaying(told))
+
+
+async def _relaying(told: Any) -> None:
+    loop = asyncio.get_running_loop()
+    ports: list[int] = []
+    turn = itertools.count()
+    tasks: set[asyncio.Task[Any]] = set()
+
+    class Side(asyncio.Protocol):
+        """One half of a connection; what comes before the other half is there waits."""
+
+        def __init__(self, other: Side | None) -> None:
+            self.other, self.early = other, b""
+            self.transport: asyncio.Transport | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+            if self.other is not None:
+                self.other.other = self
+                transport.write(self.other.early)
+            elif ports:
+                port = ports[next(turn) % len(ports)]
+                opening = loop.create_task(loop.create_connection(lambda: Side(self), "127.0.0.1", port))
+                tasks.add(opening)
+                opening.add_done_callback(tasks.discard)
+            else:
+                transport.close()
+
+        def data_received(self, data: bytes) -> None:
+            if self.other is None or self.other.transport is None:
+                self.early += data
+            else:
+                self.other.transport.write(data)
+
+        def connection_lost(self, _error: Exception | None) -> None:
+            if self.other is not None and self.other.transport is not None:
+                self.other.transport.close()
+
+    server = await loop.create_server(lambda: Side(None), "127.0.0.1", 0)
+    loop.add_reader(told.fileno(), lambda: ports.extend(told.recv()))
+    told.send(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
