@@ -13,7 +13,10 @@ from gpushare.cluster import errors as cluster_errors
 from gpushare.cluster import store as objects
 from gpushare.fitness import Census, Machine
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView
+from gpushare.placement import NodeView, Placement
+from gpushare.placement.fleet import Fleet
+from gpushare.refusal import Refusal
+from gpushare.request import Request
 from webhook import footprint, store
 from webhook.metrics import Metrics
 from webhook.node_ledger import NodeLedger, Waiting
@@ -39,6 +42,8 @@ class ApiStore:
         self._api = api
         self._metrics = measures
         self._ledgers: dict[str, NodeLedger] = {}
+        self._fleet = Fleet()
+        self._moved: set[str] = set()  # nodes whose view the fleet has not been shown yet
         self._writers: dict[NodeLedger, asyncio.Task[None]] = {}
         self._listeners: list[Callable[[], None]] = []
         self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH)
@@ -95,6 +100,17 @@ class ApiStore:
         """The GPUNode object as it is stored."""
         ledger = self._ledgers.get(name)
         return ledger.document if ledger else None
+
+    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> Placement | Refusal:
+        """Where the pod would go now."""
+        for name in self._moved:
+            ledger = self._ledgers.get(name)
+            if ledger is None:
+                self._fleet.remove(name)
+            else:
+                self._fleet.update(ledger.view)
+        self._moved.clear()
+        return self._fleet.place(request, policy=policy, unfit=self.unfit(manifest))
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """Judge nodes for one pod."""
@@ -211,7 +227,8 @@ class ApiStore:
         elif (known := self._ledgers.get(change.key.name)) is not None:
             known.see(change.new)
         else:
-            self._ledgers[change.key.name] = NodeLedger(change.new)
+            name = change.key.name
+            self._ledgers[name] = NodeLedger(change.new, lambda: self._moved.add(name))
         self._promises.sweep(change.key.name)
         self._census.forget(change.key.name)
         if self._occupancy is not None:
@@ -238,6 +255,7 @@ class ApiStore:
 
     def _forget(self, name: str) -> None:
         self._ledgers.pop(name, None)
+        self._moved.add(name)
 
     def _tell(self) -> None:
         for listener in self._listeners:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from gpushare import errors, ledger
+from gpushare import errors, ledger, placement
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
+from gpushare.refusal import Refusal
+from gpushare.request import Request
 from webhook import store
 
 
@@ -20,6 +22,14 @@ class _Over:
     def missing(self) -> str | None:
         """What keeps the views from being known."""
         return self._under.missing()
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node with GPUs."""
+        return self._under.views()
+
+    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> placement.Placement | Refusal:
+        """Where the pod would go now."""
+        return placement.place(self.views(), request, policy=policy, unfit=self.unfit(manifest))
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """A judge of nodes for one pod."""

@@ -8,7 +8,10 @@ from typing import Any
 from gpushare import codec, contract, errors, node, pod
 from gpushare.fitness import Census, Machine, Occupant
 from gpushare.gpunode import GpuNode
+from gpushare import placement
 from gpushare.placement import NodeView
+from gpushare.refusal import Refusal
+from gpushare.request import Request
 from webhook import footprint, store
 from webhook.promises import Promises
 
@@ -46,6 +49,10 @@ class MemoryStore:
     def view(self, name: str) -> NodeView | None:
         """One node, or None."""
         return self._views.get(name)
+
+    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> placement.Placement | Refusal:
+        """Where the pod would go now."""
+        return placement.place(self.views(), request, policy=policy, unfit=self.unfit(manifest))
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """Judge nodes for one pod."""

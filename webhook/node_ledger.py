@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpushare import codec, errors
@@ -34,7 +34,9 @@ class NodeLedger:
     node: GpuNode
     view: NodeView
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed`: called when there is another view."""
+        self._changed = changed
         self._waiting: list[Waiting] = []
         self._written: list[Waiting] = []  # in the write that is under way
         self._stored(document)
@@ -53,7 +55,7 @@ class NodeLedger:
 
     def add(self, change: store.Change) -> asyncio.Future[GpuNode]:
         """Let a change wait for the next write. Raises what the change raises, if it can not be made even now."""
-        self.view = NodeView.of(change(self.view.node))
+        self._show(change(self.view.node))
         done: asyncio.Future[GpuNode] = asyncio.get_running_loop().create_future()
         self._waiting.append(Waiting(change, done))
         return done
@@ -110,7 +112,11 @@ class NodeLedger:
                 node = one.change(node)
             except errors.GpushareError:
                 continue  # its turn comes at the write, which tells whoever waits
+        self._show(node)
+
+    def _show(self, node: GpuNode) -> None:
         self.view = NodeView.of(node)
+        self._changed()
 
 
 def _is_newer(document: Document, *, than: Document) -> bool:

@@ -80,7 +80,7 @@ class Reservation:
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
         """Where the pod would go now; nothing is written."""
-        found = self._place(self._store.views(), manifest, request)
+        found = self._store.place(manifest, request, policy=self._policy)
         if isinstance(found, Refusal):
             return found
         return mutation.Placed(new_id(), found.node, self._store.hostname(found.node), found.shares)
@@ -109,7 +109,7 @@ class Reservation:
         self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited
     ) -> mutation.Placed | Refusal:
         for _ in range(ATTEMPTS):
-            found = self._place(self._store.views(), manifest, request)
+            found = self._store.place(manifest, request, policy=self._policy)
             if isinstance(found, Refusal):
                 return found
             identity = new_id()
@@ -132,7 +132,8 @@ class Reservation:
         def change(node: GpuNode) -> GpuNode:
             if any(entry.id == identity for entry in node.allocations):
                 return node  # an earlier attempt was written although its answer was lost
-            found = self._place([NodeView.of(node)], manifest, request)
+            unfit = self._store.unfit(manifest)
+            found = placement.place([NodeView.of(node)], request, policy=self._policy, unfit=unfit)
             if isinstance(found, Refusal):
                 raise errors.LedgerError(found.reason)
             until = None if holder.uid and self._for_good else self._clock() + self._lifetime_seconds
@@ -140,9 +141,6 @@ class Reservation:
             return ledger.reserve(node, entry)
 
         return change
-
-    def _place(self, views: Any, manifest: PodJson, request: Request) -> placement.Placement | Refusal:
-        return placement.place(views, request, policy=self._policy, unfit=self._store.unfit(manifest))
 
 
 def new_id() -> str:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Refusal
+from gpushare.request import Request
 
 # A GPUNode as it is → as it should be; the very same object when there is nothing to do. It may be called several
 # times, each time on what is true then, and only the last counts. It raises LedgerError when the node cannot take it.
@@ -28,6 +30,9 @@ class Store(Protocol):
 
     def view(self, node: str) -> NodeView | None:
         """One node, or None if there is no such GPUNode."""
+
+    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> Placement | Refusal:
+        """Where the pod would go now; by `policy` if the request names none. Nothing is changed."""
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
