@@ -1,9 +1,10 @@
 """A burst of pods on a real API server: without any webhook (the floor), and with one and two replicas of gpushare's.
 
-500 nodes of 8 GPUs, made by hand; 1,000 pods that ask for shares, 32 calls at once. The kinds of burst take turns, because
-the machine is shared: compare them with each other, not with another day. After each burst all pods must be accounted for,
-ledger and pods must agree, and no version of any GPUNode may be over-committed. Prints a table, then one JSON object a line
-per figure. Run: `python bench/admission.py [--pods N] [--nodes N] [--rounds N]`; it takes some minutes.
+500 nodes of 8 GPUs, made by hand; 1,000 pods that ask for shares, 32 calls at once. The kinds of burst take turns,
+because the machine is shared: compare them with each other, not with another day. After each burst all pods must be
+accounted for, ledger and pods must agree, and no version of any GPUNode may be over-committed. Prints a table, then one
+JSON object a line per figure. Run: `python bench/admission.py [--pods N] [--nodes N] [--rounds N]`; it takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -91,8 +92,10 @@ class Bench:
         sent, ended = self._sent(namespace, number, processes | ({"balancer": front} if front else {}))
         placed = sum(one.metric(r'gpushare_webhook_reviews_total\{outcome="placed"\}') for one in replicas)
         webhooks.until(
-            lambda: sum(one.metric(r'gpushare_placer_allocations_total\{change="confirmed"\}') for one in replicas)
-            >= placed,
+            lambda: (
+                sum(one.metric(r'gpushare_placer_allocations_total\{change="confirmed"\}') for one in replicas)
+                >= placed
+            ),
             "not everything was confirmed",
             seconds=SETTLE_SECONDS,
         )
@@ -136,9 +139,7 @@ class Bench:
         empty = {"spec": {"allocations": []}}
         names = [item["metadata"]["name"] for item in items if (item.get("spec") or {}).get("allocations")]
         paths = (f"{contract.GPUNODE_PATH}/{name}" for name in names)
-        calls.all_well(
-            calls.send(self.server, [calls.call("PATCH", path, empty, calls.MERGE_PATCH) for path in paths])
-        )
+        calls.all_well(calls.send(self.server, [calls.call("PATCH", path, empty, calls.MERGE_PATCH) for path in paths]))
 
     def _kubectl(self, *arguments: str) -> None:
         self.administrator.kubectl(*arguments)
@@ -234,7 +235,8 @@ def main() -> None:
                 for kind in kinds:
                     burst = bench.burst(kind, number)
                     bursts[kind].append(burst)
-                    told = f"round {number + 1}, {kind}: {options.pods / burst.seconds:.0f} pods/s, load {burst.load:.1f}"
+                    rate = options.pods / burst.seconds
+                    told = f"round {number + 1}, {kind}: {rate:.0f} pods/s, load {burst.load:.1f}"
                     print(told, *(burst.found.problems[:5] if burst.found else ()), sep="\n  ", flush=True)
         finally:
             cluster.down(directory)

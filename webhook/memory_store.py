@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpushare import codec, contract, errors, node, pod
+from gpushare import codec, contract, errors, node, placement, pod
 from gpushare.fitness import Census, Machine, Occupant
 from gpushare.gpunode import GpuNode
-from gpushare import placement
 from gpushare.placement import NodeView
 from gpushare.refusal import Refusal
 from gpushare.request import Request

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpushare import ledger
+from gpushare import ledger, placement
 from gpushare.allocation import Allocation
 from gpushare.cluster import errors
 from gpushare.gpunode import GpuNode
 from tests.webhook.laws import replica, stories, world
-from webhook import bookkeeper, bookkeeping, node_ledger, reinvocation, reservation, sightings
+from webhook import api_store, bookkeeper, bookkeeping, node_ledger, reinvocation, sightings
 
 MOST_STORIES = 1500
 
@@ -23,21 +23,23 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def no_check_at_the_write(patch: pytest.MonkeyPatch) -> None:
     """What was chosen on an old view is written as it is."""
-    first: dict[str, Any] = {}
-    place = reservation.Reservation._place
+    chosen: dict[int, tuple[Any, Any]] = {}
+    choose, choose_again = api_store.ApiStore.place, placement.place
 
-    def place_once(self: Any, views: Any, manifest: Any, request: Any, **more: Any) -> Any:
-        key = f"{id(self)}{id(manifest)}"
-        views = list(views)
-        if len(views) == 1 and not isinstance(first.get(key), type(None)):
-            return first[key]
-        first[key] = place(self, views, manifest, request, **more)
-        return first[key]
+    def choose_once(self: Any, manifest: Any, request: Any, **more: Any) -> Any:
+        found = choose(self, manifest, request, **more)
+        chosen[id(request)] = request, found
+        return found
+
+    def as_chosen(views: Any, request: Any, **more: Any) -> Any:
+        _, found = chosen.get(id(request), (None, None))
+        return found or choose_again(views, request, **more)
 
     def unchecked(node: GpuNode, entry: Allocation) -> GpuNode:
         return dataclasses.replace(node, allocations=(*node.allocations, entry))
 
-    patch.setattr(reservation.Reservation, "_place", place_once)
+    patch.setattr(api_store.ApiStore, "place", choose_once)
+    patch.setattr(placement, "place", as_chosen)
     patch.setattr(ledger, "reserve", unchecked)
 
 
