@@ -235,8 +235,9 @@ def test_two_hundred_waiting_pods_cost_next_to_nothing(cluster: Cluster) -> None
     manifests = [builders.pod(f"waiting-{number}", request="0.5") for number in range(200)]
     items = [{**one, "metadata": {**one["metadata"], "namespace": cluster.namespace}} for one in manifests]
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    until(lambda: started.metric("gpushare_placer_gated_pods") == 200, started.explain)
-    until(lambda: len(notes(cluster, contract.EVENT_GATED)) == 200, cluster.explain)
+    # Reasons are written ten a second at most, and the placer counts anew once all are.
+    until(lambda: started.metric("gpushare_placer_gated_pods") == 200, started.explain, seconds=120.0)
+    until(lambda: len(notes(cluster, contract.EVENT_GATED)) == 200, cluster.explain, seconds=120.0)
     before = requests_so_far(cluster)
     time.sleep(40.0)  # more than one round of the placer without news
     after = requests_so_far(cluster)
