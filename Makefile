@@ -58,7 +58,7 @@ check: env build ## Formats, lints, types, import rules, shell scripts; C warnin
 	$(BIN)/shellcheck $(SHELL_SOURCES)
 
 .PHONY: test-quick
-test-quick: check ## The checks and all tests that need no cluster: less than a minute
+test-quick: check ## The checks and all tests that need no cluster: over a minute
 	$(BIN)/pytest -q -n 2 -m 'not apiserver and not lab'
 
 .PHONY: test

@@ -75,7 +75,7 @@ def edit(bundle: str, devices: str, libraries: str) -> None:
         return
     for name in LIBRARY_NAMES:
         if not os.path.exists(f"{libraries}/{name}"):  # noqa: PTH110
-            raise FileNotFoundError(f"{libraries}/{name} is not there; build the simulated driver by: make simgpu")
+            raise FileNotFoundError(f"{libraries}/{name} is not there; build the simulated driver by: make build")
     files = [file for file in os.listdir(devices) if file.startswith("gpu")]  # noqa: PTH208
     configuration.setdefault("mounts", []).extend(mounts(devices, select(names, files), libraries))
     with open(path, "w") as file:  # noqa: PTH123
