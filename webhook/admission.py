@@ -11,8 +11,10 @@ from gpushare import pod
 from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook import metrics, mutation, reinvocation, review, store, validation, waits
-from webhook.reservation import Reservation, Waited
+from webhook import metrics, review
+from webhook.ledger import reinvocation, store
+from webhook.ledger.reservation import Reservation, Waited
+from webhook.pods import mutation, validation, waits
 
 logger = logging.getLogger(__name__)
 

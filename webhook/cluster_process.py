@@ -10,17 +10,20 @@ from typing import Final
 from gpushare import contract
 from gpushare.cluster import client, election, events, informer
 from gpushare.daemon import probes, shutdown
-from webhook import admission, backfill, gates, metrics, registration, reservation, server
-from webhook.api_store import ApiStore
-from webhook.bookkeeper import PODS_SELECTOR, Bookkeeper
-from webhook.certificates import Certificates
-from webhook.gates import Gates
-from webhook.keeper import Keeper
-from webhook.occupancy import Occupancy
-from webhook.placer import Placer
-from webhook.replacing import Replacing
+from webhook import admission, metrics, server
+from webhook.books.bookkeeper import PODS_SELECTOR, Bookkeeper
+from webhook.certificates import registration
+from webhook.certificates.keeper import Keeper
+from webhook.certificates.rotation import Certificates
+from webhook.certificates.tls import Tls
+from webhook.ledger import reservation
+from webhook.ledger.api_store import ApiStore
+from webhook.ledger.occupancy import Occupancy
+from webhook.placer import backfill, gates
+from webhook.placer.gates import Gates
+from webhook.placer.placer import Placer
+from webhook.placer.replacing import Replacing
 from webhook.settings import Settings
-from webhook.tls import Tls
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from gpushare import contract, ledger, pod
 from gpushare.allocation import PodRef
 from webhook import review
 from webhook.admission import Admission
-from webhook.memory_store import MemoryStore
+from webhook.ledger.memory_store import MemoryStore
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as in Kubernetes: they spell nothing
 

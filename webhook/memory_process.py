@@ -7,10 +7,12 @@ import logging
 from pathlib import Path
 
 from gpushare.daemon import probes, shutdown
-from webhook import admission, issuing, memory_cluster, metrics, reservation, server
-from webhook.certificates import Step
+from webhook import admission, memory_cluster, metrics, server
+from webhook.certificates import issuing
+from webhook.certificates.rotation import Step
+from webhook.certificates.tls import Tls
+from webhook.ledger import reservation
 from webhook.settings import Settings
-from webhook.tls import Tls
 
 logger = logging.getLogger(__name__)
 

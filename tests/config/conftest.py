@@ -42,7 +42,7 @@ class Cluster:
         return str(caught.value)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def installed(api_server: access.Access) -> Iterator[Cluster]:
     """CRD, RBAC and policies are in force, the MutatingWebhookConfiguration is not: there is no webhook to call."""
     kubectl = api_server.kubectl

@@ -17,9 +17,10 @@ from gpushare.cluster import client, errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
-from webhook import issuing, review, server
-from webhook.certificates import Step
-from webhook.tls import Tls
+from webhook import review, server
+from webhook.certificates import issuing
+from webhook.certificates.rotation import Step
+from webhook.certificates.tls import Tls
 
 pytestmark = pytest.mark.apiserver
 

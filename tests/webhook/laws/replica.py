@@ -12,11 +12,13 @@ from unittest import mock
 from gpushare.cluster import events, informer
 from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Network, SimulatedClient
-from webhook import admission, gates, metrics, placer, reservation, review
-from webhook.api_store import ApiStore
-from webhook.bookkeeper import PODS_SELECTOR, Bookkeeper
-from webhook.gates import Gates
-from webhook.occupancy import Occupancy
+from webhook import admission, metrics, review
+from webhook.books.bookkeeper import PODS_SELECTOR, Bookkeeper
+from webhook.ledger import reservation
+from webhook.ledger.api_store import ApiStore
+from webhook.ledger.occupancy import Occupancy
+from webhook.placer import gates, placer
+from webhook.placer.gates import Gates
 
 LIFETIME_SECONDS = 60.0
 

@@ -14,7 +14,7 @@ from gpushare import request as requests
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.webhook.laws import strategies
-from webhook import mutation, validation
+from webhook.pods import mutation, validation
 
 REFUSAL = Refusal("no GPU fits: there is none")
 VARIABLES = {contract.ENV_VISIBLE_DEVICES, contract.ENV_REQUEST, contract.ENV_LIMIT, contract.ENV_MEMORY}

@@ -14,7 +14,8 @@ from gpushare.allocation import Allocation
 from gpushare.cluster import errors
 from gpushare.gpunode import GpuNode
 from tests.webhook.laws import replica, stories, world
-from webhook import api_store, bookkeeper, bookkeeping, node_ledger, reinvocation, sightings
+from webhook.books import bookkeeper, bookkeeping, sightings
+from webhook.ledger import api_store, node_ledger, reinvocation
 
 MOST_STORIES = 1500
 

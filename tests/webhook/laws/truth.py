@@ -11,7 +11,7 @@ from gpushare import request as requests
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from tests.webhook.laws.simulated_api import GPUNODES, PODS, SimulatedApi
-from webhook import holds
+from webhook.ledger import holds
 
 PodJson = dict[str, Any]
 

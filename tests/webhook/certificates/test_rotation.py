@@ -1,0 +1,114 @@
+"""Rotation: the steps, and that at each of them everybody is trusted."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+from cryptography import x509
+
+from webhook.certificates import issuing, rotation
+from webhook.certificates.rotation import SPREAD, Certificates, Step
+
+NAMES = ("gpushare-webhook.gpushare-system.svc", "127.0.0.1")
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+DAY = datetime.timedelta(days=1)
+
+
+def made(now: datetime.datetime = START) -> Certificates:
+    return issuing.take(Step.START, None, NAMES, now=now)
+
+
+def loaded(text: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(text.encode())
+
+
+def is_trusted(held: Certificates, serving: str, now: datetime.datetime) -> bool:
+    certificate = loaded(serving)
+    if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
+        return False
+    for text in held.trusted:
+        authority = loaded(text)
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except Exception:  # noqa: S112
+            continue
+        return authority.not_valid_before_utc <= now < authority.not_valid_after_utc
+    return False
+
+
+def test_at_first_everything_is_made() -> None:
+    assert rotation.judge(None, NAMES, now=START) is Step.START
+    held = made()
+    assert rotation.judge(held, NAMES, now=START) is Step.KEEP
+    names = loaded(held.serving).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [NAMES[0]]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == [NAMES[1]]
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        pytest.param(dataclasses.replace(made(), authority_key=made().authority_key), id="another-authority's-key"),
+        pytest.param(dataclasses.replace(made(), serving_key=made().serving_key), id="another-serving-key"),
+        pytest.param(dataclasses.replace(made(), trusted=made().trusted), id="another-authority"),
+        pytest.param(dataclasses.replace(made(), trusted=()), id="no-authority"),
+        pytest.param(dataclasses.replace(made(), serving="nonsense"), id="nonsense"),
+    ],
+)
+def test_what_does_not_belong_together_is_made_anew(spoiled: Certificates) -> None:
+    assert rotation.judge(spoiled, NAMES, now=START) is Step.START
+
+
+@pytest.mark.parametrize(
+    ("days", "step"), [(0, Step.KEEP), (59, Step.KEEP), (61, Step.ISSUE), (244, Step.TRUST_NEW_AUTHORITY)]
+)
+def test_each_is_renewed_when_a_third_of_its_life_is_left(days: int, step: Step) -> None:
+    now = START + days * DAY
+    held = made()
+    if step is Step.TRUST_NEW_AUTHORITY:
+        held = issuing.take(Step.ISSUE, held, NAMES, now=now)
+    assert rotation.judge(held, NAMES, now=now) is step
+
+
+def test_another_name_asks_for_another_certificate() -> None:
+    assert rotation.judge(made(), ("elsewhere.svc",), now=START) is Step.ISSUE
+
+
+def test_after_years_without_a_webhook_everything_is_made_anew() -> None:
+    assert rotation.judge(made(), NAMES, now=START + 400 * DAY) is Step.START
+
+
+def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
+    """Two replicas, one of which follows later, and an API server that trusts what it was last told."""
+    held = made()
+    replicas, told = [held.serving, held.serving], held
+    now, steps = START, set()
+    for look in range(3 * 365 * 2):
+        now = START + look * DAY / 2
+        for _ in range(4):
+            step = rotation.judge(held, NAMES, now=now)
+            steps.add(step)
+            if step is Step.KEEP:
+                break
+            held = issuing.take(step, held, NAMES, now=now)
+            assert all(is_trusted(told, serving, now) for serving in replicas)
+            told = held
+            replicas[0] = held.serving
+            assert all(is_trusted(told, serving, now) for serving in replicas), step
+            now += datetime.timedelta(seconds=1)
+        replicas[1] = held.serving
+        assert len(held.trusted) <= 2
+    assert steps == {Step.KEEP, Step.ISSUE, Step.TRUST_NEW_AUTHORITY, Step.FORGET_OLD_AUTHORITIES}
+
+
+def test_a_new_authority_issues_only_once_everybody_trusts_it() -> None:
+    now = START + 244 * DAY
+    held = issuing.take(Step.ISSUE, made(), NAMES, now=now)
+    held = issuing.take(Step.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
+    assert rotation.judge(held, NAMES, now=now) is Step.KEEP
+    assert rotation.judge(held, NAMES, now=now + SPREAD) is Step.ISSUE
+    held = issuing.take(Step.ISSUE, held, NAMES, now=now + SPREAD)
+    assert rotation.judge(held, NAMES, now=now + SPREAD) is Step.KEEP
+    assert rotation.judge(held, NAMES, now=now + 2 * SPREAD) is Step.FORGET_OLD_AUTHORITIES

@@ -1,0 +1,157 @@
+"""What a pod gets, by example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpushare import contract, placement
+from gpushare import request as requests
+from gpushare.refusal import Refusal
+from tests import builders
+from webhook.pods import mutation
+
+
+def placed(manifest: dict[str, Any], *nodes: Any) -> tuple[requests.Request, mutation.Placed]:
+    request = requests.parse(manifest)
+    found = placement.place(builders.views(*(nodes or (builders.node(),))), request)
+    assert not isinstance(found, Refusal), found.reason
+    return request, mutation.Placed("identity", found.node, "host-a", found.shares)
+
+
+def rewritten(manifest: dict[str, Any]) -> Any:
+    return mutation.rewrite(manifest, *placed(manifest))
+
+
+def container(after: Any, index: int = 0) -> Any:
+    return after["spec"]["containers"][index]
+
+
+def environment(one: Any) -> dict[str, Any]:
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in one["env"]}
+
+
+def test_half_a_gpu() -> None:
+    after = rewritten(builders.pod(request="0.5"))
+    assert after["metadata"]["labels"] == {contract.SHARE_LABEL: "true"}
+    assert after["metadata"]["annotations"] == {
+        contract.REQUEST: "0.5",
+        contract.ALLOCATION: "identity",
+        contract.NODE: "node-a",
+        contract.GPU_UUIDS: "GPU-node-a-0",
+    }
+    assert after["spec"]["nodeSelector"] == {contract.HOSTNAME_LABEL: "host-a"}
+    assert container(after)["resources"] == {
+        "limits": {contract.RESOURCE_PERCENT: "50"},
+        "requests": {contract.RESOURCE_PERCENT: "50"},
+    }
+    assert environment(container(after)) == {
+        contract.ENV_VISIBLE_DEVICES: "GPU-node-a-0",
+        contract.ENV_REQUEST: "50",
+        contract.ENV_LIMIT: "100",
+        contract.ENV_MEMORY: str(40 * builders.GIB),
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        pytest.param({"request": "0.3"}, {"percent": "30"}, id="compute"),
+        pytest.param({"request": "0.3", "memory": "8Gi"}, {"percent": "30", "memory": "8Gi"}, id="both"),
+        pytest.param({"memory": "1.5Gi"}, {"idle": "1", "memory": "1536Mi"}, id="memory-alone"),
+        pytest.param({"memory": "25%"}, {"idle": "1"}, id="part-of-the-memory-is-no-number-of-bytes-yet"),
+        pytest.param({"gpus": "2"}, {"percent": "200"}, id="whole-gpus"),
+        pytest.param({"request": "0.5", "memory": "1", "gpus": "3"}, {"percent": "150", "memory": "3"}, id="three"),
+        pytest.param({"memory": "1Gi", "gpus": "4"}, {"idle": "4", "memory": "4Gi"}, id="four-idle-shares"),
+    ],
+)
+def test_resources_count_what_is_asked(asked: dict[str, str], wanted: dict[str, str]) -> None:
+    (demand,) = requests.parse(builders.pod(**asked)).demands
+    assert mutation.resources(demand, "main") == {f"gpushare.io/gpu-{key}": value for key, value in wanted.items()}
+
+
+def test_containers_that_share_are_counted_once() -> None:
+    manifest = builders.pod(containers=("main", "side"), request="0.5", memory="1Gi", container="main,side")
+    after = rewritten(manifest)
+    assert container(after, 0)["resources"]["limits"] == {
+        contract.RESOURCE_PERCENT: "50",
+        contract.RESOURCE_MEMORY: "1Gi",
+    }
+    assert container(after, 1)["resources"]["limits"] == {contract.RESOURCE_IDLE: "1"}
+    assert environment(container(after, 0)) == environment(container(after, 1))
+
+
+def test_containers_that_differ_have_annotations_of_their_own() -> None:
+    manifest = builders.pod(containers=("main", "side"), request="0.8")
+    manifest["metadata"]["annotations"]["gpushare.io/request.side"] = "0.5"
+    after = rewritten(manifest)
+    found = after["metadata"]["annotations"]
+    assert found[contract.GPU_UUIDS] == "GPU-node-a-0,GPU-node-a-1"
+    assert found[f"{contract.GPU_UUIDS}.main"] == "GPU-node-a-0"
+    assert found[f"{contract.GPU_UUIDS}.side"] == "GPU-node-a-1"
+    assert environment(container(after, 1))[contract.ENV_VISIBLE_DEVICES] == "GPU-node-a-1"
+
+
+def test_a_part_of_the_memory_of_unequal_gpus_is_the_least_of_them() -> None:
+    manifest = builders.pod(memory="50%", gpus="2")
+    node = builders.node(gpus=0)
+    cards = (builders.gpu(0, memory_gib=80), builders.gpu(1, memory_gib=40))
+    request, outcome = placed(manifest, type(node)(node.name, gpus=cards))
+    after = mutation.rewrite(manifest, request, outcome)
+    found = environment(container(after))
+    assert found[contract.ENV_MEMORY] == str(20 * builders.GIB)
+    assert set(found[contract.ENV_VISIBLE_DEVICES].split(",")) == {"GPU-node-a-0", "GPU-node-a-1"}
+
+
+def test_a_sidecar_among_the_init_containers_can_have_the_share() -> None:
+    manifest = builders.pod(request="0.5", container="proxy")
+    manifest["spec"]["initContainers"] = [{"name": "proxy", "restartPolicy": "Always"}]
+    after = rewritten(manifest)
+    assert after["spec"]["initContainers"][0]["resources"]["limits"] == {contract.RESOURCE_PERCENT: "50"}
+    assert container(after) == manifest["spec"]["containers"][0]
+
+
+def test_a_gated_pod_will_learn_its_gpus_from_its_annotation() -> None:
+    manifest = builders.pod(request="0.5", memory="1Gi")
+    after = mutation.rewrite(manifest, requests.parse(manifest), Refusal("no GPU is free"))
+    assert after["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
+    assert after["metadata"]["annotations"][contract.REASON] == "no GPU is free"
+    assert "nodeSelector" not in after["spec"]
+    # Resources cannot be added once the pod is stored.
+    assert container(after)["resources"]["requests"][contract.RESOURCE_PERCENT] == "50"
+    found = environment(container(after))
+    assert found[contract.ENV_VISIBLE_DEVICES] == {
+        "fieldRef": {"fieldPath": "metadata.annotations['gpushare.io/gpu-uuids']"}
+    }
+    assert found[contract.ENV_MEMORY] == str(builders.GIB)
+
+
+def test_the_memory_of_a_gated_pod_that_asks_for_a_part_is_not_known_yet() -> None:
+    manifest = builders.pod(request="0.5")
+    after = mutation.rewrite(manifest, requests.parse(manifest), Refusal("no GPU is free"))
+    assert contract.ENV_MEMORY not in environment(container(after))
+
+
+def test_every_entry_of_a_variable_that_is_there_twice_is_ours() -> None:
+    manifest = builders.pod(request="0.5")
+    twice = [{"name": contract.ENV_VISIBLE_DEVICES, "value": value} for value in ("all", "none")]
+    manifest["spec"]["containers"][0]["env"] = [twice[0], {"name": "A", "value": "1"}, twice[1]]
+    after = rewritten(manifest)
+    values = [entry["value"] for entry in container(after)["env"] if entry["name"] == contract.ENV_VISIBLE_DEVICES]
+    assert values == ["GPU-node-a-0", "GPU-node-a-0"]
+    assert container(after)["env"][1] == {"name": "A", "value": "1"}
+
+
+def test_gates_of_others_stay_closed() -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["spec"]["schedulingGates"] = [{"name": "example.com/quota"}, {"name": contract.SCHEDULING_GATE}]
+    assert rewritten(manifest)["spec"]["schedulingGates"] == [{"name": "example.com/quota"}]
+
+
+def test_a_reference_that_the_api_server_has_completed_is_left_alone() -> None:
+    manifest = builders.pod(request="0.5")
+    request = requests.parse(manifest)
+    gated: Any = mutation.rewrite(manifest, request, Refusal("full"))
+    gated["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
+    assert mutation.patch(gated, mutation.rewrite(gated, request, Refusal("full"))) == []

@@ -1,0 +1,134 @@
+"""The adopter: opens GPUNodes that are new, and writes shares of living pods again that the ledger has lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import codec, contract, errors, pod
+from gpushare.cluster import client, compare_and_swap, events, informer
+from gpushare.cluster import errors as cluster_errors
+from gpushare.gpunode import GpuNode
+from webhook.ledger import adoption, store
+from webhook.ledger.api_store import ApiStore
+
+logger = logging.getLogger(__name__)
+
+PodJson = Mapping[str, Any]
+
+PODS_SELECTOR: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
+AGAIN_SECONDS: Final = 30.0
+
+
+class Adopter:
+    """`pods`: a copy of all pods of ours."""
+
+    def __init__(
+        self, api: client.Client, ledger_now: ApiStore, pods: informer.Informer, recorder: events.Recorder
+    ) -> None:
+        self._api = api
+        self._store = ledger_now
+        self._pods = pods
+        self._recorder = recorder
+        self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
+
+    async def adopt(self, *, now: float) -> float | None:
+        """Do what is due; return when to look again, by the clock that `now` is of."""
+        await self._open_new()
+        nodes = [
+            node
+            for node in self._store.stored()
+            if (document := self._store.document(node.name)) and adoption.is_open(document)
+        ]
+        found = adoption.lost(nodes, self._pods.objects.values())
+        uids = {pod.uid(one) for pods in found.values() for one in pods}
+        self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
+        for name, pods in found.items():
+            due = [one for one in pods if self._missed[pod.uid(one)] <= now]
+            if due:
+                self._missed.update((pod.uid(one), now + AGAIN_SECONDS) for one in due)
+                await self._adopt_on(name, due)
+        return min(self._missed.values(), default=None)
+
+    async def _open_new(self) -> None:
+        """Open what is closed, once its agent has said which GPUs there are."""
+        closed = [
+            node.name
+            for node in self._store.stored()
+            if node.gpus and (document := self._store.document(node.name)) and not adoption.is_open(document)
+        ]
+        if not closed:
+            return
+        try:
+            # By a read that lags behind nothing; pods that come later cannot have been placed on a closed node.
+            pods = (await self._api.list("/api/v1/pods", {"labelSelector": PODS_SELECTOR})).items
+        except cluster_errors.ClusterError as error:
+            logger.warning("Could not list pods", extra={"err": str(error)})
+            return
+        for name in closed:
+            await self._open(name, pods)
+
+    async def _open(self, name: str, pods: Sequence[PodJson]) -> None:
+        adopted: list[PodJson] = []
+        failed: dict[str, str] = {}
+
+        def change(document: dict[str, Any]) -> dict[str, Any] | None:
+            nonlocal adopted, failed
+            if adoption.is_open(document):
+                adopted, failed = [], {}
+                return None
+            node = codec.read(document)
+            adopted = adoption.lost([node], pods).get(name, [])
+            after, failed = adoption.adopt(node, adopted)
+            return {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(after)}}
+
+        try:
+            await compare_and_swap.update(self._api, f"{contract.GPUNODE_PATH}/{name}", change)
+        except cluster_errors.ClusterError as error:
+            logger.warning("Could not open a GPUNode", extra={"node": name, "err": str(error)})
+            return
+        logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(adopted) - len(failed)})
+        self._tell(name, adopted, failed)
+
+    async def _adopt_on(self, name: str, suspects: Sequence[PodJson]) -> None:
+        pods = [one for suspect in suspects if (one := await self._read(suspect)) is not None]
+        failed: dict[str, str] = {}
+        adopted: list[PodJson] = []
+
+        def change(node: GpuNode) -> GpuNode:
+            nonlocal adopted, failed
+            adopted = adoption.lost([node], pods).get(name, [])
+            after, failed = adoption.adopt(node, adopted)
+            return after if after.allocations != node.allocations else node
+
+        try:
+            await self._store.refresh(name)  # the news of its share may be on its way to us
+            await self._store.commit(name, change)
+        except (store.UnreachableError, errors.LedgerError) as error:
+            logger.warning("Could not write lost shares again", extra={"node": name, "err": str(error)})
+            return
+        self._tell(name, adopted, failed)
+
+    async def _read(self, suspect: PodJson) -> PodJson | None:
+        namespace, name = pod.namespaced_name(suspect)
+        try:
+            found = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        except cluster_errors.ClusterError as error:
+            logger.info("Could not ask about a pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
+            return None
+        return found if pod.uid(found) == pod.uid(suspect) else None
+
+    def _tell(self, name: str, adopted: Sequence[PodJson], failed: Mapping[str, str]) -> None:
+        for one in adopted:
+            who = "/".join(pod.namespaced_name(one))
+            why = failed.get(pod.uid(one))
+            if why is None:
+                logger.warning("Wrote the lost share of a pod again", extra={"node": name, "pod": who})
+                note = f"its share on {name} was missing in the ledger and was written again"
+                self._recorder.record(one, contract.EVENT_ADOPTED, note, action="Adopt")
+            else:
+                logger.error("A living pod has no share in the ledger", extra={"node": name, "pod": who, "err": why})
+                note = f"its share on {name} is missing in the ledger and could not be written again: {why}"
+                self._recorder.record(one, contract.EVENT_LOST, note, type="Warning", action="Adopt")

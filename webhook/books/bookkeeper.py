@@ -1,0 +1,172 @@
+"""The bookkeeper: keeps the ledger true to the pods, one write a node for all that is due there."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from gpushare import contract, errors, ledger, pod
+from gpushare.allocation import Allocation, PodRef
+from gpushare.cluster import client, events, informer
+from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import store as cluster_store
+from gpushare.gpunode import GpuNode
+from gpushare.request import Request
+from webhook.books import bookkeeping
+from webhook.books.adopter import Adopter
+from webhook.books.bookkeeping import Entry
+from webhook.books.inspection import Inspection
+from webhook.books.sightings import Sightings
+from webhook.ledger import holds, store
+from webhook.ledger.api_store import ApiStore
+from webhook.ledger.reservation import LIFETIME_SECONDS
+from webhook.metrics import Metrics
+from webhook.pods import wanted
+
+logger = logging.getLogger(__name__)
+
+PODS_SELECTOR: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
+QUESTIONS_AT_ONCE: Final = 16
+ASK_AGAIN_SECONDS: Final = 30.0  # about a pod that lives although our copy does not have it
+
+
+class Bookkeeper:
+    """Confirms, releases, lets lapse. `pods`: a copy of all pods of ours."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        ledger_now: ApiStore,
+        pods: informer.Informer,
+        recorder: events.Recorder,
+        measures: Metrics,
+        *,
+        lifetime_seconds: float = LIFETIME_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._store = ledger_now
+        self._pods = pods
+        self._recorder = recorder
+        self._metrics = measures
+        self._clock = clock
+        self._sightings = Sightings(lifetime_seconds)
+        self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
+        self._adopter = Adopter(api, ledger_now, pods, recorder)
+        self._inspection = Inspection(ledger_now, recorder, measures)
+
+    async def keep(self) -> float | None:
+        """Do what is due; return when the next reservation lapses, by our clock."""
+        now = self._clock()
+        look_again = await self._adopter.adopt(now=now)
+        self._inspection.look()
+        books = bookkeeping.judge(
+            self._sightings.timed(self._store.stored(), now=now), self._pods.objects.values(), now=now
+        )
+        confirm = {node: dict(pods) for node, pods in books.confirm.items()}
+        release = [*books.release, *await self._really_gone(books.gone, now)]
+        lapsed = []
+        for entry, claimant in await self._claimants(books.lapsed):
+            if claimant is None or pod.is_terminal(claimant):
+                lapsed.append(entry)
+            else:
+                confirm.setdefault(entry.node, {})[entry.allocation.id] = bookkeeping.reference(claimant)
+        await self._write(confirm, release, lapsed)
+        return min((at for at in (books.next_expiry, look_again) if at is not None), default=None)
+
+    async def _really_gone(self, suspects: Iterable[Entry], now: float) -> list[Entry]:
+        asked = [
+            entry for entry in suspects if now - self._alive.get(entry.allocation.id, -math.inf) >= ASK_AGAIN_SECONDS
+        ]
+        answers = await asyncio.gather(*(self._is_gone(entry.allocation) for entry in asked))
+        self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
+        self._alive.update((entry.allocation.id, now) for entry, gone in zip(asked, answers, strict=True) if not gone)
+        return [entry for entry, gone in zip(asked, answers, strict=True) if gone]
+
+    async def _is_gone(self, allocation: Allocation) -> bool:
+        holder = allocation.pod
+        async with self._questions:
+            try:
+                found = await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}")
+            except cluster_errors.NotFound:
+                return True
+            except cluster_errors.ClusterError as error:
+                logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
+                return False
+        return pod.uid(found) != holder.uid or pod.is_terminal(found)
+
+    async def _claimants(self, lapsed: Iterable[Entry]) -> list[tuple[Entry, Mapping[str, Any] | None]]:
+        """Who came after all for those that nobody came for, by a read that lags behind nothing."""
+        by_namespace: dict[str, list[Entry]] = collections.defaultdict(list)
+        for entry in lapsed:
+            by_namespace[entry.allocation.pod.namespace].append(entry)
+        found: list[tuple[Entry, Mapping[str, Any] | None]] = []
+        for namespace, entries in by_namespace.items():
+            try:
+                listing = await self._api.list(f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR})
+            except cluster_errors.ClusterError as error:
+                logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
+                continue
+            claims = bookkeeping.claims_of(listing.items)
+            found += [(entry, bookkeeping.claimant(entry.allocation, claims)) for entry in entries]
+        return found
+
+    async def _write(
+        self, confirm: Mapping[str, Mapping[str, PodRef]], release: Iterable[Entry], lapsed: Iterable[Entry]
+    ) -> None:
+        ended: dict[str, set[str]] = collections.defaultdict(set)
+        for entry in release:
+            ended[entry.node].add(entry.allocation.id)
+        unclaimed: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
+        for entry in lapsed:
+            unclaimed[entry.node][entry.allocation.id] = entry.allocation
+        nodes = {*confirm, *ended, *unclaimed}
+        await asyncio.gather(
+            *(self._write_one(name, confirm.get(name, {}), ended[name], unclaimed[name]) for name in sorted(nodes))
+        )
+
+    def _held_for(self) -> dict[str, Request]:
+        """What the pods ask for, by uid, for whom something is held."""
+        refs = {
+            (entry.pod.namespace, entry.pod.name): entry.pod.uid
+            for node in self._store.stored()
+            for entry in node.allocations
+            if holds.is_hold(entry)
+        }
+        found = ((uid, self._pods.objects.get(cluster_store.Key(*name))) for name, uid in refs.items())
+        asked = {uid: wanted.read(one) for uid, one in found if one is not None and pod.uid(one) == uid}
+        return {uid: request for uid, request in asked.items() if isinstance(request, Request)}
+
+    async def _write_one(
+        self, name: str, confirm: Mapping[str, PodRef], ended: set[str], unclaimed: Mapping[str, Allocation]
+    ) -> None:
+        held_for = self._held_for()
+
+        def change(node: GpuNode) -> GpuNode:
+            claimed = {entry.id for entry in node.allocations if entry.pod.uid}
+            after = ledger.release(ledger.confirm(node, confirm), ended | (set(unclaimed) - claimed))
+            # In the same write: nobody can come between what is released and whom it is held for.
+            after = holds.grown(after, held_for)
+            return node if after.allocations == node.allocations else after
+
+        try:
+            await self._store.commit(name, change)
+        except (store.UnreachableError, errors.LedgerError) as error:
+            logger.warning("Could not keep the books of a node", extra={"node": name, "err": str(error)})
+            return
+        for words, ids in (("confirmed", confirm), ("released", ended), ("expired", unclaimed)):
+            if ids:
+                self._metrics.kept_books(words, len(ids))
+        extra = {"node": name, "confirmed": sorted(confirm), "released": sorted(ended), "expired": sorted(unclaimed)}
+        logger.info("Kept the books of a node", extra=extra)
+        regarding = self._store.document(name)
+        for allocation in unclaimed.values():
+            if regarding is not None:
+                note = f"the reservation {allocation.id} for {allocation.pod} ended: its pod never appeared"
+                self._recorder.record(regarding, contract.EVENT_EXPIRED, note, action="Release")

@@ -1,0 +1,8 @@
+"""Our TLS: certificates that we make ourselves, rotate, and share between replicas.
+
+rotation      which certificates there are, and which step brings them to what they should be; pure
+issuing       makes keys and certificates, one step at a time
+keeper        a Secret that all replicas share, the API server's trust in it, and our TLS
+registration  our CA in the MutatingWebhookConfiguration
+tls           the context that serves, and new certificates loaded into it
+"""

@@ -1,0 +1,13 @@
+"""The ledger as this process sees it, and how a share gets into it. The rules themselves are `gpushare.ledger`.
+
+store         what every store of the ledger can do
+api_store     the store on the API server: informers, and one writer a node that shares its writes
+node_ledger   one GPUNode: stored, waiting for the next write, and as both together show it
+memory_store  the store in memory: a cluster read from a file
+draft         the ledger as it would be after some changes, or without some shares
+reservation   place, then write the allocation, until both agree
+reinvocation  whether a pod already holds a reservation of its own; pure
+holds         allocations that keep free what an older pod waits for; pure
+adoption      living pods whose shares are missing → the allocations to write again; pure
+occupancy     which pods are on which node; promises: pods placed a moment ago that nobody has seen yet
+"""

@@ -1,0 +1,102 @@
+"""Adoption: living pods whose shares are missing in the ledger → the allocations to write again. Pure.
+
+A GPUNode can be deleted by hand; its agent makes it anew, empty, while its pods run on. What they hold is written on
+them, in annotations that only gpushare may write. Until that was read back nobody may place anything on such a node: a
+GPUNode whose spec has no list of allocations, not even an empty one, has never been written by us and is closed.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import contract, errors, ledger, pod
+from gpushare import request as requests
+from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.request import Request
+from webhook.ledger import holds
+from webhook.pods import mutation
+
+PodJson = Mapping[str, Any]
+
+CLOSED: Final = "its ledger is empty and which pods are on it has yet to be read back: the placer does that at once"
+
+
+def is_open(document: Mapping[str, Any]) -> bool:
+    """Whether the pods on it are known."""
+    return "allocations" in (document.get("spec") or {})
+
+
+def as_open(document: Mapping[str, Any], node: GpuNode) -> GpuNode:
+    """The node, with no GPU to give while it is closed."""
+    if is_open(document):
+        return node
+    return dataclasses.replace(
+        node, gpus=tuple(dataclasses.replace(card, healthy=False, health_reason=CLOSED) for card in node.gpus)
+    )
+
+
+def lost(nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> dict[str, list[PodJson]]:
+    """By node: the living pods that were given a share there of which the ledger knows nothing."""
+    known = {name for node in nodes for entry in node.allocations for name in (entry.id, entry.pod.uid)}
+    names = {node.name for node in nodes}
+    found: dict[str, list[PodJson]] = collections.defaultdict(list)
+    for one in pods:
+        annotations = pod.annotations_of(one)
+        identity, name = annotations.get(contract.ALLOCATION), annotations.get(contract.NODE, "")
+        if identity and name in names and identity not in known and pod.uid(one) not in known and _is_there(one, name):
+            found[name].append(one)
+    return dict(found)
+
+
+def allocation(one: PodJson, node: GpuNode) -> Allocation:
+    """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they make no sense."""
+    request = requests.parse(one)
+    annotations, constraints = pod.annotations_of(one), request.constraints
+    return Allocation(
+        id=annotations[contract.ALLOCATION],
+        pod=PodRef(*pod.namespaced_name(one), pod.uid(one)),
+        shares=tuple(_shares(one, request, node)),
+        labels=Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion),
+        latency=request.latency,
+    )
+
+
+def adopt(node: GpuNode, pods: Sequence[PodJson]) -> tuple[GpuNode, dict[str, str]]:
+    """The node with their shares; and by uid of the pod why a share could not be written again."""
+    failed: dict[str, str] = {}
+    for one in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp", ""))):
+        known = {name for entry in node.allocations if not holds.is_hold(entry) for name in (entry.id, entry.pod.uid)}
+        if pod.uid(one) in known or pod.annotations_of(one).get(contract.ALLOCATION) in known:
+            continue
+        try:
+            node = ledger.reserve(node, allocation(one, node))
+        except errors.GpushareError as error:
+            failed[pod.uid(one)] = str(error)
+    return node, failed
+
+
+def _shares(one: PodJson, request: Request, node: GpuNode) -> Iterable[GivenShare]:
+    cards = node.gpu_by_uuid()
+    annotations = pod.annotations_of(one)
+    for demand in request.demands:
+        key = mutation.uuids_annotation(request, demand.containers[0])
+        by_memory: dict[int, list[str]] = {}
+        for uuid in filter(None, annotations.get(key, "").split(",")):
+            if uuid not in cards:
+                raise errors.LedgerError(f"{node.name} has no GPU {errors.quoted(uuid)}")
+            by_memory.setdefault(demand.share.memory.on(cards[uuid].memory_bytes), []).append(uuid)
+        if sum(map(len, by_memory.values())) != demand.gpus:
+            raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
+        for memory_bytes, uuids in by_memory.items():
+            share = demand.share
+            yield GivenShare(demand.containers, tuple(uuids), share.request_percent, share.limit_percent, memory_bytes)
+
+
+def _is_there(one: PodJson, node: str) -> bool:
+    """Whether it may run on the node now or soon."""
+    bound = (one.get("spec") or {}).get("nodeName")
+    return not pod.is_terminal(one) and contract.SCHEDULING_GATE not in pod.gates(one) and bound in {None, "", node}

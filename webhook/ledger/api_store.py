@@ -1,0 +1,284 @@
+"""The store on the API server: a live copy of GPUNodes and Nodes, and one writer at a time for each GPUNode."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from gpushare import codec, contract, errors, pod
+from gpushare.cluster import backoff, client, informer
+from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import store as objects
+from gpushare.fitness import Census, Machine
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from gpushare.placement.fleet import Fleet
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.ledger import store
+from webhook.ledger.node_ledger import NodeLedger, Waiting
+from webhook.ledger.occupancy import Occupancy
+from webhook.ledger.promises import Promises
+from webhook.metrics import Metrics
+from webhook.pods import footprint
+
+logger = logging.getLogger(__name__)
+
+NODES_PATH: Final = "/api/v1/nodes"
+ATTEMPTS: Final = 16
+FIRST_PAUSE_SECONDS: Final = 0.005
+MOST_PAUSE_SECONDS: Final = 0.5
+MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
+
+
+class ApiStore:
+    """See `store.Store`. `run` keeps it true.
+
+    occupancy: the pods of the cluster; without it only what this process has promised takes room on a node.
+    """
+
+    def __init__(self, api: client.Client, measures: Metrics, occupancy: Occupancy | None = None) -> None:
+        self._api = api
+        self._metrics = measures
+        self._ledgers: dict[str, NodeLedger] = {}
+        self._fleet = Fleet()
+        self._moved: set[str] = set()  # nodes whose view the fleet has not been shown yet
+        self._writers: dict[NodeLedger, asyncio.Task[None]] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH)
+        self._gpunodes.subscribe(self._gpunode_changed)
+        self._nodes = informer.Informer(api, NODES_PATH, transform=_machine)
+        self._nodes.subscribe(self._node_changed)
+        self._occupancy = occupancy
+        self._census = occupancy.census if occupancy is not None else Census()
+        self._census.is_full = self._is_full
+        self._promises = Promises(self._census, self._holds)
+        if occupancy is not None:
+            occupancy.follow(self._holds, self._freed, self._promises)
+
+    async def run(self) -> None:
+        """Keep the copies true until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._gpunodes.run())
+            tasks.create_task(self._nodes.run())
+            if self._occupancy is not None:
+                tasks.create_task(self._occupancy.run())
+
+    async def synced(self) -> None:
+        """Wait until every collection has been read once."""
+        await self._gpunodes.synced.wait()
+        await self._nodes.synced.wait()
+        if self._occupancy is not None:
+            await self._occupancy.synced()
+
+    def missing(self) -> str | None:
+        """What keeps us from answering, as a sentence; None when nothing does."""
+        for name, copy in (("GPUNodes", self._gpunodes), ("Nodes", self._nodes)):
+            if not copy.synced.is_set():
+                return f"the {name} have not been read yet"
+        return None if self._occupancy is None else self._occupancy.missing()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change of a GPUNode or Node, and when pods leave room on a node with GPUs."""
+        self._listeners.append(listener)
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node with GPUs, with all that this process has promised."""
+        return [ledger.view for ledger in self._ledgers.values()]
+
+    def view(self, name: str) -> NodeView | None:
+        """One node, or None."""
+        ledger = self._ledgers.get(name)
+        return ledger.view if ledger else None
+
+    def stored(self) -> list[GpuNode]:
+        """The nodes as they are stored, without what waits to be written."""
+        return [ledger.node for ledger in self._ledgers.values()]
+
+    def document(self, name: str) -> Mapping[str, Any] | None:
+        """The GPUNode object as it is stored."""
+        ledger = self._ledgers.get(name)
+        return ledger.document if ledger else None
+
+    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> Placement | Refusal:
+        """Where the pod would go now."""
+        for name in self._moved:
+            ledger = self._ledgers.get(name)
+            if ledger is None:
+                self._fleet.remove(name)
+            else:
+                self._fleet.update(ledger.view)
+        self._moved.clear()
+        return self._fleet.place(request, policy=policy, unfit=self.unfit(manifest))
+
+    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
+        """Judge nodes for one pod."""
+        itself = self._promises.key(manifest)
+        if itself is None and pod.uid(manifest):
+            itself = objects.key_of(manifest)
+        return self._census.judge(*footprint.of(manifest), itself=itself)
+
+    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
+        """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
+        return self._promises.make(manifest, name, allocation_id)
+
+    def hostname(self, name: str) -> str:
+        """The value of the node's hostname label."""
+        found = self._census.machine(name)
+        return (found.hostname if found is not None else None) or name
+
+    async def refresh(self, name: str) -> None:
+        """Read one node from the API server; raises UnreachableError."""
+        ledger = self._ledgers.get(name)
+        if ledger is None:
+            return
+        try:
+            async with asyncio.timeout(MOST_ASKED_SECONDS):
+                stored = await self._api.get(f"{contract.GPUNODE_PATH}/{name}")
+        except cluster_errors.NotFound:
+            return
+        except (cluster_errors.ClusterError, TimeoutError) as error:
+            raise store.UnreachableError(str(error) or f"no answer in {MOST_ASKED_SECONDS:g} s") from error
+        ledger.see(objects.drop_managed_fields(stored))
+
+    async def commit(self, name: str, change: store.Change) -> GpuNode:
+        """Write the change together with whatever else waits for this node."""
+        ledger = self._ledgers.get(name)
+        if ledger is None:
+            raise errors.LedgerError(f"there is no GPUNode {name}")
+        try:
+            done = ledger.add(change)
+            self._census.forget(name)
+            if ledger not in self._writers:
+                self._writers[ledger] = asyncio.create_task(self._write_all(name, ledger), name=f"write {name}")
+            return await done
+        finally:
+            self._promises.sweep(name)
+            self._census.forget(name)
+
+    async def close(self) -> None:
+        """Stop writing; whoever still waits is told."""
+        for task in [*self._writers.values()]:
+            task.cancel()
+        await asyncio.gather(*self._writers.values(), return_exceptions=True)
+
+    async def _write_all(self, name: str, ledger: NodeLedger) -> None:
+        """Write until nothing waits."""
+        try:
+            while ledger.has_waiting:
+                await self._write(name, ledger, ledger.begin())
+                ledger.end()
+        except asyncio.CancelledError:
+            ledger.fail(store.UnreachableError("shutting down"))
+            raise
+        except Exception as error:
+            logger.exception("Failed to write a GPUNode", extra={"node": name})
+            ledger.fail(store.UnreachableError(str(error)))
+        finally:
+            del self._writers[ledger]
+
+    async def _write(self, name: str, ledger: NodeLedger, batch: list[Waiting]) -> None:
+        path = f"{contract.GPUNODE_PATH}/{name}"
+        for attempt in range(1, ATTEMPTS + 1):
+            document, batch = ledger.draft(batch)
+            if document is None or not batch:
+                _answer(batch, ledger.node)
+                return
+            try:
+                stored = objects.drop_managed_fields(await self._api.replace(path, document))
+            except cluster_errors.NotFound:
+                self._forget(name)
+                _refuse(batch, errors.LedgerError(f"there is no GPUNode {name} any more"))
+                return
+            except (cluster_errors.Conflict, cluster_errors.Unavailable) as error:
+                self._metrics.wrote("conflict" if isinstance(error, cluster_errors.Conflict) else "failed", changes=0)
+                logger.info("Writing a GPUNode again", extra={"node": name, "attempt": attempt, "err": str(error)})
+                asked_seconds = getattr(error, "retry_after_seconds", None) or 0.0
+                if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, asked_seconds):
+                    _refuse(batch, store.UnreachableError(str(error)))
+                    return
+            except cluster_errors.ClusterError as error:
+                self._metrics.wrote("failed", changes=0)
+                logger.error("The API server refused a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
+                _refuse(batch, store.UnreachableError(str(error)))
+                return
+            else:
+                self._metrics.wrote("written", changes=len(batch))
+                ledger.see(stored)
+                _answer(batch, codec.read(stored))
+                return
+
+    async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, asked_seconds: float) -> bool:
+        """After a conflict, or an answer that was lost: look what is true now. Whether that can be told."""
+        if attempt > 1 or asked_seconds:
+            pause = backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
+            await asyncio.sleep(max(pause, min(asked_seconds, MOST_ASKED_SECONDS)))
+        try:
+            ledger.see(objects.drop_managed_fields(await self._api.get(path)))
+        except cluster_errors.ClusterError as error:
+            logger.warning("Could not read a GPUNode", extra={"path": path, "err": str(error)})
+            return isinstance(error, cluster_errors.Unavailable | cluster_errors.NotFound)
+        return True
+
+    def _gpunode_changed(self, change: objects.Change) -> None:
+        if change.new is None:
+            self._forget(change.key.name)
+        elif (known := self._ledgers.get(change.key.name)) is not None:
+            known.see(change.new)
+        else:
+            name = change.key.name
+            self._ledgers[name] = NodeLedger(change.new, lambda: self._moved.add(name))
+        self._promises.sweep(change.key.name)
+        self._census.forget(change.key.name)
+        if self._occupancy is not None:
+            self._occupancy.ledger_changed(change.key.name)
+        self._tell()
+
+    def _node_changed(self, change: objects.Change) -> None:
+        before, after = (one["machine"] if one is not None else None for one in (change.old, change.new))
+        if before != after:  # most changes are heartbeats, of which nothing is left in what we keep
+            self._census.put_machine(change.key.name, after)
+            self._tell()
+
+    def _holds(self, name: str, allocation_id: str) -> bool:
+        ledger = self._ledgers.get(name)
+        return ledger is not None and any(entry.id == allocation_id for entry in ledger.view.node.allocations)
+
+    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        ledger = self._ledgers.get(name)
+        return ledger is not None and footprint.is_full(ledger.view, amounts)
+
+    def _freed(self, name: str) -> None:
+        if name in self._ledgers:
+            self._tell()
+
+    def _forget(self, name: str) -> None:
+        self._ledgers.pop(name, None)
+        self._moved.add(name)
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def _answer(batch: Iterable[Waiting], stored: GpuNode) -> None:
+    for one in batch:
+        if not one.done.done():
+            one.done.set_result(stored)
+
+
+def _refuse(batch: Iterable[Waiting], error: Exception) -> None:
+    for one in batch:
+        if not one.done.done():
+            one.done.set_exception(error)
+
+
+def _machine(item: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a Node; its list of images alone is more than all the rest."""
+    metadata = item["metadata"]
+    return {
+        "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata},
+        "machine": Machine.of(item),
+    }

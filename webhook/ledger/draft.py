@@ -1,0 +1,117 @@
+"""Two ledgers that are not quite the real one: as it would be after some changes, and as it is without some holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from gpushare import errors, ledger, placement
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.ledger import store
+
+
+class _Over:
+    """A store that stands over another."""
+
+    def __init__(self, under: store.Store) -> None:
+        self._under = under
+
+    def missing(self) -> str | None:
+        """What keeps the views from being known."""
+        return self._under.missing()
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node with GPUs."""
+        return self._under.views()
+
+    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> placement.Placement | Refusal:
+        """Where the pod would go now."""
+        return placement.place(self.views(), request, policy=policy, unfit=self.unfit(manifest))
+
+    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
+        """A judge of nodes for one pod."""
+        return self._under.unfit(manifest)
+
+    def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
+        """Count the pod as being on the node."""
+        return self._under.expect(manifest, node, allocation_id)
+
+    def hostname(self, node: str) -> str:
+        """The value of the node's hostname label."""
+        return self._under.hostname(node)
+
+    async def refresh(self, node: str) -> None:
+        """Make sure that the ledger below has all that was stored when this was called."""
+        await self._under.refresh(node)
+
+
+class Draft(_Over):
+    """A store whose commits nobody else ever sees: to find out whether several pods fit together. `end` it."""
+
+    def __init__(self, under: store.Store) -> None:
+        super().__init__(under)
+        self._views = {view.node.name: view for view in under.views()}
+        self._expected: list[Callable[[], None]] = []
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node, with what was committed here."""
+        return self._views.values()
+
+    def view(self, node: str) -> NodeView | None:
+        """One node, or None."""
+        return self._views.get(node)
+
+    def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
+        """Count the pod as being on the node, until `end`."""
+        self._expected.append(super().expect(manifest, node, allocation_id))
+        return self._expected[-1]
+
+    def end(self) -> None:
+        """The draft is done with: nobody is expected for its sake any more."""
+        for ends in self._expected:
+            ends()
+
+    async def commit(self, node: str, change: store.Change) -> GpuNode:
+        """Make the change, here only."""
+        view = self._views.get(node)
+        if view is None:
+            raise errors.LedgerError(f"there is no GPUNode {node}")
+        after = change(view.node)
+        self._views[node] = NodeView.of(after)
+        return after
+
+
+class Without(_Over):
+    """The real ledger as if some allocations were not there; whatever is committed to a node takes their place."""
+
+    def __init__(self, under: store.Store, gone: Mapping[str, Collection[str]]) -> None:
+        """`gone`: node → ids."""
+        super().__init__(under)
+        self._gone = gone
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node without them."""
+        return [self._cleared(view) for view in self._under.views()]
+
+    def view(self, node: str) -> NodeView | None:
+        """One node without them, or None."""
+        view = self._under.view(node)
+        return None if view is None else self._cleared(view)
+
+    async def commit(self, node: str, change: store.Change) -> GpuNode:
+        """Release them on this node and make the change, in one write."""
+        gone = self._gone.get(node, ())
+
+        def instead(stored: GpuNode) -> GpuNode:
+            cleared = ledger.release(stored, gone)
+            after = change(cleared)
+            return stored if after is cleared else after
+
+        return await self._under.commit(node, instead)
+
+    def _cleared(self, view: NodeView) -> NodeView:
+        gone = self._gone.get(view.node.name)
+        return NodeView.of(ledger.release(view.node, gone)) if gone else view

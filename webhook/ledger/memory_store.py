@@ -1,0 +1,110 @@
+"""The store in memory: a cluster of which only a file is known. For demonstrations and simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gpushare import codec, contract, errors, node, placement, pod
+from gpushare.fitness import Census, Machine, Occupant
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.ledger import store
+from webhook.ledger.promises import Promises
+from webhook.pods import footprint
+
+
+class MemoryStore:
+    """GPUNodes and, where they are known, Nodes; a GPUNode without a Node is taken for a ready one without limits."""
+
+    def __init__(
+        self,
+        gpunodes: Iterable[Mapping[str, Any]],
+        nodes: Iterable[Mapping[str, Any]] = (),
+        pods: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        self._documents = {codec.read(document).name: document for document in gpunodes}
+        self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
+        self._census = Census()
+        self._census.is_full = self._is_full
+        self._promises = Promises(self._census, self._holds)
+        known = {node.name(document): document for document in nodes}
+        for name in {*known, *self._documents}:
+            self._census.put_machine(name, Machine.of(known.get(name) or _plain(name)))
+        for one in pods:
+            where = (one.get("spec") or {}).get("nodeName") or pod.annotations_of(one).get(contract.NODE)
+            if where and not pod.is_terminal(one):
+                self._census.put(pod.namespaced_name(one), Occupant.of(one, str(where)))
+
+    def missing(self) -> str | None:
+        """Nothing: all that there is was there from the start."""
+        return None
+
+    def views(self) -> Iterable[NodeView]:
+        """Every node with GPUs, as it is now."""
+        return self._views.values()
+
+    def view(self, name: str) -> NodeView | None:
+        """One node, or None."""
+        return self._views.get(name)
+
+    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> placement.Placement | Refusal:
+        """Where the pod would go now."""
+        return placement.place(self.views(), request, policy=policy, unfit=self.unfit(manifest))
+
+    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
+        """Judge nodes for one pod."""
+        return self._census.judge(*footprint.of(manifest), itself=self._promises.key(manifest))
+
+    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
+        """Let the pod take room on the node for as long as the ledger has its allocation."""
+        return self._promises.make(manifest, name, allocation_id)
+
+    def hostname(self, name: str) -> str:
+        """The value of the node's hostname label."""
+        found = self._census.machine(name)
+        return (found.hostname if found is not None else None) or name
+
+    async def refresh(self, name: str) -> None:
+        """Nothing: the view is all there is."""
+
+    async def commit(self, name: str, change: store.Change) -> GpuNode:
+        """Make the change."""
+        return self.change(name, change)
+
+    def change(self, name: str, change: store.Change) -> GpuNode:
+        """Make the change; nothing comes between reading and writing, as nothing here waits."""
+        view = self._views.get(name)
+        if view is None:
+            raise errors.LedgerError(f"there is no GPUNode {name}")
+        try:
+            after = change(view.node)
+            self._views[name] = NodeView.of(after)
+        finally:
+            self._promises.sweep(name)
+            self._census.forget(name)
+        return after
+
+    def _holds(self, name: str, allocation_id: str) -> bool:
+        view = self._views.get(name)
+        return view is not None and any(entry.id == allocation_id for entry in view.node.allocations)
+
+    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        view = self._views.get(name)
+        return view is not None and footprint.is_full(view, amounts)
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The GPUNode objects as they are now."""
+        return [
+            {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(self._views[name].node)}}
+            for name, document in self._documents.items()
+        ]
+
+
+def _plain(name: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }

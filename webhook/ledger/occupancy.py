@@ -1,0 +1,133 @@
+"""Occupancy: which pods are on which node, as the API server tells it, so that nothing is pinned where it has no room.
+
+Of every pod in the cluster that has not ended very little is kept. One that was placed and is not bound yet counts on
+its node, if the ledger knows its allocation: what is written on a pod is not believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import contract, pod
+from gpushare.cluster import client, informer
+from gpushare.cluster import store as objects
+from gpushare.fitness import Census, Occupant, selectors
+from webhook.ledger.promises import Promises
+
+PODS_PATH: Final = "/api/v1/pods"
+VOLUMES_PATH: Final = "/api/v1/persistentvolumes"
+ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
+
+Terms = tuple[selectors.NodeTerm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A pod: what it takes of its node; the allocation that it names, if it is placed and not bound yet."""
+
+    occupant: Occupant
+    allocation_id: str
+    is_bound: bool
+
+
+class Occupancy:
+    """Fills `census` with pods and volumes. `follow` it before `run`."""
+
+    def __init__(self, api: client.Client) -> None:
+        self.census = Census()
+        self._holds: Callable[[str, str], bool] = lambda *_: False
+        self._freed: Callable[[str], None] = lambda _: None
+        self._promises: Promises | None = None
+        self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
+        self._pods = informer.Informer(api, PODS_PATH, field_selector=ALIVE, transform=kept)
+        self._pods.subscribe(self._pod_changed)
+        self._volumes = informer.Informer(api, VOLUMES_PATH, transform=kept_volume)
+        self._volumes.subscribe(self._volume_changed)
+
+    def follow(self, holds: Callable[[str, str], bool], freed: Callable[[str], None], promises: Promises) -> None:
+        """`holds(node, allocation id)`: whether the ledger has it. `freed(node)`: called when there is more room."""
+        self._holds, self._freed, self._promises = holds, freed, promises
+
+    async def run(self) -> None:
+        """Keep the census true until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pods.run())
+            tasks.create_task(self._volumes.run())
+
+    async def synced(self) -> None:
+        """Wait until everything has been read once."""
+        await self._pods.synced.wait()
+        await self._volumes.synced.wait()
+
+    def missing(self) -> str | None:
+        """What has not been read yet, as a sentence; None when nothing is missing."""
+        for name, copy in (("pods", self._pods), ("PersistentVolumes", self._volumes)):
+            if not copy.synced.is_set():
+                return f"the {name} have not been read yet"
+        return None
+
+    def ledger_changed(self, node: str) -> None:
+        """The GPUNode has changed: whoever names an allocation on it is looked at again."""
+        for key, seen in list(self._unbound.get(node, {}).items()):
+            self._count(key, seen)
+
+    def _pod_changed(self, change: objects.Change) -> None:
+        before, seen = _seen(change.old), _seen(change.new)
+        if before is not None and not before.is_bound:
+            self._unbound[before.occupant.node].pop(change.key, None)
+            if not self._unbound[before.occupant.node]:
+                del self._unbound[before.occupant.node]
+        if seen is not None and not seen.is_bound:
+            self._unbound[seen.occupant.node][change.key] = seen
+        self._count(change.key, seen)
+        if before is not None and (seen is None or seen.occupant != before.occupant):
+            self._freed(before.occupant.node)
+
+    def _count(self, key: objects.Key, seen: _Seen | None) -> None:
+        counts = seen is not None and (seen.is_bound or self._holds(seen.occupant.node, seen.allocation_id))
+        self.census.put(key, seen.occupant if seen is not None and counts else None)
+        if seen is not None and counts and self._promises is not None:
+            self._promises.settle(seen.allocation_id)
+
+    def _volume_changed(self, change: objects.Change) -> None:
+        before, after = (_reach(one) for one in (change.old, change.new))
+        if before is not None and (after is None or after[0] != before[0]):
+            self.census.put_volume(before[0], None)
+        if after is not None:
+            self.census.put_volume(*after)
+
+
+def kept(item: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a pod."""
+    annotations = pod.annotations_of(item)
+    bound = str((item.get("spec") or {}).get("nodeName") or "")
+    allocation_id = str(annotations.get(contract.ALLOCATION, ""))
+    node = bound or (str(annotations.get(contract.NODE, "")) if allocation_id else "")
+    seen = _Seen(Occupant.of(item, node), allocation_id, bool(bound)) if node and not pod.is_terminal(item) else None
+    return {"metadata": _identity(item), "seen": seen}
+
+
+def kept_volume(item: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a PersistentVolume: whose it is, and from which nodes it can be reached."""
+    spec = item.get("spec") or {}
+    claim = spec.get("claimRef") or {}
+    terms = selectors.of_nodes((spec.get("nodeAffinity") or {}).get("required"))
+    key = (str(claim.get("namespace")), str(claim.get("name"))) if claim and terms is not None else None
+    return {"metadata": _identity(item), "claim": key, "terms": terms}
+
+
+def _seen(item: Mapping[str, Any] | None) -> _Seen | None:
+    return None if item is None else item["seen"]
+
+
+def _identity(item: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = item["metadata"]
+    return {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
+
+
+def _reach(item: Mapping[str, Any] | None) -> tuple[tuple[str, str], Terms] | None:
+    return None if item is None or item["claim"] is None else (item["claim"], item["terms"])

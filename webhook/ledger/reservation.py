@@ -1,0 +1,149 @@
+"""Reservation: place on our own view, then write the allocation into that GPUNode, until both agree.
+
+What the view says may be out of date: other replicas place at the same time. So the change that is written does not
+carry the GPUs that were chosen, but chooses again, on that node as it is at the moment of the write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import dataclasses
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gpushare import errors, ledger, placement
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.ledger import store
+from webhook.pods import mutation
+
+logger = logging.getLogger(__name__)
+
+PodJson = Mapping[str, Any]
+
+LIFETIME_SECONDS: Final = 60.0
+ATTEMPTS: Final = 16
+
+
+@dataclasses.dataclass(slots=True)
+class Waited:
+    """How long one pod has waited for the ledger to be written."""
+
+    seconds: float = 0.0
+
+
+class Reservation:
+    """Gives shares, on the ledger in `ledger_now`.
+
+    policy: how to choose when the pod names no policy.
+    lifetime_seconds: how long a share waits for its pod to be stored.
+    deadline_seconds: the longest that `reserve` takes; well under the webhook's timeout.
+    on_conflict: called when a chosen node turned out to be taken.
+    """
+
+    def __init__(
+        self,
+        ledger_now: store.Store,
+        *,
+        policy: str,
+        lifetime_seconds: float = LIFETIME_SECONDS,
+        deadline_seconds: float = 5.0,
+        clock: Callable[[], float] = time.time,
+        on_conflict: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = ledger_now
+        self._policy = policy
+        self._lifetime_seconds = lifetime_seconds
+        self._deadline_seconds = deadline_seconds
+        self._clock = clock
+        self._for_good = True
+        self._on_conflict = on_conflict
+
+    def on(self, ledger_now: store.Store) -> Reservation:
+        """The same rules on another ledger."""
+        other = copy.copy(self)
+        other._store = ledger_now
+        return other
+
+    def tentative(self) -> Reservation:
+        """The same rules for shares that may be taken back although their pods are known, until `ledger.settle`."""
+        other = copy.copy(self)
+        other._for_good = False
+        return other
+
+    def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
+        """Where the pod would go now; nothing is written."""
+        found = self._store.place(manifest, request, policy=self._policy)
+        if isinstance(found, Refusal):
+            return found
+        return mutation.Placed(new_id(), found.node, self._store.hostname(found.node), found.shares)
+
+    async def reserve(
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None
+    ) -> mutation.Placed | Refusal:
+        """A share for the pod, written; or why there is none.
+
+        A holder whose uid is known holds it for good; otherwise it lapses unless confirmed. What the writing took is
+        added to `waited`.
+        """
+        try:
+            async with asyncio.timeout(self._deadline_seconds):
+                return await self._reserve(manifest, request, holder, waited or Waited())
+        except (store.UnreachableError, TimeoutError) as error:
+            # If it was written after all, it lapses: nobody knows its id.
+            why = str(error) or f"no answer in {self._deadline_seconds:g} s"
+            logger.warning(
+                "Could not write the ledger",
+                extra={"pod": {"namespace": holder.namespace, "name": holder.name}, "err": why},
+            )
+            return Refusal(f"the ledger of GPUs could not be written ({why}): the pod is placed once it can be")
+
+    async def _reserve(
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited
+    ) -> mutation.Placed | Refusal:
+        for _ in range(ATTEMPTS):
+            found = self._store.place(manifest, request, policy=self._policy)
+            if isinstance(found, Refusal):
+                return found
+            identity = new_id()
+            self._store.expect(manifest, found.node, identity)
+            began = time.perf_counter()
+            try:
+                node = await self._store.commit(found.node, self._change(manifest, request, holder, identity))
+            except errors.LedgerError:
+                self._on_conflict()
+                continue
+            finally:
+                waited.seconds += time.perf_counter() - began
+            entry = next((entry for entry in node.allocations if entry.id == identity), None)
+            if entry is None:
+                raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
+            return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
+        return Refusal(f"other pods were faster {ATTEMPTS} times in a row: the pod is placed when things are calmer")
+
+    def _change(self, manifest: PodJson, request: Request, holder: PodRef, identity: str) -> store.Change:
+        def change(node: GpuNode) -> GpuNode:
+            if any(entry.id == identity for entry in node.allocations):
+                return node  # an earlier attempt was written although its answer was lost
+            unfit = self._store.unfit(manifest)
+            found = placement.place([NodeView.of(node)], request, policy=self._policy, unfit=unfit)
+            if isinstance(found, Refusal):
+                raise errors.LedgerError(found.reason)
+            until = None if holder.uid and self._for_good else self._clock() + self._lifetime_seconds
+            entry = found.allocation(request, allocation_id=identity, pod=holder, reserved_until=until)
+            return ledger.reserve(node, entry)
+
+        return change
+
+
+def new_id() -> str:
+    """128 random bits in lower-case base 32: nobody guesses one, and it may stand in a label or a metric."""
+    return base64.b32encode(secrets.token_bytes(16)).decode().rstrip("=").lower()

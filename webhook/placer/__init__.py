@@ -1,0 +1,13 @@
+"""The placer: of all replicas the elected one gives gated pods their turn.
+
+placer     leads; wakes whenever something has changed
+copies     what is kept of each pod
+queue      who is next, and who need not be tried; pure
+gang       pods that are placed whole or not at all; pure
+backfill   how long a unit may be passed over; holding: what is then kept free for it
+standing   what gated pods have in the ledger already
+turns      places units in order, as far as there is room
+gates      opens the gates of those that are placed
+telling    tells the others why they wait
+stuck      placed, and the scheduler cannot bind them; replacing: has those made anew
+"""

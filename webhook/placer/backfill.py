@@ -1,0 +1,80 @@
+"""Backfill: how long a pod that waits may be passed over before free capacity is held for it. Pure.
+
+Whoever fits is placed, although somebody ahead of it in the queue waits for more room: else one large pod would idle a
+cluster. But small ones could pass a large one for ever, so there is a bound, after which what comes free on GPUs chosen
+for the one that waits goes to nobody behind it (see `holds`). Nobody is passed over who could not run anyway.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from gpushare import contract, pod
+from webhook.placer import queue
+from webhook.placer.gang import Unit
+
+PodJson = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bound:
+    """How much passing is too much.
+
+    patience_seconds: waited for so long, and passed over at least once. passes: or passed over so often.
+    most_holding: for so many units at once capacity is held; the others' time comes when these are placed.
+    """
+
+    patience_seconds: float = 300.0
+    passes: int = 100
+    most_holding: int = 4
+
+
+DEFAULT: Final = Bound()
+
+
+def is_entitled(bound: Bound, *, waited_seconds: float, passes: int) -> bool:
+    """Whether it has been passed over long enough."""
+    return passes >= bound.passes or (passes > 0 and waited_seconds >= bound.patience_seconds)
+
+
+def waited_seconds(unit: Unit, *, now: float) -> float:
+    """Since when all of it was there; nothing for a time that makes no sense."""
+    _, since, _ = unit.order
+    try:
+        return max(0.0, now - datetime.datetime.fromisoformat(since).timestamp())
+    except ValueError:
+        return 0.0
+
+
+class Passes:
+    """Counts for each unit the pods behind it that were placed while it waited.
+
+    After a restart it counts those that are still there, so that it may count too few, never too many.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._passes: dict[str, int] = {}
+        self._placed: dict[str, queue.Order] = {}
+
+    def placed(self, one: PodJson) -> None:
+        """We have placed it ourselves: it counts even if it is gone before the next count."""
+        self._placed[pod.uid(one)] = queue.order(one)
+
+    def count(self, pods: Iterable[PodJson], units: Iterable[Unit]) -> Mapping[str, int]:
+        """By uid of the unit's first member."""
+        placed = {pod.uid(one): queue.order(one) for one in pods if contract.ALLOCATION in pod.annotations_of(one)}
+        placed |= self._placed
+        self._placed = {}
+        news = sorted(order for uid, order in placed.items() if uid not in self._seen)
+        self._seen = set(placed)
+        counts = {}
+        for unit in units:
+            uid = pod.uid(unit.members[0])
+            counts[uid] = self._passes.get(uid, 0) + len(news) - bisect.bisect_right(news, unit.order)
+        self._passes = counts
+        return counts

@@ -1,0 +1,39 @@
+"""Copies: what the placer keeps of each pod, because a cluster has many. Less of one that does not wait. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gpushare import contract, pod
+from webhook.placer import queue
+
+_OF_GATED: Final = (*queue.FITNESS_KEYS, "schedulingGates", "priority")
+_OF_PLACED: Final = ("nodeName", "nodeSelector", "priority")
+_OF_GATED_CONTAINER: Final = ("name", *queue.CONTAINER_KEYS)
+_OF_PLACED_CONTAINER: Final = ("name",)
+
+
+def trimmed(item: dict[str, Any]) -> dict[str, Any]:
+    """What of a pod the placer looks at."""
+    spec = item.get("spec") or {}
+    is_gated = contract.SCHEDULING_GATE in pod.gates(item)
+    small = {key: spec[key] for key in (_OF_GATED if is_gated else _OF_PLACED) if key in spec}
+    kept = _OF_GATED_CONTAINER if is_gated else _OF_PLACED_CONTAINER
+    for listed in ("containers", "initContainers"):
+        if spec.get(listed):
+            small[listed] = [{key: one[key] for key in kept if key in one} for one in spec[listed]]
+    metadata = {
+        key: value for key, value in item["metadata"].items() if key not in {"managedFields", "ownerReferences"}
+    }
+    owners = [owner for owner in item["metadata"].get("ownerReferences") or [] if owner.get("controller")]
+    if owners:
+        metadata["ownerReferences"] = owners
+    status = item.get("status") or {}
+    conditions = [one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"]
+    return {
+        "apiVersion": item.get("apiVersion"),
+        "kind": item.get("kind"),
+        "metadata": metadata,
+        "spec": small,
+        "status": {"phase": status.get("phase"), **({"conditions": conditions} if conditions else {})},
+    }

@@ -1,0 +1,137 @@
+"""Gangs: the gated pods there are → units that are placed whole or not at all, and who has to wait before that. Pure.
+
+A pod by itself is a unit of one. The members of a group that run already count, so that one that is made anew joins
+them; and of those that have succeeded the siblings by owner, but not the ones of yesterday's run of the same name.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpushare import contract, errors, pod
+from webhook.placer import queue
+from webhook.pods import waits
+
+PodJson = Mapping[str, Any]
+Group = tuple[str, str]  # namespace, name
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unit:
+    """Placed together, or not at all; `group` is empty for a pod by itself."""
+
+    members: tuple[PodJson, ...]
+    group: str = ""
+
+    @property
+    def order(self) -> queue.Order:
+        """Its place in the queue: its least important member's priority, and since when it is complete."""
+        behind, created, name = zip(*(queue.order(one) for one in self.members), strict=True)
+        return max(behind), max(created), max(name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arranged:
+    """Units in the order of their turns, and who has none yet, with the sentence that says why."""
+
+    units: tuple[Unit, ...]
+    held_back: tuple[tuple[PodJson, str], ...]
+
+
+def arrange(pods: Iterable[PodJson], *, opened: Collection[str] = ()) -> Arranged:
+    """Who may have a turn; `opened`: uids of pods whose gate is open although this copy of them does not show it."""
+    pods = list(pods)
+    waiting = [one for one in queue.waiting(pods) if pod.uid(one) not in opened]
+    members = _members(pods)
+    units: list[Unit] = []
+    held_back: list[tuple[PodJson, str]] = []
+    ready: dict[Group, list[PodJson]] = collections.defaultdict(list)
+    for one in waiting:
+        group = group_of(one)
+        foreign = waits.foreign_gates(one)
+        if foreign:
+            held_back.append((one, waits.for_gates(foreign)))
+        elif group is None:
+            units.append(Unit((one,)))
+        else:
+            ready[group].append(one)
+    uids = {pod.uid(one) for one in waiting}
+    for group, candidates in ready.items():
+        found, back = _arrange_group(group, candidates, members[group], uids)
+        units += found
+        held_back += back
+    return Arranged(tuple(sorted(units, key=lambda unit: unit.order)), tuple(held_back))
+
+
+def group_of(one: PodJson) -> Group | None:
+    """The gang it belongs to; None for a pod by itself."""
+    annotations = pod.annotations_of(one)
+    name, size = annotations.get(contract.GROUP, "").strip(), _size(one)
+    return (pod.namespaced_name(one)[0], name) if name and size > 1 else None
+
+
+def _arrange_group(
+    group: Group, ready: Sequence[PodJson], members: Sequence[PodJson], waiting: Collection[str]
+) -> tuple[list[Unit], list[tuple[PodJson, str]]]:
+    name = errors.quoted(group[1])
+    living = [one for one in members if not pod.is_terminal(one)]
+    sizes = {_size(one): one for one in reversed(living)}
+    if len(sizes) > 1:
+        (first, one), (second, other) = sorted(sizes.items())[:2]
+        said = (
+            f"its group {name} has no one size: {_name(one)} says {first} and {_name(other)} says {second}; "
+            f"delete the pods with the wrong {contract.GROUP_SIZE} and create them anew"
+        )
+        return [], [(waits_too, said) for waits_too in ready]
+    size = _size(ready[0])
+    owners = {owner for one in ready if (owner := owner_uid(one))}
+    placed = [one for one in living if pod.uid(one) not in waiting]
+    placed += [one for one in members if _has_succeeded(one) and owner_uid(one) in owners]
+    if len(placed) >= size:
+        return [Unit((one,)) for one in ready], []
+    needed = size - len(placed)
+    if len(ready) < needed:
+        said = _incomplete(name, size, have=len(placed) + len(ready), others=len(living) - len(placed) - len(ready))
+        return [], [(one, said) for one in ready]
+    extra = f"its group {name} has {size} pods without this one: it gets its turn once they are placed"
+    return [Unit(tuple(ready[:needed]), group[1])], [(one, extra) for one in ready[needed:]]
+
+
+def _incomplete(name: str, size: int, *, have: int, others: int) -> str:
+    if others > 0 and have + others >= size:
+        return f"waits for its group {name}: {others} of its {size} pods wait for somebody else's scheduling gate"
+    return f"waits for {size - have} more of its group {name} (have {have} of {size})"
+
+
+def _members(pods: Iterable[PodJson]) -> Mapping[Group, list[PodJson]]:
+    """All pods of each group that do not leave."""
+    found: dict[Group, list[PodJson]] = collections.defaultdict(list)
+    for one in pods:
+        group = group_of(one)
+        if group is not None and not (one.get("metadata") or {}).get("deletionTimestamp"):
+            found[group].append(one)
+    return found
+
+
+def owner_uid(one: PodJson) -> str:
+    """The uid of the controller that made it, or empty."""
+    for owner in (one.get("metadata") or {}).get("ownerReferences") or []:
+        if owner.get("controller"):
+            return str(owner.get("uid", ""))
+    return ""
+
+
+def _has_succeeded(one: PodJson) -> bool:
+    return (one.get("status") or {}).get("phase") == "Succeeded"
+
+
+def _size(one: PodJson) -> int:
+    text = pod.annotations_of(one).get(contract.GROUP_SIZE, "").strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
+
+
+def _name(one: PodJson) -> str:
+    return pod.namespaced_name(one)[1]

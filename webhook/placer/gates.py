@@ -1,0 +1,136 @@
+"""Gates: gives the pods that wait their turn, opens the gates of those that are placed, and tells the others why not.
+
+A pod is placed by two writes: its share into the ledger, with the pod's uid, then one patch of the pod. A placer that
+ends between them leaves a share that belongs to a gated pod, which the next one finds and goes on from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from gpushare import contract, errors, pod
+from gpushare.cluster import client, events
+from gpushare.cluster import errors as cluster_errors
+from gpushare.request import Request
+from webhook.ledger.api_store import ApiStore
+from webhook.ledger.reservation import Reservation
+from webhook.metrics import Metrics
+from webhook.placer import backfill, gang, queue
+from webhook.placer.copies import trimmed
+from webhook.placer.telling import Telling
+from webhook.placer.turns import Turns
+from webhook.pods import mutation, waits
+
+__all__ = ["Gates", "trimmed"]
+
+logger = logging.getLogger(__name__)
+
+PodJson = Mapping[str, Any]
+
+OPEN_TRIES: Final = 4
+
+
+class Gates:
+    """Opens gates, in order, as far as there is room."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        ledger_now: ApiStore,
+        reservation: Reservation,
+        recorder: events.Recorder,
+        measures: Metrics,
+        *,
+        bound: backfill.Bound = backfill.DEFAULT,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._metrics = measures
+        self._wall_clock = wall_clock
+        self._telling = Telling(api, recorder, clock=clock)
+        self._opened: dict[str, str] = {}  # uid -> the version that was opened, until our copy shows a later one
+        self._turns = Turns(ledger_now, reservation, opens=self._open, still_gated=self._still_gated, bound=bound)
+
+    async def open_all(self, pods: list[PodJson], *, now: float | None = None) -> float | None:
+        """Place what can be placed; return in how many seconds there is more to tell, None if there is nothing.
+
+        now: Unix seconds, of the clock that the pods' age is judged by.
+        """
+        self._opened = {pod.uid(one): _version(one) for one in pods if self._opened.get(pod.uid(one)) == _version(one)}
+        arranged = gang.arrange(pods, opened=self._opened)
+        waiting = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
+        self._metrics.gated(len(waiting))
+        self._telling.forget_all_but(pod.uid(one) for one in waiting)
+        told = await self._turns.take(pods, arranged, now=self._wall_clock() if now is None else now)
+        return await self._telling.tell(told)
+
+    async def _open(self, one: PodJson, request: Request, placed: mutation.Placed) -> None:
+        """Open a gate, also when others write to the pod at the same time: then on the pod as it is now."""
+        who = {"namespace": pod.namespaced_name(one)[0], "name": pod.namespaced_name(one)[1]}
+        known = one
+        for attempt in range(1, OPEN_TRIES + 1):
+            try:
+                changes = mutation.patch(known, mutation.open_gate(known, request, placed))
+            except errors.LedgerError as error:
+                logger.warning("A gated pod has a share that is not its own", extra={"pod": who, "err": str(error)})
+                return
+            tests = [
+                {"op": "test", "path": "/metadata/uid", "value": pod.uid(one)},
+                {"op": "test", "path": "/metadata/resourceVersion", "value": _version(known)},
+            ]
+            try:
+                await self._api.patch(_path(one), [*tests, *changes], client.JSON_PATCH)
+                break
+            except cluster_errors.NotFound:
+                return  # deleted meanwhile: its share is released like any other
+            except cluster_errors.ClusterError as error:
+                logger.info("Could not open a gate", extra={"pod": who, "attempt": attempt, "err": str(error)})
+                fresh = await self._read(one) if attempt < OPEN_TRIES else None
+                if fresh is None or not _is_as_judged(fresh, one):
+                    return  # its next version comes with the watch, and with it the next try
+                known = fresh
+        self._opened[pod.uid(one)] = _version(one)
+        self._metrics.placed()
+        uuids = ",".join(uuid for share in placed.shares for uuid in share.gpu_uuids)
+        logger.info("Placed a gated pod", extra={"pod": who, "node": placed.node, "gpus": uuids})
+        self._recorder.record(one, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
+
+    async def _still_gated(self, pods: Collection[PodJson]) -> list[str]:
+        """Of these pods the uids of those that are gated now, by a read that lags behind nothing."""
+        found = await asyncio.gather(*(self._read(one) for one in pods))
+        return [
+            pod.uid(now)
+            for one, now in zip(pods, found, strict=True)
+            if now is not None and pod.uid(now) == pod.uid(one) and contract.SCHEDULING_GATE in pod.gates(now)
+        ]
+
+    async def _read(self, one: PodJson) -> PodJson | None:
+        try:
+            return await self._api.get(_path(one))
+        except cluster_errors.ClusterError as error:
+            logger.info("Could not read a gated pod", extra={"pod": _path(one), "err": str(error)})
+            return None
+
+
+def _is_as_judged(fresh: PodJson, one: PodJson) -> bool:
+    """Whether it is the same pod, still gated, and nothing has changed of what decided where it may run."""
+    return (
+        pod.uid(fresh) == pod.uid(one)
+        and contract.SCHEDULING_GATE in pod.gates(fresh)
+        and waits.foreign_gates(fresh) == waits.foreign_gates(one)
+        and queue.kind(fresh) == queue.kind(one)
+    )
+
+
+def _path(one: PodJson) -> str:
+    return "/api/v1/namespaces/{}/pods/{}".format(*pod.namespaced_name(one))
+
+
+def _version(one: PodJson) -> str:
+    return str(one["metadata"].get("resourceVersion", ""))

@@ -1,0 +1,88 @@
+"""The placer: of all replicas the elected one; keeps the books and opens the gates, whenever something has changed.
+
+Everything it does is written by compare-and-swap and found again by the next one, so that two placers at once, should
+it ever come to that, waste work and do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gpushare.cluster import informer
+from webhook.books.bookkeeper import Bookkeeper
+from webhook.ledger.api_store import ApiStore
+from webhook.placer.gates import Gates
+from webhook.placer.replacing import Replacing
+
+logger = logging.getLogger(__name__)
+
+RESYNC_SECONDS: Final = 30.0  # for what an API server refused, and no event will bring back
+BREATH_SECONDS: Final = 0.02  # what happens at once is looked at once
+
+
+class Placer:
+    """`leads` says whether we are the elected one."""
+
+    def __init__(
+        self,
+        ledger_now: ApiStore,
+        pods: informer.Informer,
+        bookkeeper: Bookkeeper,
+        gates: Gates,
+        *,
+        leads: Callable[[], bool],
+        replacing: Replacing | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = ledger_now
+        self._pods = pods
+        self._bookkeeper = bookkeeper
+        self._gates = gates
+        self._leads = leads
+        self._replacing = replacing
+        self._clock = clock
+        self._woken = asyncio.Event()
+        self._sleep_seconds = 0.0
+        ledger_now.on_change(self.wake)
+        pods.subscribe(lambda _: self.wake())
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Work whenever something has changed, until cancelled."""
+        await self._store.synced()
+        await self._pods.synced.wait()
+        while True:
+            await self.step()
+
+    async def step(self) -> None:
+        """Wait until there may be something to do, and do it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._sleep_seconds):
+                await self._woken.wait()
+        started = time.monotonic()
+        self._woken.clear()
+        self._sleep_seconds = RESYNC_SECONDS
+        if self._leads():
+            try:
+                self._sleep_seconds = await self.work()
+            except Exception:
+                # One pod that nobody foresaw must not take the webhook down, which shares this process.
+                logger.exception("The placer failed, and goes on")
+        # Never busy for more than half of the time: the event loop is the webhook's too.
+        await asyncio.sleep(max(BREATH_SECONDS, time.monotonic() - started))
+
+    async def work(self) -> float:
+        """Do all that can be done now; return in how many seconds to look again if nothing changes before."""
+        next_expiry = await self._bookkeeper.keep()
+        tell_again = await self._gates.open_all(list(self._pods.objects.values()))
+        stuck_again = None if self._replacing is None else await self._replacing.look(self._pods.objects.values())
+        pause = min([RESYNC_SECONDS, *(again for again in (tell_again, stuck_again) if again is not None)])
+        return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))

@@ -1,0 +1,76 @@
+"""Standing: what gated pods have in the ledger already: shares, whose gates were not opened any more, and holds. Pure.
+
+It is looked up once a round, and brought up to date by whoever changes a hold in that round.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from gpushare import pod
+from gpushare.placement import NodeView
+from webhook.books.bookkeeping import Entry
+from webhook.ledger import holds
+from webhook.placer import queue
+from webhook.placer.gang import Arranged, Unit
+
+Gone = Mapping[str, Collection[str]]  # node -> ids of allocations to do without
+
+
+@dataclasses.dataclass(slots=True)
+class Standing:
+    """By uid of the pod; `orders`: its unit's place in the queue."""
+
+    shares: dict[str, Entry]
+    holds: dict[str, list[Entry]]
+    orders: Mapping[str, queue.Order]
+
+    @classmethod
+    def of(cls, views: Iterable[NodeView], arranged: Arranged) -> Standing:
+        """What is in the ledger now for the pods that wait."""
+        orders = {pod.uid(one): unit.order for unit in arranged.units for one in unit.members}
+        waiting = {*orders, *(pod.uid(one) for one, _ in arranged.held_back)}
+        shares: dict[str, Entry] = {}
+        held: dict[str, list[Entry]] = collections.defaultdict(list)
+        for view in views:
+            for allocation in view.node.allocations:
+                uid = allocation.pod.uid
+                if uid not in waiting:
+                    continue
+                if holds.is_hold(allocation):
+                    held[uid].append(Entry(view.node.name, allocation))
+                elif uid not in shares or allocation.id < shares[uid].allocation.id:
+                    shares[uid] = Entry(view.node.name, allocation)
+        return cls(shares, dict(held), orders)
+
+    def own(self, unit: Unit) -> Gone:
+        """What is held for the unit."""
+        return _by_node(entry for one in unit.members for entry in self.holds.get(pod.uid(one), ()))
+
+    def behind(self, unit: Unit) -> Gone:
+        """What is held for units behind it in the queue: it has to give way."""
+        return _by_node(
+            entry
+            for uid, entries in self.holds.items()
+            if uid in self.orders and self.orders[uid] > unit.order
+            for entry in entries
+        )
+
+    def everything(self) -> Gone:
+        """All holds."""
+        return _by_node(entry for entries in self.holds.values() for entry in entries)
+
+    def held_for(self) -> Iterator[tuple[str, str]]:
+        """Pod and node of each hold."""
+        for entries in self.holds.values():
+            for entry in entries:
+                yield str(entry.allocation.pod), entry.node
+
+
+def _by_node(entries: Iterable[Entry]) -> Gone:
+    gone: dict[str, set[str]] = collections.defaultdict(set)
+    for entry in entries:
+        gone[entry.node].add(entry.allocation.id)
+    return gone

@@ -1,0 +1,276 @@
+"""Turns: places gated units in order, as far as there is room, and holds what comes free for whom others have passed.
+
+Here is decided and written to the ledger; gates are opened, and reasons told, by `gates`. Whatever ends us between two
+writes leaves shares and holds that belong to gated pods, by uid: the next placer finds them and goes on from there.
+A gang that does not fit keeps nothing while it waits, and one is placed at a time, so no two can wait for each other.
+
+The shares of a gang are tentative until all are in the ledger, and settled before the first gate is opened. Only what
+is tentative is ever taken back: whether a share is used or given up is decided by one write of one object, also when
+two placers are at work, or a write of one that leads no more arrives late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import errors, ledger, pod
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.ledger import draft, holds, store
+from webhook.ledger.reservation import Reservation
+from webhook.placer import backfill, queue
+from webhook.placer.gang import Arranged, Unit
+from webhook.placer.holding import Holding
+from webhook.placer.standing import Gone, Standing
+from webhook.pods import mutation, wanted
+
+logger = logging.getLogger(__name__)
+
+PodJson = Mapping[str, Any]
+Told = list[tuple[PodJson, str]]
+Opens = Callable[[PodJson, Request, mutation.Placed], Awaitable[None]]
+StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
+Asks = Sequence[tuple[PodJson, Request]]
+
+PLACED_AT_ONCE: Final = 32
+
+
+class Turns:
+    """Gives every unit its turn.
+
+    opens: called for a pod whose share is in the ledger. still_gated: of some pods the uids of those that have surely
+    not been opened; asked before the share of one is taken back.
+    """
+
+    def __init__(
+        self,
+        ledger_now: store.Store,
+        reservation: Reservation,
+        *,
+        opens: Opens,
+        still_gated: StillGated,
+        bound: backfill.Bound = backfill.DEFAULT,
+    ) -> None:
+        self._store = ledger_now
+        self._reservation = reservation
+        self._opens = opens
+        self._still_gated = still_gated
+        self._holding = Holding(ledger_now, bound)
+        self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
+
+    async def take(self, pods: Iterable[PodJson], arranged: Arranged, *, now: float) -> Told:
+        """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
+        told = list(arranged.held_back)
+        standing = Standing.of(self._store.views(), arranged)
+        self._holding.begin(pods, arranged.units, standing, now=now)
+        back = [one for one, _ in arranged.held_back]
+        holders = {pod.uid(one) for one in back if standing.holds.pop(pod.uid(one), None)}
+        await self._give_back([one for one in back if pod.uid(one) in standing.shares], holders=holders)
+        await self._open_settled(back, standing)
+        refused: dict[str, Refusal] = {}
+        async with asyncio.TaskGroup() as tasks:
+            for unit in arranged.units:
+                asks = _asks(unit, told)
+                if asks is None:
+                    continue
+                if unit.group:
+                    await self._take_together(unit, asks, standing, told)
+                    continue
+                await self._slots.acquire()
+                task = tasks.create_task(self._take_one(unit, *asks[0], standing, refused, told))
+                task.add_done_callback(lambda _: self._slots.release())
+                # It runs until its share is in our view, before the next is placed: the queue's order is kept.
+                await asyncio.sleep(0)
+        return told
+
+    async def _take_one(
+        self, unit: Unit, one: PodJson, request: Request, standing: Standing, refused: dict[str, Refusal], told: Told
+    ) -> None:
+        outcome: mutation.Placed | Refusal | None = self._found(one, standing)
+        kind = queue.kind(one)
+        own, behind = standing.own(unit), standing.behind(unit)
+        if outcome is None and not own and kind in refused:
+            outcome = refused[kind]
+        elif outcome is None:
+            outcome = await self._without(own).reserve(one, request, _reference(one))
+            if isinstance(outcome, Refusal) and behind:
+                both = {node: {*own.get(node, ()), *behind.get(node, ())} for node in {*own, *behind}}
+                outcome = await self._without(both).reserve(one, request, _reference(one))
+            if isinstance(outcome, Refusal):
+                outcome = self._explained(one, request, outcome, standing)
+                refused.setdefault(kind, outcome)
+        if isinstance(outcome, Refusal):
+            held = await self._holding.hold(unit, ((one, request),), standing)
+            told.append((one, outcome.reason + held))
+        elif outcome is not None:
+            await self._open(one, request, outcome)
+
+    async def _take_together(self, unit: Unit, asks: Asks, standing: Standing, told: Told) -> None:
+        missing = [ask for ask in asks if self._found(ask[0], standing) is None]
+        outcomes: dict[str, mutation.Placed | Refusal] = {}
+        gone = standing.own(unit)
+        lacks = await self._fits(missing, gone)
+        if lacks is not None and (behind := standing.behind(unit)):
+            gone = {node: {*gone.get(node, ()), *behind.get(node, ())} for node in {*gone, *behind}}
+            lacks = await self._fits(missing, gone)
+        if lacks is None:
+            outcomes = await self._reserve_all(missing, gone)
+            for one, _ in missing:
+                outcome = outcomes[pod.uid(one)]
+                if isinstance(outcome, Refusal):
+                    lacks = one, outcome
+        if lacks is None:
+            for one, _ in asks:
+                found = self._found(one, standing)
+                if found is not None:
+                    outcomes[pod.uid(one)] = found
+            if not await self._settle(outcomes.values()):
+                told += _together(unit, asks[0][0], "its share could not be written down for good: that is tried again")
+                return
+            # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
+            await asyncio.gather(*(self._open(one, request, outcomes[pod.uid(one)]) for one, request in asks))
+            return
+        await self._give_back(
+            [
+                one
+                for one, _ in asks
+                if self._found(one, standing) or isinstance(outcomes.get(pod.uid(one)), mutation.Placed)
+            ]
+        )
+        held = await self._holding.hold(unit, asks, standing)
+        told += _together(unit, lacks[0], lacks[1].reason + held)
+
+    async def _fits(self, asks: Asks, gone: Gone) -> tuple[PodJson, Refusal] | None:
+        """Tries them all on a draft of the ledger; return one that does not fit, or None."""
+        under: store.Store = draft.Without(self._store, gone) if gone else self._store
+        tried = draft.Draft(under)
+        rules = self._reservation.on(tried)
+        try:
+            for one, request in asks:
+                outcome = await rules.reserve(one, request, _reference(one))
+                if isinstance(outcome, Refusal):
+                    return one, outcome
+        finally:
+            tried.end()
+        return None
+
+    async def _reserve_all(self, asks: Asks, gone: Gone) -> dict[str, mutation.Placed | Refusal]:
+        rules = self._without(gone).tentative()
+        tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
+        async with asyncio.TaskGroup() as group:
+            for one, request in asks:
+                tasks[pod.uid(one)] = group.create_task(rules.reserve(one, request, _reference(one)))
+                await asyncio.sleep(0)
+        return {uid: task.result() for uid, task in tasks.items()}
+
+    async def _open(self, one: PodJson, request: Request, outcome: mutation.Placed | Refusal) -> None:
+        if isinstance(outcome, mutation.Placed):
+            self._holding.placed(one)
+            await self._opens(one, request, outcome)
+
+    async def _settle(self, outcomes: Iterable[mutation.Placed | Refusal]) -> bool:
+        """Whether all these shares are held for good now."""
+        by_node: dict[str, list[str]] = collections.defaultdict(list)
+        for outcome in outcomes:
+            if isinstance(outcome, mutation.Placed):
+                by_node[outcome.node].append(outcome.allocation_id)
+        writes = [
+            self._store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
+        ]
+        failed = [
+            one for one in await asyncio.gather(*writes, return_exceptions=True) if isinstance(one, BaseException)
+        ]
+        for error in failed:
+            if not isinstance(error, store.UnreachableError | errors.LedgerError):
+                raise error
+            logger.warning("Could not settle the shares of a gang", extra={"err": str(error)})
+        return not failed
+
+    async def _open_settled(self, held_back: Iterable[PodJson], standing: Standing) -> None:
+        """Go on with those whose gang was placed, although it is no longer whole: their shares are theirs for good."""
+        for one in held_back:
+            entry, request = standing.shares.get(pod.uid(one)), wanted.read(one)
+            found = self._found(one, standing)
+            if entry is not None and entry.allocation.reserved_until is None and found and isinstance(request, Request):
+                await self._open(one, request, found)
+
+    async def _give_back(self, sharers: Collection[PodJson], *, holders: Collection[str] = ()) -> None:
+        """Take what is tentative from gated pods, and what is held for `holders` (uids)."""
+        surely = set(await self._still_gated(sharers)) if sharers else set()
+
+        def change(node: GpuNode) -> GpuNode:
+            ids = [
+                entry.id
+                for entry in node.allocations
+                if (
+                    entry.pod.uid in holders
+                    if holds.is_hold(entry)
+                    else entry.reserved_until and entry.pod.uid in surely
+                )
+            ]
+            return ledger.release(node, ids) if ids else node
+
+        nodes = [view.node.name for view in self._store.views() if change(view.node) is not view.node]
+        for name in nodes if surely or holders else ():
+            try:
+                await self._store.commit(name, change)
+            except (store.UnreachableError, errors.LedgerError) as error:
+                # Found again, and given back, in the next round.
+                logger.warning("Could not give back what a gated pod held", extra={"node": name, "err": str(error)})
+
+    def _found(self, one: PodJson, standing: Standing) -> mutation.Placed | None:
+        """The share that a placer before us, or a call whose answer was lost, has given to the pod."""
+        entry = standing.shares.get(pod.uid(one))
+        if entry is None:
+            return None
+        hostname = self._store.hostname(entry.node)
+        return mutation.Placed(entry.allocation.id, entry.node, hostname, entry.allocation.shares)
+
+    def _without(self, gone: Gone) -> Reservation:
+        return self._reservation.on(draft.Without(self._store, gone)) if gone else self._reservation
+
+    def _explained(self, one: PodJson, request: Request, refusal: Refusal, standing: Standing) -> Refusal:
+        """The refusal, or who it gives way to if that is all there is."""
+        if not standing.holds:
+            return refusal
+        everything = standing.everything()
+        found = self._without(everything).plan(one, request)
+        if isinstance(found, Refusal):
+            return refusal
+        whose = [pod_ for pod_, node in standing.held_for() if node == found.node]
+        return Refusal(
+            f"gives way to {whose[0] if whose else 'others'}, which has waited for longer, and for which what comes "
+            f"free on {found.node} is held; {refusal.reason}",
+            refusal.rejected,
+        )
+
+
+def _asks(unit: Unit, told: Told) -> Asks | None:
+    """What each member asks for, the largest first; None, and why is in `told`, when that cannot be said."""
+    asks = []
+    for one in unit.members:
+        request = wanted.read(one)
+        if isinstance(request, str):
+            told += _together(unit, one, request)
+            return None
+        asks.append((one, request))
+    return sorted(asks, key=lambda ask: wanted.size(ask[1]), reverse=True)
+
+
+def _together(unit: Unit, one: PodJson, said: str) -> Told:
+    """What the members are told when one of them does not fit."""
+    name, group = pod.namespaced_name(one)[1], errors.quoted(unit.group)
+    return [
+        (member, said if member is one else f"its group {group} waits for {name}: {said}") for member in unit.members
+    ]
+
+
+def _reference(one: PodJson) -> PodRef:
+    return PodRef(*pod.namespaced_name(one), pod.uid(one))

@@ -1,0 +1,8 @@
+"""Pods: what one asks for, why it is denied, and how it is rewritten. Pure.
+
+validation  pod → why it is denied, as a sentence with a remedy
+mutation    pod and placement → the rewritten pod, and the patch that makes it so; idempotent
+footprint   what the rewritten pod will ask of its node
+waits       why a pod waits although there may be room
+wanted      what a stored pod asks for, and how much it is
+"""

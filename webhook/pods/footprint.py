@@ -1,0 +1,53 @@
+"""Footprint: what a pod will ask of its node once it is rewritten: the scheduler counts our resources, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpushare import contract, errors, pod
+from gpushare import request as requests
+from gpushare.fitness import Relations, Shape
+from gpushare.placement import NodeView
+from webhook.pods import mutation
+
+PodJson = Mapping[str, Any]
+
+
+def of(manifest: PodJson) -> tuple[Shape, Relations]:
+    """Shape and relations of a pod that is to be placed."""
+    return Shape.of(equipped(manifest)), Relations.of(manifest)
+
+
+def equipped(manifest: PodJson) -> PodJson:
+    """The pod with our resources in its containers; as it is if it asks for no share, or for nonsense."""
+    if not pod.asks_for_share(manifest):
+        return manifest
+    try:
+        request = requests.parse(manifest)
+    except errors.RequestError:
+        return manifest
+    wanted = {name: mutation.resources(demand, name) for demand in request.demands for name in demand.containers}
+    spec = {**(manifest.get("spec") or {})}
+    for listed in ("containers", "initContainers"):
+        if spec.get(listed):
+            spec[listed] = [_with(container, wanted.get(str(container.get("name")), {})) for container in spec[listed]]
+    return {**manifest, "spec": spec}
+
+
+def is_full(view: NodeView, amounts: Iterable[tuple[str, int]]) -> bool:
+    """Whether the GPUs of a node have less left, all together, than one of these amounts of our resources."""
+    left = {contract.RESOURCE_PERCENT: 0, contract.RESOURCE_MEMORY: 0}
+    for card, use in view.cards():
+        left[contract.RESOURCE_PERCENT] += 100 - use.request_percent
+        left[contract.RESOURCE_MEMORY] += card.memory_bytes - use.memory_bytes
+    return any(amount > left.get(name, amount) for name, amount in amounts)
+
+
+def _with(container: PodJson, wanted: Mapping[str, str]) -> PodJson:
+    declared = container.get("resources") or {}
+    sides = {
+        side: {key: value for key, value in (declared.get(side) or {}).items() if not key.startswith(contract.PREFIX)}
+        for side in ("limits", "requests")
+    }
+    return {**container, "resources": {side: {**foreign, **wanted} for side, foreign in sides.items()}}

@@ -1,0 +1,172 @@
+"""Validation: pod → why it is denied, as a sentence with a remedy; and what it is told otherwise. Pure.
+
+Denied is only what could never be honoured. What merely does not fit now is gated instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract, errors, pod
+from gpushare import request as requests
+from gpushare.request import Request
+from webhook.pods import mutation
+
+PodJson = Mapping[str, Any]
+
+_NVIDIA_PREFIX: Final = "nvidia.com/"
+_LONGEST_KEY_NAME: Final = 63  # of an annotation key, after the slash
+_MOST_BYTES: Final = 2**63 - 1  # what a quantity of an extended resource can say
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Denial:
+    """Why not; `code` is the HTTP status that the client sees."""
+
+    sentence: str
+    code: int = 422
+
+
+def read(manifest: PodJson) -> Request | Denial:
+    """The pod's request, or why it cannot be honoured."""
+    try:
+        request = requests.parse(manifest)
+    except errors.RequestError as error:
+        return Denial(str(error))
+    for judge in _JUDGES:
+        denial = judge(manifest, request)
+        if denial is not None:
+            return denial
+    return request
+
+
+def warnings(manifest: PodJson, request: Request) -> tuple[str, ...]:
+    """Sentences about what will be changed against the pod's wording."""
+    return (*_forged(manifest), *_replaced_devices(manifest, request))
+
+
+def _isolation(_manifest: PodJson, request: Request) -> Denial | None:
+    if request.isolation in {"", "arbiter"}:
+        return None
+    value = errors.quoted(request.isolation)
+    return Denial(
+        f'{contract.ISOLATION} {value} is not built yet in this version: write "arbiter", or leave it out for the same'
+    )
+
+
+def _node_name(manifest: PodJson, _request: Request) -> Denial | None:
+    name = _spec(manifest).get("nodeName")
+    if not name:
+        return None
+    return Denial(
+        f"spec.nodeName {errors.quoted(str(name))} goes around scheduling, and so around the count of what is free: "
+        f"remove it, and to choose the node write spec.nodeSelector {contract.HOSTNAME_LABEL}"
+    )
+
+
+def _host_pid(manifest: PodJson, _request: Request) -> Denial | None:
+    if not _spec(manifest).get("hostPID"):
+        return None
+    return Denial(
+        "spec.hostPID true lets the pod's processes pass for others, so that no limit could be held: remove it, "
+        "or use a whole GPU without gpushare.io annotations",
+        403,
+    )
+
+
+def _privileged(manifest: PodJson, _request: Request) -> Denial | None:
+    for container in _all_containers(manifest):
+        if (container.get("securityContext") or {}).get("privileged"):
+            return Denial(
+                f"container {errors.quoted(str(container.get('name')))} is privileged and sees every GPU of its node, "
+                "so that no limit could be held: remove securityContext.privileged, or use a whole GPU without "
+                "gpushare.io annotations",
+                403,
+            )
+    return None
+
+
+def _own_resources(manifest: PodJson, request: Request) -> Denial | None:
+    wanted = {name: mutation.resources(demand, name) for demand in request.demands for name in demand.containers}
+    for container in _all_containers(manifest):
+        name = str(container.get("name"))
+        for key, value in _declared(container):
+            quoted = errors.quoted(str(value))
+            if name in wanted and key.startswith(_NVIDIA_PREFIX):
+                return Denial(
+                    f"container {errors.quoted(name)} asks for {key} {quoted} and for a share as well: "
+                    f"remove {key}, or the gpushare.io annotations"
+                )
+            # What the pod would be given anyway is there when a manifest was copied from a running pod.
+            if key.startswith(contract.PREFIX) and not mutation.has_resources(container, wanted.get(name, {})):
+                return Denial(
+                    f"container {errors.quoted(name)} asks for {key} {quoted}, which gpushare works out from the "
+                    f"annotations: remove it, and write {contract.REQUEST} or {contract.MEMORY}"
+                )
+    return None
+
+
+def _long_names(_manifest: PodJson, request: Request) -> Denial | None:
+    for demand in request.demands:
+        for name in demand.containers:
+            _, _, key_name = mutation.uuids_annotation(request, name).partition("/")
+            if len(key_name) > _LONGEST_KEY_NAME:
+                longest = len(name) - (len(key_name) - _LONGEST_KEY_NAME)
+                return Denial(
+                    f"container {errors.quoted(name)} has too long a name to have a share apart from others: "
+                    f"at most {longest} characters fit into {contract.GPU_UUIDS}.NAME"
+                )
+    return None
+
+
+def _too_many_bytes(_manifest: PodJson, request: Request) -> Denial | None:
+    for demand in request.demands:
+        if (demand.share.memory.bytes or 0) * demand.gpus > _MOST_BYTES:
+            value = errors.quoted(str(demand.share.memory.bytes))
+            return Denial(
+                f"{contract.MEMORY} {value} on {demand.gpus} GPUs is more bytes than there can be: write less"
+            )
+    return None
+
+
+_JUDGES: tuple[Callable[[PodJson, Request], Denial | None], ...] = (
+    _isolation,
+    _node_name,
+    _host_pid,
+    _privileged,
+    _long_names,
+    _too_many_bytes,
+    _own_resources,
+)
+
+
+def _forged(manifest: PodJson) -> Iterator[str]:
+    waits = contract.SCHEDULING_GATE in pod.gates(manifest)
+    for key in pod.annotations_of(manifest):
+        # A pod that we have gated comes again with its reason when another webhook has changed it after us.
+        if requests.is_result_key(key) and not (key == contract.REASON and waits):
+            yield f"{key} is written by gpushare alone: yours was removed"
+
+
+def _replaced_devices(manifest: PodJson, request: Request) -> Iterator[str]:
+    sharers = {name for demand in request.demands for name in demand.containers}
+    for container in _all_containers(manifest):
+        if container.get("name") in sharers and mutation.visible_devices(container):
+            name = errors.quoted(str(container["name"]), longest=40)
+            yield f"{contract.ENV_VISIBLE_DEVICES} of container {name} was replaced by the GPUs of its share"
+
+
+def _spec(manifest: PodJson) -> Mapping[str, Any]:
+    return manifest.get("spec") or {}
+
+
+def _all_containers(manifest: PodJson) -> list[Mapping[str, Any]]:
+    return [*pod.containers(manifest), *pod.init_containers(manifest)]
+
+
+def _declared(container: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    declared = container.get("resources") or {}
+    for side in ("limits", "requests"):
+        yield from (declared.get(side) or {}).items()
