@@ -1,20 +1,18 @@
-"""The lab's own certificate authority and every key and certificate below it.
-
-Elliptic curves throughout: making an RSA key takes longer than starting etcd.
-"""
+"""The lab's own certificate authority and every key and certificate below it."""
 
 from __future__ import annotations
 
 import datetime
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import oid
+
+from gpushare.daemon import certificate
 
 LIFETIME = datetime.timedelta(days=3650)
 
@@ -40,12 +38,12 @@ class Authority:
 def create(directory: Path, identities: Sequence[Identity]) -> None:
     """Write `ca.crt`, each identity's `NAME.crt` and `NAME.key`, and the pair that signs tokens, `sa.key`, `sa.pub`."""
     authority = _authority()
-    _write_certificate(directory / "ca.crt", authority.certificate)
+    (directory / "ca.crt").write_text(certificate.pem(authority.certificate))
     for identity in identities:
-        key = ec.generate_private_key(ec.SECP256R1())
-        _write_certificate(directory / f"{identity.name}.crt", _issue(authority, identity, key.public_key()))
+        key = certificate.new_key()
+        (directory / f"{identity.name}.crt").write_text(certificate.pem(_issue(authority, identity, key)))
         _write_key(directory / f"{identity.name}.key", key)
-    signing_key = ec.generate_private_key(ec.SECP256R1())
+    signing_key = certificate.new_key()
     _write_key(directory / "sa.key", signing_key)
     public = signing_key.public_key()
     encoded = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -53,74 +51,42 @@ def create(directory: Path, identities: Sequence[Identity]) -> None:
 
 
 def _authority() -> Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = certificate.new_key()
     name = x509.Name([x509.NameAttribute(oid.NameOID.COMMON_NAME, "gpushare lab")])
-    certificate = (
-        _builder(name, name, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return Authority(key, certificate)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    built = _builder(name, name, key, signs_certificates=True).add_extension(identifier, critical=False)
+    return Authority(key, built.sign(key, certificate.HASH))
 
 
-def _issue(authority: Authority, identity: Identity, public: ec.EllipticCurvePublicKey) -> x509.Certificate:
+def _issue(authority: Authority, identity: Identity, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     attributes = [x509.NameAttribute(oid.NameOID.COMMON_NAME, identity.common_name)]
     attributes += [x509.NameAttribute(oid.NameOID.ORGANIZATION_NAME, group) for group in identity.groups]
     usage = oid.ExtendedKeyUsageOID.SERVER_AUTH if identity.hosts else oid.ExtendedKeyUsageOID.CLIENT_AUTH
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     builder = (
-        _builder(x509.Name(attributes), authority.certificate.subject, public)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        _builder(x509.Name(attributes), authority.certificate.subject, key, signs_certificates=False)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .add_extension(issuer, critical=False)
     )
     if identity.hosts:
-        names = x509.SubjectAlternativeName([_general_name(host) for host in identity.hosts])
-        builder = builder.add_extension(names, critical=False)
-    return builder.sign(authority.key, hashes.SHA256())
+        builder = builder.add_extension(certificate.hosts(identity.hosts), critical=False)
+    return builder.sign(authority.key, certificate.HASH)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, signs_certificates: bool
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + LIFETIME)
+    return certificate.builder(
+        subject,
+        issuer,
+        key,
+        valid_from=now - datetime.timedelta(hours=1),
+        valid_until=now + LIFETIME,
+        signs_certificates=signs_certificates,
     )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     path.touch(mode=0o600)
-    unprotected = serialization.NoEncryption()
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, unprotected))
+    path.write_text(certificate.key_pem(key))

@@ -1,0 +1,80 @@
+"""The parts that every certificate here has in common. Elliptic curves: making an RSA key takes seconds."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+HASH: Final = hashes.SHA256()
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A new key on NIST's curve P-256."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    valid_from: datetime.datetime,
+    valid_until: datetime.datetime,
+    signs_certificates: bool,
+) -> x509.CertificateBuilder:
+    """A certificate for `key` with a random serial number, to be extended and signed."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(valid_from)
+        .not_valid_after(valid_until)
+        .add_extension(x509.BasicConstraints(signs_certificates, 0 if signs_certificates else None), critical=True)
+        .add_extension(_usage(signs_certificates=signs_certificates), critical=True)
+    )
+
+
+def hosts(names: Iterable[str]) -> x509.SubjectAlternativeName:
+    """The names and addresses that a server is reached by."""
+    return x509.SubjectAlternativeName([_general_name(name) for name in names])
+
+
+def pem(certificate: x509.Certificate) -> str:
+    """The certificate as text."""
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    """The key as text, not encrypted."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
