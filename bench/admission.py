@@ -1,4 +1,5 @@
-"""A burst of pods on a real API server: without any webhook (the floor), and with one and two replicas of gpushare's.
+"""A burst of pods on a real API server: without any webhook (the floor), with one that answers at once and always the
+same (the limit of any webhook), and with one and two replicas of gpushare's.
 
 500 nodes of 8 GPUs, made by hand; 1,000 pods that ask for shares, 32 calls at once. The kinds of burst take turns,
 because the machine is shared: compare them with each other, not with another day. After each burst all pods must be
@@ -10,6 +11,7 @@ minutes.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import statistics
@@ -20,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from burst import calls, made, truth, webhooks
+from burst import calls, constant, made, truth, webhooks
 
 from gpushare import contract
 from lab import access, cluster, process
@@ -29,7 +31,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 BASE = REPOSITORY / "config" / "base"
 INSTALLED = ("namespace", "crd", "rbac")  # always
 IN_THE_WAY = ("policy", "admission")  # of pods: not there for the floor
-KINDS: Mapping[str, int] = {"floor": 0, "1 replica": 1, "2 replicas": 2}
+CONSTANT = "constant"
+KINDS: Mapping[str, int] = {"floor": 0, CONSTANT: 0, "1 replica": 1, "2 replicas": 2}
 SETTLE_SECONDS = 120.0
 LEAST_PART_OF_FLOOR = 0.5
 MOST_OWN_MS = 10.0
@@ -46,6 +49,7 @@ class Burst:
     cpu_ms: Mapping[str, float]  # per pod, by process
     load: float
     conflicts: float = 0.0
+    confirming: float = 0.0  # writes of the ledger by which the placer keeps the books
     settled_seconds: float = 0.0
     found: truth.Found | None = None
 
@@ -72,19 +76,35 @@ class Bench:
         for part in IN_THE_WAY:
             # Never applied again over the last one: a webhook that was registered has a url and no service any more.
             self._kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
-            if KINDS[kind]:
+            if kind != "floor":
                 self._kubectl("apply", "--server-side", "-k", str(BASE / part))
         with self.administrator.namespace("burst") as namespace:
-            if not KINDS[kind]:
+            if kind == "floor":
                 return self._sent(namespace, number, {})[0]
+            if kind == CONSTANT:
+                return self._answered_at_once(namespace, number)
             directory = self.scratch / f"{number}-{KINDS[kind]}"
             with webhooks.running(KINDS[kind], directory, self.kubeconfig, wrapper=self.wrapper) as (replicas, front):
                 return self._answered(namespace, number, replicas, front)
 
-    def _answered(self, namespace: str, number: int, replicas: list[webhooks.Replica], front: int | None) -> Burst:
+    def _answered_at_once(self, namespace: str, number: int) -> Burst:
+        serving = self.lab.certificates / "kube-apiserver"
+        with constant.running(serving.with_suffix(".crt"), serving.with_suffix(".key")) as other:
+            trusted = base64.b64encode((self.lab.certificates / "ca.crt").read_bytes()).decode()
+            client = {"url": other.url, "caBundle": trusted}
+            change = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]
+            named = ("mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION)
+            self._kubectl("patch", *named, "--type=json", "-p", json.dumps(change))
+            self._until_called(namespace)
+            return self._sent(namespace, number, {"webhook": other.pid})[0]
+
+    def _until_called(self, namespace: str) -> None:
         first = next(made.pods(namespace, 1, seed=0))
         asked = calls.Call("POST", f"{first.path}?dryRun=All", first.body)
         webhooks.until(lambda: self._is_ours(asked), "the API server does not call the webhook")
+
+    def _answered(self, namespace: str, number: int, replicas: list[webhooks.Replica], front: int | None) -> Burst:
+        self._until_called(namespace)
         since = truth.version(self.server)
         before = sum(one.metric("gpushare_webhook_conflicts_total ") for one in replicas)
         known = [len(one.logged("Answered a review")) for one in replicas]
@@ -112,6 +132,7 @@ class Bench:
             sent.cpu_ms,
             sent.load,
             conflicts + failed,
+            len([line for one in replicas for line in one.logged("Kept the books of a node")]),
             settled,
             found,
         )
@@ -126,7 +147,10 @@ class Bench:
         )
         ended, after = time.monotonic(), _cpu(pids)
         calls.all_well(answers)
-        cpu = {name: (after[name] - before[name]) * 1000 / len(wanted) for name in pids}
+        cpu: dict[str, float] = {}
+        for name in pids:
+            group = "webhook" if name.startswith("replica") else name  # of all replicas together
+            cpu[group] = cpu.get(group, 0.0) + (after[name] - before[name]) * 1000 / len(wanted)
         return Burst(seconds, tuple(answer.seconds for answer in answers), (), cpu, load), ended
 
     def _is_ours(self, asked: calls.Call) -> bool:
@@ -182,8 +206,10 @@ def _summary(bursts: Sequence[Burst], pods: int) -> dict[str, tuple[float, str]]
             "own.p99": (_percentile(own, 99), "ms"),
             "placed": (statistics.median(one.placed for one in found), "pods"),
             "gated": (statistics.median(one.gated for one in found), "pods"),
-            "writes": (statistics.median(one.writes for one in found), "writes"),
-            "conflicts": (statistics.median(burst.conflicts for burst in bursts), "conflicts"),
+            "nodes": (statistics.median(one.nodes_used for one in found), "nodes"),
+            "writes": (statistics.median(one.writes / pods for one in found), "writes/pod"),
+            "confirming": (statistics.median(burst.confirming / pods for burst in bursts), "writes/pod"),
+            "conflicts": (statistics.median(burst.conflicts / pods for burst in bursts), "conflicts/pod"),
             "settled": (statistics.median(burst.settled_seconds for burst in bursts), "s"),
             "problems": (sum(len(one.problems) for one in found), "problems"),
         }
@@ -198,16 +224,20 @@ def _print(summaries: Mapping[str, Mapping[str, tuple[float, str]]]) -> None:
     for name in rows:
         cells = [figures.get(name) for figures in summaries.values()]
         unit = next(cell[1] for cell in cells if cell)
-        print(f"{name:<22}" + "".join(f"{cell[0]:>12.1f}" if cell else f"{'':>12}" for cell in cells) + f"  {unit}")
+        digits = 2 if unit.endswith("/pod") or unit == "of the rate" else 1
+        shown = (f"{cell[0]:>12.{digits}f}" if cell else f"{'':>12}" for cell in cells)
+        print(f"{name:<22}" + "".join(shown) + f"  {unit}")
     print()
-    floor = summaries["floor"]
+    floor = summaries.get("floor")
     for kind, figures in summaries.items():
         for name, (value, unit) in figures.items():
             figure = {"figure": f"admission.{kind.replace(' ', '-')}.{name}", "value": round(value, 2), "unit": unit}
             against, ratio = "", 0.0
             if name == "own.p99":
                 against, ratio = "goal", value / MOST_OWN_MS
-            elif name in floor and floor[name][0]:
+            elif name == "part-of-floor":
+                against, ratio = "goal", value / LEAST_PART_OF_FLOOR
+            elif floor and name in floor and floor[name][0]:
                 against, ratio = "floor", value / floor[name][0]
             print(json.dumps({**figure, "against": against or None, "ratio": round(ratio, 2) if against else None}))
 
@@ -241,6 +271,10 @@ def main() -> None:
         finally:
             cluster.down(directory)
     summaries = {kind: _summary(found, options.pods) for kind, found in bursts.items()}
+    if "floor" in summaries:
+        floor, _ = summaries["floor"]["rate"]
+        for figures in summaries.values():
+            figures["part-of-floor"] = (figures["rate"][0] / floor, "of the rate")
     _print(summaries)
     if any(burst.found and burst.found.problems for found in bursts.values() for burst in found):
         sys.exit("not all was accounted for")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import gc
 import itertools
 import json
 import random
@@ -26,6 +25,7 @@ from typing import TypeVar
 
 from gpushare import ledger, placement
 from gpushare.allocation import Allocation, PodRef
+from gpushare.daemon import garbage
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host, Mix
@@ -139,7 +139,7 @@ def main() -> None:
     draw = random.Random(chosen.seed)
     cluster = Cluster()
     cluster.fill(chosen.nodes, chosen.allocations, draw)
-    gc.freeze()  # as a long-lived daemon does once it has read the cluster
+    garbage.settle()  # as the webhook does once it has read the cluster
     mix = Mix()
     for _ in range(1000):
         mix = mix.admit(draw.choice(SHAPES), draw.choice(HOSTS))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from gpushare import contract
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodRef:
@@ -47,6 +49,11 @@ class Allocation:
     reserved_until: float | None = None  # Unix seconds; None once the pod has been seen
     labels: Labels = Labels()
     latency: bool = False
+
+    @property
+    def is_hold(self) -> bool:
+        """Whether it is no share given, but what is kept free for a gated pod that has waited too long."""
+        return self.id.startswith(contract.HOLD_PREFIX)
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:

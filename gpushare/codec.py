@@ -31,6 +31,7 @@ def read(document: Json) -> GpuNode:
     problems: list[str] = []
     spec = document.get("spec") or {}
     status = document.get("status") or {}
+    labels = metadata.get("labels") or {}
     cordoned = frozenset(str(uuid) for uuid in spec.get("cordoned") or [])
     gpus, _ = _entries(status.get("gpus"), f"{name}: status.gpus", lambda entry: _read_gpu(entry, cordoned), problems)
     allocations, unread = _entries(spec.get("allocations"), f"{name}: spec.allocations", _read_allocation, problems)
@@ -57,6 +58,8 @@ def read(document: Json) -> GpuNode:
         version=str(metadata.get("resourceVersion", "")),
         problems=tuple(problems),
         unread=tuple(unread),
+        created=str(metadata.get("creationTimestamp") or ""),
+        labels={str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
     )
 
 
@@ -99,9 +102,9 @@ def to_status(node: GpuNode) -> dict[str, Any]:
 
 def to_document(node: GpuNode) -> dict[str, Any]:
     """The whole GPUNode object."""
-    metadata = {"name": node.name}
-    if node.version:
-        metadata["resourceVersion"] = node.version
+    metadata: dict[str, Any] = {"name": node.name}
+    known = {"resourceVersion": node.version, "creationTimestamp": node.created, "labels": dict(node.labels)}
+    metadata.update((key, value) for key, value in known.items() if value)
     return {
         "apiVersion": contract.API_VERSION,
         "kind": contract.GPUNODE_KIND,
@@ -154,7 +157,7 @@ def _text(value: Any, name: str) -> str:
 def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
     uuid = _text(entry["uuid"], "uuid")
     major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
-    numa = entry.get("numaNode")
+    numa, linked = entry.get("numaNode"), entry.get("linkGroup")
     return Gpu(
         uuid=uuid,
         index=_whole(entry.get("index", 0), "index", most=4096),
@@ -162,11 +165,13 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         memory_bytes=_whole(entry["memory"], "memory"),
         compute_capability=(int(major), int(minor or 0)),
         numa_node=None if numa is None else _whole(numa, "numaNode", most=4096),
+        link_group=None if linked is None else _whole(linked, "linkGroup", most=4096),
         pci_bus_id=str(entry.get("pciBusID", "")),
         mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
+        pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
         healthy=entry.get("healthy", True) is True,
         health_reason=str(entry.get("healthReason", "")),
-        cordoned=uuid in cordoned,
+        cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
     )
 
 
@@ -181,8 +186,12 @@ def _write_gpu(card: Gpu) -> dict[str, Any]:
         "mode": card.mode.value,
         "healthy": card.healthy,
     }
+    if card.pending_mode is not None:
+        entry["pendingMode"] = card.pending_mode.value
     if card.numa_node is not None:
         entry["numaNode"] = card.numa_node
+    if card.link_group is not None:
+        entry["linkGroup"] = card.link_group
     if card.health_reason:
         entry["healthReason"] = card.health_reason
     return entry

@@ -29,6 +29,7 @@ ISOLATION: Final = "gpushare.io/isolation"
 GROUP: Final = "gpushare.io/group"
 GROUP_SIZE: Final = "gpushare.io/group-size"
 LATENCY: Final = "gpushare.io/latency"
+NO_EVICT: Final = "gpushare.io/no-evict"  # read by the plugin too: `defrag` does not move such a pod
 
 # The keys that may also be written for one container, as `gpushare.io/request.NAME`.
 PER_CONTAINER_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
@@ -52,6 +53,7 @@ REQUEST_KEYS: Final = (
     GROUP,
     GROUP_SIZE,
     LATENCY,
+    NO_EVICT,
 )
 
 # --- Annotations we write; stripped from what a user sends, protected on update -------------------------------------
@@ -69,6 +71,9 @@ SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod 
 SHARE_LABEL: Final = "gpushare.io/share"
 SHARE_LABEL_VALUE: Final = "true"
 NODE_CONFIG_LABEL: Final = "gpushare.io/config"  # set by an admin on a node; read by the agent
+NVIDIA_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # the same, as NVIDIA's plugin knows it
+# Annotation of a Node: which of its labels the agent has written, comma list of keys; the others it leaves alone.
+OWN_LABELS: Final = "gpushare.io/labels"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nodeSelector
 
 # --- Extended resources: written into pods by the webhook; counted by scheduler, kubelet and ResourceQuota ----------
@@ -87,6 +92,10 @@ GPUNODE_KIND: Final = "GPUNode"
 GPUNODE_PLURAL: Final = "gpunodes"
 GPUNODE_PATH: Final = "/apis/gpushare.io/v1alpha1/gpunodes"
 
+# What keeps a GPU's free capacity for a gated pod is an allocation too; its id begins so, which no given share's does.
+# Written by the placer; told apart by webhook, agent and plugin.
+HOLD_PREFIX: Final = "hold-"
+
 # --- Identities and places in a cluster ------------------------------------------------------------------------------
 SYSTEM_NAMESPACE: Final = "gpushare-system"
 WEBHOOK_SERVICE_ACCOUNT: Final = "gpushare-webhook"
@@ -94,6 +103,7 @@ AGENT_SERVICE_ACCOUNT: Final = "gpushare-agent"
 WEBHOOK_CONFIGURATION: Final = "gpushare"  # name of the MutatingWebhookConfiguration
 WEBHOOK_NAME: Final = "pods.gpushare.io"
 WEBHOOK_PATH: Final = "/mutate"
+CONFIG_MAP: Final = "gpushare-config"  # an entry a configuration; written by an admin, read by the agents
 CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret
 PLACER_LEASE: Final = "gpushare-placer"
 
@@ -106,6 +116,10 @@ EVENT_LOST: Final = "ShareLost"  # on a pod: the ledger has lost its share, and 
 EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: something in it makes no sense, or breaks the ledger's rules
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there
 EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner makes it anew
+EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: what was asked for cannot be; the last good one stays
+EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as a configuration wants them
+EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
+EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
 
 # Reason of a condition that is False on every node, because gpushare does not do that yet.
 NOT_BUILT: Final = "NotBuilt"
@@ -133,10 +147,20 @@ MESSAGE_WELCOME: Final = 2  # arbiter -> library: gpu_count u32, slot u32; with 
 MESSAGE_REFUSED: Final = 3  # arbiter -> library: one sentence, char[256], NUL-terminated
 MESSAGE_RECLAIM: Final = 4  # library -> arbiter: "about to report out-of-memory; are there dead processes' bytes?"
 MESSAGE_RECLAIMED: Final = 5  # arbiter -> library: bytes freed, u64
+# Leases; all have the body WIRE_LEASE: gpu u32 (the record in the limits page), flags u32, lease u64 (its number).
+MESSAGE_WANT: Final = 6  # library -> arbiter: it has something to launch; flag LEASE_HELD: and its gate is open
+MESSAGE_OPEN: Final = 7  # arbiter -> library: launch until it is revoked; the same number again: other flags
+MESSAGE_REVOKE: Final = 8  # arbiter -> library: launch nothing more, and give the lease back; number 0: whatever it is
+MESSAGE_CLOSED: Final = 9  # library -> arbiter: nothing more is launched, and what runs ends within milliseconds
+MESSAGE_RELEASED: Final = 10  # library -> arbiter: nothing runs any more; also unasked, when it has nothing to do
+LEASE_HELD: Final = 1  # in WANT
+LEASE_COUNTED: Final = 2  # in OPEN: others use this GPU, or there is a limit: do not run far ahead
+LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: give it back as soon as there is nothing to do
 WIRE_HELLO: Final = "<32s"
 WIRE_WELCOME: Final = "<II"
 WIRE_REFUSED: Final = "<256s"
 WIRE_RECLAIMED: Final = "<Q"
+WIRE_LEASE: Final = "<IIQ"
 WIRE_MAX: Final = 512
 
 # The limits page: written by the arbiter, sealed so that the container can only map it for reading.

@@ -4,7 +4,8 @@
     ├── QuantityError       a text that is no quantity
     ├── RequestError        an annotation that cannot be honoured: key, value, remedy
     ├── CodecError          an object from the API that makes no sense
-    └── LedgerError         a change that would break a rule of the ledger
+    ├── LedgerError         a change that would break a rule of the ledger
+    └── ConfigError         a configuration that cannot be: line, key, remedy
 
 Every message is one sentence that a person can act on. Refusals are not errors: see `gpushare.refusal`.
 """
@@ -35,6 +36,10 @@ class CodecError(GpushareError):
 
 class LedgerError(GpushareError):
     """A change that would break a rule of the ledger."""
+
+
+class ConfigError(GpushareError):
+    """A configuration that cannot be; the message names line and key where there are any."""
 
 
 def quoted(text: str, *, longest: int = 64) -> str:

@@ -54,6 +54,12 @@ def free(card: Gpu, used: Use) -> tuple[int, int]:
     return max(0, 100 - used.request_percent), max(0, card.memory_bytes - used.memory_bytes)
 
 
+def largest(card: Gpu, used: Use) -> tuple[int, int] | None:
+    """Compute in per cent and memory in bytes of the largest share that still fits; None: every share needs memory."""
+    percent, memory_bytes = free(card, used)
+    return (percent, memory_bytes) if memory_bytes else None
+
+
 def stranded(card: Gpu, used: Use, mix: Sequence[Typical] = DEFAULT_MIX) -> tuple[float, float]:
     """`(free, stranded)` of one GPU, both as parts of it, 0 to 1."""
     percent, memory_bytes = free(card, used)
@@ -67,10 +73,10 @@ def stranded(card: Gpu, used: Use, mix: Sequence[Typical] = DEFAULT_MIX) -> tupl
 def measure(cards: Iterable[tuple[Gpu, Use]], mix: Sequence[Typical] = DEFAULT_MIX) -> Fragmentation:
     """The fragmentation of some GPUs: one card, a node, a cluster."""
     free_gpus = stranded_gpus = 0.0
-    largest = (0, 0)
+    best = (0, 0)
     for card, used in cards:
         part, useless = stranded(card, used, mix)
         free_gpus += part
         stranded_gpus += useless
-        largest = max(largest, free(card, used))
-    return Fragmentation(free_gpus, stranded_gpus, *largest)
+        best = max(best, largest(card, used) or (0, 0))
+    return Fragmentation(free_gpus, stranded_gpus, *best)

@@ -26,8 +26,10 @@ class Gpu:
     memory_bytes: int
     compute_capability: tuple[int, int] = (0, 0)
     numa_node: int | None = None
+    link_group: int | None = None  # the same number: joined by NVLink; None: joined to none, or not known
     pci_bus_id: str = ""
     mode: Mode = Mode.FRACTIONAL
+    pending_mode: Mode | None = None  # what it becomes once nobody uses it; until then nothing new comes on it
     healthy: bool = True
     health_reason: str = ""  # why it is not healthy, as a sentence
-    cordoned: bool = False  # an admin wants nothing new on it
+    cordoned: bool = False  # an admin wants nothing new on it, or another mode

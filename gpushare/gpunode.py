@@ -33,6 +33,8 @@ class GpuNode:
     version: str = ""
     problems: tuple[str, ...] = ()  # sentences about what in the object made no sense and was set aside
     unread: tuple[Mapping[str, Any], ...] = ()  # allocations that made no sense: kept as they are on every write
+    created: str = ""  # when the object was made, RFC 3339
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the object
 
     def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
         """Its GPUs by UUID."""

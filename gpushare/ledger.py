@@ -44,20 +44,23 @@ def use(node: GpuNode) -> dict[str, Use]:
     return used
 
 
-def violations(node: GpuNode) -> list[str]:
-    """A sentence for each GPU that is over-committed, and for each allocation on a GPU that is gone."""
+def violations(node: GpuNode, *, used: Mapping[str, Use] | None = None) -> list[str]:
+    """A sentence for each GPU that is over-committed, and for each allocation on a GPU that is gone.
+
+    used: the node's `use`, where that has been worked out.
+    """
     cards = node.gpu_by_uuid()
     found = []
-    for uuid, used in use(node).items():
-        names = ", ".join(str(holder.pod) for holder in used.holders)
+    for uuid, held in (use(node) if used is None else used).items():
+        names = ", ".join(str(holder.pod) for holder in held.holders)
         if uuid not in cards:
             found.append(f"{node.name} has no GPU {uuid} any more, which {names} holds")
             continue
         where = f"{node.name}/{cards[uuid].index} ({uuid})"
-        if used.request_percent > 100:
-            found.append(f"{where} is over-committed: {used.request_percent}% of its compute is held by {names}")
-        if used.memory_bytes > cards[uuid].memory_bytes:
-            given, there = quantity.format_bytes(used.memory_bytes), quantity.format_bytes(cards[uuid].memory_bytes)
+        if held.request_percent > 100:
+            found.append(f"{where} is over-committed: {held.request_percent}% of its compute is held by {names}")
+        if held.memory_bytes > cards[uuid].memory_bytes:
+            given, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(cards[uuid].memory_bytes)
             found.append(f"{where} is over-committed: {given} of its {there} are held by {names}")
     return found
 
@@ -81,7 +84,12 @@ def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
 
 
 def confirm(node: GpuNode, pods: Mapping[str, allocation.PodRef]) -> GpuNode:
-    """The node with these allocations (id to pod) held for good; those already confirmed for a pod keep it."""
+    """The node with these allocations (id to pod) held for good; those already confirmed for a pod keep it.
+
+    The very same node if there is nothing to confirm.
+    """
+    if not any(entry.id in pods and not entry.pod.uid for entry in node.allocations):
+        return node
     return dataclasses.replace(
         node,
         allocations=tuple(
@@ -106,9 +114,10 @@ def settle(node: GpuNode, ids: Iterable[str]) -> GpuNode:
 
 
 def release(node: GpuNode, ids: Iterable[str]) -> GpuNode:
-    """The node without these allocations; ids that it does not have are no error."""
+    """The node without these allocations; ids that it does not have are no error. The same if it has none of them."""
     gone = frozenset(ids)
-    return dataclasses.replace(node, allocations=tuple(entry for entry in node.allocations if entry.id not in gone))
+    kept = tuple(entry for entry in node.allocations if entry.id not in gone)
+    return node if len(kept) == len(node.allocations) else dataclasses.replace(node, allocations=kept)
 
 
 def expired(node: GpuNode, *, now: float) -> tuple[str, ...]:

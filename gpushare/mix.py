@@ -1,7 +1,7 @@
-"""Mix: what people ask of this cluster, learned from what it has admitted; older admissions count less and less.
+"""Mix: what people ask of this cluster, learned from what it has admitted.
 
 Placement prices free capacity by it, and `top` calls stranded what it cannot use. A value: an admission makes a new
-one.
+one, in which older ones count less; or it is that of all who are there at one moment.
 """
 
 from __future__ import annotations
@@ -73,6 +73,12 @@ class Mix:
     weights: Mapping[Asked, float] = dataclasses.field(default_factory=dict)
     admissions: int = 0
     unit: float = 1.0
+
+    @classmethod
+    def of(cls, counts: Mapping[Asked, int], *, pods: int) -> Mix:
+        """The mix of so many pods; of very many classes the commonest."""
+        commonest = sorted(counts.items(), key=lambda one: (-one[1], repr(one[0])))[:MOST_CLASSES]
+        return cls({asked: float(count) for asked, count in commonest}, admissions=pods)
 
     def admit(self, request: Request, host: Host = NO_HOST) -> Mix:
         """The mix after one more admission; a pod with several demands counts once for each."""

@@ -28,6 +28,10 @@ class Demand:
     share: Share
     gpus: int = 1
 
+    def __str__(self) -> str:
+        """In a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
+        return str(self.share) if self.gpus == 1 else f"{self.gpus} GPUs, each {self.share}"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Constraints:
@@ -54,6 +58,7 @@ class Request:
     group: str = ""
     group_size: int = 0
     latency: bool = False
+    no_evict: bool = False  # nobody moves it to make room for others
 
 
 def parse(manifest: pod.PodJson) -> Request:
@@ -86,6 +91,7 @@ def parse(manifest: pod.PodJson) -> Request:
         group=group,
         group_size=size,
         latency=_get(found, contract.LATENCY, _truth, False),
+        no_evict=_get(found, contract.NO_EVICT, _truth, False),
     )
 
 

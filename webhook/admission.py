@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpushare import pod
@@ -14,7 +14,7 @@ from gpushare.request import Request
 from webhook import metrics, review
 from webhook.ledger import reinvocation, store
 from webhook.ledger.reservation import Reservation, Waited
-from webhook.pods import mutation, validation, waits
+from webhook.pods import mutation, structure, validation, waits
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,12 @@ class Admission:
 
     async def _judge(self, asked: review.AdmissionRequest, holder: PodRef, waited: Waited) -> review.Answer:
         manifest = asked["object"]
-        if asked["operation"] != "CREATE" or asked.get("subResource") or not pod.asks_for_share(manifest):
+        if asked["operation"] != "CREATE" or asked.get("subResource"):
+            return review.allow("ignored")
+        wrong = structure.wrong(manifest)
+        if wrong is not None:
+            return review.deny(400, wrong)
+        if not pod.asks_for_share(manifest):
             return review.allow("ignored")
         request = validation.read(manifest)
         if isinstance(request, validation.Denial):
@@ -111,10 +116,13 @@ def _shown(holder: PodRef) -> dict[str, str]:
 
 
 def _namespace(request: review.AdmissionRequest) -> str:
-    metadata = request["object"].get("metadata") or {}
-    return str(request.get("namespace") or metadata.get("namespace") or "default")
+    return str(request.get("namespace") or _metadata(request).get("namespace") or "default")
 
 
 def _name(request: review.AdmissionRequest) -> str:
-    metadata = request["object"].get("metadata") or {}
-    return str(metadata.get("name") or "")
+    return str(_metadata(request).get("name") or "")
+
+
+def _metadata(request: review.AdmissionRequest) -> Mapping[str, Any]:
+    found = request["object"].get("metadata")
+    return found if isinstance(found, Mapping) else {}

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpushare import contract
 from gpushare.cluster import client, election, events, informer
-from gpushare.daemon import probes, shutdown
+from gpushare.daemon import garbage, probes, shutdown
 from webhook import admission, metrics, server
 from webhook.books.bookkeeper import PODS_SELECTOR, Bookkeeper
 from webhook.certificates import registration
@@ -54,6 +54,7 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
             "running": lambda: "shutting down" if daemon.stopping.is_set() else None,
         }
         daemon.start("ledger", ledger_now.run())
+        daemon.start("garbage", garbage.keep(ledger_now.synced()))
         daemon.start("certificates", keeper.run())
         recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
         daemon.start("events", recorder.run())
@@ -108,7 +109,15 @@ def _start_placer(
     placer = Placer(
         ledger_now,
         pods,
-        Bookkeeper(api, ledger_now, pods, recorder, measures, lifetime_seconds=settings.reservation_seconds),
+        Bookkeeper(
+            api,
+            ledger_now,
+            pods,
+            recorder,
+            measures,
+            lifetime_seconds=settings.reservation_seconds,
+            is_first=lambda: standing.is_first,
+        ),
         Gates(
             api,
             ledger_now,

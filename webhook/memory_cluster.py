@@ -1,16 +1,19 @@
 """A cluster in memory: what an API server would do around an admission, and the result in a file.
 
 Pods that are admitted get the name, uid and creation time that a real one would have got; a placed one is confirmed at
-once. After each admission the whole state is written to a file that `kubectl gpushare --from FILE` reads.
+once, and one that is deleted gives its share back. After each review the gated ones have their turn and the whole state
+is written to a file that `kubectl gpushare --from FILE` reads.
 """
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import random
+import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,19 @@ import yaml
 
 from gpushare import contract, ledger, pod
 from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.request import Request
 from webhook import review
 from webhook.admission import Admission
+from webhook.ledger import holds
 from webhook.ledger.memory_store import MemoryStore
+from webhook.ledger.reservation import Reservation
+from webhook.metrics import Metrics
+from webhook.placer import backfill, gang
+from webhook.placer.turns import Turns
+from webhook.pods import mutation, wanted
+
+PodJson = Mapping[str, Any]
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as in Kubernetes: they spell nothing
 
@@ -31,36 +44,72 @@ class UnreadableError(ValueError):
 
 
 class MemoryCluster:
-    """Admits reviews and keeps what becomes of them; `state`: where to write it, or None."""
+    """Admits reviews and keeps what becomes of them; `state`: where to write it, or None.
 
-    def __init__(self, ledger_now: MemoryStore, admission: Admission, pods: Iterable[Any], state: Path | None) -> None:
+    After each review gated pods have their turn, by the placer's own code: their gates are opened where there is room
+    now, and their reasons brought up to date. A review of a DELETE takes its pod away.
+    """
+
+    def __init__(
+        self,
+        ledger_now: MemoryStore,
+        admission: Admission,
+        reservation: Reservation,
+        measures: Metrics,
+        pods: Iterable[Any],
+        state: Path | None,
+        *,
+        clock: Callable[[], float] = time.time,
+        bound: backfill.Bound = backfill.DEFAULT,
+    ) -> None:
         self._store = ledger_now
         self._admission = admission
-        self._pods = list(pods)
+        self._metrics = measures
+        self._pods: dict[tuple[str, str], PodJson] = {pod.namespaced_name(one): one for one in pods}
         self._state = state
+        self._clock = clock
+        self._turns = Turns(ledger_now, reservation, opens=self._open, still_gated=self._still_gated, bound=bound)
+        self._one_at_a_time = asyncio.Lock()
         self.save()
 
     async def admit(self, request: review.AdmissionRequest) -> review.Answer:
-        """Answer a review, and store the pod if it is admitted."""
+        """Answer a review, and do what an API server would then do with the pod."""
         answer = await self._admission.answer(request)
-        if answer.allowed and request["operation"] == "CREATE" and not request.get("dryRun"):
+        if not answer.allowed or request.get("dryRun") or request.get("subResource"):
+            return answer
+        if request["operation"] == "CREATE":
             patch: Any = list(answer.patch)
             stored = _stored(jsonpatch.apply_patch(request["object"], patch), request)
             self._confirm(stored)
-            self._pods.append(stored)
-            self.save()
+            self._pods[pod.namespaced_name(stored)] = stored
+        elif request["operation"] == "DELETE":
+            self._delete((str(request.get("namespace") or "default"), str(request.get("name") or "")))
+        else:
+            return answer
+        await self.place()
         return answer
+
+    async def place(self) -> None:
+        """Give the gated pods their turn, and write the state."""
+        async with self._one_at_a_time:
+            pods = list(self._pods.values())
+            told = await self._turns.take(pods, gang.arrange(pods), now=self._clock())
+            for one, reason in told:
+                annotations = {**pod.annotations_of(one), contract.REASON: reason}
+                self._keep({**one, "metadata": {**one["metadata"], "annotations": annotations}})
+            self._metrics.gated(len(told))
+            self.save()
 
     def save(self) -> None:
         """Write the state, whole or not at all."""
         if self._state is None:
             return
-        state = {"apiVersion": "v1", "kind": "List", "items": [*self._store.documents(), *self._pods]}
+        state = {"apiVersion": "v1", "kind": "List", "items": [*self._store.documents(), *self._pods.values()]}
         new = self._state.with_name(f".{self._state.name}.new")
         new.write_text(json.dumps(state, indent=1))
         new.replace(self._state)
 
-    def _confirm(self, stored: Mapping[str, Any]) -> None:
+    def _confirm(self, stored: PodJson) -> None:
         annotations = pod.annotations_of(stored)
         if contract.ALLOCATION in annotations:
             holder = PodRef(*pod.namespaced_name(stored), pod.uid(stored))
@@ -68,6 +117,41 @@ class MemoryCluster:
                 annotations[contract.NODE],
                 lambda node: ledger.confirm(node, {annotations[contract.ALLOCATION]: holder}),
             )
+
+    def _delete(self, name: tuple[str, str]) -> None:
+        gone = self._pods.pop(name, None)
+        if gone is None:
+            return
+        self._store.leave(name)
+        asked = {pod.uid(one): read for one in self._gated() if isinstance(read := wanted.read(one), Request)}
+
+        def change(node: GpuNode) -> GpuNode:
+            ids = [entry.id for entry in node.allocations if entry.pod.uid == pod.uid(gone)]
+            return holds.grown(ledger.release(node, ids), asked) if ids else node
+
+        for node in list(self._store.stored()):
+            if change(node) is not node:
+                self._store.change(node.name, change)
+
+    async def _open(self, one: PodJson, request: Request, placed: mutation.Placed) -> None:
+        if self._keep(mutation.open_gate(one, request, placed)):
+            self._metrics.placed()
+
+    async def _still_gated(self, pods: Collection[PodJson]) -> list[str]:
+        waiting = {pod.uid(one) for one in self._gated()}
+        return [pod.uid(one) for one in pods if pod.uid(one) in waiting]
+
+    def _gated(self) -> list[PodJson]:
+        return [one for one in self._pods.values() if contract.SCHEDULING_GATE in pod.gates(one)]
+
+    def _keep(self, one: PodJson) -> bool:
+        """Store a pod's next version, if it is still there."""
+        name = pod.namespaced_name(one)
+        known = self._pods.get(name)
+        if known is None or pod.uid(known) != pod.uid(one):
+            return False
+        self._pods[name] = one
+        return True
 
 
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 from pathlib import Path
@@ -12,6 +13,7 @@ from webhook.certificates import issuing
 from webhook.certificates.rotation import Step
 from webhook.certificates.tls import Tls
 from webhook.ledger import reservation
+from webhook.placer import backfill
 from webhook.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -23,8 +25,15 @@ async def run(settings: Settings, source: Path, daemon: shutdown.Daemon) -> None
     ledger_now, pods = memory_cluster.read(source)
     reserving = reservation.Reservation(ledger_now, policy=settings.policy, on_conflict=measures.conflicted)
     cluster = memory_cluster.MemoryCluster(
-        ledger_now, admission.Admission(ledger_now, reserving, measures), pods, settings.state
+        ledger_now,
+        admission.Admission(ledger_now, reserving, measures),
+        reserving,
+        measures,
+        pods,
+        settings.state,
+        bound=dataclasses.replace(backfill.DEFAULT, patience_seconds=settings.patience_seconds),
     )
+    await cluster.place()
     tls = Tls(settings.certificate_directory)
     tls.load(issuing.take(Step.START, None, settings.names, now=datetime.datetime.now(datetime.UTC)))
     async with (

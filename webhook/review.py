@@ -114,8 +114,10 @@ def read(body: bytes | str) -> AdmissionRequest:
         raise MalformedReviewError("request.uid is missing")
     if not isinstance(request.get("operation"), str):
         raise MalformedReviewError("request.operation is missing")
-    if not isinstance(request.get("object"), dict):
-        raise MalformedReviewError("request.object is missing")
+    key = "oldObject" if request["operation"] == "DELETE" else "object"  # what is deleted comes as it was
+    if not isinstance(request.get(key), dict):
+        raise MalformedReviewError(f"request.{key} is missing")
+    request["object"] = request[key]
     return request  # type: ignore[return-value]
 
 

@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--kubeconfig", help="how to reach the cluster; by default the pod's ServiceAccount, then $KUBECONFIG")
     add("--from", dest="from_file", metavar="FILE", help="no cluster: admit on the GPUNodes of this YAML or JSON file")
-    add("--state", metavar="FILE", help="with --from: write GPUNodes and admitted pods here after each admission")
+    add("--state", metavar="FILE", help="with --from: write GPUNodes and admitted pods here after each review")
     add("--host", help="address to serve reviews on (default: all)")
     add("--port", help="port to serve reviews on, 0 for any (default: 8443)")
     add("--port-file", metavar="FILE", help="write the port here once it is open")
@@ -150,7 +150,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--namespace", help=f"where our Lease and our certificates are (default: {contract.SYSTEM_NAMESPACE})")
     add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
     add("--policy", help=f"placement where a pod names none: {', '.join(requests.POLICIES)}")
-    add("--reservation-seconds", help="how long a share waits for its pod to be stored (default: 60)")
+    stored = (
+        "how long a share waits for its pod to be stored; at least the API server's --request-timeout (default: 60)"
+    )
+    add("--reservation-seconds", help=stored)
     add("--patience-seconds", help="how long others may pass a pod that waits for more room (default: 300)")
     add("--stuck-seconds", help="how long the scheduler may try to bind a pod where it was placed (default: 60)")
     add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")

@@ -58,6 +58,11 @@ class Election:
         """Who holds the Lease, as far as we have seen; "" for nobody."""
         return self._seen.holder if self._seen else ""
 
+    @property
+    def is_first(self) -> bool:
+        """Whether we lead and nobody has led before us."""
+        return self.is_leader and self._seen is not None and self._seen.transitions <= 1
+
     async def run(self) -> None:
         """Stand until cancelled; then stop leading and release the Lease."""
         try:

@@ -58,6 +58,7 @@ class Informer:
         self._failures = 0
         self._watching = False
         self._last_contact: float | None = None
+        self._listed_at = float("-inf")
         self._store = store.Store(transform)
         self.synced = asyncio.Event()
 
@@ -75,6 +76,16 @@ class Informer:
         if self._watching:
             return 0.0
         return float("inf") if self._last_contact is None else self._clock() - self._last_contact
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a watch is open; what a handler is told then came by it, with nothing missed since the last list."""
+        return self._watching
+
+    @property
+    def listed_at(self) -> float:
+        """When it was last listed, by the clock: an object that came and went before that may never have been told."""
+        return self._listed_at
 
     def subscribe(self, handler: Handler) -> None:
         """Call `handler` for every object there is (as ADDED), and from now on for every change, in order.
@@ -118,6 +129,7 @@ class Informer:
             query["resourceVersion"] = self._list_from
             query["resourceVersionMatch"] = "NotOlderThan"
         listing = await self._api.list(self._path, query)
+        self._listed_at = self._clock()
         self._tell(self._store.replace(listing.items))
         self._advance(listing.resource_version)
         self.synced.set()

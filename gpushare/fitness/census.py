@@ -44,11 +44,13 @@ class Census:
     """Not for several threads.
 
     What the ledger counts as well is judged where the ledger is not full (`is_full`): the kubelet may offer less than
-    there is, for a moment after a restart, or for as long as a GPU is sick.
+    there is, for a moment after a restart, or for as long as a GPU is sick. `changed` is called with a node on which
+    something has.
     """
 
     def __init__(self) -> None:
         self.is_full: IsFull = lambda *_: False
+        self.changed: Callable[[str], object] = lambda _: None
         self._machines: dict[str, Machine] = {}
         self._crowds: dict[str, Crowd] = {}
         self._occupants: dict[Hashable, Occupant] = {}
@@ -101,6 +103,11 @@ class Census:
         """Judge this node anew: something has changed there, be it only in the ledger."""
         for verdicts in self._verdicts.values():
             verdicts.pop(node, None)
+        self.changed(node)
+
+    def occupant(self, key: Hashable) -> Occupant | None:
+        """A pod that is counted, or None."""
+        return self._occupants.get(key)
 
     def crowd(self, node: str) -> Crowd:
         """What is used of a node."""

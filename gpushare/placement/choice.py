@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu
 from gpushare.ledger import Use
-from gpushare.placement import explanation, filters, policies, shape
+from gpushare.placement import explanation, filters, policies, shape, topology
 from gpushare.placement.view import NodeView
 from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Constraints, Demand, Request
@@ -47,12 +47,13 @@ def place(
     *,
     policy: str = policies.DEFAULT,
     unfit: Callable[[str], str | None] = fits_anywhere,
+    costs: Mapping[str, policies.Cost] = policies.POLICIES,
 ) -> Placement | Refusal:
     """The cheapest placement by the request's policy, or else `policy`; a refusal with every reason if there is none.
 
-    `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None.
+    `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None. `costs`: by policy.
     """
-    cost_of = policies.POLICIES[request.policy or policy]
+    cost_of = costs[request.policy or policy]
     best: tuple[float, str, Placement] | None = None
     rejected: list[Rejected] = []
     gpus = nodes = 0
@@ -74,36 +75,39 @@ def place(
 
 
 def _place_on(
-    view: NodeView, request: Request, cost_of: Callable[[policies.Option], float], rejected: list[Rejected]
+    view: NodeView, request: Request, cost_of: policies.Cost, rejected: list[Rejected]
 ) -> tuple[float, tuple[GivenShare, ...]] | None:
     """Cost and shares on one node, or None with the reasons added to `rejected`."""
     used = dict(view.used)
+    cards = topology.in_order(view.node.gpus)
     total, shares = 0.0, []
     for demand in shape.in_order(request):
-        options, reasons = _options(view, used, demand, request.constraints)
+        options, reasons = _options(view.node.name, cards, used, demand, request.constraints)
         if len(options) < demand.gpus:
             rejected += reasons
             if options:
                 rejected.append(explanation.too_few(view.node.name, found=len(options), needed=demand.gpus))
             return None
-        ranked = sorted((cost_of(option), option.card.index, option.card.uuid, option) for option in options)
-        for cost, _, uuid, option in ranked[: demand.gpus]:
-            total += cost
-            used[uuid] = option.after
-        shares += given(demand, [option.card for *_, option in ranked[: demand.gpus]])
+        layout = topology.layout(cards)
+        priced = {row: cost_of(option) for row, option in options.items()}
+        rows = layout.choose(priced, demand.gpus)
+        total += topology.total(priced, rows) + layout.apart(rows)
+        used |= {cards[row].uuid: options[row].after for row in rows}
+        shares += given(demand, [cards[row] for row in rows])
     return total, tuple(shares)
 
 
 def _options(
-    view: NodeView, used: dict[str, Use], demand: Demand, constraints: Constraints
-) -> tuple[list[policies.Option], list[Rejected]]:
-    options, reasons = [], []
-    for card in view.node.gpus:
+    node: str, cards: Sequence[Gpu], used: Mapping[str, Use], demand: Demand, constraints: Constraints
+) -> tuple[dict[int, policies.Option], list[Rejected]]:
+    """By row the cards that will do, and why the others will not."""
+    options, reasons = {}, []
+    for row, card in enumerate(cards):
         question = filters.Question(card, used[card.uuid], demand.share, constraints)
         verdict = filters.reject(question)
         if verdict is not None:
             rule, detail, shortfall = verdict
-            reasons.append(Rejected(view.node.name, card.index, rule, detail, shortfall))
+            reasons.append(Rejected(node, card.index, rule, detail, shortfall))
             continue
         before = used[card.uuid]
         after = Use(
@@ -111,7 +115,7 @@ def _options(
             before.memory_bytes + question.memory_bytes,
             before.holders,
         )
-        options.append(policies.Option(card, before, after))
+        options[row] = policies.Option(card, before, after)
     return options, reasons
 
 

@@ -67,9 +67,9 @@ def needs_of(part: Part, constraints: Constraints, kinds: Sequence[Kind | None])
 
 
 def host_fits(shape: Shape, columns: Columns) -> Bools:
-    """[n] whether the node has the CPU and memory, and is there at all."""
+    """[n] whether the node has the CPU and memory, takes one more pod, and is there at all."""
     cpu = shape.host.cpu_milli or -UNKNOWN  # who asks for nothing fits on a node that has given too much away
-    fits: Bools = (columns.cpu >= cpu) & (columns.host >= (shape.host.memory_bytes or -UNKNOWN))
+    fits: Bools = (columns.cpu >= cpu) & (columns.host >= (shape.host.memory_bytes or -UNKNOWN)) & (columns.pods >= 1)
     return fits
 
 

@@ -9,7 +9,7 @@ from gpushare import quantity
 from gpushare.mix import Host
 from gpushare.placement import filters
 from gpushare.refusal import Refusal, Rejected
-from gpushare.request import Demand, Request
+from gpushare.request import Request
 
 NODE_SHORTFALL = 6.0
 COUNT_SHORTFALL = 0.5
@@ -26,7 +26,7 @@ def count(
     request: Request, rejected: Sequence[Rejected], counts: Mapping[str, int], *, gpus: int, nodes: int
 ) -> Refusal:
     """The same where only some are told of, the nearest miss among them, and `counts` by rule is of all."""
-    asked = " and ".join(describe(demand) for demand in request.demands)
+    asked = " and ".join(map(str, request.demands))
     if not gpus:
         return Refusal(f"no GPU fits {asked}: gpushare knows of no GPU; does its agent run on the GPU nodes?")
     parts = [f"{counts[rule]} {phrase}" for rule, (_, phrase) in filters.RULES.items() if counts.get(rule)]
@@ -44,8 +44,10 @@ def unfit(node: str, reason: str) -> Rejected:
     return Rejected(node, None, NODE_RULE, reason, NODE_SHORTFALL)
 
 
-def host(asked: Host, *, cpu_milli: float, memory_bytes: float) -> str:
+def host(asked: Host, *, cpu_milli: float, memory_bytes: float, pods: float) -> str:
     """Why a node with so much free has not enough for the pod, as the rest of a sentence."""
+    if pods < 1:
+        return "has no room for one more pod"
     if asked.cpu_milli > cpu_milli:
         return f"has {max(0.0, cpu_milli) / 1000:g} CPUs free, {asked.cpu_milli / 1000:g} are needed"
     free, needed = quantity.format_bytes(max(0, int(memory_bytes))), quantity.format_bytes(asked.memory_bytes)
@@ -56,11 +58,6 @@ def too_few(node: str, *, found: int, needed: int) -> Rejected:
     """A node with some GPUs that will do, but not as many as are needed."""
     detail = f"has {found} GPUs that would do at once, {needed} are needed"
     return Rejected(node, None, COUNT_RULE, detail, COUNT_SHORTFALL)
-
-
-def describe(demand: Demand) -> str:
-    """A demand in a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
-    return str(demand.share) if demand.gpus == 1 else f"{demand.gpus} GPUs, each {demand.share}"
 
 
 def _plural(count: int, noun: str) -> str:

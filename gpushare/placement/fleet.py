@@ -2,23 +2,25 @@
 
 It says what the reference (`choice.place`) says: a pod fits here if and only if it fits there, and a refusal is the
 same sentence. What differs is which of the GPUs that will do is best: the policy `fragmentation` takes the place where
-the worth of the cluster's free capacity to the typical mix falls least (`worth`, `pricing`). Not for threads.
+the worth of the cluster's free capacity to the typical mix falls least (`worth`, `pricing`). The node is found over
+arrays; its GPUs are chosen by the reference itself, with the fleet's costs. Not for threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from gpushare.mix import NO_HOST, Host, Mix
-from gpushare.placement import choice, policies, refusing, selection
+from gpushare.placement import choice, grid, policies, refusing, selection
 from gpushare.placement.choice import Placement
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Floats, Grid, Room
 from gpushare.placement.scoring import Scoring
-from gpushare.placement.shape import Shape, in_order
+from gpushare.placement.shape import Shape
 from gpushare.placement.view import NodeView
+from gpushare.placement.worth import Loss, Worth
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 
@@ -60,9 +62,13 @@ class Fleet:
         if self._views.pop(name, None) is not None:
             self._grid.drop(name)
 
-    def learn(self, mix: Mix) -> None:
-        """Price by this mix from now on. Takes some tens of milliseconds: do it now and then, not with every pod."""
-        self._scoring.learn(mix)
+    def study(self, mix: Mix) -> Worth:
+        """What `learn` needs of a mix: takes some tens of milliseconds, and may be done in another thread."""
+        return self._scoring.study(mix)
+
+    def learn(self, mix: Mix, worth: Worth | None = None) -> None:
+        """Price by this mix from now on. Do it now and then, not with every pod: everything is scored anew."""
+        self._scoring.learn(mix, worth or self.study(mix))
 
     def place(
         self,
@@ -82,36 +88,42 @@ class Fleet:
         if slot is None:
             worth = self._scoring.worth
             return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit)
-        return self._placement(request, shape, needs, self._grid, slot)
+        view = self._views[self._grid.names[slot]]
+        found = choice.place([view], request, policy=policy, costs=self._costs(shape, needs))
+        if isinstance(found, Refusal):
+            raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {found}")  # noqa: TRY004
+        return found
 
     def place_on(
         self,
         view: NodeView,
         request: Request,
         *,
-        room: Room | None = None,
-        host: Host = NO_HOST,
         policy: str = policies.DEFAULT,
+        unfit: Callable[[str], str | None] = choice.fits_anywhere,
     ) -> Placement | Refusal:
-        """The choice of GPUs on one node as it is given here, whatever the fleet knows of it; nothing is kept."""
-        shape = Shape.of(request, policy=policy, host=host)
-        alone = self._grid.alone(view, room or Room())
-        needs = self._scoring.needs(shape)
-        if view.node.gpus and len(selection.select(shape, needs, self._scoring.worth, alone, None).slots):
-            return self._placement(request, shape, needs, alone, 0)
-        views = {view.node.name: view} if view.node.gpus else {}
-        worth = self._scoring.worth
-        return refusing.refuse(request, shape, needs, worth, alone, views, choice.fits_anywhere)
+        """The choice of GPUs on one node as it is given here, whatever the fleet knows of it; nothing is kept.
 
-    def _placement(self, request: Request, shape: Shape, needs: tuple[Needs, ...], grid: Grid, slot: int) -> Placement:
-        found = selection.select(shape, needs, self._scoring.worth, grid, np.array([slot]))
-        cards = grid.cards(slot)
-        shares = [
-            share
-            for demand, rows in zip(in_order(request), found.rows, strict=True)
-            for share in choice.given(demand, [cards[row] for row in rows[:, 0].tolist()])
-        ]
-        return Placement(grid.names[slot], tuple(shares))
+        CPU and memory of the node are for `unfit` to judge.
+        """
+        for card in view.node.gpus:
+            self._grid.kind_of(card)
+        shape = Shape.of(request, policy=policy)
+        costs = self._costs(shape, self._scoring.needs(shape))
+        return choice.place([view], request, policy=policy, unfit=unfit, costs=costs)
+
+    def _costs(self, shape: Shape, needs: tuple[Needs, ...]) -> Mapping[str, policies.Cost]:
+        """By policy, what a GPU costs a pod of this shape; several parts are fitted together as the reference does."""
+        if len(needs) != 1 or shape.policy != policies.DEFAULT:
+            return policies.POLICIES
+        loss = Loss(self._scoring.worth, needs[0])
+
+        def cost(option: policies.Option) -> float:
+            compute_percent, memory_percent = grid.free_percent(option.card, option.before)
+            lost = loss.of(self._grid.kind_of(option.card), compute_percent, memory_percent)
+            return lost + selection.TIGHTER * min(compute_percent, memory_percent)
+
+        return {policies.DEFAULT: cost}
 
     def _best(self, total: Floats, unfit: Callable[[str], str | None]) -> int | None:
         """The cheapest slot that is fit; of equals, the first by name."""

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from gpushare import ledger
 from gpushare.gpu import Gpu, Mode
+from gpushare.placement import topology
 from gpushare.placement.holders import Holders
+from gpushare.placement.topology import Layout
 from gpushare.placement.view import NodeView
 
 Ints = npt.NDArray[np.int64]
@@ -44,10 +46,11 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """CPU and memory of a node that no pod has requested."""
+    """CPU and memory of a node that no pod has requested, and how many more pods it takes."""
 
     cpu_milli: float = UNKNOWN
     memory_bytes: float = UNKNOWN
+    pods: float = UNKNOWN
 
 
 class State:
@@ -72,7 +75,9 @@ class Columns:
     holders: Ints  # [g, n] ids of `Holders`
     cpu: Floats  # [n] free, thousandths
     host: Floats  # [n] free, bytes
+    pods: Floats  # [n] more that it takes
     node_kind: Ints  # [n] kind of the node's first GPU
+    layout: Ints  # [n] number of the layout of its GPUs
 
     def at(self, slots: Ints) -> Columns:
         """Copies of these columns, in ascending order."""
@@ -90,6 +95,13 @@ class Columns:
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
 _PER_GPU: Final = 10  # the first of them have a row for each GPU
+
+
+def free_percent(card: Gpu, used: ledger.Use) -> tuple[int, int]:
+    """Free compute and memory of a usable GPU, 0 to 100 each, rounded down."""
+    memory = card.memory_bytes - used.memory_bytes
+    memory_percent = max(0, 100 * memory // card.memory_bytes) if card.memory_bytes else 0
+    return min(100, max(0, 100 - used.request_percent)), memory_percent
 
 
 def empty(gpus: int, nodes: int) -> Columns:
@@ -111,7 +123,9 @@ def empty(gpus: int, nodes: int) -> Columns:
         holders=per_gpu(),
         cpu=np.zeros(nodes),
         host=np.zeros(nodes),
+        pods=np.zeros(nodes),
         node_kind=np.zeros(nodes, np.int64),
+        layout=np.zeros(nodes, np.int64),
     )
 
 
@@ -121,6 +135,7 @@ class Grid:
     def __init__(self) -> None:
         self.columns = empty(1, 16)
         self.kinds: list[Kind | None] = [None]
+        self.layouts: list[Layout] = []
         self.holders = Holders()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
         self.clock = 0
@@ -128,18 +143,12 @@ class Grid:
         self.slots: dict[str, int] = {}
         self.names: list[str] = []  # by slot
         self._kind_ids: dict[Kind, int] = {}
+        self._layout_ids: dict[Layout, int] = {}
         self._free: list[int] = []
         self._cards: list[tuple[Gpu, ...]] = []  # by slot, in the order of the rows
         self._ranks: Ints | None = None
         self._sizes = np.zeros(0, np.int64)
         self._places: dict[str, tuple[int, int]] = {}
-
-    def alone(self, view: NodeView, room: Room) -> Grid:
-        """A grid of this one node, with the same numbers for kinds."""
-        alone = Grid()
-        alone.kinds, alone._kind_ids = self.kinds, self._kind_ids
-        alone.put(view, room)
-        return alone
 
     def places(self, uuid: str) -> Iterator[tuple[int, int]]:
         """`(slot, row)` of a GPU; nothing if there is no such GPU."""
@@ -171,7 +180,7 @@ class Grid:
     def put(self, view: NodeView, room: Room) -> int:
         """Write a node's column; its slot."""
         name = view.node.name
-        cards = tuple(sorted(view.node.gpus, key=lambda card: (card.index, card.uuid)))
+        cards = topology.in_order(view.node.gpus)
         slot = self._slot(name, len(cards))
         self._forget(slot)
         self._cards[slot] = cards
@@ -180,7 +189,8 @@ class Grid:
         self._write(slot, [self._row(card, view.used[card.uuid]) for card in cards])
         columns = self.columns
         columns.node_kind[slot] = self._node_kind(cards)
-        columns.cpu[slot], columns.host[slot] = room.cpu_milli, room.memory_bytes
+        columns.layout[slot] = self._layout(topology.layout(cards))
+        columns.cpu[slot], columns.host[slot], columns.pods[slot] = room.cpu_milli, room.memory_bytes, room.pods
         self._touch(slot)
         return slot
 
@@ -188,13 +198,13 @@ class Grid:
         """What is known to be free of a node's CPU and memory."""
         if name not in self.slots:
             return Room()
-        slot = self.slots[name]
-        return Room(float(self.columns.cpu[slot]), float(self.columns.host[slot]))
+        slot, columns = self.slots[name], self.columns
+        return Room(float(columns.cpu[slot]), float(columns.host[slot]), float(columns.pods[slot]))
 
     def put_room(self, name: str, room: Room) -> None:
         """Write only what is free of the node's CPU and memory."""
-        slot = self.slots[name]
-        self.columns.cpu[slot], self.columns.host[slot] = room.cpu_milli, room.memory_bytes
+        slot, columns = self.slots[name], self.columns
+        columns.cpu[slot], columns.host[slot], columns.pods[slot] = room.cpu_milli, room.memory_bytes, room.pods
         self._touch(slot)
 
     def drop(self, name: str) -> None:
@@ -203,7 +213,7 @@ class Grid:
         self._forget(slot)
         self._cards[slot] = ()
         self._write(slot, [])
-        self.columns.cpu[slot] = self.columns.host[slot] = GONE
+        self.columns.cpu[slot] = self.columns.host[slot] = self.columns.pods[slot] = GONE
         self.columns.node_kind[slot] = ABSENT
         self.names[slot] = ""
         self._free.append(slot)
@@ -211,7 +221,7 @@ class Grid:
         self._touch(slot)
 
     def _row(self, card: Gpu, used: ledger.Use) -> tuple[int, ...]:
-        kind = self._kind(Kind(card.model, card.memory_bytes, card.compute_capability))
+        kind = self.kind_of(card)
         state = (
             State.MODE
             if card.mode is not Mode.FRACTIONAL
@@ -223,8 +233,7 @@ class Grid:
         )
         compute, memory = 100 - used.request_percent, card.memory_bytes - used.memory_bytes
         usable = state == State.OPEN
-        compute_percent = min(100, max(0, compute)) if usable else 0
-        memory_percent = max(0, 100 * memory // card.memory_bytes) if usable and card.memory_bytes else 0
+        compute_percent, memory_percent = free_percent(card, used) if usable else (0, 0)
         return (
             max(-_MOST, compute),
             max(-_MOST, min(_MOST, memory)),
@@ -246,7 +255,9 @@ class Grid:
         for array, values in zip(_per_gpu(columns), block, strict=True):
             array[:, slot] = values
 
-    def _kind(self, kind: Kind) -> int:
+    def kind_of(self, card: Gpu) -> int:
+        """The number of a GPU's kind, which is new if there was none like it."""
+        kind = Kind(card.model, card.memory_bytes, card.compute_capability)
         if kind not in self._kind_ids:
             self._kind_ids[kind] = len(self.kinds)
             self.kinds.append(kind)
@@ -254,7 +265,13 @@ class Grid:
 
     def _node_kind(self, cards: Sequence[Gpu]) -> int:
         card = next((card for card in cards if card.mode is Mode.FRACTIONAL), cards[0] if cards else None)
-        return ABSENT if card is None else self._kind(Kind(card.model, card.memory_bytes, card.compute_capability))
+        return ABSENT if card is None else self.kind_of(card)
+
+    def _layout(self, layout: Layout) -> int:
+        if layout not in self._layout_ids:
+            self._layout_ids[layout] = len(self.layouts)
+            self.layouts.append(layout)
+        return self._layout_ids[layout]
 
     def _slot(self, name: str, gpus: int) -> int:
         if gpus > self.columns.kind.shape[0]:

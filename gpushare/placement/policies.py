@@ -18,6 +18,9 @@ class Option:
     after: ledger.Use
 
 
+Cost = Callable[[Option], float]
+
+
 def _left(option: Option) -> float:
     """What stays free, 0 to 1: the mean of compute and memory."""
     percent, memory_bytes = fragmentation.free(option.card, option.after)
@@ -37,7 +40,7 @@ def _fragmentation(option: Option) -> float:
 
 DEFAULT = "fragmentation"
 
-POLICIES: Mapping[str, Callable[[Option], float]] = {
+POLICIES: Mapping[str, Cost] = {
     "fragmentation": _fragmentation,
     "pack": _left,
     "spread": _spread,

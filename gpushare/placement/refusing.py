@@ -82,8 +82,12 @@ def _fit_nodes(shape: Shape, grid: Grid, unfit: Callable[[str], str | None], fou
 
 
 def _host(shape: Shape, grid: Grid, slot: int) -> str:
+    columns = grid.columns
     return explanation.host(
-        shape.host, cpu_milli=float(grid.columns.cpu[slot]), memory_bytes=float(grid.columns.host[slot])
+        shape.host,
+        cpu_milli=float(columns.cpu[slot]),
+        memory_bytes=float(columns.host[slot]),
+        pods=float(columns.pods[slot]),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare.mix import Mix
-from gpushare.placement import eligibility, policies, pricing, selection
+from gpushare.placement import eligibility, policies, pricing, selection, together
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Floats, Grid, Ints
 from gpushare.placement.shape import Shape
@@ -68,13 +68,17 @@ class Scoring:
         self._lesson = 0  # counts what makes all costs void
         self._dear = np.zeros(0, np.int64)  # sets that have had a price since the last lesson
         none = np.zeros(0)
-        self._now = _Now(none, none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
+        self._now = _Now(np.zeros((0, 0)), none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._costs: collections.OrderedDict[Shape, Costs] = collections.OrderedDict()
 
-    def learn(self, mix: Mix) -> None:
-        """Price by this mix from now on."""
+    def study(self, mix: Mix) -> Worth:
+        """The tables of a mix; nothing is changed."""
+        return Worth(mix, tuple(self._grid.kinds), before=self.worth)
+
+    def learn(self, mix: Mix, worth: Worth) -> None:
+        """Price by this mix, with these tables of it, from now on."""
         self._mix = mix
-        self._build()
+        self._take(worth)
 
     def costs(self, shape: Shape) -> tuple[tuple[Needs, ...], Floats]:
         """`(needs, costs [n])` over the grid as it is now; infinite where the pod does not fit."""
@@ -133,7 +137,8 @@ class Scoring:
             kept.lost[slots] = found.cost
             return
         gpus = self.worth.of_cards(left).sum(0)
-        kept.lost[slots] = self._now.fed[slots] - self.worth.fed(gpus, left.cpu, left.host, left.node_kind)
+        after = self.worth.fed(gpus, left.cpu, left.host, left.node_kind)
+        kept.lost[slots] = self._now.fed[slots] - after + found.apart
         if not len(self._dear):
             return
         counts = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live).sum(1)
@@ -150,24 +155,30 @@ class Scoring:
             cards = self._now.cards[:, : grid.width] if everywhere else self._now.cards[:, slots]
         each = selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, cards=cards)
         fits = eligibility.host_fits(shape, columns)
+        apart: Floats | float = 0.0
+        chosen: together.Taken | None = None
         if part.gpus > 1:
             fits &= np.isfinite(each).sum(0) >= part.gpus
-            kept_columns = np.flatnonzero(fits)
-            taken = np.full(len(slots), np.inf)
-            taken[kept_columns] = np.sort(each[:, kept_columns], 0)[: part.gpus].sum(0)
+            at = np.flatnonzero(fits)
+            chosen = together.take(each[:, at], columns.layout[at], grid.layouts, part.gpus)
+            taken, apart = np.full(len(slots), np.inf), np.zeros(len(slots))
+            taken[at], apart[at] = chosen.costs, chosen.apart
         else:
             taken = each.min(0)
             fits &= taken < np.inf
         if shape.policy != policies.DEFAULT:
-            kept.lost[slots] = np.where(fits, taken, np.inf)
+            kept.lost[slots] = np.where(fits, taken + apart, np.inf)
             return
         cpu, host = columns.cpu - shape.host.cpu_milli, columns.host - shape.host.memory_bytes
         after = self.worth.fed(self._now.gpus[slots] - np.where(fits, taken, 0.0), cpu, host, columns.node_kind)
-        kept.lost[slots] = np.where(fits, self._now.fed[slots] - after, np.inf)
+        kept.lost[slots] = np.where(fits, self._now.fed[slots] - after + apart, np.inf)
         if len(self._dear):
             copies = self._now.copies[:, : grid.width] if everywhere else self._now.copies[:, slots]
             whole = np.flatnonzero(fits & (copies[self._dear].max(0) > 0))
-            rows = selection.cheapest(each[:, whole], part.gpus)
+            if chosen is None:
+                rows = each[:, whole].argmin(0)[np.newaxis]
+            else:
+                rows = chosen.rows[:, np.searchsorted(np.flatnonzero(fits), whole)]
             counts = self._now.counts[:, slots[whole]] - self._leaving(part, rows, grid, slots[whole])
             self._break(kept, slots[whole], counts, cpu[whole], host[whole])
 
@@ -206,7 +217,10 @@ class Scoring:
         return None if len(slots) > grid.width // 2 else slots
 
     def _build(self) -> None:
-        self.worth = Worth(self._mix, self._grid.kinds, before=self.worth)
+        self._take(self.study(self._mix))
+
+    def _take(self, worth: Worth) -> None:
+        self.worth = worth
         self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
         self._priced_at = -_REPRICED_AFTER - self._grid.width
         self._dear = np.zeros(0, np.int64)
@@ -239,10 +253,10 @@ class Scoring:
     def _look(self) -> None:
         """Bring `_now` up to date."""
         grid, now, worth = self._grid, self._now, self.worth
-        slots = self._stale(now.clock, now.lesson, len(now.gpus))
+        height, length = grid.columns.kind.shape
+        slots = self._stale(now.clock, now.lesson, len(now.gpus)) if len(now.cards) == height else None
         if slots is None:
-            length = grid.columns.kind.shape[1]
-            now.cards = np.zeros((grid.columns.kind.shape[0], length))
+            now.cards = np.zeros((height, length))
             now.gpus, now.fed, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
             now.counts = np.zeros((len(worth.sets.groups), length), np.int16)
             now.copies = np.zeros((len(worth.sets), length))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
-from gpushare.placement import costs, eligibility
+from gpushare.placement import costs, eligibility, together
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import POINTS, Columns, Floats, Grid, Ints
 from gpushare.placement.shape import Shape
 from gpushare.placement.worth import Worth
 
-_TIGHTER = 1e-7  # of equal losses, that of the fuller GPU
+TIGHTER: Final = 1e-7  # of equal losses, that of the fuller GPU
 
 
 @dataclasses.dataclass(slots=True)
@@ -27,11 +28,13 @@ class Selected:
     slots: Ints
     rows: list[Ints]  # for each part the rows of its GPUs [gpus, n]
     left: Columns  # what is left of these nodes then
-    cost: Floats  # [n] by the policy's costs of GPUs, added up
+    cost: Floats  # [n] by the policy's costs of GPUs, added up, and what it costs that they are apart
+    apart: Floats  # [n] the latter by itself
 
     def keep(self, kept: Ints) -> None:
         """Only these of the nodes."""
-        self.slots, self.left, self.cost = self.slots[kept], self.left.at(kept), self.cost[kept]
+        self.slots, self.left = self.slots[kept], self.left.at(kept)
+        self.cost, self.apart = self.cost[kept], self.apart[kept]
         self.rows = [rows[:, kept] for rows in self.rows]
 
 
@@ -46,10 +49,11 @@ def select(
         if not fits.all():
             each = each[:, fits]
             found.keep(np.flatnonzero(fits))
-        rows = cheapest(each, part.gpus)
-        _take(found.left, part, rows)
-        found.rows.append(rows)
-        found.cost += np.take_along_axis(each, rows, 0).sum(0)
+        taken = together.take(each, found.left.layout, grid.layouts, part.gpus)
+        _take(found.left, part, taken.rows)
+        found.rows.append(taken.rows)
+        found.cost += taken.costs + taken.apart
+        found.apart += taken.apart
     return found
 
 
@@ -70,20 +74,11 @@ def costs_of_gpus(
     """
     if alone and shape.policy == "fragmentation":
         each = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
-        each += _TIGHTER * columns.least_percent
+        each += TIGHTER * columns.least_percent
     else:
         each = costs.COSTS[shape.policy](columns, part, grid.sizes())
     each[~eligibility.will_do(part, shape.constraints, grid, columns, slots)] = np.inf
     return each
-
-
-def cheapest(each: Floats, count: int) -> Ints:
-    """[count, n] the rows of the cheapest of each column; of equals, the first."""
-    if count == 1:
-        first: Ints = each.argmin(0)[np.newaxis]
-        return first
-    rows: Ints = each.argsort(0, kind="stable")[:count]
-    return rows
 
 
 def _begin(shape: Shape, grid: Grid, slots: Ints | None, *, changing: bool) -> Selected:
@@ -91,11 +86,11 @@ def _begin(shape: Shape, grid: Grid, slots: Ints | None, *, changing: bool) -> S
     slots = np.arange(grid.width) if slots is None else slots
     kept = np.flatnonzero(eligibility.host_fits(shape, columns))
     if not changing and len(kept) == len(slots):
-        return Selected(slots, [], columns, np.zeros(len(slots)))
+        return Selected(slots, [], columns, np.zeros(len(slots)), np.zeros(len(slots)))
     slots, left = slots[kept], columns.at(kept)
     left.cpu -= shape.host.cpu_milli
     left.host -= shape.host.memory_bytes
-    return Selected(slots, [], left, np.zeros(len(slots)))
+    return Selected(slots, [], left, np.zeros(len(slots)), np.zeros(len(slots)))
 
 
 def _take(left: Columns, part: Needs, rows: Ints) -> None:

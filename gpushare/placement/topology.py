@@ -1,67 +1,116 @@
 """Topology: which GPUs of one node belong together, when a pod wants several of them.
 
-Cards on one NUMA node reach each other, and the CPUs that feed them, without the link between sockets. Which of them
-share an NVLink or a PCI switch is not known here: the agent does not report it, and bus numbers do not tell.
+Cards with a link between them (NVLink) reach each other without the CPUs; cards on one NUMA node reach each other, and
+the CPUs that feed them, without the way between sockets. A pod gets cards that are close together, and of equally close
+ones the cheapest. Between nodes, one where it would have to cross costs a little more.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
-from collections.abc import Sequence
-from typing import Final, TypeVar
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from gpushare.gpu import Gpu
 
-_Item = TypeVar("_Item")
+MOST_EXACT: Final = 100  # sets that are all looked at, as of 4 in 8; of more, the fullest of each place
+APART_COST: Final = 0.1  # in GPUs, for a card that is apart from all others of the pod
 
-MOST_EXACT: Final = 100  # combinations that are all looked at, as of 4 in 8; of more, some
+LINKED_AND_NEAR, LINKED, NEAR, APART = range(4)
+
+Place = tuple[int | None, int | None]  # NUMA node and link group of a card
 
 
 def distance(one: Gpu, other: Gpu) -> int:
-    """How far apart two cards are: 0 on one NUMA node, else 1. Those of which none is known are together."""
-    return int(one.numa_node != other.numa_node)
+    """How far apart two cards are, from LINKED_AND_NEAR to APART. Those whose NUMA node nobody knows are near."""
+    return _distance(_place(one), _place(other))
 
 
-def penalty(cards: Sequence[Gpu]) -> int:
-    """The sum of the distances of all pairs: 0 for one card, or for cards that are all on one NUMA node."""
-    return sum(distance(one, other) for one, other in itertools.combinations(cards, 2))
+def in_order(cards: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """The cards of a node by row: by index, as ties are broken."""
+    return tuple(sorted(cards, key=lambda card: (card.index, card.uuid)))
 
 
-def choose(ranked: Sequence[tuple[float, Gpu, _Item]], count: int) -> list[tuple[float, Gpu, _Item]]:
-    """`count` of the candidates `(cost, card, anything)`: those closest together, and of these the cheapest.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """How the cards of a node lie to each other; equal for nodes that are built alike. Made by `layout`."""
 
-    The answer is in the order of cost and index, whatever that of `ranked` is; with fewer candidates than `count`, it
-    is all of them. Among very many combinations it need not be the very best.
-    """
-    if count <= 1 or len(ranked) <= count:
-        return sorted(ranked, key=_order)[:count]
-    ordered = sorted(ranked, key=_order)
-    if _combinations(len(ordered), count) <= MOST_EXACT:
-        return min((list(some) for some in itertools.combinations(ordered, count)), key=_worth)
-    return min((_grown(ordered, seed, count) for seed in range(len(ordered))), key=_worth)
+    places: tuple[Place, ...]  # by row
+    distances: tuple[tuple[int, ...], ...]  # between rows
+    is_flat: bool  # all are equally far from each other
+
+    def penalty(self, rows: Sequence[int]) -> int:
+        """The sum of the distances of all pairs."""
+        return sum(self.distances[one][other] for one, other in itertools.combinations(rows, 2))
+
+    def apart(self, rows: Sequence[int]) -> float:
+        """What it costs, in GPUs, that these rows are not all together."""
+        if len(rows) < 2:
+            return 0.0
+        pairs = sum(self.distances[one][other] == APART for one, other in itertools.combinations(rows, 2))
+        return APART_COST * pairs / (len(rows) - 1)
+
+    def is_exact(self, count: int) -> bool:
+        """Whether all sets of so many cards are looked at."""
+        return math.comb(len(self.places), count) <= MOST_EXACT
+
+    def neighbourhoods(self) -> tuple[frozenset[int], ...]:
+        """The rows of each link group, then of each NUMA node."""
+        found: dict[tuple[str, int | None], set[int]] = {}
+        for row, (_, link_group) in enumerate(self.places):
+            if link_group is not None:
+                found.setdefault(("link", link_group), set()).add(row)
+        for row, (numa_node, _) in enumerate(self.places):
+            found.setdefault(("numa", numa_node), set()).add(row)
+        return tuple(frozenset(rows) for rows in found.values())
+
+    def choose(self, costs: Mapping[int, float], count: int) -> tuple[int, ...]:
+        """`count` of the rows in `costs`, in ascending order: those closest together, and of these the cheapest.
+
+        With fewer rows than that, all of them. Among very many sets it need not be the very best.
+        """
+        if count <= 1 or self.is_flat or len(costs) <= count:
+            return tuple(sorted(sorted(costs, key=lambda row: (costs[row], row))[:count]))
+        if self.is_exact(count):
+            sets: Iterable[tuple[int, ...]] = itertools.combinations(sorted(costs), count)
+        else:
+            sets = (self._cheapest_in(rows, costs, count) for rows in self.neighbourhoods())
+        return min(sets, key=lambda rows: (self.penalty(rows), total(costs, rows)))
+
+    def _cheapest_in(self, rows: frozenset[int], costs: Mapping[int, float], count: int) -> tuple[int, ...]:
+        """The cheapest of these, filled up with the cheapest of the others."""
+        return tuple(sorted(sorted(costs, key=lambda row: (row not in rows, costs[row], row))[:count]))
 
 
-def _grown(ordered: Sequence[tuple[float, Gpu, _Item]], seed: int, count: int) -> list[tuple[float, Gpu, _Item]]:
-    """From one card on, always the one that is closest to those that are chosen."""
-    chosen = [ordered[seed]]
-    rest = [one for position, one in enumerate(ordered) if position != seed]
-    while len(chosen) < count:
-        nearest = min(rest, key=lambda one: (sum(distance(one[1], other[1]) for other in chosen), _order(one)))
-        rest.remove(nearest)
-        chosen.append(nearest)
-    return sorted(chosen, key=_order)
+def layout(cards: Sequence[Gpu]) -> Layout:
+    """The layout of a node's cards, which are `in_order`."""
+    return _layout(tuple(_place(card) for card in cards))
 
 
-def _worth(chosen: list[tuple[float, Gpu, _Item]]) -> tuple[int, float, tuple[tuple[float, int, str], ...]]:
-    return penalty([card for _, card, _ in chosen]), sum(cost for cost, *_ in chosen), tuple(map(_order, chosen))
+def total(costs: Mapping[int, float], rows: Sequence[int]) -> float:
+    """The costs of these rows added one after another, as they are over arrays: to the last bit."""
+    found = 0.0
+    for row in rows:
+        found += costs[row]
+    return found
 
 
-def _order(one: tuple[float, Gpu, _Item]) -> tuple[float, int, str]:
-    return one[0], one[1].index, one[1].uuid
+@functools.lru_cache(maxsize=4096)
+def _layout(places: tuple[Place, ...]) -> Layout:
+    distances = tuple(tuple(_distance(one, other) for other in places) for one in places)
+    pairs = {distances[one][other] for one, other in itertools.combinations(range(len(places)), 2)}
+    return Layout(places, distances, len(pairs) <= 1)
 
 
-def _combinations(of: int, count: int) -> int:
-    total = 1
-    for step in range(min(count, of - count)):
-        total = total * (of - step) // (step + 1)
-    return total
+def _place(card: Gpu) -> Place:
+    return card.numa_node, card.link_group
+
+
+def _distance(one: Place, other: Place) -> int:
+    near = one[0] == other[0]
+    if one[1] is not None and one[1] == other[1]:
+        return LINKED_AND_NEAR if near else LINKED
+    return NEAR if near else APART

@@ -115,6 +115,16 @@ class Worth:
         self._host = Curve([_points(classes, kind, lambda one: one.host.memory_bytes) for kind in range(len(kinds))])
         self.sets = GpuSets(classes)
 
+    @property
+    def tables(self) -> tuple[Floats, Floats]:
+        """Worth by free compute [POINTS], and by free memory [kind × POINTS], in per cent."""
+        return self._compute, self._memory
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether one table says all."""
+        return self._alike
+
     def of_cards(self, columns: Columns) -> Floats:
         """[g, n] the worth of each GPU."""
         if self._alike:
@@ -139,6 +149,28 @@ class Worth:
         by_memory = self._memory[of_kind].ravel()[columns.memory_point]
         after: Floats = np.minimum(self._compute[left][columns.compute_percent], by_memory)
         return np.subtract(cards, after, out=after)
+
+
+class Loss:
+    """`Worth.losses` for one GPU at a time, to the last bit."""
+
+    def __init__(self, worth: Worth, part: Needs) -> None:
+        self._compute, self._memory = worth.tables
+        self._part = part
+        self._alike = worth.is_alike
+        self._uniform = worth.is_alike and part.uniform_percent is not None
+
+    def of(self, kind: int, compute_percent: int, memory_percent: int) -> float:
+        """What the part takes of the worth of a GPU of this kind with so much free."""
+        part, compute = self._part, self._compute
+        least = min(compute_percent, memory_percent)
+        if self._uniform:
+            return float(compute[least] - compute[max(least - part.request_percent, 0)])
+        base = kind * POINTS
+        before = compute[least] if self._alike else min(compute[compute_percent], self._memory[base + memory_percent])
+        compute_after = compute[max(compute_percent - part.request_percent, 0)]
+        memory_after = self._memory[base + max(memory_percent - int(part.memory_percent[kind]), 0)]
+        return float(before - min(compute_after, memory_after))
 
 
 class _Class:

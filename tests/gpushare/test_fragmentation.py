@@ -26,6 +26,13 @@ def test_free_compute_without_memory_is_stranded() -> None:
     assert (free, stranded) == (0.5, 0.5)
 
 
+def test_the_largest_share_is_not_on_a_card_without_memory() -> None:
+    full, half = Use(request_percent=10, memory_bytes=80 * GIB), Use(request_percent=50, memory_bytes=8 * GIB)
+    found = fragmentation.measure([(builders.gpu(0), full), (builders.gpu(1), half)])
+    assert (found.largest_percent, found.largest_memory_bytes) == (50, 72 * GIB)
+    assert fragmentation.largest(builders.gpu(0), full) is None
+
+
 @pytest.mark.parametrize("closed", [{"healthy": False}, {"cordoned": True}])
 def test_a_card_that_takes_nothing_has_nothing_free(closed: dict[str, bool]) -> None:
     assert fragmentation.measure([(builders.gpu(**closed), Use())]).free_gpus == 0.0

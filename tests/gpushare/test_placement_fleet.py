@@ -108,6 +108,15 @@ def test_a_removed_node_is_not_chosen_and_its_place_is_used_again() -> None:
     assert "of 10 GPUs on 2 nodes" in str(place(fleet, gpus="9"))
 
 
+def test_a_node_with_more_gpus_than_any_before_may_come_at_any_time() -> None:
+    fleet = fleet_of(*(builders.node(f"node-{number}", gpus=1) for number in range(4)))
+    assert isinstance(place(fleet, request="0.5"), Placement)
+    fleet.update(NodeView.of(builders.node("large", gpus=8)))
+    found = place(fleet, gpus="8")
+    assert isinstance(found, Placement)
+    assert found.node == "large"
+
+
 def test_a_node_that_lost_its_gpus_is_gone() -> None:
     fleet = fleet_of(builders.node("node-a"))
     fleet.update(NodeView.of(GpuNode("node-a")))

@@ -1,76 +1,158 @@
 import itertools
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare import placement, request
 from gpushare.gpu import Gpu
-from gpushare.placement import topology
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, together, topology
+from gpushare.placement.fleet import Fleet
 from tests import builders
 
 
-def card(index: int, numa_node: int | None = None) -> Gpu:
-    return builders.gpu(index, numa_node=numa_node)
+def card(index: int, numa_node: int | None = None, link_group: int | None = None) -> Gpu:
+    return builders.gpu(index, numa_node=numa_node, link_group=link_group)
 
 
-def ranked(*cards: Gpu, costs: tuple[float, ...] = ()) -> list[tuple[float, Gpu, str]]:
-    return [(cost, one, one.uuid) for one, cost in itertools.zip_longest(cards, costs, fillvalue=0.0)]
-
-
-def indices(chosen: list[tuple[float, Gpu, str]]) -> list[int]:
-    return [one.index for _, one, _ in chosen]
+def choose(cards: list[Gpu], count: int, *costs: float) -> list[int]:
+    priced = dict(enumerate(costs or [0.0] * len(cards)))
+    return list(topology.layout(cards).choose(priced, count))
 
 
 @pytest.mark.parametrize(
     ("one", "other", "apart"),
-    [(card(0, 0), card(1, 0), 0), (card(0, 0), card(1, 1), 1), (card(0), card(1), 0), (card(0), card(1, 0), 1)],
+    [
+        (card(0, 0), card(1, 0), topology.NEAR),
+        (card(0, 0), card(1, 1), topology.APART),
+        (card(0), card(1), topology.NEAR),
+        (card(0), card(1, 0), topology.APART),
+        (card(0, 0, 1), card(1, 0, 1), topology.LINKED_AND_NEAR),
+        (card(0, 0, 1), card(1, 1, 1), topology.LINKED),
+        (card(0, 0, 1), card(1, 0, 2), topology.NEAR),
+        (card(0, 0, 1), card(1, 1), topology.APART),
+    ],
 )
-def test_cards_on_one_numa_node_are_together(one: Gpu, other: Gpu, apart: int) -> None:
+def test_a_link_is_closer_than_a_numa_node_and_that_closer_than_nothing(one: Gpu, other: Gpu, apart: int) -> None:
     assert topology.distance(one, other) == topology.distance(other, one) == apart
 
 
 def test_two_cards_of_one_numa_node_are_taken_although_others_cost_less() -> None:
     cards = [card(0, 0), card(1, 1), card(2, 1), card(3, 0)]
-    assert indices(topology.choose(ranked(*cards, costs=(0.1, 0.2, 0.9, 1.0)), 2)) == [0, 3]
-    assert indices(topology.choose(ranked(*cards, costs=(0.1, 0.2, 0.3, 1.0)), 2)) == [1, 2]
+    assert choose(cards, 2, 0.1, 0.2, 0.9, 1.0) == [0, 3]
+    assert choose(cards, 2, 0.1, 0.2, 0.3, 1.0) == [1, 2]
+
+
+def test_two_cards_that_are_joined_are_taken_although_they_are_on_two_numa_nodes() -> None:
+    assert choose([card(0, 0), card(1, 0, 7), card(2, 1, 7), card(3, 1)], 2, 0, 9, 9, 0) == [1, 2]
+
+
+def test_four_cards_are_two_joined_pairs_of_one_numa_node() -> None:
+    cards = [card(index, index // 4, index // 2) for index in range(8)]
+    assert choose(cards, 4, 1, 1, 9, 9, 1, 1, 1, 9) == [4, 5, 6, 7]
 
 
 def test_among_equally_close_ones_the_cheapest_win() -> None:
-    cards = [card(index, index // 4) for index in range(8)]
-    assert indices(topology.choose(ranked(*cards, costs=(5, 5, 5, 5, 1, 2, 9, 0)), 2)) == [7, 4]
+    assert choose([card(index, index // 4) for index in range(8)], 2, 5, 5, 5, 5, 1, 2, 9, 0) == [4, 7]
 
 
 def test_a_pod_that_needs_more_than_one_numa_node_has_crosses_as_seldom_as_can_be() -> None:
     cards = [card(0, 0), card(1, 1), card(2, 0), card(3, 1), card(4, 0)]
-    assert indices(topology.choose(ranked(*cards), 4)) in ([0, 1, 2, 4], [0, 2, 3, 4])
+    assert choose(cards, 4) in ([0, 1, 2, 4], [0, 2, 3, 4])
 
 
 def test_without_anything_known_the_cheapest_are_taken() -> None:
-    assert indices(topology.choose(ranked(card(0), card(1), card(2), costs=(3, 2, 1)), 2)) == [2, 1]
+    assert choose([card(0), card(1), card(2)], 2, 3, 2, 1) == [1, 2]
 
 
 def test_one_card_is_the_cheapest_whatever_its_place() -> None:
-    assert indices(topology.choose(ranked(card(0, 0), card(1, 1), costs=(3, 2)), 1)) == [1]
+    assert choose([card(0, 0), card(1, 1)], 1, 3, 2) == [1]
 
 
-CARDS = st.lists(st.tuples(st.sampled_from([None, 0, 1, 2]), st.integers(0, 3)), min_size=1, max_size=7)
+PLACES = st.tuples(st.sampled_from([None, 0, 1, 2]), st.sampled_from([None, None, 0, 1]))
+CARDS = st.lists(st.tuples(PLACES, st.integers(0, 3)), min_size=1, max_size=7)
+
+
+def cards_of(drawn: list[tuple[tuple[int | None, int | None], int]]) -> list[Gpu]:
+    return [card(index, *place) for index, (place, _) in enumerate(drawn)]
 
 
 @given(CARDS, st.integers(1, 5), st.randoms(use_true_random=False))
-def test_nothing_else_is_closer_and_the_order_of_the_candidates_does_not_matter(
-    drawn: list[tuple[int | None, int]], count: int, draw: random.Random
+def test_nothing_else_is_closer_and_the_order_of_the_costs_does_not_matter(
+    drawn: list[tuple[tuple[int | None, int | None], int]], count: int, draw: random.Random
 ) -> None:
-    candidates = [(float(cost), card(index, numa), "") for index, (numa, cost) in enumerate(drawn)]
-    chosen = topology.choose(candidates, count)
-    assert len(chosen) == min(count, len(candidates))
-    if len(chosen) == count:
-        best = min(topology.penalty([one for _, one, _ in some]) for some in itertools.combinations(candidates, count))
-        assert topology.penalty([one for _, one, _ in chosen]) == best
-    draw.shuffle(candidates)
-    assert topology.choose(candidates, count) == chosen
+    layout = topology.layout(cards_of(drawn))
+    costs = [(row, float(cost)) for row, (_, cost) in enumerate(drawn)]
+    chosen = layout.choose(dict(costs), count)
+    assert len(chosen) == min(count, len(drawn))
+    assert layout.penalty(chosen) == min(map(layout.penalty, itertools.combinations(range(len(drawn)), len(chosen))))
+    draw.shuffle(costs)
+    assert layout.choose(dict(costs), count) == chosen
+
+
+@given(CARDS, st.integers(1, 4), st.lists(st.lists(st.sampled_from([0.1, 0.2, 0.7, np.inf]), min_size=7, max_size=7)))
+def test_over_arrays_the_same_cards_are_chosen(
+    drawn: list[tuple[tuple[int | None, int | None], int]], count: int, nodes: list[list[float]]
+) -> None:
+    layout = topology.layout(cards_of(drawn))
+    fitting = [node[: len(drawn)] for node in nodes]
+    fitting = [node for node in fitting if sum(cost < np.inf for cost in node) >= count]
+    if not fitting:
+        return
+    found = together.take(np.array(fitting).T, np.zeros(len(fitting), np.int64), [layout], count)
+    for column, node in enumerate(fitting):
+        wanted = layout.choose({row: cost for row, cost in enumerate(node) if cost < np.inf}, count)
+        assert tuple(sorted(found.rows[:, column].tolist())) == wanted
+        assert found.apart[column] == pytest.approx(layout.apart(wanted))
+
+
+@given(st.integers(11, 24), st.integers(3, 9), st.integers(0, 10**6))
+def test_of_very_many_cards_the_same_are_chosen_over_arrays(cards: int, count: int, seed: int) -> None:
+    draw = random.Random(seed)
+    layout = topology.layout([card(index, draw.randrange(4), draw.choice([None, 0, 1])) for index in range(cards)])
+    nodes = [[draw.choice([0.1, 0.5, 0.6, 0.9, np.inf]) for _ in range(cards)] for _ in range(3)]
+    nodes = [node for node in nodes if sum(cost < np.inf for cost in node) >= count]
+    if not nodes:
+        return
+    found = together.take(np.array(nodes).T, np.zeros(len(nodes), np.int64), [layout], count)
+    for column, node in enumerate(nodes):
+        wanted = layout.choose({row: cost for row, cost in enumerate(node) if cost < np.inf}, count)
+        assert tuple(sorted(found.rows[:, column].tolist())) == wanted
 
 
 def test_very_many_cards_are_chosen_from_without_looking_at_every_combination() -> None:
-    cards = [card(index, index % 4) for index in range(64)]
-    assert topology.penalty([one for _, one, _ in topology.choose(ranked(*cards), 16)]) == 0
+    layout = topology.layout([card(index, index % 4) for index in range(64)])
+    chosen = layout.choose(dict.fromkeys(range(64), 0.0), 16)
+    assert layout.penalty(chosen) == topology.NEAR * 16 * 15 // 2
+
+
+def two_sockets(name: str, *taken: int) -> GpuNode:
+    cards = tuple(builders.gpu(index, node=name, numa_node=index // 2) for index in range(4))
+    entries = [builders.allocation(f"a{index}", cards[index].uuid, request=100, memory_gib=80) for index in taken]
+    return GpuNode(name, cards, tuple(entries))
+
+
+@pytest.mark.parametrize("policy", ["fragmentation", "pack", "spread"])
+def test_a_pod_of_two_gpus_gets_two_of_one_socket(policy: str) -> None:
+    asked = request.parse(builders.pod(gpus="2", policy=policy))
+    view = NodeView.of(two_sockets("node-a", 0))
+    fleet = Fleet()
+    fleet.update(view)
+    for found in (placement.place([view], asked), fleet.place(asked), fleet.place_on(view, asked)):
+        assert isinstance(found, placement.Placement)
+        assert found.shares[0].gpu_uuids == ("GPU-node-a-2", "GPU-node-a-3")
+
+
+@pytest.mark.parametrize("policy", ["fragmentation", "pack"])
+def test_of_nodes_that_are_alike_the_one_where_the_pod_need_not_cross_is_taken(policy: str) -> None:
+    asked = request.parse(builders.pod(gpus="2", policy=policy))
+    views = [NodeView.of(two_sockets("node-a", 0, 2)), NodeView.of(two_sockets("node-b", 0, 1))]
+    fleet = Fleet()
+    for view in views:
+        fleet.update(view)
+    for found in (placement.place(views, asked), fleet.place(asked)):
+        assert isinstance(found, placement.Placement)
+        assert found.node == "node-b"

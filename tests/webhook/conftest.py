@@ -84,6 +84,11 @@ class Cluster:
         )
         return made
 
+    def notes(self, reason: str) -> list[str]:
+        """What Events of this reason say of pods."""
+        found = json.loads(self.kubectl("get", "events", f"--namespace={self.namespace}", "-o", "json"))["items"]
+        return [event["message"] for event in found if event["reason"] == reason]
+
     def delete(self, name: str) -> None:
         self.kubectl("delete", "pod", name, f"--namespace={self.namespace}", "--force", "--grace-period=0")
 
@@ -121,22 +126,38 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def manifests(api_server: access.Access) -> Iterator[access.Access]:
-    for part in MANIFESTS:
-        api_server.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(BASE / part))
-        if part == "crd":
-            api_server.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
-    yield api_server
-    for part in ("admission", "policy"):  # what stands in the way of others' pods
-        api_server.kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
+    """The API server with gpushare's manifests."""
+    yield from _installed(api_server)
 
 
 @pytest.fixture
 def cluster(manifests: access.Access, tmp_path: Path) -> Iterator[Cluster]:
     """No replica runs yet, and there is one node, `node-a`, with four GPUs of 80 GiB."""
+    yield from _cluster(manifests, tmp_path)
+
+
+@pytest.fixture
+def scheduled(scheduler: access.Access, tmp_path: Path) -> Iterator[Cluster]:
+    """The same with a real scheduler."""
+    for administrator in _installed(scheduler):
+        yield from _cluster(administrator, tmp_path)
+
+
+def _installed(administrator: access.Access) -> Iterator[access.Access]:
+    for part in MANIFESTS:
+        administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(BASE / part))
+        if part == "crd":
+            administrator.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    yield administrator
+    for part in ("admission", "policy"):  # what stands in the way of others' pods
+        administrator.kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
+
+
+def _cluster(administrator: access.Access, directory: Path) -> Iterator[Cluster]:
     account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
-    manifests.service_account_kubeconfig(*account, tmp_path / "webhook.kubeconfig")
-    with manifests.namespace() as namespace, balancer.running() as front:
-        made = Cluster(manifests, namespace, front, tmp_path)
+    administrator.service_account_kubeconfig(*account, directory / "webhook.kubeconfig")
+    with administrator.namespace() as namespace, balancer.running() as front:
+        made = Cluster(administrator, namespace, front, directory)
         made.add_node(builders.node())
         try:
             yield made
@@ -144,5 +165,5 @@ def cluster(manifests: access.Access, tmp_path: Path) -> Iterator[Cluster]:
             for one in made.replicas:
                 if one.process.poll() is None:
                     one.kill()
-            manifests.kubectl("delete", "gpunodes,nodes", "--all", "--wait=false")
-            manifests.kubectl("delete", "lease", contract.PLACER_LEASE, "-n", account[0], "--ignore-not-found")
+            administrator.kubectl("delete", "gpunodes,nodes", "--all", "--wait=false")
+            administrator.kubectl("delete", "lease", contract.PLACER_LEASE, "-n", account[0], "--ignore-not-found")

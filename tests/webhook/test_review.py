@@ -31,7 +31,8 @@ def test_a_review_is_read() -> None:
         (envelope(apiVersion="admission.k8s.io/v1beta1"), "not admission.k8s.io/v1"),
         (envelope(request={"operation": "CREATE", "object": {}}), "request.uid is missing"),
         (envelope(request={"uid": "u", "object": {}}), "request.operation is missing"),
-        (envelope(request={"uid": "u", "operation": "DELETE", "object": None}), "request.object is missing"),
+        (envelope(request={"uid": "u", "operation": "CREATE", "object": None}), "request.object is missing"),
+        (envelope(request={"uid": "u", "operation": "DELETE", "oldObject": None}), "request.oldObject is missing"),
     ],
 )
 def test_what_is_no_review_is_named(body: str, says: str) -> None:

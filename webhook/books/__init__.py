@@ -2,6 +2,7 @@
 
 bookkeeping  pods and ledger → what to confirm, release and expire; pure
 bookkeeper   writes that, one write a node
+patience     confirmations wait for each other; pure
 adopter      writes shares of living pods again that the ledger has lost
 sightings    since when we have known of each reservation; pure
 inspection   says what in the ledger makes no sense

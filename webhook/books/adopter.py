@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import codec, contract, errors, pod
@@ -23,52 +24,83 @@ AGAIN_SECONDS: Final = 30.0
 
 
 class Adopter:
-    """`pods`: a copy of all pods of ours."""
+    """`pods`: a copy of all pods of ours.
+
+    lifetime_seconds: how long what was placed may be on its way. is_first: whether nobody placed anything before us.
+    """
 
     def __init__(
-        self, api: client.Client, ledger_now: ApiStore, pods: informer.Informer, recorder: events.Recorder
+        self,
+        api: client.Client,
+        ledger_now: ApiStore,
+        pods: informer.Informer,
+        recorder: events.Recorder,
+        *,
+        lifetime_seconds: float,
+        is_first: Callable[[], bool],
     ) -> None:
         self._api = api
         self._store = ledger_now
         self._pods = pods
         self._recorder = recorder
+        self._lifetime_seconds = lifetime_seconds
+        self._is_first = is_first
+        self._began = math.inf
         self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
 
     async def adopt(self, *, now: float) -> float | None:
         """Do what is due; return when to look again, by the clock that `now` is of."""
-        await self._open_new()
+        self._began = min(self._began, now)
+        open_at = await self._open_new(now)
         nodes = [
             node
             for node in self._store.stored()
             if (document := self._store.document(node.name)) and adoption.is_open(document)
         ]
         found = adoption.lost(nodes, self._pods.objects.values())
-        uids = {pod.uid(one) for pods in found.values() for one in pods}
+        there = {node.name for node in self._store.stored()}
+        homeless = adoption.homeless(there, self._pods.objects.values())
+        uids = {pod.uid(one) for pods in (*found.values(), homeless) for one in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
         for name, pods in found.items():
             due = [one for one in pods if self._missed[pod.uid(one)] <= now]
             if due:
                 self._missed.update((pod.uid(one), now + AGAIN_SECONDS) for one in due)
                 await self._adopt_on(name, due)
-        return min(self._missed.values(), default=None)
+        for one in homeless:
+            if self._missed[pod.uid(one)] <= now:
+                self._missed[pod.uid(one)] = now + AGAIN_SECONDS
+                self._tell_homeless(one)
+        return min((*self._missed.values(), *open_at), default=None)
 
-    async def _open_new(self) -> None:
-        """Open what is closed, once its agent has said which GPUs there are."""
+    async def _open_new(self, now: float) -> list[float]:
+        """Open what is closed, once its agent has said which GPUs there are; return when the others may be."""
         closed = [
             node.name
             for node in self._store.stored()
             if node.gpus and (document := self._store.document(node.name)) and not adoption.is_open(document)
         ]
-        if not closed:
-            return
+        due = {name: self._open_at(name, now) for name in closed}
+        later = [at for at in due.values() if at > now]
+        if len(later) == len(due):
+            return later
         try:
             # By a read that lags behind nothing; pods that come later cannot have been placed on a closed node.
             pods = (await self._api.list("/api/v1/pods", {"labelSelector": PODS_SELECTOR})).items
         except cluster_errors.ClusterError as error:
             logger.warning("Could not list pods", extra={"err": str(error)})
-            return
-        for name in closed:
-            await self._open(name, pods)
+            return later
+        for name, at in due.items():
+            if at <= now:
+                await self._open(name, pods)
+        return later
+
+    def _open_at(self, name: str, now: float) -> float:
+        """When nothing can be on its way that was placed there before and that we do not know of."""
+        since = self._store.predecessors.unknown_since(name)
+        if since is None or (self._is_first() and since <= self._began):
+            return now  # before the first placer began, no GPUNode was ever open
+        return since + self._lifetime_seconds
 
     async def _open(self, name: str, pods: Sequence[PodJson]) -> None:
         adopted: list[PodJson] = []
@@ -82,6 +114,7 @@ class Adopter:
             node = codec.read(document)
             adopted = adoption.lost([node], pods).get(name, [])
             after, failed = adoption.adopt(node, adopted)
+            after = adoption.carried(after, self._store.predecessors.entries(name), pods)
             return {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(after)}}
 
         try:
@@ -91,6 +124,12 @@ class Adopter:
             return
         logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(adopted) - len(failed)})
         self._tell(name, adopted, failed)
+
+    def _tell_homeless(self, one: PodJson) -> None:
+        name = pod.annotations_of(one)[contract.NODE]
+        logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": "/".join(pod.namespaced_name(one))})
+        note = f"there is no GPUNode {name}, in which its share was written down: it is again when the agent makes one"
+        self._recorder.record(one, contract.EVENT_LOST, note, type="Warning", action="Adopt")
 
     async def _adopt_on(self, name: str, suspects: Sequence[PodJson]) -> None:
         pods = [one for suspect in suspects if (one := await self._read(suspect)) is not None]

@@ -21,6 +21,7 @@ from webhook.books import bookkeeping
 from webhook.books.adopter import Adopter
 from webhook.books.bookkeeping import Entry
 from webhook.books.inspection import Inspection
+from webhook.books.patience import Patience
 from webhook.books.sightings import Sightings
 from webhook.ledger import holds, store
 from webhook.ledger.api_store import ApiStore
@@ -36,7 +37,10 @@ ASK_AGAIN_SECONDS: Final = 30.0  # about a pod that lives although our copy does
 
 
 class Bookkeeper:
-    """Confirms, releases, lets lapse. `pods`: a copy of all pods of ours."""
+    """Confirms, releases, lets lapse. `pods`: a copy of all pods of ours.
+
+    is_first: whether nobody has ever placed anything before this process.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class Bookkeeper:
         measures: Metrics,
         *,
         lifetime_seconds: float = LIFETIME_SECONDS,
+        is_first: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -56,20 +61,22 @@ class Bookkeeper:
         self._metrics = measures
         self._clock = clock
         self._sightings = Sightings(lifetime_seconds)
+        self._patience = Patience()
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
-        self._adopter = Adopter(api, ledger_now, pods, recorder)
+        self._adopter = Adopter(api, ledger_now, pods, recorder, lifetime_seconds=lifetime_seconds, is_first=is_first)
         self._inspection = Inspection(ledger_now, recorder, measures)
 
     async def keep(self) -> float | None:
-        """Do what is due; return when the next reservation lapses, by our clock."""
+        """Do what is due; return when there will be more, by our clock."""
         now = self._clock()
         look_again = await self._adopter.adopt(now=now)
         self._inspection.look()
         books = bookkeeping.judge(
             self._sightings.timed(self._store.stored(), now=now), self._pods.objects.values(), now=now
         )
-        confirm = {node: dict(pods) for node, pods in books.confirm.items()}
+        ripe, next_ripe = self._patience.ripe(books.confirm, now=now)
+        confirm = {node: dict(pods) for node, pods in ripe.items()}
         release = [*books.release, *await self._really_gone(books.gone, now)]
         lapsed = []
         for entry, claimant in await self._claimants(books.lapsed):
@@ -78,7 +85,7 @@ class Bookkeeper:
             else:
                 confirm.setdefault(entry.node, {})[entry.allocation.id] = bookkeeping.reference(claimant)
         await self._write(confirm, release, lapsed)
-        return min((at for at in (books.next_expiry, look_again) if at is not None), default=None)
+        return min((at for at in (books.next_expiry, next_ripe, look_again) if at is not None), default=None)
 
     async def _really_gone(self, suspects: Iterable[Entry], now: float) -> list[Entry]:
         asked = [

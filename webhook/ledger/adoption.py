@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, errors, ledger, pod
@@ -22,7 +22,7 @@ from webhook.pods import mutation
 
 PodJson = Mapping[str, Any]
 
-CLOSED: Final = "its ledger is empty and which pods are on it has yet to be read back: the placer does that at once"
+CLOSED: Final = "its ledger is empty and which pods are on it has yet to be read back: the placer does that by itself"
 
 
 def is_open(document: Mapping[str, Any]) -> bool:
@@ -50,6 +50,34 @@ def lost(nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> dict[str, list[Po
         if identity and name in names and identity not in known and pod.uid(one) not in known and _is_there(one, name):
             found[name].append(one)
     return dict(found)
+
+
+def homeless(there: Collection[str], pods: Iterable[PodJson]) -> list[PodJson]:
+    """The living pods that were given a share on a node of which there is no GPUNode; `there`: names of those."""
+    found = []
+    for one in pods:
+        annotations = pod.annotations_of(one)
+        name = annotations.get(contract.NODE, "")
+        if annotations.get(contract.ALLOCATION) and name and name not in there and _is_there(one, name):
+            found.append(one)
+    return found
+
+
+def carried(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[PodJson]) -> GpuNode:
+    """The node with those of its predecessor's entries whose pods `pods` does not show as placed: they may be yet.
+
+    One without a uid has yet to be stored, and one whose pod is gated may have its gate opened at this moment.
+    """
+    gated = {pod.uid(one) for one in pods if contract.SCHEDULING_GATE in pod.gates(one) and not pod.is_terminal(one)}
+    known = {name for entry in node.allocations for name in (entry.id, entry.pod.uid) if name}
+    for entry in entries:
+        if entry.id in known or entry.pod.uid in known or (entry.pod.uid and entry.pod.uid not in gated):
+            continue
+        try:
+            node = ledger.reserve(node, entry)
+        except errors.LedgerError:
+            continue  # its GPU is gone: its pod is told so when it is there
+    return node
 
 
 def allocation(one: PodJson, node: GpuNode) -> Allocation:

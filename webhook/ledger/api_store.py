@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
 from gpushare import codec, contract, errors, pod
@@ -14,12 +15,14 @@ from gpushare.cluster import store as objects
 from gpushare.fitness import Census, Machine
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
-from gpushare.placement.fleet import Fleet
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.ledger import store
+from webhook.ledger import chooser, store
+from webhook.ledger.chooser import Chooser
+from webhook.ledger.contention import Contention
 from webhook.ledger.node_ledger import NodeLedger, Waiting
 from webhook.ledger.occupancy import Occupancy
+from webhook.ledger.predecessors import Predecessors
 from webhook.ledger.promises import Promises
 from webhook.metrics import Metrics
 from webhook.pods import footprint
@@ -30,6 +33,9 @@ NODES_PATH: Final = "/api/v1/nodes"
 ATTEMPTS: Final = 16
 FIRST_PAUSE_SECONDS: Final = 0.005
 MOST_PAUSE_SECONDS: Final = 0.5
+SIBLINGS: Final = 4  # where so many others wait for a write, more will come in a moment
+LEAST_LINGER_SECONDS: Final = 0.02
+MOST_LINGER_SECONDS: Final = 0.1
 MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
 
 
@@ -39,15 +45,25 @@ class ApiStore:
     occupancy: the pods of the cluster; without it only what this process has promised takes room on a node.
     """
 
-    def __init__(self, api: client.Client, measures: Metrics, occupancy: Occupancy | None = None) -> None:
+    def __init__(
+        self,
+        api: client.Client,
+        measures: Metrics,
+        occupancy: Occupancy | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._api = api
         self._metrics = measures
         self._ledgers: dict[str, NodeLedger] = {}
-        self._fleet = Fleet()
-        self._moved: set[str] = set()  # nodes whose view the fleet has not been shown yet
         self._writers: dict[NodeLedger, asyncio.Task[None]] = {}
         self._listeners: list[Callable[[], None]] = []
-        self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH)
+        self._committing = 0
+        self._write_seconds = 0.0  # that the last write took
+        self._contention = Contention()
+        self._clock = clock
+        self.predecessors = Predecessors(clock)
+        self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH, clock=clock)
         self._gpunodes.subscribe(self._gpunode_changed)
         self._nodes = informer.Informer(api, NODES_PATH, transform=_machine)
         self._nodes.subscribe(self._node_changed)
@@ -55,8 +71,11 @@ class ApiStore:
         self._census = occupancy.census if occupancy is not None else Census()
         self._census.is_full = self._is_full
         self._promises = Promises(self._census, self._holds)
+        self._chooser = Chooser(self.view, self._census, self._key)
+        self._lesson = asyncio.Event()
         if occupancy is not None:
             occupancy.follow(self._holds, self._freed, self._promises)
+            occupancy.lessons.due = lambda: self._lesson.set()
 
     async def run(self) -> None:
         """Keep the copies true until cancelled."""
@@ -65,6 +84,7 @@ class ApiStore:
             tasks.create_task(self._nodes.run())
             if self._occupancy is not None:
                 tasks.create_task(self._occupancy.run())
+                tasks.create_task(self._learn(self._occupancy))
 
     async def synced(self) -> None:
         """Wait until every collection has been read once."""
@@ -102,23 +122,27 @@ class ApiStore:
         ledger = self._ledgers.get(name)
         return ledger.document if ledger else None
 
-    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> Placement | Refusal:
+    def place(
+        self,
+        manifest: Mapping[str, Any],
+        request: Request,
+        *,
+        policy: str,
+        instead: chooser.Views = chooser.AS_IT_IS,
+    ) -> Placement | Refusal:
         """Where the pod would go now."""
-        for name in self._moved:
-            ledger = self._ledgers.get(name)
-            if ledger is None:
-                self._fleet.remove(name)
-            else:
-                self._fleet.update(ledger.view)
-        self._moved.clear()
-        return self._fleet.place(request, policy=policy, unfit=self.unfit(manifest))
+        is_left = self._contention.is_left if self._contention.is_felt(now=self._clock()) else None
+        return self._chooser.place(manifest, request, policy=policy, instead=instead, is_left=is_left)
+
+    def place_on(
+        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
+    ) -> Placement | Refusal:
+        """Which GPUs the pod would get on this node."""
+        return self._chooser.place_on(NodeView.of(node), manifest, request, policy=policy)
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """Judge nodes for one pod."""
-        itself = self._promises.key(manifest)
-        if itself is None and pod.uid(manifest):
-            itself = objects.key_of(manifest)
-        return self._census.judge(*footprint.of(manifest), itself=itself)
+        return self._chooser.unfit(manifest)
 
     def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
         """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
@@ -148,6 +172,7 @@ class ApiStore:
         ledger = self._ledgers.get(name)
         if ledger is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
+        self._committing += 1
         try:
             done = ledger.add(change)
             self._census.forget(name)
@@ -155,6 +180,7 @@ class ApiStore:
                 self._writers[ledger] = asyncio.create_task(self._write_all(name, ledger), name=f"write {name}")
             return await done
         finally:
+            self._committing -= 1
             self._promises.sweep(name)
             self._census.forget(name)
 
@@ -164,10 +190,22 @@ class ApiStore:
             task.cancel()
         await asyncio.gather(*self._writers.values(), return_exceptions=True)
 
+    async def _learn(self, occupancy: Occupancy) -> None:
+        """Let placement know what the cluster asks for, now and then."""
+        while True:
+            await self._lesson.wait()
+            self._lesson.clear()
+            mix = occupancy.lessons.take()
+            await self._chooser.learn_aside(mix)
+            logger.info("Placement has learned what is asked for", extra={"pods": mix.admissions})
+
     async def _write_all(self, name: str, ledger: NodeLedger) -> None:
         """Write until nothing waits."""
         try:
             while ledger.has_waiting:
+                if self._committing > SIBLINGS:
+                    # For others to share the write: the longer one takes, the longer is it worth waiting for them.
+                    await asyncio.sleep(min(max(LEAST_LINGER_SECONDS, self._write_seconds), MOST_LINGER_SECONDS))
                 await self._write(name, ledger, ledger.begin())
                 ledger.end()
         except asyncio.CancelledError:
@@ -186,14 +224,20 @@ class ApiStore:
             if document is None or not batch:
                 _answer(batch, ledger.node)
                 return
+            began = self._clock()
             try:
                 stored = objects.drop_managed_fields(await self._api.replace(path, document))
+                self._write_seconds = self._clock() - began
             except cluster_errors.NotFound:
-                self._forget(name)
+                if self._ledgers.get(name) is ledger:  # and not the one that was made anew meanwhile
+                    self._forget(name)
                 _refuse(batch, errors.LedgerError(f"there is no GPUNode {name} any more"))
                 return
             except (cluster_errors.Conflict, cluster_errors.Unavailable) as error:
-                self._metrics.wrote("conflict" if isinstance(error, cluster_errors.Conflict) else "failed", changes=0)
+                is_conflict = isinstance(error, cluster_errors.Conflict)
+                if is_conflict:
+                    self._contention.lost(name, now=self._clock())
+                self._metrics.wrote("conflict" if is_conflict else "failed", changes=0)
                 logger.info("Writing a GPUNode again", extra={"node": name, "attempt": attempt, "err": str(error)})
                 asked_seconds = getattr(error, "retry_after_seconds", None) or 0.0
                 if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, asked_seconds):
@@ -207,7 +251,7 @@ class ApiStore:
             else:
                 self._metrics.wrote("written", changes=len(batch))
                 ledger.see(stored)
-                _answer(batch, codec.read(stored))
+                _answer(batch, ledger.node if ledger.document is stored else codec.read(stored))
                 return
 
     async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, asked_seconds: float) -> bool:
@@ -223,13 +267,14 @@ class ApiStore:
         return True
 
     def _gpunode_changed(self, change: objects.Change) -> None:
+        self.predecessors.changed(change, watching=self._gpunodes.is_watching, listed_at=self._gpunodes.listed_at)
         if change.new is None:
             self._forget(change.key.name)
         elif (known := self._ledgers.get(change.key.name)) is not None:
             known.see(change.new)
         else:
             name = change.key.name
-            self._ledgers[name] = NodeLedger(change.new, lambda: self._moved.add(name))
+            self._ledgers[name] = NodeLedger(change.new, lambda: self._chooser.moved(name))
         self._promises.sweep(change.key.name)
         self._census.forget(change.key.name)
         if self._occupancy is not None:
@@ -241,6 +286,11 @@ class ApiStore:
         if before != after:  # most changes are heartbeats, of which nothing is left in what we keep
             self._census.put_machine(change.key.name, after)
             self._tell()
+
+    def _key(self, manifest: Mapping[str, Any]) -> Hashable:
+        """By which key the census may count the pod."""
+        promised = self._promises.key(manifest)
+        return objects.key_of(manifest) if promised is None and pod.uid(manifest) else promised
 
     def _holds(self, name: str, allocation_id: str) -> bool:
         ledger = self._ledgers.get(name)
@@ -256,7 +306,7 @@ class ApiStore:
 
     def _forget(self, name: str) -> None:
         self._ledgers.pop(name, None)
-        self._moved.add(name)
+        self._chooser.moved(name)
 
     def _tell(self) -> None:
         for listener in self._listeners:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from gpushare import errors, ledger, placement
+from gpushare import errors, ledger
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView
+from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.ledger import store
+from webhook.ledger import chooser, store
 
 
 class _Over:
@@ -27,9 +27,30 @@ class _Over:
         """Every node with GPUs."""
         return self._under.views()
 
-    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> placement.Placement | Refusal:
+    def stored(self) -> Iterable[GpuNode]:
+        """The nodes as they are stored below."""
+        return self._under.stored()
+
+    def place(
+        self,
+        manifest: Mapping[str, Any],
+        request: Request,
+        *,
+        policy: str,
+        instead: chooser.Views = chooser.AS_IT_IS,
+    ) -> Placement | Refusal:
         """Where the pod would go now."""
-        return placement.place(self.views(), request, policy=policy, unfit=self.unfit(manifest))
+        return self._under.place(manifest, request, policy=policy, instead={**self._instead(), **instead})
+
+    def place_on(
+        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
+    ) -> Placement | Refusal:
+        """Which GPUs the pod would get on this node."""
+        return self._under.place_on(node, manifest, request, policy=policy)
+
+    def _instead(self) -> chooser.Views:
+        """The nodes that are not as they are below."""
+        return chooser.AS_IT_IS
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """A judge of nodes for one pod."""
@@ -53,16 +74,19 @@ class Draft(_Over):
 
     def __init__(self, under: store.Store) -> None:
         super().__init__(under)
-        self._views = {view.node.name: view for view in under.views()}
+        self._views: dict[str, NodeView] = {}  # those that were committed to
         self._expected: list[Callable[[], None]] = []
 
     def views(self) -> Iterable[NodeView]:
         """Every node, with what was committed here."""
-        return self._views.values()
+        return [self._views.get(view.node.name, view) for view in self._under.views()]
 
     def view(self, node: str) -> NodeView | None:
         """One node, or None."""
-        return self._views.get(node)
+        return self._views.get(node) or self._under.view(node)
+
+    def _instead(self) -> chooser.Views:
+        return self._views
 
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod as being on the node, until `end`."""
@@ -76,7 +100,7 @@ class Draft(_Over):
 
     async def commit(self, node: str, change: store.Change) -> GpuNode:
         """Make the change, here only."""
-        view = self._views.get(node)
+        view = self.view(node)
         if view is None:
             raise errors.LedgerError(f"there is no GPUNode {node}")
         after = change(view.node)
@@ -91,6 +115,7 @@ class Without(_Over):
         """`gone`: node → ids."""
         super().__init__(under)
         self._gone = gone
+        self._cleared_of: dict[str, tuple[NodeView, NodeView]] = {}  # what it was before, and without them
 
     def views(self) -> Iterable[NodeView]:
         """Every node without them."""
@@ -113,5 +138,15 @@ class Without(_Over):
         return await self._under.commit(node, instead)
 
     def _cleared(self, view: NodeView) -> NodeView:
-        gone = self._gone.get(view.node.name)
-        return NodeView.of(ledger.release(view.node, gone)) if gone else view
+        name = view.node.name
+        gone = self._gone.get(name)
+        if not gone:
+            return view
+        known = self._cleared_of.get(name)
+        if known is None or known[0] is not view:
+            known = self._cleared_of[name] = view, NodeView.of(ledger.release(view.node, gone))
+        return known[1]
+
+    def _instead(self) -> chooser.Views:
+        found = {name: self.view(name) for name in self._gone}
+        return {name: view for name, view in found.items() if view is not None}

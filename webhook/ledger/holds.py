@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
 
-from gpushare import ledger
+from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, filters
 from gpushare.request import Constraints, Demand, Request
-
-PREFIX: Final = "hold-"  # of the id; those of given shares have no such character
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Target:
 
 def is_hold(entry: Allocation) -> bool:
     """Whether it is no share given, but a hold."""
-    return entry.id.startswith(PREFIX)
+    return entry.is_hold
 
 
 def choose(
@@ -65,7 +62,7 @@ def choose(
             return None
         constraints = one.request.constraints
         labels = Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
-        entry = Allocation(PREFIX + new_id(), one.pod, best[3], labels=labels)
+        entry = Allocation(contract.HOLD_PREFIX + new_id(), one.pod, best[3], labels=labels)
         used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
         found.append(Target(best[1], entry))
     return tuple(found)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpushare import codec, contract, errors, node, placement, pod
+from gpushare import codec, contract, errors, node, pod
 from gpushare.fitness import Census, Machine, Occupant
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView
+from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.ledger import store
+from webhook.ledger import chooser, lessons, store
+from webhook.ledger.chooser import Chooser
 from webhook.ledger.promises import Promises
 from webhook.pods import footprint
 
@@ -30,13 +31,19 @@ class MemoryStore:
         self._census = Census()
         self._census.is_full = self._is_full
         self._promises = Promises(self._census, self._holds)
+        self._chooser = Chooser(self.view, self._census, self._promises.key)
         known = {node.name(document): document for document in nodes}
         for name in {*known, *self._documents}:
             self._census.put_machine(name, Machine.of(known.get(name) or _plain(name)))
+        asked = lessons.Lessons()
         for one in pods:
             where = (one.get("spec") or {}).get("nodeName") or pod.annotations_of(one).get(contract.NODE)
             if where and not pod.is_terminal(one):
-                self._census.put(pod.namespaced_name(one), Occupant.of(one, str(where)))
+                occupant = Occupant.of(one, str(where))
+                self._census.put(pod.namespaced_name(one), occupant)
+                if pod.annotations_of(one).get(contract.ALLOCATION):
+                    asked.change((), lessons.asks_of(one, occupant.amounts))
+        self._chooser.learn(asked.take())
 
     def missing(self) -> str | None:
         """Nothing: all that there is was there from the start."""
@@ -46,17 +53,34 @@ class MemoryStore:
         """Every node with GPUs, as it is now."""
         return self._views.values()
 
+    def stored(self) -> Iterable[GpuNode]:
+        """The nodes, without their use."""
+        return [view.node for view in self._views.values()]
+
     def view(self, name: str) -> NodeView | None:
         """One node, or None."""
         return self._views.get(name)
 
-    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> placement.Placement | Refusal:
+    def place(
+        self,
+        manifest: Mapping[str, Any],
+        request: Request,
+        *,
+        policy: str,
+        instead: chooser.Views = chooser.AS_IT_IS,
+    ) -> Placement | Refusal:
         """Where the pod would go now."""
-        return placement.place(self.views(), request, policy=policy, unfit=self.unfit(manifest))
+        return self._chooser.place(manifest, request, policy=policy, instead=instead)
+
+    def place_on(
+        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
+    ) -> Placement | Refusal:
+        """Which GPUs the pod would get on this node."""
+        return self._chooser.place_on(NodeView.of(node), manifest, request, policy=policy)
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """Judge nodes for one pod."""
-        return self._census.judge(*footprint.of(manifest), itself=self._promises.key(manifest))
+        return self._chooser.unfit(manifest)
 
     def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
         """Let the pod take room on the node for as long as the ledger has its allocation."""
@@ -94,6 +118,10 @@ class MemoryStore:
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         view = self._views.get(name)
         return view is not None and footprint.is_full(view, amounts)
+
+    def leave(self, name: tuple[str, str]) -> None:
+        """The pod of this namespace and name is gone, and its room on its node is free."""
+        self._census.put(name, None)
 
     def documents(self) -> list[dict[str, Any]]:
         """The GPUNode objects as they are now."""

@@ -16,6 +16,8 @@ from gpushare import contract, pod
 from gpushare.cluster import client, informer
 from gpushare.cluster import store as objects
 from gpushare.fitness import Census, Occupant, selectors
+from webhook.ledger import lessons
+from webhook.ledger.lessons import Lessons
 from webhook.ledger.promises import Promises
 
 PODS_PATH: Final = "/api/v1/pods"
@@ -27,11 +29,12 @@ Terms = tuple[selectors.NodeTerm, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A pod: what it takes of its node; the allocation that it names, if it is placed and not bound yet."""
+    """A pod: what it takes of its node; the allocation that it names; the share it asked for, if it has been placed."""
 
     occupant: Occupant
     allocation_id: str
     is_bound: bool
+    asks: lessons.Asks = ()
 
 
 class Occupancy:
@@ -39,6 +42,7 @@ class Occupancy:
 
     def __init__(self, api: client.Client) -> None:
         self.census = Census()
+        self.lessons = Lessons()
         self._holds: Callable[[str, str], bool] = lambda *_: False
         self._freed: Callable[[str], None] = lambda _: None
         self._promises: Promises | None = None
@@ -84,6 +88,7 @@ class Occupancy:
         if seen is not None and not seen.is_bound:
             self._unbound[seen.occupant.node][change.key] = seen
         self._count(change.key, seen)
+        self.lessons.change(before.asks if before is not None else (), seen.asks if seen is not None else ())
         if before is not None and (seen is None or seen.occupant != before.occupant):
             self._freed(before.occupant.node)
 
@@ -107,8 +112,11 @@ def kept(item: dict[str, Any]) -> dict[str, Any]:
     bound = str((item.get("spec") or {}).get("nodeName") or "")
     allocation_id = str(annotations.get(contract.ALLOCATION, ""))
     node = bound or (str(annotations.get(contract.NODE, "")) if allocation_id else "")
-    seen = _Seen(Occupant.of(item, node), allocation_id, bool(bound)) if node and not pod.is_terminal(item) else None
-    return {"metadata": _identity(item), "seen": seen}
+    if not node or pod.is_terminal(item):
+        return {"metadata": _identity(item), "seen": None}
+    occupant = Occupant.of(item, node)
+    asks = lessons.asks_of(item, occupant.amounts) if allocation_id else ()
+    return {"metadata": _identity(item), "seen": _Seen(occupant, allocation_id, bool(bound), asks)}
 
 
 def kept_volume(item: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Reservation: place on our own view, then write the allocation into that GPUNode, until both agree.
 
-What the view says may be out of date: other replicas place at the same time. So the change that is written does not
-carry the GPUs that were chosen, but chooses again, on that node as it is at the moment of the write.
+What the view says may be out of date: other replicas place at the same time. So the change that is written chooses
+again, by the same prices, on that node as it is at the moment of the write; unless the GPUs that were chosen are as
+they were then.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gpushare import errors, ledger, placement
-from gpushare.allocation import PodRef
+from gpushare import errors, ledger
+from gpushare.allocation import GivenShare, PodRef
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView
+from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.ledger import store
@@ -114,10 +115,11 @@ class Reservation:
             if isinstance(found, Refusal):
                 return found
             identity = new_id()
+            change = self._change(manifest, request, holder, identity, found)
             self._store.expect(manifest, found.node, identity)
             began = time.perf_counter()
             try:
-                node = await self._store.commit(found.node, self._change(manifest, request, holder, identity))
+                node = await self._store.commit(found.node, change)
             except errors.LedgerError:
                 self._on_conflict()
                 continue
@@ -129,12 +131,17 @@ class Reservation:
             return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
         return Refusal(f"other pods were faster {ATTEMPTS} times in a row: the pod is placed when things are calmer")
 
-    def _change(self, manifest: PodJson, request: Request, holder: PodRef, identity: str) -> store.Change:
+    def _change(
+        self, manifest: PodJson, request: Request, holder: PodRef, identity: str, chosen: Placement
+    ) -> store.Change:
+        seen = self._store.view(chosen.node)
+
         def change(node: GpuNode) -> GpuNode:
             if any(entry.id == identity for entry in node.allocations):
                 return node  # an earlier attempt was written although its answer was lost
-            unfit = self._store.unfit(manifest)
-            found = placement.place([NodeView.of(node)], request, policy=self._policy, unfit=unfit)
+            found: Placement | Refusal = chosen
+            if seen is None or not _are_as_seen(chosen, node, seen):
+                found = self._store.place_on(node, manifest, request, policy=self._policy)
             if isinstance(found, Refusal):
                 raise errors.LedgerError(found.reason)
             until = None if holder.uid and self._for_good else self._clock() + self._lifetime_seconds
@@ -142,6 +149,22 @@ class Reservation:
             return ledger.reserve(node, entry)
 
         return change
+
+
+def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:
+    """Whether the GPUs that were chosen, and who holds what of them, are on the node as they were."""
+    if node is seen.node:
+        return True
+    cards, before, held = node.gpu_by_uuid(), seen.node.gpu_by_uuid(), ledger.use(node)
+    return all(
+        uuid in cards and cards[uuid] == before.get(uuid) and _holders(held[uuid]) == _holders(seen.used[uuid])
+        for share in chosen.shares
+        for uuid in share.gpu_uuids
+    )
+
+
+def _holders(held: ledger.Use) -> list[tuple[str, tuple[GivenShare, ...]]]:
+    return [(entry.id, entry.shares) for entry in held.holders]
 
 
 def new_id() -> str:

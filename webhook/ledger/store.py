@@ -9,6 +9,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from webhook.ledger.chooser import AS_IT_IS, Views
 
 # A GPUNode as it is → as it should be; the very same object when there is nothing to do. It may be called several
 # times, each time on what is true then, and only the last counts. It raises LedgerError when the node cannot take it.
@@ -28,11 +29,24 @@ class Store(Protocol):
     def views(self) -> Iterable[NodeView]:
         """Every node with GPUs, as it is now."""
 
+    def stored(self) -> Iterable[GpuNode]:
+        """The same nodes without what is only about to be committed, and may never be."""
+
     def view(self, node: str) -> NodeView | None:
         """One node, or None if there is no such GPUNode."""
 
-    def place(self, manifest: Mapping[str, Any], request: Request, *, policy: str) -> Placement | Refusal:
-        """Where the pod would go now; by `policy` if the request names none. Nothing is changed."""
+    def place(
+        self, manifest: Mapping[str, Any], request: Request, *, policy: str, instead: Views = AS_IT_IS
+    ) -> Placement | Refusal:
+        """Where the pod would go now; by `policy` if the request names none. Nothing is changed.
+
+        instead: views of some nodes to take for this once.
+        """
+
+    def place_on(
+        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
+    ) -> Placement | Refusal:
+        """Which GPUs the pod would get on this node as it is given here, by the same choice as `place`'s."""
 
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""

@@ -9,5 +9,6 @@ standing   what gated pods have in the ledger already
 turns      places units in order, as far as there is room
 gates      opens the gates of those that are placed
 telling    tells the others why they wait
-stuck      placed, and the scheduler cannot bind them; replacing: has those made anew
+stuck      placed, and the scheduler cannot bind them
+beaten     placed, and somebody else holds what they name; replacing: has both made anew where somebody does
 """

@@ -22,7 +22,7 @@ from webhook.placer.replacing import Replacing
 logger = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 30.0  # for what an API server refused, and no event will bring back
-BREATH_SECONDS: Final = 0.02  # what happens at once is looked at once
+BREATH_SECONDS: Final = 0.2  # what happens at once is looked at once; every look is at all pods and nodes
 
 
 class Placer:
@@ -83,6 +83,8 @@ class Placer:
         """Do all that can be done now; return in how many seconds to look again if nothing changes before."""
         next_expiry = await self._bookkeeper.keep()
         tell_again = await self._gates.open_all(list(self._pods.objects.values()))
-        stuck_again = None if self._replacing is None else await self._replacing.look(self._pods.objects.values())
+        stuck_again = None
+        if self._replacing is not None:
+            stuck_again = await self._replacing.look(self._pods.objects.values(), self._store.stored())
         pause = min([RESYNC_SECONDS, *(again for again in (tell_again, stuck_again) if again is not None)])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))

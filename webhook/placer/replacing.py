@@ -1,4 +1,7 @@
-"""Replacing: tells of pods that are stuck where they were placed, and evicts those that their owner makes anew."""
+"""Replacing: tells of pods that were placed and cannot use it, and evicts those that their owner makes anew.
+
+They are stuck (see `stuck`), or beaten (see `beaten`).
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,16 @@ from typing import Any, Final
 from gpushare import contract, pod
 from gpushare.cluster import client, events
 from gpushare.cluster import errors as cluster_errors
+from gpushare.gpunode import GpuNode
 from webhook.metrics import Metrics
-from webhook.placer import stuck
+from webhook.placer import beaten, stuck
 
 logger = logging.getLogger(__name__)
 
 PodJson = Mapping[str, Any]
 
 AFTER_SECONDS: Final = 60.0
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
 
 
 class Replacing:
@@ -38,10 +43,26 @@ class Replacing:
         self._metrics = measures
         self._clock = clock
         self._sightings = stuck.Sightings(after_seconds)
+        self._beaten = stuck.Sightings(SURE_SECONDS)
         self._pace = stuck.Pace()
 
-    async def look(self, pods: Iterable[PodJson]) -> float | None:
-        """Do what is due; return in how many seconds to look again, None if nobody is stuck."""
+    async def look(self, pods: Iterable[PodJson], nodes: Iterable[GpuNode] = ()) -> float | None:
+        """Do what is due; return in how many seconds to look again, None if nobody is stuck. `nodes` as stored."""
+        pods = list(pods)
+        waits = [again for again in (await self._look_stuck(pods), await self._look_beaten(pods, nodes)) if again]
+        return min(waits, default=None)
+
+    async def _look_beaten(self, pods: Iterable[PodJson], nodes: Iterable[GpuNode]) -> float | None:
+        now = self._clock()
+        found = {pod.uid(one): (one, holder) for one, holder in beaten.find(nodes, pods)}
+        due, next_at = self._beaten.overdue({uid: one for uid, (one, _) in found.items()}, now=now)
+        waits = [] if next_at is None else [next_at - now]
+        for one in due:
+            self._recorder.record(one, contract.EVENT_LOST, beaten.explain(*found[pod.uid(one)]), type="Warning")
+            waits += await self._evict_in_turn(one, "it has no share of its own", now)
+        return min(waits, default=None)
+
+    async def _look_stuck(self, pods: Iterable[PodJson]) -> float | None:
         now = self._clock()
         found = {pod.uid(one): one for one in pods if stuck.why(one) is not None}
         self._metrics.stuck(len(found))
@@ -50,16 +71,20 @@ class Replacing:
         for one in overdue:
             words, owner = stuck.why(one) or "", stuck.owner(one)
             self._recorder.record(one, contract.EVENT_STUCK, stuck.explain(one, words, owner), type="Warning")
-            if owner is None:
-                continue
-            wait_seconds = self._pace.wait_seconds(owner, now=now)
-            if wait_seconds > 0:
-                waits.append(wait_seconds)
-            elif await self._evict(one, owner):
-                self._pace.evicted(owner, now=now)
+            waits += await self._evict_in_turn(one, "it could not be bound where it was placed", now)
         return min(waits, default=None)
 
-    async def _evict(self, one: PodJson, owner: stuck.Owner) -> bool:
+    async def _evict_in_turn(self, one: PodJson, because: str, now: float) -> list[float]:
+        """Evict it if it has an owner and that owner's pace allows; return how long to wait if it does not."""
+        owner = stuck.owner(one)
+        if owner is None:
+            return []
+        wait_seconds = self._pace.wait_seconds(owner, now=now)
+        if wait_seconds <= 0 and await self._evict(one, owner, because):
+            self._pace.evicted(owner, now=now)
+        return [wait_seconds] if wait_seconds > 0 else []
+
+    async def _evict(self, one: PodJson, owner: stuck.Owner, because: str) -> bool:
         """Whether it went, or is going to."""
         namespace, name = pod.namespaced_name(one)
         metadata = one["metadata"]
@@ -78,7 +103,7 @@ class Replacing:
             logger.info("Could not evict a stuck pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
             return False
         self._metrics.replaced()
-        logger.warning("Evicted a stuck pod", extra={"pod": f"{namespace}/{name}", "owner": owner.name})
-        note = f"evicted, because it could not be bound where it was placed: {owner.kind} {owner.name} makes it anew"
+        logger.warning("Evicted a pod", extra={"pod": f"{namespace}/{name}", "owner": owner.name})
+        note = f"evicted, because {because}: {owner.kind} {owner.name} makes it anew"
         self._recorder.record(one, contract.EVENT_REPLACED, note, action="Evict")
         return True

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpushare import pod
-from gpushare.placement import NodeView
+from gpushare.gpunode import GpuNode
 from webhook.books.bookkeeping import Entry
 from webhook.ledger import holds
 from webhook.placer import queue
@@ -28,21 +28,24 @@ class Standing:
     orders: Mapping[str, queue.Order]
 
     @classmethod
-    def of(cls, views: Iterable[NodeView], arranged: Arranged) -> Standing:
-        """What is in the ledger now for the pods that wait."""
+    def of(cls, nodes: Iterable[GpuNode], arranged: Arranged) -> Standing:
+        """What is in the ledger for the pods that wait; `nodes` as they are stored.
+
+        What this process has promised and not written yet is not enough: nobody else knows of it, and it may fail.
+        """
         orders = {pod.uid(one): unit.order for unit in arranged.units for one in unit.members}
         waiting = {*orders, *(pod.uid(one) for one, _ in arranged.held_back)}
         shares: dict[str, Entry] = {}
         held: dict[str, list[Entry]] = collections.defaultdict(list)
-        for view in views:
-            for allocation in view.node.allocations:
+        for node in nodes:
+            for allocation in node.allocations:
                 uid = allocation.pod.uid
                 if uid not in waiting:
                     continue
                 if holds.is_hold(allocation):
-                    held[uid].append(Entry(view.node.name, allocation))
+                    held[uid].append(Entry(node.name, allocation))
                 elif uid not in shares or allocation.id < shares[uid].allocation.id:
-                    shares[uid] = Entry(view.node.name, allocation)
+                    shares[uid] = Entry(node.name, allocation)
         return cls(shares, dict(held), orders)
 
     def own(self, unit: Unit) -> Gone:

@@ -68,7 +68,7 @@ class Turns:
     async def take(self, pods: Iterable[PodJson], arranged: Arranged, *, now: float) -> Told:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
         told = list(arranged.held_back)
-        standing = Standing.of(self._store.views(), arranged)
+        standing = Standing.of(self._store.stored(), arranged)
         self._holding.begin(pods, arranged.units, standing, now=now)
         back = [one for one, _ in arranged.held_back]
         holders = {pod.uid(one) for one in back if standing.holds.pop(pod.uid(one), None)}

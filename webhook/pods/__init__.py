@@ -1,7 +1,9 @@
 """Pods: what one asks for, why it is denied, and how it is rewritten. Pure.
 
+structure   whether what was sent is a pod at all
 validation  pod → why it is denied, as a sentence with a remedy
 mutation    pod and placement → the rewritten pod, and the patch that makes it so; idempotent
+difference  two JSON values → the JSON Patch between them
 footprint   what the rewritten pod will ask of its node
 waits       why a pod waits although there may be room
 wanted      what a stored pod asks for, and how much it is

@@ -9,24 +9,26 @@ from gpushare import contract, errors, pod
 from gpushare import request as requests
 from gpushare.fitness import Relations, Shape
 from gpushare.placement import NodeView
+from gpushare.request import Request
 from webhook.pods import mutation
 
 PodJson = Mapping[str, Any]
 
 
-def of(manifest: PodJson) -> tuple[Shape, Relations]:
-    """Shape and relations of a pod that is to be placed."""
-    return Shape.of(equipped(manifest)), Relations.of(manifest)
+def of(manifest: PodJson, request: Request | None = None) -> tuple[Shape, Relations]:
+    """Shape and relations of a pod that is to be placed; `request`: what it asks for, where that has been read."""
+    return Shape.of(equipped(manifest, request)), Relations.of(manifest)
 
 
-def equipped(manifest: PodJson) -> PodJson:
+def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
     """The pod with our resources in its containers; as it is if it asks for no share, or for nonsense."""
-    if not pod.asks_for_share(manifest):
-        return manifest
-    try:
-        request = requests.parse(manifest)
-    except errors.RequestError:
-        return manifest
+    if request is None:
+        if not pod.asks_for_share(manifest):
+            return manifest
+        try:
+            request = requests.parse(manifest)
+        except errors.RequestError:
+            return manifest
     wanted = {name: mutation.resources(demand, name) for demand in request.demands for name in demand.containers}
     spec = {**(manifest.get("spec") or {})}
     for listed in ("containers", "initContainers"):

@@ -6,18 +6,16 @@ the patch of a rewritten pod is empty. Only what is ours is touched; everything 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-
-import jsonpatch
 
 from gpushare import contract, errors, pod, quantity
 from gpushare import request as requests
 from gpushare.allocation import GivenShare
 from gpushare.refusal import Refusal
 from gpushare.request import Demand, Request
+from webhook.pods import difference
 
 PodJson = Mapping[str, Any]
 _Mutable = dict[str, Any]
@@ -60,7 +58,7 @@ def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
 
 def patch(before: PodJson, after: PodJson) -> list[dict[str, Any]]:
     """The JSON patch (RFC 6902) from one to the other; empty if they are equal."""
-    return list(jsonpatch.make_patch(before, after))
+    return list(difference.patch(before, after))
 
 
 def resources(demand: Demand, container: str) -> dict[str, str]:
@@ -101,7 +99,7 @@ def uuids_annotation(request: Request, container: str) -> str:
 
 
 def _copy(manifest: PodJson) -> _Mutable:
-    after: _Mutable = copy.deepcopy(dict(manifest))
+    after: _Mutable = difference.copied(dict(manifest))
     annotations = after.setdefault("metadata", {}).setdefault("annotations", {})
     for key in [key for key in annotations if requests.is_result_key(key)]:
         del annotations[key]

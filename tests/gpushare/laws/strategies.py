@@ -24,6 +24,7 @@ def gpus(draw: st.DrawFn, node: str, index: int) -> Gpu:
         memory_bytes=draw(st.sampled_from([24, 40, 80])) * GIB,
         compute_capability=draw(st.sampled_from([(8, 0), (8, 9)])),
         numa_node=draw(st.none() | st.integers(0, 1)),
+        link_group=draw(st.none() | st.none() | st.integers(0, 1)),
         mode=draw(st.sampled_from([Mode.FRACTIONAL, Mode.FRACTIONAL, Mode.FRACTIONAL, Mode.EXCLUSIVE])),
         healthy=draw(st.integers(0, 9)) > 0,
     )

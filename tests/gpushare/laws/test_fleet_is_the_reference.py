@@ -11,9 +11,10 @@ from gpushare import ledger, placement
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host, Mix
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import NodeView, Placement, selection
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
+from gpushare.placement.shape import Shape
 from gpushare.refusal import Refusal
 from gpushare.request import Constraints, Request
 from tests.gpushare.laws import strategies
@@ -173,3 +174,20 @@ def test_whatever_it_places_never_over_commits(found: list[GpuNode], steps: list
 
 def test_a_request_of_no_gpu_fits_where_cpu_and_memory_do() -> None:
     assert isinstance(Fleet().place(Request((), Constraints())), Refusal)
+
+
+@settings(max_examples=100)
+@given(strategies.gpu_nodes(), requests())
+def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: Request) -> None:
+    asked = dataclasses.replace(request, demands=request.demands[:1], policy="fragmentation")
+    fleet = Fleet()
+    fleet.update(NodeView.of(node))
+    found = fleet.place(asked)
+    if isinstance(found, Refusal):
+        return
+    scoring, grid = fleet._scoring, fleet._grid
+    shape = Shape.of(asked, policy="fragmentation")
+    selected = selection.select(shape, scoring.needs(shape), scoring.worth, grid, None)
+    cards = grid.cards(0)
+    chosen = {cards[row].uuid for row in selected.rows[0][:, 0].tolist()}
+    assert {uuid for share in found.shares for uuid in share.gpu_uuids} == chosen

@@ -35,6 +35,19 @@ TWO_PLACERS: Final[Mapping[str, float]] = {
     "silence": 0.03,
 }
 
+WITHOUT_GPUNODES: Final[Mapping[str, float]] = {
+    "time": 0.1,
+    "lose": 0.03,
+    "late": 0.05,
+    "break": 0.04,
+    "crash": 0.03,
+    "elect": 0.03,
+    "delete": 0.03,
+    "forget": 0.08,
+    "swap": 0.01,
+    "slow": 0.2,
+}
+
 
 def story(seed: int) -> world.World:
     """Eight pods, some of them of one name, some copied, planned only, or changed by others."""
@@ -45,6 +58,16 @@ def story(seed: int) -> world.World:
     if seed % 3 == 2:
         return world.World(schedule.ByChance(seed, TWO_PLACERS), asks, gpus=1, nodes=2, faults=20)
     return world.World(schedule.ByChance(seed, ANYTHING), asks, gpus=1 + seed % 2, nodes=1 + seed % 4, faults=14)
+
+
+def without_gpunodes(seed: int) -> world.World:
+    """GPUNodes are deleted and made anew while pods that were placed on them are being stored."""
+    chance = random.Random(seed)
+    asks = [_ask(chance) for _ in range(8)]
+    if chance.random() < 0.3:
+        asks[:2] = _gang(chance, "red")
+    order = schedule.ByChance(seed, WITHOUT_GPUNODES)
+    return world.World(order, asks, gpus=1 + seed % 2, nodes=1 + seed % 2, faults=16)
 
 
 def single_turns(

@@ -11,7 +11,6 @@ from gpushare import request as requests
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from tests.webhook.laws.simulated_api import GPUNODES, PODS, SimulatedApi
-from webhook.ledger import holds
 
 PodJson = dict[str, Any]
 
@@ -49,7 +48,7 @@ def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterato
         if identity in holders:
             yield f"{who} and {holders[identity]} both hold {identity}"
         holders[identity] = who
-        if not entries[identity] and pod.annotations_of(one)[contract.NODE] in forgotten:
+        if not entries[identity] and (pod.annotations_of(one)[contract.NODE] in forgotten or _on_gone(api, one)):
             continue
         if len(entries[identity]) != 1:
             yield f"{who} lives and its allocation {identity} is in the ledger {len(entries[identity])} times"
@@ -57,8 +56,11 @@ def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterato
         yield from _unlike(one, who, *entries[identity][0])
 
 
-def broken_at_rest(api: SimulatedApi) -> Iterator[str]:
-    """What must hold as well once nothing has gone wrong for a while: nothing is kept for the dead, nobody waits in vain."""
+def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterator[str]:
+    """What must hold as well once nothing has gone wrong for a while: nothing is kept for the dead, nobody waits in vain.
+
+    forgotten: nodes whose GPUNode was deleted while pods were placed on it.
+    """
     alive = {pod.uid(one): one for one in living(api)}
     for node in nodes(api):
         for entry in node.allocations:
@@ -67,12 +69,12 @@ def broken_at_rest(api: SimulatedApi) -> Iterator[str]:
                 yield f"{entry.id} for {entry.pod} is still unconfirmed"
             elif holder is None:
                 yield f"{entry.id} is kept for {entry.pod}, which is gone"
-            elif entry.id.startswith(holds.PREFIX) and not is_placed(holder):
+            elif entry.is_hold and not is_placed(holder):
                 continue  # room that is kept for it until it fits
             elif not is_placed(holder) or pod.annotations_of(holder).get(contract.ALLOCATION) != entry.id:
                 yield f"{entry.id} is kept for {entry.pod}, which does not use it"
     waiting = [one for one in alive.values() if not is_placed(one)]
-    if waiting and all(_fits(api, one) for one in waiting):
+    if waiting and all(_fits(api, one, forgotten) for one in waiting):
         yield f"{[pod.namespaced_name(one) for one in waiting]} wait although there is room for each"
 
 
@@ -89,6 +91,12 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
     for uuid in compute:
         if compute[uuid] > 100 or memory[uuid] > total_bytes.get(uuid, memory[uuid]):
             yield f"living pods were given {compute[uuid]}% and {memory[uuid]} bytes of {uuid}"
+
+
+def _on_gone(api: SimulatedApi, one: PodJson) -> bool:
+    """Whether its GPUs are no longer there."""
+    there = {card.uuid for node in nodes(api) for card in node.gpus}
+    return not there & set(pod.annotations_of(one)[contract.GPU_UUIDS].split(","))
 
 
 def _unlike(one: PodJson, who: str, node: GpuNode, entry: Allocation) -> Iterator[str]:
@@ -109,7 +117,7 @@ def _unlike(one: PodJson, who: str, node: GpuNode, entry: Allocation) -> Iterato
         yield f"{who} asked for {asked} and holds {entry.shares}"
 
 
-def _fits(api: SimulatedApi, one: PodJson) -> bool:
+def _fits(api: SimulatedApi, one: PodJson, forgotten: Collection[str]) -> bool:
     """Whether there is room for it, and for all that have to be placed with it; for pods that ask for one GPU."""
     (demand,) = requests.parse(one).demands
     share = demand.share
@@ -119,7 +127,11 @@ def _fits(api: SimulatedApi, one: PodJson) -> bool:
         return False
     waiting = sum(1 for other in together if not is_placed(other)) or 1
     room = 0
+    # One that was placed and comes again after its GPUNode has gone keeps the pin: whose it is nobody can say any more.
+    pin = (one["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL)
     for node in nodes(api):
+        if pin in forgotten and pin != node.name:
+            continue
         used = ledger.use(node)
         for card in node.gpus:
             memory_bytes = share.memory.on(card.memory_bytes)

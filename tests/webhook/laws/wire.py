@@ -27,6 +27,7 @@ class Message:
     sent_at: float
     waiter: asyncio.Future[dict[str, Any]]
     outcome: dict[str, Any] | errors.ClusterError | None = None
+    held_until: float = 0.0
 
     @property
     def is_answer(self) -> bool:

@@ -21,13 +21,14 @@ from tests.webhook.laws import replica, truth
 from tests.webhook.laws.schedule import Option, Schedule
 from tests.webhook.laws.simulated_api import GPUNODES, NODES, PODS, SimulatedApi
 from tests.webhook.laws.virtual_loop import VirtualLoop
-from tests.webhook.laws.wire import Network, Watch
+from tests.webhook.laws.wire import Message, Network, Watch
 from webhook import review
 
 WEBHOOK_SECONDS = 10.0  # timeoutSeconds of the registration
 REQUEST_SECONDS = 50.0  # the API server ends what takes longer, 60 s by default: less than a reservation lasts
 RESTART_SECONDS = 5.0
 ELECTION_SECONDS = 15.0
+SLOW_SECONDS = 20.0  # less than a client waits
 SILENT_SECONDS = 75.0  # longer than a reservation lasts
 CHAOS_SECONDS = 90.0
 CALM_SECONDS = 240.0
@@ -45,6 +46,7 @@ class Point:
     label: str
     may_fail: bool
     waiter: asyncio.Future[bool]
+    held_until: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class World:
         else:
             if self._loop.now - self._calm_at > CALM_SECONDS and not self.network.messages:
                 self._judge(truth.broken_now(self.api))
-                self._judge(truth.broken_at_rest(self.api))
+                self._judge(truth.broken_at_rest(self.api, forgotten=self._forgotten))
                 self._over.set_result(None)
                 return
             chosen = options[0]
@@ -160,14 +162,17 @@ class World:
                     yield f"{entry.id} was planned by a dry run, and is in the ledger"
 
     def _going_on(self) -> Iterator[Option]:
+        now = self._loop.now
         for message in self.network.messages:
-            yield Option("go", str(message), lambda it=message: self.network.forward(it))  # type: ignore[misc]
+            if message.held_until <= now:
+                yield Option("go", str(message), lambda it=message: self.network.forward(it))  # type: ignore[misc]
         for watch in self.network.watches:
             count = self.network.pending_events(watch)
             if count and watch.silent_until <= self._loop.now:
                 yield self._telling("go", watch, count)
         for point in self._points:
-            yield Option("go", point.label, lambda it=point: self._pass(it, True))  # type: ignore[misc]
+            if point.held_until <= now:
+                yield Option("go", point.label, lambda it=point: self._pass(it, True))  # type: ignore[misc]
 
     def _telling(self, kind: str, watch: Watch, count: int) -> Option:
         label = f"{watch.sender} is told {count} changes of {watch.collection}"
@@ -181,6 +186,8 @@ class World:
         for point in self._points:
             if point.may_fail:
                 yield Option("fail", f"FAILS: {point.label}", lambda it=point: self._pass(it, False))  # type: ignore[misc]
+        for waits in (*self._points, *(one for one in self.network.messages if one.writes)):
+            yield Option("slow", f"takes long: {waits}", lambda it=waits: self._hold_up(it))  # type: ignore[misc]
         for watch in self.network.watches:
             if self.network.pending_events(watch) > 1:
                 yield self._telling("late", watch, 1)
@@ -205,14 +212,18 @@ class World:
         for document in self.api.all(GPUNODES):
             name = document["metadata"]["name"]
             yield Option("agent", f"the agent of {name} writes", lambda it=name: self._agent(it))  # type: ignore[misc]
-            if self._can_be_forgotten(document):
-                yield Option("forget", f"GPUNode {name} is deleted by hand", lambda it=name: self._forget(it))  # type: ignore[misc]
+            yield Option("forget", f"GPUNode {name} is deleted by hand", lambda it=name: self._forget(it))  # type: ignore[misc]
+            yield Option("swap", f"{name} goes, and comes back with other GPUs", lambda it=name: self._swap(it))  # type: ignore[misc]
         yield Option("wait", "nothing moves for 12 s", lambda: self._loop.advance(12.0))
 
     def _ask_all(self) -> None:
         self._asked = True
         self._chaos_until = self._loop.now + CHAOS_SECONDS
         self._jobs = [self._loop.start("users", self._create(ask)) for ask in self._asks]
+
+    def _hold_up(self, waits: Point | Message) -> None:
+        waits.held_until = self._loop.now + SLOW_SECONDS
+        self._loop.call_later(SLOW_SECONDS, lambda: None)
 
     def _silence(self, watch: Watch) -> None:
         watch.silent_until = self._loop.now + SILENT_SECONDS
@@ -262,15 +273,19 @@ class World:
         status = {**found["status"], "config": f"written at {self._loop.now:.0f}"}
         self.api.update(GPUNODES, "", name, status=status)
 
-    def _can_be_forgotten(self, document: dict[str, Any]) -> bool:
-        """Not while a pod that was placed there has yet to be stored: of that nobody could know."""
-        stored = {pod.annotations_of(one).get(contract.ALLOCATION) for one in self.api.all(PODS)}
-        return all(entry.pod.uid or entry.id in stored for entry in codec.read(document).allocations)
-
     def _forget(self, name: str) -> None:
         gone = self.api.delete(GPUNODES, "", name)
+        self._make_anew(name, gone["status"])
+
+    def _swap(self, name: str) -> None:
+        """The old ones are gone for good: who was given one of them has to live with that."""
+        gone = self.api.delete(GPUNODES, "", name)
+        cards = [{**card, "uuid": f"{card['uuid']}-{self.api.version}"} for card in gone["status"]["gpus"]]
+        self._make_anew(name, {**gone["status"], "gpus": cards})
+
+    def _make_anew(self, name: str, status: dict[str, Any]) -> None:
         self._forgotten.add(name)
-        anew = {"metadata": {"name": name}, "spec": {}, "status": gone["status"]}
+        anew = {"metadata": {"name": name}, "spec": {}, "status": status}
         self._loop.call_later(1.0, self.api.create, GPUNODES, anew)  # as its agent does
 
     def _calm_down(self) -> None:
@@ -379,6 +394,8 @@ class _Complaints(logging.Handler):
         self.sentences: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        if "has no GPU" in getattr(record, "err", ""):
+            return  # where GPUs were taken out, that is the truth, and said
         self.sentences.append(
             f"logged: {record.getMessage()} {record.exc_info[1]!r}" if record.exc_info else record.getMessage()
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jsonpatch
+import pytest
 
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
@@ -81,6 +83,45 @@ async def test_every_rule_holds_on_the_node_as_it_is_at_the_write() -> None:
     placed = await reserve(Stale(builders.node(gpus=2), others=[exclusive]))
     assert isinstance(placed, mutation.Placed)
     assert placed.shares[0].gpu_uuids == ("GPU-node-a-1",)
+
+
+class Counting(Shared):
+    """How often the GPUs of a node were chosen anew."""
+
+    chosen = 0
+
+    def place_on(self, *arguments: Any, **options: Any) -> Any:
+        self.chosen += 1
+        return super().place_on(*arguments, **options)
+
+
+def confirmed(node: GpuNode) -> GpuNode:
+    return ledger.confirm(node, {"first": PodRef("default", "first", "uid-1")})
+
+
+def sick(node: GpuNode) -> GpuNode:
+    cards = (dataclasses.replace(node.gpus[0], healthy=False, health_reason="XID 79"), *node.gpus[1:])
+    return dataclasses.replace(node, gpus=cards)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "times"),
+    [
+        pytest.param(lambda node: node, 0, id="nothing"),
+        pytest.param(confirmed, 0, id="who-is-there-was-seen"),
+        pytest.param(taking("other", "GPU-node-a-1"), 0, id="another-gpu-was-taken"),
+        pytest.param(lambda node: ledger.release(node, {"first"}), 1, id="a-share-of-it-was-released"),
+        pytest.param(sick, 1, id="it-fell-sick"),
+    ],
+)
+async def test_gpus_are_chosen_anew_only_if_something_has_changed_on_them(meanwhile: store.Change, times: int) -> None:
+    first = builders.allocation("first", "GPU-node-a-0", request=30, reserved_until=NOW)
+    first = dataclasses.replace(first, pod=PodRef("default", "first"))
+    on = Counting(dataclasses.replace(builders.node(gpus=2), allocations=(first,)), others=[meanwhile])
+    placed = await reserve(on)
+    assert isinstance(placed, mutation.Placed)
+    assert on.chosen == times
+    assert placed.shares[0].gpu_uuids == ("GPU-node-a-1" if meanwhile is sick else "GPU-node-a-0",)
 
 
 async def test_a_node_that_filled_up_meanwhile_is_left_for_another() -> None:

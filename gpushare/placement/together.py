@@ -1,0 +1,113 @@
+"""Together: `topology`'s choice of GPUs for many nodes at once, to the same cards.
+
+Nodes that are built alike are chosen for in one go: of each distance that a set of their GPUs can have, the nearest
+first, the cheapest set on the nodes that have not found one yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpushare.placement.grid import Floats, Ints
+from gpushare.placement.topology import APART, APART_COST, Layout
+
+_AT_ONCE = 1 << 18  # numbers
+
+
+@dataclasses.dataclass(slots=True)
+class Taken:
+    """For nodes [n], each of which has enough GPUs that will do."""
+
+    rows: Ints  # [count, n] ascending on nodes where the place matters
+    costs: Floats  # [n] of these GPUs
+    apart: Floats  # [n] what it costs that they are not all together
+
+
+def take(each: Floats, layouts: Ints, known: Sequence[Layout], count: int) -> Taken:
+    """each: [g, n] what each GPU costs, infinite where it will not do. layouts: [n] numbers of the layouts `known`."""
+    if count == 1:
+        rows = each.argmin(0)[np.newaxis]
+        return Taken(rows, np.take_along_axis(each, rows, 0)[0], np.zeros(each.shape[1]))
+    there: list[int] = np.flatnonzero(np.bincount(layouts, minlength=1)).tolist()
+    if all(known[number].is_flat for number in there):
+        rows = np.sort(each.argsort(0, kind="stable")[:count], 0)
+        apart = np.zeros(len(known))
+        apart[there] = [known[number].apart(range(count)) for number in there]
+        return Taken(rows, np.take_along_axis(each, rows, 0).sum(0), apart[layouts])
+    found = Taken(np.empty((count, each.shape[1]), np.int64), np.empty(each.shape[1]), np.empty(each.shape[1]))
+    for number in there:
+        at = np.flatnonzero(layouts == number)
+        layout, costs = known[number], each[:, at]
+        if layout.is_flat:
+            found.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
+        elif layout.is_exact(count):
+            found.rows[:, at] = _of_all(layout, costs, count)
+        else:
+            found.rows[:, at] = _of_places(layout, costs, count)
+        found.apart[at] = _apart(layout, found.rows[:, at])
+    found.costs = np.take_along_axis(each, found.rows, 0).sum(0)
+    return found
+
+
+def _of_all(layout: Layout, each: Floats, count: int) -> Ints:
+    rows = np.zeros((count, each.shape[1]), np.int64)
+    open_ = np.arange(each.shape[1])
+    for sets in _levels(layout, count):
+        if not len(open_):
+            break
+        step = max(1, _AT_ONCE // sets.size)
+        decided = np.zeros(len(open_), np.bool_)
+        for begin in range(0, len(open_), step):
+            some = open_[begin : begin + step]
+            costs = each[:, some][sets].sum(1)
+            best = costs.argmin(0)
+            rows[:, some] = sets[best].T
+            decided[begin : begin + step] = costs[best, np.arange(len(some))] < np.inf
+        open_ = open_[~decided]
+    return rows
+
+
+@functools.lru_cache(maxsize=256)
+def _levels(layout: Layout, count: int) -> tuple[Ints, ...]:
+    """All sets of so many rows [set, count] by penalty, the smallest first; each level in the order of rows."""
+    sets = list(itertools.combinations(range(len(layout.places)), count))
+    by_penalty: dict[int, list[tuple[int, ...]]] = {}
+    for one in sets:
+        by_penalty.setdefault(layout.penalty(one), []).append(one)
+    return tuple(np.array(by_penalty[penalty], np.int64) for penalty in sorted(by_penalty))
+
+
+def _of_places(layout: Layout, each: Floats, count: int) -> Ints:
+    distances = np.array(layout.distances, np.int64)
+    will_not = ~np.isfinite(each)
+    best_rows = np.zeros((count, each.shape[1]), np.int64)
+    best_penalty = np.full(each.shape[1], np.iinfo(np.int64).max)
+    best_costs = np.full(each.shape[1], np.inf)
+    for place in layout.neighbourhoods():
+        outside = np.ones(each.shape, np.int64)
+        outside[sorted(place)] = 0
+        outside[will_not] = 2
+        rows = np.sort(np.lexsort((each, outside), axis=0)[:count], 0)
+        costs = np.take_along_axis(each, rows, 0).sum(0)
+        penalty = sum((distances[rows[one], rows[other]] for one, other in _pairs(count)), np.zeros_like(best_penalty))
+        better = (penalty < best_penalty) | ((penalty == best_penalty) & (costs < best_costs))
+        best_rows[:, better] = rows[:, better]
+        best_penalty[better], best_costs[better] = penalty[better], costs[better]
+    return best_rows
+
+
+def _apart(layout: Layout, rows: Ints) -> Floats:
+    is_apart = np.array(layout.distances, np.int64) == APART
+    pairs = np.zeros(rows.shape[1], np.int64)
+    for one, other in _pairs(len(rows)):
+        pairs += is_apart[rows[one], rows[other]]
+    return APART_COST * pairs / (len(rows) - 1)
+
+
+def _pairs(count: int) -> Sequence[tuple[int, int]]:
+    return list(itertools.combinations(range(count), 2))

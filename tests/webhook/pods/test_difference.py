@@ -1,0 +1,62 @@
+"""A patch makes of the one what the other is, as another implementation of JSON Patch applies it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jsonpatch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.pods import difference
+
+keys = st.sampled_from(["a", "b", "a/b", "m~n", "~1", ""])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "x", "gpushare.io/request"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(keys, values, max_size=4)
+
+
+@given(before=objects, after=objects)
+def test_applied_to_the_one_it_gives_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
+    operations = list(difference.patch(before, after))
+    assert written(jsonpatch.apply_patch(copy.deepcopy(before), operations)) == written(after)
+
+
+@given(value=values)
+def test_between_equals_there_is_no_difference(value: Any) -> None:
+    assert list(difference.patch(value, copy.deepcopy(value))) == []
+
+
+def test_the_api_server_s_own_kinds_of_equal_are_told_apart() -> None:
+    assert list(difference.patch({"hostNetwork": True}, {"hostNetwork": 1})) == [
+        {"op": "replace", "path": "/hostNetwork", "value": 1}
+    ]
+
+
+@given(value=values)
+def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(value: Any) -> None:
+    made = difference.copied(value)
+    assert written(made) == written(value)
+    assert not changeable(made) & changeable(value)
+
+
+def written(value: Any) -> str:
+    """In an order, so that True and 1 can be told apart by how they are written."""
+    return repr(ordered(value))
+
+
+def ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: ordered(value[key]) for key in sorted(value)}
+    return [ordered(one) for one in value] if isinstance(value, list) else value
+
+
+def changeable(value: Any) -> set[int]:
+    if not isinstance(value, dict | list):
+        return set()
+    inner = value.values() if isinstance(value, dict) else value
+    return {id(value)}.union(*map(changeable, inner))

@@ -1,0 +1,111 @@
+"""Whatever JSON is sent as a pod: an answer with a sentence, never a failure of ours; as a pod of a user's, or as none."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from typing import Any
+
+import hypothesis
+import jsonpatch
+from hypothesis import strategies as st
+
+from gpushare import codec, contract, ledger
+from tests import builders
+from tests.webhook.laws import strategies
+from webhook import metrics, review
+from webhook.admission import Admission
+from webhook.ledger.memory_store import MemoryStore
+from webhook.ledger.reservation import Reservation
+from webhook.pods import structure
+
+KEYS = st.sampled_from(
+    ["name", "annotations", "labels", "spec", "containers", "env", "resources", "limits", "requests", "ports", "key"]
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["NaN", "-1", "\u202e💥"]),
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.one_of(KEYS, st.text(max_size=8)), inner)),
+    max_leaves=12,
+)
+ASKED = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(
+        ["0.5", "-0.5", "NaN", "nan", "inf", "1e309", "0x1", "٠.٥", "9" * 5000, "%", "1%", "8Gi", "", " 1 "]
+    ),
+)
+
+
+def answer(pod: Any, **more: Any) -> tuple[review.Answer, MemoryStore]:
+    store = MemoryStore([codec.to_document(builders.node(gpus=2))])
+    admission = Admission(store, Reservation(store, policy="fragmentation"), metrics.Metrics())
+    request = {"uid": "u", "operation": "CREATE", "namespace": "default", "object": pod, **more}
+    body = json.dumps({"apiVersion": review.API_VERSION, "kind": "AdmissionReview", "request": request})
+    return asyncio.run(admission.answer(review.read(body))), store
+
+
+def judged(pod: Any) -> review.Answer:
+    """With all that must hold of every answer."""
+    found, store = answer(pod)
+    assert found.outcome != "error", found.message
+    assert len(found.message) < 1000
+    assert ledger.violations(store.view("node-a").node) == []  # type: ignore[union-attr]
+    text = json.dumps(review.respond({"uid": "u", "operation": "CREATE", "object": {}}, found))
+    assert json.loads(text)["response"]["allowed"] == found.allowed
+    if found.allowed and found.patch:
+        jsonpatch.apply_patch(json.loads(json.dumps(pod)), list(found.patch))
+    return found
+
+
+def put(pod: Any, path: list[int], value: Any) -> Any:
+    """The pod with something else at a place that the numbers lead to."""
+    if not path or not isinstance(pod, dict | list) or not pod:
+        return value
+    number = path[0] % len(pod)
+    key = list(pod)[number] if isinstance(pod, dict) else number
+    pod[key] = put(pod[key], path[1:], value)
+    return pod
+
+
+@hypothesis.given(st.dictionaries(st.sampled_from(["metadata", "spec", "status", "kind"]), ANYTHING))
+@hypothesis.settings(max_examples=40)
+def test_any_object_is_answered(pod: dict[str, Any]) -> None:
+    judged(pod)
+
+
+@hypothesis.given(strategies.pods(), st.lists(st.integers(0, 9), min_size=1, max_size=6), ANYTHING)
+@hypothesis.settings(max_examples=80)
+def test_a_pod_with_anything_in_any_place_is_answered(pod: dict[str, Any], path: list[int], value: Any) -> None:
+    judged(put(copy.deepcopy(pod), path, value))
+
+
+@hypothesis.given(
+    st.dictionaries(st.sampled_from([*contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.REQUEST + ".main"]), ASKED)
+)
+@hypothesis.settings(max_examples=80)
+def test_any_text_in_our_annotations_is_answered(annotations: dict[str, str]) -> None:
+    pod = builders.pod()
+    pod["metadata"]["annotations"] = annotations
+    found = judged(pod)
+    assert found.code in {200, 422, 403, 400}
+
+
+@hypothesis.given(strategies.pods())
+@hypothesis.settings(max_examples=20)
+def test_what_a_user_may_send_is_a_pod(pod: dict[str, Any]) -> None:
+    assert structure.wrong(pod) is None
+
+
+def test_what_is_wrong_is_told_with_its_path() -> None:
+    pod = builders.pod(request="0.5")
+    pod["spec"]["tolerations"] = [{"key": "a"}, {"key": 7}]
+    assert structure.wrong(pod) == "spec.tolerations[1].key is not text: this is no pod"
+    assert judged(pod).code == 400

@@ -1,0 +1,186 @@
+"""What happens after a share was reserved and before its pod is stored: its GPUNode goes, or somebody else claims it.
+
+A webhook behind ours holds the pod up for as long as the test likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from gpushare.cluster import client, errors
+from gpushare.gpunode import GpuNode
+from tests import builders
+from tests.webhook import other_webhook
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+from webhook import review
+
+pytestmark = pytest.mark.apiserver
+
+HELD_UP = "held-up"  # the label of the pod
+
+
+@dataclasses.dataclass
+class Between:
+    """The pod that is held up: `reserved` is set once ours has answered, and it goes on when `go_on` is."""
+
+    cluster: Cluster
+    api: client.Client
+    reserved: asyncio.Event
+    go_on: asyncio.Event
+    refuses: bool = False
+
+    async def judge(self, request: review.AdmissionRequest) -> review.Answer:
+        if HELD_UP not in (request["object"]["metadata"].get("labels") or {}):
+            return await other_webhook.inject(request) if request.get("dryRun") else review.allow("passed")
+        self.reserved.set()
+        await self.go_on.wait()
+        return review.deny(403, "not today") if self.refuses else review.allow("passed")
+
+    def begin(self, manifest: dict[str, Any]) -> asyncio.Task[dict[str, Any]]:
+        manifest["metadata"]["labels"] = {HELD_UP: "true"}
+        return asyncio.create_task(self.create(manifest))
+
+    async def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        namespace = self.cluster.namespace
+        manifest["metadata"]["namespace"] = namespace
+        return await self.api.create(f"/api/v1/namespaces/{namespace}/pods", manifest)
+
+    async def until(self, condition: Any) -> None:
+        await asyncio.to_thread(until, condition, self.cluster.explain)
+
+
+@contextlib.asynccontextmanager
+async def between(cluster: Cluster, directory: Path) -> AsyncIterator[Between]:
+    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+        made = Between(cluster, api, asyncio.Event(), asyncio.Event())
+        async with other_webhook.running(cluster, made.judge, directory):
+            yield made
+
+
+def remake(cluster: Cluster, node: GpuNode) -> None:
+    """As the agent does: without a spec, and its GPUs by the status."""
+    bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": node.name}}
+    cluster.kubectl("create", "-f", "-", input=json.dumps(bare))
+    status = json.dumps({"status": codec.to_status(node)})
+    cluster.kubectl("patch", "gpunode", node.name, "--subresource=status", "--type=merge", f"--patch={status}")
+
+
+def is_open(cluster: Cluster) -> bool:
+    found = json.loads(cluster.kubectl("get", "gpunode", "node-a", "-o", "json"))
+    return "allocations" in found.get("spec", {})
+
+
+async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start()
+    async with between(cluster, tmp_path / "other") as on_its_way:
+        storing = on_its_way.begin(builders.pod("trainer", request="0.5", uuid="GPU-node-a-0"))
+        await asyncio.wait_for(on_its_way.reserved.wait(), 20)
+        (reserved,) = cluster.node().allocations
+        await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
+        await asyncio.to_thread(remake, cluster, builders.node())
+        await on_its_way.until(lambda: is_open(cluster))
+        assert [entry.id for entry in cluster.node().allocations] == [reserved.id]
+        late = await on_its_way.create(builders.pod("late", request="0.7", uuid="GPU-node-a-0"))
+        assert late["spec"]["schedulingGates"]
+        on_its_way.go_on.set()
+        stored = await storing
+        assert stored["metadata"]["annotations"][contract.ALLOCATION] == reserved.id
+        await on_its_way.until(cluster.is_settled)
+        (held,) = cluster.node().allocations
+        assert (held.id, held.pod.uid) == (reserved.id, stored["metadata"]["uid"])
+
+
+async def test_one_whose_pod_never_comes_lapses_there_too(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start("--reservation-seconds=3")
+    async with between(cluster, tmp_path / "other") as on_its_way:
+        storing = on_its_way.begin(builders.pod("trainer", request="0.5"))
+        await asyncio.wait_for(on_its_way.reserved.wait(), 20)
+        await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
+        await asyncio.to_thread(remake, cluster, builders.node())
+        await on_its_way.until(lambda: is_open(cluster))
+        assert len(cluster.node().allocations) == 1
+        on_its_way.refuses = True
+        on_its_way.go_on.set()
+        with pytest.raises(errors.Forbidden, match="not today"):
+            await storing
+        await on_its_way.until(lambda: cluster.node().allocations == ())
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path, comes_back: bool) -> None:
+    cluster.start()
+    other = dataclasses.replace(builders.node(), gpus=(dataclasses.replace(builders.gpu(), uuid="GPU-other"),))
+    async with between(cluster, tmp_path / "other") as on_its_way:
+        storing = on_its_way.begin(builders.pod("trainer", request="0.5"))
+        await asyncio.wait_for(on_its_way.reserved.wait(), 20)
+        (reserved,) = cluster.node().allocations
+        await asyncio.to_thread(cluster.kubectl, "delete", "gpunode", "node-a")
+        if comes_back:
+            await asyncio.to_thread(remake, cluster, other)
+            await on_its_way.until(lambda: is_open(cluster))
+        on_its_way.go_on.set()
+        await storing
+        await on_its_way.until(lambda: bool(cluster.notes(contract.EVENT_LOST)))
+    (said,) = cluster.notes(contract.EVENT_LOST)
+    gone = f'could not be written again: node-a has no GPU "{reserved.gpu_uuids[0]}"'
+    assert (gone if comes_back else "there is no GPUNode node-a") in said
+    if comes_back:
+        assert cluster.node().allocations == ()
+        cluster.create(builders.pod("next", request="1"))
+    else:
+        remake(cluster, builders.node())  # and when it comes back after all, the share is there again
+        until(lambda: cluster.is_settled(), cluster.explain)
+        assert [entry.id for entry in cluster.node().allocations] == [reserved.id]
+    assert ledger.violations(cluster.node()) == []
+
+
+async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_are_told(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    started = cluster.start()
+    unnamed = builders.pod(request="0.5")
+    del unnamed["metadata"]["name"]
+    unnamed["metadata"]["generateName"] = "made-"
+    text = json.dumps(unnamed)
+    async with between(cluster, tmp_path / "other") as on_its_way:
+        owned = json.loads(text)
+        owned["metadata"]["ownerReferences"] = [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "trainers", "uid": "owner-1", "controller": True}
+        ]
+        storing = on_its_way.begin(owned)
+        await asyncio.wait_for(on_its_way.reserved.wait(), 20)
+        (reserved,) = cluster.node().allocations
+        copies = [json.loads(text) for _ in range(2)]
+        for one in copies:
+            one["metadata"]["annotations"] |= {contract.ALLOCATION: reserved.id, contract.NODE: "node-a"}
+        claimed = await asyncio.gather(*map(on_its_way.create, copies))
+        assert {one["metadata"]["annotations"][contract.ALLOCATION] for one in claimed} == {reserved.id}
+        assert started.reviews()["kept"] == 2
+        await on_its_way.until(lambda: all(entry.pod.uid for entry in cluster.node().allocations))
+        on_its_way.go_on.set()
+        beaten = await storing
+    names = {one["metadata"]["name"] for one in claimed}
+    # Who has an owner is made anew; the other one stays, and is told.
+    until(lambda: {one["metadata"]["name"] for one in cluster.pods()} == names, cluster.explain)
+    assert beaten["metadata"]["name"] not in names
+    until(lambda: len(cluster.notes(contract.EVENT_LOST)) == 2, cluster.explain)
+    (held,) = cluster.node().allocations
+    assert held.pod.name in names
+    said = f"names the allocation {reserved.id}, which {cluster.namespace}/{held.pod.name} holds: it has no share"
+    assert all(note.startswith(said) for note in cluster.notes(contract.EVENT_LOST))
+    assert cluster.notes(contract.EVENT_REPLACED) == [
+        "evicted, because it has no share of its own: ReplicaSet trainers makes it anew"
+    ]
+    cluster.delete(held.pod.name)  # then the other one, which names it, may have it
+    (left,) = names - {held.pod.name}
+    until(lambda: [entry.pod.name for entry in cluster.node().allocations] == [left], cluster.explain)

@@ -1,0 +1,125 @@
+"""Pods that were placed and that the real scheduler then cannot bind: its own sentence is told, and who can is made anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from lab import cluster as lab_cluster
+from lab import process
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
+
+ALLOCATABLE = {
+    "cpu": "2",
+    "memory": "8Gi",
+    "pods": "110",
+    contract.RESOURCE_PERCENT: "400",
+    contract.RESOURCE_MEMORY: "320Gi",
+    contract.RESOURCE_IDLE: "256",
+}
+
+
+def describe(cluster: Cluster, node: str) -> None:
+    """As its kubelet would."""
+    status = json.dumps({"status": {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}})
+    cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", f"--patch={status}")
+
+
+def add_node(cluster: Cluster, node: str) -> None:
+    cluster.add_node(builders.node(node))
+    describe(cluster, node)
+
+
+def asking(name: str, *uuids: str, owned: bool = False) -> dict[str, Any]:
+    made = builders.pod(name, request="0.5", uuid=",".join(uuids))
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    if owned:
+        made["metadata"]["ownerReferences"] = [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "trainers", "uid": "owner-1", "controller": True}
+        ]
+    return made
+
+
+def bound(cluster: Cluster, name: str) -> str:
+    return str(cluster.pod(name)["spec"].get("nodeName", ""))
+
+
+def verdict(cluster: Cluster, name: str) -> str:
+    """What the scheduler says of it."""
+    conditions = cluster.pod(name).get("status", {}).get("conditions") or []
+    return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), "")
+
+
+def stop_scheduler(cluster: Cluster) -> None:
+    """So that something can happen between placement and binding."""
+    lab = cluster.administrator.lab
+    assert lab is not None
+    pid = process.pid_of("kube-scheduler", lab.processes)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: process.pid_of("kube-scheduler", lab.processes) is None)
+
+
+def start_scheduler(cluster: Cluster) -> None:
+    lab = cluster.administrator.lab
+    assert lab is not None
+    lab_cluster.up(lab.directory, node_count=0, scheduler=True)
+
+
+def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(scheduled: Cluster) -> None:
+    describe(scheduled, "node-a")
+    for name in ("node-b", "node-c"):
+        add_node(scheduled, name)
+    started = scheduled.start("--stuck-seconds=2")
+    scheduled.create(asking("fine", "GPU-node-b-3"))
+    until(lambda: bound(scheduled, "fine") == "node-b", scheduled.explain)  # what we pin, it binds
+
+    stop_scheduler(scheduled)
+    scheduled.create(asking("cordoned", "GPU-node-a-0"))
+    owned = asking("owned", "GPU-node-a-1", "GPU-node-d-1", owned=True)
+    assert scheduled.create(owned)["metadata"]["annotations"][contract.NODE] == "node-a"
+    scheduled.create(asking("tainted", "GPU-node-b-0"))
+    scheduled.create(asking("crowded", "GPU-node-c-0"))
+    scheduled.kubectl("cordon", "node-a")
+    scheduled.kubectl("taint", "node", "node-b", "team=red:NoSchedule")
+    other = asking("other", "")
+    scheduled.create({**builders.pod("other"), "spec": {**other["spec"], "nodeName": "node-c"}})
+    scheduled.create({**builders.pod("another"), "spec": {**other["spec"], "nodeName": "node-c"}})
+    add_node(scheduled, "node-d")
+    start_scheduler(scheduled)
+
+    until(lambda: "owned" not in {one["metadata"]["name"] for one in scheduled.pods()}, scheduled.explain)
+    names = ("cordoned", "tainted", "crowded")
+    until(lambda: all(verdict(scheduled, name) for name in names), scheduled.explain)
+    until(lambda: len(scheduled.notes(contract.EVENT_STUCK)) >= 4, scheduled.explain)
+    said = scheduled.notes(contract.EVENT_STUCK)
+    for name, node, words in (
+        ("cordoned", "node-a", "were unschedulable"),
+        ("tainted", "node-b", "had untolerated taint"),
+        ("crowded", "node-c", "Insufficient cpu"),
+    ):
+        sentence = verdict(scheduled, name)
+        assert words in sentence
+        whole = f"was placed on {node}, where the scheduler cannot bind it: {sentence}; a pod that was placed stays: "
+        assert any(one.startswith(whole) for one in said), said
+    assert any("so that ReplicaSet trainers makes it anew" in one for one in said)
+    assert scheduled.notes(contract.EVENT_REPLACED) == [
+        "evicted, because it could not be bound where it was placed: ReplicaSet trainers makes it anew"
+    ]
+
+    again = scheduled.create(owned)  # as its owner would
+    assert again["metadata"]["annotations"][contract.NODE] == "node-d"
+    until(lambda: bound(scheduled, "owned") == "node-d", scheduled.explain)
+    assert set(names) <= {one["metadata"]["name"] for one in scheduled.pods()}  # nobody makes them anew: only told
+    scheduled.kubectl("uncordon", "node-a")
+    until(lambda: bound(scheduled, "cordoned") == "node-a", scheduled.explain)
+    until(lambda: started.metric("gpushare_placer_stuck_pods") == 2, started.explain)

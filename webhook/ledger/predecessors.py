@@ -1,0 +1,61 @@
+"""Predecessors: what was on GPUNodes that went, for those that are made anew in their place.
+
+A pod is stored a moment after its share was reserved, and a gate is opened a moment after that. When the GPUNode is
+deleted in between, nothing in the cluster but that pod's request on its way knows of the share: a list of the pods does
+not show it. So what a GPUNode had when it went is kept here, to be written into the next one. Where our copy may have
+missed something (before its first list, and between a watch that was cut and the list after it), that is said too:
+then whoever opens the next one has to wait until all that could be on its way has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gpushare import codec
+from gpushare.allocation import Allocation
+from gpushare.cluster import store as objects
+from webhook.ledger import adoption
+
+KEPT_SECONDS: Final = 3600.0  # of a GPUNode that does not come back
+
+
+class Predecessors:
+    """By name of the node; `clock` in seconds, of any origin."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, Mapping[str, Allocation]]] = {}  # when it went, and what was on it
+        self._unknown: dict[str, float] = {}  # since when all that happens is seen
+
+    def changed(self, change: objects.Change, *, watching: bool, listed_at: float) -> None:
+        """A GPUNode came, changed or went.
+
+        watching: it was told by a watch, which misses nothing, and not found out by a list. listed_at: the last list.
+        """
+        name = change.key.name
+        if change.new is not None and adoption.is_open(change.new):
+            self._left.pop(name, None)
+            self._unknown.pop(name, None)
+        elif change.old is None:
+            if not watching or name not in self._left:
+                self._unknown[name] = listed_at
+        elif change.new is None:
+            self._went(name, change.old)
+            if not watching:
+                self._unknown[name] = listed_at
+
+    def entries(self, name: str) -> tuple[Allocation, ...]:
+        """What was on it when it went."""
+        _, entries = self._left.get(name, (0.0, {}))
+        return tuple(entries.values())
+
+    def unknown_since(self, name: str) -> float | None:
+        """From when on, by the clock, all that was placed there is known; None when nothing was missed."""
+        return self._unknown.get(name)
+
+    def _went(self, name: str, document: Mapping[str, object]) -> None:
+        now = self._clock()
+        self._left = {one: left for one, left in self._left.items() if now - left[0] < KEPT_SECONDS}
+        _, before = self._left.get(name, (now, {}))  # one that was never opened had all of its predecessor's still
+        self._left[name] = now, {**before, **{entry.id: entry for entry in codec.read(document).allocations}}

@@ -1,0 +1,54 @@
+"""Difference: two JSON values → the JSON Patch (RFC 6902) from the one to the other. Pure.
+
+It knows what pods need and no more: lists are compared place by place, and what is longer is added at the end. Every
+admission pays for it, and a search for the shortest patch takes ten times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Operation = dict[str, Any]
+
+
+def patch(before: Any, after: Any, path: str = "") -> Iterator[Operation]:
+    """The operations, in order; none if the two are equal as JSON."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from _of_objects(before, after, path)
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _of_lists(before, after, path)
+    elif before != after or isinstance(before, bool) is not isinstance(after, bool):
+        yield {"op": "replace", "path": path, "value": after}
+
+
+def copied(value: Any) -> Any:
+    """A copy of a JSON value, for which `copy.deepcopy` takes ten times as long: it allows for more than trees."""
+    if isinstance(value, dict):
+        return {key: copied(one) for key, one in value.items()}
+    return [copied(one) for one in value] if isinstance(value, list) else value
+
+
+def _of_objects(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Operation]:
+    for key, value in before.items():
+        if key not in after:
+            yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
+        elif value is not after[key]:
+            yield from patch(value, after[key], f"{path}/{_escaped(key)}")
+    for key, value in after.items():
+        if key not in before:
+            yield {"op": "add", "path": f"{path}/{_escaped(key)}", "value": value}
+
+
+def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
+    common = min(len(before), len(after))
+    for place in range(len(before) - 1, common - 1, -1):  # from the end: what is before keeps its place
+        yield {"op": "remove", "path": f"{path}/{place}"}
+    for place in range(common):
+        yield from patch(before[place], after[place], f"{path}/{place}")
+    for value in after[common:]:
+        yield {"op": "add", "path": f"{path}/-", "value": value}
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,115 @@
+"""Structure: whether what was sent is a pod at all, as far as we read it. Pure.
+
+The API server sends only what it has decoded as a pod itself, so this never denies what comes from one. Whoever sends
+us anything else gets a sentence with the path of what is wrong, and no part after this has to expect it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_TEXT: Final = "text"
+_COUNT: Final = "a whole number"
+_ANY: Final = "anything"
+
+# A kind above; {field: schema} of an object, in which "*" stands for every field; [schema] of a list. Null is always
+# as good as absent.
+_TEXTS: Final = {"*": _TEXT}
+_SELECTOR: Final = {"matchLabels": _TEXTS, "matchExpressions": [{"key": _TEXT, "operator": _TEXT, "values": [_TEXT]}]}
+_NODE_TERM: Final = {
+    "matchExpressions": [{"key": _TEXT, "operator": _TEXT, "values": [_TEXT]}],
+    "matchFields": [{"key": _TEXT, "operator": _TEXT, "values": [_TEXT]}],
+}
+_POD_TERM: Final = {
+    "topologyKey": _TEXT,
+    "labelSelector": _SELECTOR,
+    "namespaceSelector": _SELECTOR,
+    "namespaces": [_TEXT],
+    "matchLabelKeys": [_TEXT],
+    "mismatchLabelKeys": [_TEXT],
+}
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_RESOURCES: Final = {"limits": {"*": _ANY}, "requests": {"*": _ANY}}
+_CONTAINER: Final = {
+    "name": _TEXT,
+    "restartPolicy": _TEXT,
+    "env": [{"name": _TEXT, "value": _TEXT, "valueFrom": {"fieldRef": {"fieldPath": _TEXT}}}],
+    "resources": _RESOURCES,
+    "securityContext": {},
+    "ports": [{"hostPort": _COUNT, "containerPort": _COUNT, "hostIP": _TEXT, "protocol": _TEXT}],
+}
+_POD: Final = {
+    "metadata": {
+        "name": _TEXT,
+        "generateName": _TEXT,
+        "namespace": _TEXT,
+        "uid": _TEXT,
+        "annotations": {"*": _TEXT},
+        "labels": _TEXTS,
+    },
+    "spec": {
+        "containers": [_CONTAINER],
+        "initContainers": [_CONTAINER],
+        "nodeName": _TEXT,
+        "nodeSelector": _TEXTS,
+        "schedulingGates": [{"name": _TEXT}],
+        "tolerations": [{"key": _TEXT, "operator": _TEXT, "value": _TEXT, "effect": _TEXT}],
+        "affinity": {
+            "nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [_NODE_TERM]}},
+            "podAffinity": {_REQUIRED: [_POD_TERM]},
+            "podAntiAffinity": {_REQUIRED: [_POD_TERM]},
+        },
+        "topologySpreadConstraints": [
+            {"topologyKey": _TEXT, "labelSelector": _SELECTOR, "matchLabelKeys": [_TEXT], "maxSkew": _COUNT,
+             "minDomains": _COUNT}
+        ],
+        "volumes": [{"persistentVolumeClaim": {"claimName": _TEXT}}],
+        "overhead": {"*": _ANY},
+        "resources": _RESOURCES,
+        "priority": _COUNT,
+    },
+    "status": {"phase": _TEXT},
+}  # fmt: skip
+
+
+def wrong(manifest: Any) -> str | None:
+    """What makes it no pod, as a sentence with the path; None if it is one."""
+    found = next(_wrong(manifest, _POD, ""), None)
+    if found is not None:
+        return found
+    spec = manifest.get("spec") or {}
+    names = [one.get("name") for listed in ("containers", "initContainers") for one in spec.get(listed) or []]
+    if not all(names) or len(set(names)) != len(names):
+        return "spec.containers and spec.initContainers do not each have a name of their own"
+    return None
+
+
+def _wrong(value: Any, schema: Any, path: str) -> Iterator[str]:
+    if value is None or schema == _ANY:
+        return
+    if isinstance(schema, Mapping):
+        if not isinstance(value, Mapping):
+            yield _said(path, "an object")
+            return
+        for key, entry in value.items():
+            below = schema.get(key, schema.get("*"))
+            if below is not None:
+                yield from _wrong(entry, below, f"{path}.{key}" if path else str(key))
+    elif isinstance(schema, list):
+        if not isinstance(value, list):
+            yield _said(path, "a list")
+            return
+        for position, entry in enumerate(value):
+            where = f"{path}[{position}]"
+            if entry is None:
+                yield _said(where, "there")
+            yield from _wrong(entry, schema[0], where)
+    elif schema == _TEXT and not isinstance(value, str):
+        yield _said(path, _TEXT)
+    elif schema == _COUNT and (isinstance(value, bool) or not isinstance(value, int)):
+        yield _said(path, _COUNT)
+
+
+def _said(path: str, kind: str) -> str:
+    return f"{path[:200] or 'the object'} is not {kind}: this is no pod"
