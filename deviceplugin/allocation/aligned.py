@@ -1,0 +1,149 @@
+"""The best of whole GPUs: those that are joined best, without leaving a worse choice to those who come next.
+
+The free GPUs are split into groups of the wanted size, the last ones filled up with nothing, so that the sum over all
+groups of how well each is joined is the highest. Of that split the best full group is taken. Where scores are equal the
+GPUs that come first in `available` are taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+NVLINK: Final = 100  # for each link between two GPUs
+WEIGHTS: Final[Mapping[str, int]] = {
+    "SameBoard": 60,
+    "SingleSwitch": 50,
+    "MultiSwitch": 40,
+    "HostBridge": 30,
+    "SameCPU": 20,
+    "CrossCPU": 10,
+}
+# Beyond this not all splits are looked at: the group is grown one by one from the best beginning. All of 8 GPUs are
+# far below it, and so are groups of 2, 4 and 8 of 16.
+MOST_SPLIT: Final = 16
+MOST_GROUPS: Final = 400_000
+
+Scores = Mapping[tuple[int, int], int]
+Group = tuple[int, ...]
+_Split = tuple[int, tuple[int, ...]]
+
+
+def pair_score(links: Sequence[str], *, nvlinks: int = 0) -> int:
+    """How well two GPUs are joined. links: how each path between them goes, as words of WEIGHTS."""
+    return NVLINK * nvlinks + sum(WEIGHTS[link] for link in links)
+
+
+def prefer(available: Sequence[int], *, required: Sequence[int], size: int, scores: Scores) -> Group:
+    """Which `size` of the `available` GPUs, as they stand there; () where it cannot be.
+
+    required: those that must be among them. scores: of pairs of GPUs, in either order; a pair that is missing has 0.
+    """
+    if size <= 0 or len(available) < size or len(required) > size or not set(required) <= set(available):
+        return ()
+    matrix = [[scores.get((a, b), scores.get((b, a), 0)) for b in available] for a in available]
+    wanted = frozenset(available.index(one) for one in required)
+    try:
+        group = _of_best_split(matrix, wanted, size)
+    except _TooManyError:
+        group = _grown(matrix, wanted, size)
+    return tuple(available[position] for position in group)
+
+
+def _of_best_split(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
+    count = len(matrix)
+    if count > MOST_SPLIT:
+        raise _TooManyError
+    splits = _Splits(matrix, sum(1 << position for position in wanted), size)
+    split = splits.best((1 << count) - 1, -count % size, False)
+    groups = [_members(group) for group in split[1]] if split else []
+    full = [group for group in groups if len(group) == size and wanted <= set(group)]
+    return max(full, key=lambda group: _score(matrix, group), default=())  # the first of equal ones
+
+
+class _TooManyError(Exception):
+    """More groups than are looked at."""
+
+
+class _Splits:
+    """The best split of what is left, which is a set of bits, and solved once however it came to be left."""
+
+    def __init__(self, matrix: Sequence[Sequence[int]], wanted: int, size: int) -> None:
+        self._matrix = matrix
+        self._wanted = wanted
+        self._size = size
+        self._looked_at = 0
+        self._scores: dict[int, int] = {}
+        self._solved: dict[tuple[int, int, bool], _Split | None] = {}
+
+    def best(self, left: int, empty: int, full: bool) -> _Split | None:
+        """The sum and the groups; `empty` places are to be in groups; `full`: there is a full group already."""
+        if not left:
+            return (0, ()) if full and not empty else None
+        state = (left, empty, full)
+        if state not in self._solved:
+            self._solved[state] = self._search(left, empty, full)
+        return self._solved[state]
+
+    def _search(self, left: int, empty: int, full: bool) -> _Split | None:
+        first, *others = _bits(left)
+        found: _Split | None = None
+        for count in range(self._size, max(self._size - empty, 1) - 1, -1):
+            is_full = count == self._size
+            if not (full or is_full) and len(others) + 1 - count < self._size:
+                continue  # no full group would be left
+            for combination in itertools.combinations(others, count - 1):
+                group = sum(combination, first)
+                met = group & self._wanted
+                if met and not (is_full and met == self._wanted):
+                    continue
+                self._looked_at += 1
+                if self._looked_at > MOST_GROUPS:
+                    raise _TooManyError
+                rest = self.best(left ^ group, empty - self._size + count, full or is_full)
+                if rest is None:
+                    continue
+                total = self._score(group) + rest[0]
+                if found is None or total > found[0] or (total == found[0] and _before(group, found[1][0])):
+                    found = (total, (group, *rest[1]))
+        return found
+
+    def _score(self, group: int) -> int:
+        if group not in self._scores:
+            self._scores[group] = _score(self._matrix, _members(group))
+        return self._scores[group]
+
+
+def _bits(positions: int) -> list[int]:
+    return [1 << position for position in _members(positions)]
+
+
+def _members(positions: int) -> Group:
+    return tuple(position for position in range(positions.bit_length()) if positions >> position & 1)
+
+
+def _before(group: int, other: int) -> bool:
+    """Whether it comes first in the order of the members, where a place without a GPU comes last."""
+    differing = group ^ other
+    return bool(group & differing & -differing)
+
+
+def _grown(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
+    """A good group, from `wanted` or from each pair in turn, always adding the GPU that is joined best to it."""
+    starts = [tuple(sorted(wanted))] if wanted else list(itertools.combinations(range(len(matrix)), min(2, size)))
+    found: Group = ()
+    best = -1
+    for start in starts:
+        group = list(start)
+        while len(group) < size:
+            rest = (one for one in range(len(matrix)) if one not in group)
+            group.append(max(rest, key=lambda one: sum(matrix[one][other] for other in group)))
+        score = _score(matrix, group)
+        if score > best:
+            found, best = tuple(sorted(group)), score
+    return found
+
+
+def _score(matrix: Sequence[Sequence[int]], group: Sequence[int]) -> int:
+    return sum(matrix[a][b] for a, b in itertools.combinations(group, 2))

@@ -1,0 +1,136 @@
+"""What a container gets with its devices: the answer to Allocate, by the ways in which a container runtime can be told.
+
+`envvar`          the devices in NVIDIA_VISIBLE_DEVICES; anyone may write that in a pod, so it is no protection
+`volume-mounts`   a mount of /dev/null for each device, which only the kubelet can add
+`cdi-annotations`, `cdi-cri`   names of the Container Device Interface, as an annotation or in a field of its own
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from deviceplugin.allocation import cdi
+from gpushare import contract
+from gpushare.config.settings import Settings
+from gpushare.modes.offering import Offered
+
+ENVVAR: Final = "envvar"
+VOLUME_MOUNTS: Final = "volume-mounts"
+INDEX: Final = "index"
+VOLUME_MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
+CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+ENV_IMEX: Final = "NVIDIA_IMEX_CHANNELS"
+ENV_MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory or file of the host in the container."""
+
+    container: str
+    host: str
+    read_only: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node of the host in the container."""
+
+    container: str
+    host: str
+    permissions: str = "rw"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mps:
+    """Where on the host the MPS daemon of these devices has its pipe, and the shared memory of its clients."""
+
+    pipe: str
+    shm: str
+
+    @classmethod
+    def below(cls, root: str, resource: str) -> Mps:
+        """Where NVIDIA's daemon for a resource has them."""
+        return cls(pipe=f"{root}/{resource}/pipe", shm=f"{root}/shm")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nodes:
+    """Device nodes: those of each device by UUID, and those of CONTROL_NODES that the host has."""
+
+    of_device: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    control: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """For one container."""
+
+    envs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+
+_NO_NODES: Final = Nodes()
+
+
+def answer(
+    resource: str,
+    devices: Sequence[Offered],
+    settings: Settings,
+    *,
+    answer_id: str,
+    nodes: Nodes = _NO_NODES,
+    mps: Mps | None = None,
+    cdi_vendor: str = cdi.VENDOR,
+) -> Answer:
+    """What a container gets with these devices of `resource`. Several shares of one device are listed once.
+
+    answer_id: unique; the name of the CDI annotation ends in it. mps: None unless the devices are shared by MPS.
+    """
+    unique = {one.device: one for one in devices}
+    by_index = settings.device_id_strategy == INDEX
+    ids = [one.index if by_index else one.device for one in unique.values()]
+    channels = [str(channel) for channel in settings.imex_channels]
+    strategies = settings.device_list_strategies
+    told = cdi.answer(
+        [cdi.name(cdi_vendor, "gpu", identity) for identity in ids]
+        + [cdi.name(cdi_vendor, "imex-channel", channel) for channel in channels]
+        + [cdi.name(cdi_vendor, kind, "all") for kind, wanted in _extras(settings).items() if wanted],
+        strategies,
+        prefix=settings.cdi_annotation_prefix,
+        answer_id=answer_id,
+    )
+    envs = {f"NVIDIA_{kind.upper()}": "enabled" for kind, wanted in _extras(settings).items() if wanted}
+    mounts: list[Mount] = []
+    if mps is not None:
+        pipe = f"/mps/{resource}/pipe"
+        envs[ENV_MPS_PIPE] = pipe
+        mounts += [Mount(pipe, mps.pipe), Mount("/dev/shm", mps.shm)]  # noqa: S108 - where CUDA looks for it
+    if ENVVAR in strategies:
+        envs[contract.ENV_VISIBLE_DEVICES] = ",".join(ids)
+        if channels:
+            envs[ENV_IMEX] = ",".join(channels)
+    if VOLUME_MOUNTS in strategies:
+        envs[contract.ENV_VISIBLE_DEVICES] = VOLUME_MOUNTS_ROOT
+        names = [*ids, *(f"imex/{channel}" for channel in channels)]
+        mounts += [Mount(f"{VOLUME_MOUNTS_ROOT}/{name}", "/dev/null") for name in names]
+    wanted: tuple[DeviceNode, ...] = ()
+    if settings.pass_device_specs and not all(map(cdi.is_strategy, strategies)):
+        wanted = _device_nodes(list(unique), nodes, settings.dev_root)
+    return Answer(envs, tuple(mounts), wanted, told.annotations, told.devices)
+
+
+def _extras(settings: Settings) -> dict[str, bool]:
+    return {"gdrcopy": settings.gdrcopy, "gds": settings.gds, "mofed": settings.mofed}
+
+
+def _device_nodes(uuids: Sequence[str], nodes: Nodes, root: str) -> tuple[DeviceNode, ...]:
+    paths: list[str] = [path for path in CONTROL_NODES if path in nodes.control]
+    for uuid in uuids:
+        paths += [path for path in nodes.of_device.get(uuid, ()) if path not in paths]
+    return tuple(DeviceNode(path, f"{root.rstrip('/')}{path}") for path in paths)

@@ -1,0 +1,39 @@
+"""Names of the Container Device Interface, and how a runtime is told them: https://github.com/cncf-tags/container-device-interface"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+VENDOR: Final = "k8s.device-plugin.nvidia.com"
+ANNOTATIONS: Final = "cdi-annotations"
+CRI: Final = "cdi-cri"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """What goes into the answer of Allocate."""
+
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+
+
+def is_strategy(word: str) -> bool:
+    """Whether this device list strategy is one of CDI's."""
+    return word in (ANNOTATIONS, CRI)
+
+
+def name(vendor: str, kind: str, identity: str) -> str:
+    """`vendor/kind=identity`."""
+    return f"{vendor}/{kind}={identity}"
+
+
+def answer(names: Sequence[str], strategies: Sequence[str], *, prefix: str, answer_id: str) -> Told:
+    """How these strategies tell the names; nothing where there are none."""
+    if not names:
+        return Told()
+    return Told(
+        annotations={f"{prefix}nvidia-device-plugin_{answer_id}": ",".join(names)} if ANNOTATIONS in strategies else {},
+        devices=tuple(names) if CRI in strategies else (),
+    )

@@ -1,0 +1,133 @@
+"""What an event of the driver says about devices, and which XIDs say nothing. Pure.
+
+XIDs that a program causes by its own fault are ignored: https://docs.nvidia.com/deploy/xid-errors/. Two environment
+variables of NVIDIA's plugin change the list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping
+from typing import Final
+
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+DISABLE: Final = "DP_DISABLE_HEALTHCHECKS"
+ENABLE: Final = "DP_ENABLE_HEALTHCHECKS"
+NOT_SUPPORTED: Final = "ERROR_NOT_SUPPORTED"  # NVML: an old GPU that tells no events
+WHOLE_GPU: Final = 0xFFFFFFFF  # instead of an instance's number: the event is about all of them
+
+_EVERYTHING: Final = frozenset({"all", "xids"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filter:
+    """Which XIDs are ignored. all_disabled: all that were not enabled by their number; all_enabled: none."""
+
+    all_disabled: bool = False
+    all_enabled: bool = False
+    ignored: frozenset[int] = APPLICATION_XIDS
+    enabled: frozenset[int] = frozenset()
+
+    def ignores(self, number: int) -> bool:
+        """Whether this XID says nothing about the GPU."""
+        if self.all_enabled or number in self.enabled:
+            return False
+        return self.all_disabled or number in self.ignored
+
+    @property
+    def checks_nothing(self) -> bool:
+        """Whether there is no XID that would be looked at, so that none need be waited for."""
+        return self.all_disabled and not self.all_enabled and not self.enabled
+
+
+def parse_list(text: str) -> tuple[int, ...]:
+    """The numbers in a comma list, sorted, each once; what is no number is passed over."""
+    return tuple(sorted({int(item) for item in map(str.strip, text.split(",")) if re.fullmatch(r"[0-9]{1,9}", item)}))
+
+
+def filter_of(environment: Mapping[str, str]) -> Filter:
+    """The filter that the environment asks for. An XID that is enabled by its number is never ignored."""
+    disabled = _words(environment.get(DISABLE, ""))
+    enabled = _words(environment.get(ENABLE, ""))
+    all_enabled = "all" in enabled
+    return Filter(
+        all_disabled=bool(disabled & _EVERYTHING) and not all_enabled,
+        all_enabled=all_enabled,
+        ignored=APPLICATION_XIDS | frozenset(parse_list(",".join(disabled))),
+        enabled=frozenset(parse_list(",".join(enabled))),
+    )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(item.strip().lower() for item in text.split(","))
+
+
+class Kind(enum.StrEnum):
+    """What the driver tells, or that it does not."""
+
+    XID = "xid"
+    DOUBLE_BIT_ECC = "double-bit-ecc"
+    SINGLE_BIT_ECC = "single-bit-ecc"
+    WAIT_ERROR = "wait-error"  # waiting for events fails: nothing is known of any GPU
+    TIMEOUT = "timeout"  # nothing happened
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """One event. gpu: UUID, None where the driver could not say whose it is; instances: WHOLE_GPU for all of them."""
+
+    kind: Kind
+    number: int = 0
+    gpu: str | None = None
+    gpu_instance: int = WHOLE_GPU
+    compute_instance: int = WHOLE_GPU
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Watched:
+    """A device as events know it: its GPU, and for a MIG device its instances. `problem`: why it cannot be watched."""
+
+    gpu: str
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    problem: str = ""
+
+
+def unwatched(devices: Mapping[str, Watched]) -> tuple[str, ...]:
+    """The ids of those that cannot be watched, so that nobody would know if they broke."""
+    return tuple(identity for identity, device in devices.items() if device.problem)
+
+
+def problem_of(*, handle: str = "", events: str = "", registering: str = "") -> str:
+    """Why a device cannot be watched, from NVML's errors; "" if it can, or is of a kind that tells no events.
+
+    handle: of finding it; events: of asking which events it has; registering: of asking for them.
+    """
+    if handle:
+        return f"the driver does not find it: {handle}"
+    if events:
+        return f"the driver does not tell its events: {events}"
+    if registering and registering != NOT_SUPPORTED:
+        return f"the driver does not report its events: {registering}"
+    return ""
+
+
+def stricken(devices: Mapping[str, Watched], event: Event, ignored: Filter) -> tuple[str, ...]:
+    """The ids of the devices that an event makes unhealthy: every replica, and every MIG device that it is about."""
+    if event.kind is Kind.WAIT_ERROR:
+        return tuple(devices)
+    if event.kind is not Kind.XID or ignored.ignores(event.number):
+        return ()
+    if event.gpu is None:
+        return tuple(devices)
+    return tuple(identity for identity, device in devices.items() if _is_about(event, device))
+
+
+def _is_about(event: Event, device: Watched) -> bool:
+    if device.gpu != event.gpu:
+        return False
+    if device.gpu_instance is None or event.gpu_instance == WHOLE_GPU:
+        return True
+    return device.gpu_instance == event.gpu_instance and event.compute_instance in (WHOLE_GPU, device.compute_instance)

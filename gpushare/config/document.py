@@ -1,0 +1,253 @@
+"""A YAML text as a tree that knows for each value its key and line, so that every complaint can name both.
+
+Scalars are read as NVIDIA's plugin reads them, whose reader differs from Python's in one thing that matters here: `1:0`
+is the text of a MIG index, not sixty.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import yaml
+
+from gpushare import errors
+
+LONGEST_TEXT: Final = 256 * 1024  # far more than anyone writes by hand, and read in a few seconds
+MOST_ITEMS: Final = 50_000
+DEEPEST: Final = 32
+
+_TAG = "tag:yaml.org,2002:"
+_SCALARS: Final = (
+    ("merge", re.compile(r"<<"), list("<")),
+    ("null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""]),
+    (
+        "bool",
+        re.compile(r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF"),
+        list("yYnNtTfFoO"),
+    ),
+    (
+        "int",
+        re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)"),
+        list("-+0123456789"),
+    ),
+    (
+        "float",
+        re.compile(
+            r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+        ),
+        list("-+0123456789."),
+    ),
+)
+
+Value: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Mapping[str, Item] | None"
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes, not too deep; the table above says what a scalar is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As the library's, but for the depth."""
+        self._depth += 1
+        if self._depth > DEEPEST + 1:
+            line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
+            raise errors.ConfigError(f"line {line}: nested too deeply: at most {DEEPEST} levels make sense")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _name, _pattern, _first in _SCALARS:
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_pattern.pattern})$"), _first)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Item:
+    """A value, where it stands (`sharing.mps.resources[0].name`, "" at the top) and its line (from 1; 0: unknown)."""
+
+    path: str
+    line: int
+    value: Value
+
+    def error(self, problem: str) -> errors.ConfigError:
+        """The error that this value has `problem`, a sentence without its subject."""
+        return errors.ConfigError(self.says(problem))
+
+    def says(self, problem: str) -> str:
+        """Line, key and value, then `problem`."""
+        return f"{located(self.path, self.line)}{self.shown()}: {problem}"
+
+    def shown(self) -> str:
+        """The value after its key, if it is short enough to show: ` 1`, ` "abc"`."""
+        if self.value is None or isinstance(self.value, (tuple, Mapping)):
+            return ""
+        return f" {errors.quoted(self.value)}" if isinstance(self.value, str) else f" {scalar_text(self.value)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Document:
+    """The tree of a text, and sentences about what in it has no effect."""
+
+    root: Item
+    warnings: tuple[str, ...] = ()
+
+
+def located(path: str, line: int) -> str:
+    """`line 3: sharing.mps`, or what of it is known."""
+    return f"line {line}: {path or 'the file'}" if line else path or "the value"
+
+
+def scalar_text(value: bool | int | float | None) -> str:
+    """A scalar that is no text, as YAML writes it."""
+    return (
+        {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
+
+
+def parse(text: str) -> Document:
+    """The tree of a YAML (or JSON) text. Raises ConfigError with the line."""
+    if len(text) > LONGEST_TEXT:
+        raise errors.ConfigError(f"the file has {len(text)} characters: at most {LONGEST_TEXT} make sense")
+    warnings: list[str] = []
+    try:
+        loader = _Loader(text.removeprefix("\ufeff"))
+        node = loader.get_node() if loader.check_node() else None
+        if loader.check_node():
+            warnings.append("the file has more than one document: only the first is read")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark is not None else ""
+        raise errors.ConfigError(f"{line}the file is no YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise errors.ConfigError(f"the file is no YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, OverflowError) as error:  # such as an escape that stands for no character
+        raise errors.ConfigError(f"the file is no YAML: {error}") from error
+    if node is None:
+        return Document(Item("", 1, None), tuple(warnings))
+    return Document(_Reader(warnings).item(node, "", 0), tuple(warnings))
+
+
+def of(plain: Any, path: str = "", line: int = 0) -> Item:
+    """The tree of plain data such as `json.loads` returns."""
+    if isinstance(plain, Mapping):
+        return Item(path, line, {str(key): of(value, below(path, str(key)), line) for key, value in plain.items()})
+    if isinstance(plain, Sequence) and not isinstance(plain, str):
+        return Item(path, line, tuple(of(value, f"{path}[{index}]", line) for index, value in enumerate(plain)))
+    return Item(path, line, plain)
+
+
+def plain(item: Item) -> Any:
+    """The tree without its lines: what `json.loads` would return."""
+    if isinstance(item.value, Mapping):
+        return {key: plain(value) for key, value in item.value.items()}
+    if isinstance(item.value, tuple):
+        return [plain(value) for value in item.value]
+    return item.value
+
+
+def below(path: str, key: str) -> str:
+    """The path of `key` in the mapping at `path`."""
+    shown = key if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", key) else errors.quoted(key)
+    return f"{path}.{shown}" if path else shown
+
+
+class _Reader:
+    """Nodes to items, with a bound on how many: an alias can stand for many more than were written."""
+
+    def __init__(self, warnings: list[str]) -> None:
+        self._warnings = warnings
+        self._left = MOST_ITEMS
+
+    def item(self, node: yaml.Node, path: str, depth: int) -> Item:
+        line = node.start_mark.line + 1
+        self._left -= 1
+        if self._left < 0:
+            raise errors.ConfigError(f"{located(path, line)}: the file has more than {MOST_ITEMS} values")
+        if depth > DEEPEST:
+            raise errors.ConfigError(f"{located(path, line)}: nested too deeply: at most {DEEPEST} levels make sense")
+        if isinstance(node, yaml.MappingNode):
+            return Item(path, line, self._entries(node, path, depth))
+        if isinstance(node, yaml.SequenceNode):
+            return Item(
+                path,
+                line,
+                tuple(self.item(value, f"{path}[{index}]", depth + 1) for index, value in enumerate(node.value)),
+            )
+        return Item(path, line, _scalar(node, path, line))
+
+    def _entries(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Item]:
+        merged: dict[str, Item] = {}
+        own: dict[str, Item] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise errors.ConfigError(f"{located(path, line)}: a key is a list or a mapping: write a word")
+            if key_node.tag == _TAG + "merge":
+                for source in reversed(_merge_sources(value_node, path, line)):
+                    merged |= self._entries(source, path, depth + 1) if self._within(depth, path, line) else {}
+                continue
+            key = _key(key_node, path, line)
+            if key in own:
+                self._warnings.append(f"{located(below(path, key), line)} is written twice: only the last one counts")
+            item = self.item(value_node, below(path, key), depth + 1)
+            own[key] = dataclasses.replace(item, line=line)
+        return merged | own
+
+    def _within(self, depth: int, path: str, line: int) -> bool:
+        self._left -= 1
+        if depth >= DEEPEST or self._left < 0:
+            raise errors.ConfigError(f"{located(path, line)}: merged too deeply: at most {DEEPEST} levels make sense")
+        return True
+
+
+def _merge_sources(node: yaml.Node, path: str, line: int) -> list[yaml.MappingNode]:
+    sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    for source in sources:
+        if not isinstance(source, yaml.MappingNode):
+            raise errors.ConfigError(f"{located(path, line)}: << can only merge mappings")
+    return list(sources)
+
+
+def _key(node: yaml.ScalarNode, path: str, line: int) -> str:
+    value = _scalar(node, path, line)
+    return value if isinstance(value, str) else scalar_text(value)
+
+
+def _scalar(node: yaml.Node, path: str, line: int) -> bool | int | float | str | None:
+    text: str = node.value
+    kind = node.tag.removeprefix(_TAG)
+    try:
+        if kind == "str":
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return _BOOLS[text.lower()]
+        if kind == "int":
+            return _integer(text)
+        if kind == "float":
+            number = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+            return int(number) if number.is_integer() and abs(number) < 2**63 else number
+    except (KeyError, ValueError) as error:
+        raise errors.ConfigError(f"{located(path, line)} {errors.quoted(text)}: is no {kind}") from error
+    raise errors.ConfigError(f"{located(path, line)}: has the tag {errors.quoted(node.tag)}: leave it out")
+
+
+_BOOLS: Final = {word: word in {"yes", "true", "on"} for word in ("yes", "no", "true", "false", "on", "off")}
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "")
+    if re.fullmatch(r"[-+]?0[0-7]+", digits):
+        return int(digits, 8)
+    if len(digits) > 64:
+        raise ValueError(text)
+    return int(digits, 0)

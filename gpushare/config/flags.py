@@ -1,0 +1,178 @@
+"""Flags: what each is called in the file, on the command line and in the environment, and which of them counts.
+
+The command line counts more than the environment, that more than the file, and that more than the default. The names
+are those of NVIDIA's device plugin, so that its manifests and files say here what they say there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gpushare import errors
+from gpushare.config import durations
+from gpushare.config.model import FlagValue
+
+GFD_OUTPUT_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
+
+
+class Kind(enum.Enum):
+    """What values a flag takes."""
+
+    TEXT = "a text"
+    BOOL = "true or false"
+    TEXTS = "a text or a list of texts"
+    DURATION = 'a duration such as "60s"'
+    NUMBERS = "a list of whole numbers"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `key` is its path below `flags`; `omitted`: dumped only where it is set."""
+
+    key: str
+    options: tuple[str, ...]
+    variables: tuple[str, ...]
+    default: FlagValue
+    kind: Kind = Kind.TEXT
+    omitted: bool = False
+
+
+def _named(key: str, name: str, default: FlagValue, kind: Kind = Kind.TEXT, *, omitted: bool = False) -> Flag:
+    return Flag(key, (f"--{name}",), (name.upper().replace("-", "_"),), default, kind, omitted)
+
+
+FLAGS: Final = (
+    _named("migStrategy", "mig-strategy", "none"),
+    _named("failOnInitError", "fail-on-init-error", True, Kind.BOOL),
+    _named("mpsRoot", "mps-root", "", omitted=True),
+    Flag("nvidiaDriverRoot", ("--driver-root", "--nvidia-driver-root"), ("NVIDIA_DRIVER_ROOT",), "/", Kind.TEXT, True),
+    Flag("nvidiaDevRoot", ("--dev-root", "--nvidia-dev-root"), ("NVIDIA_DEV_ROOT",), "", Kind.TEXT, True),
+    _named("gdrcopyEnabled", "gdrcopy-enabled", False, Kind.BOOL),
+    _named("gdsEnabled", "gds-enabled", False, Kind.BOOL),
+    _named("mofedEnabled", "mofed-enabled", False, Kind.BOOL),
+    Flag(
+        "useNodeFeatureAPI",
+        ("--use-node-feature-api",),
+        ("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"),
+        True,
+        Kind.BOOL,
+    ),
+    _named("deviceDiscoveryStrategy", "device-discovery-strategy", "auto"),
+    _named("plugin.passDeviceSpecs", "pass-device-specs", False, Kind.BOOL),
+    _named("plugin.deviceListStrategy", "device-list-strategy", ("envvar",), Kind.TEXTS),
+    _named("plugin.deviceIDStrategy", "device-id-strategy", "uuid"),
+    _named("plugin.cdiAnnotationPrefix", "cdi-annotation-prefix", "cdi.k8s.io/"),
+    Flag(
+        "plugin.nvidiaCTKPath",
+        ("--nvidia-cdi-hook-path", "--nvidia-ctk-path"),
+        ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
+        "/usr/bin/nvidia-ctk",
+    ),
+    Flag(
+        "plugin.containerDriverRoot",
+        ("--driver-root-ctr-path", "--container-driver-root"),
+        ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
+        "/driver-root",
+    ),
+    _named("plugin.sharedDevicesAllocationPolicy", "shared-devices-allocation-policy", "distributed"),
+    Flag("gfd.oneshot", ("--oneshot",), ("GFD_ONESHOT",), False, Kind.BOOL),
+    Flag("gfd.noTimestamp", ("--no-timestamp",), ("GFD_NO_TIMESTAMP",), False, Kind.BOOL),
+    Flag("gfd.outputFile", ("--output-file", "-o"), ("GFD_OUTPUT_FILE",), GFD_OUTPUT_FILE),
+    Flag("gfd.sleepInterval", ("--sleep-interval",), ("GFD_SLEEP_INTERVAL",), 60 * 10**9, Kind.DURATION),
+    Flag("gfd.machineTypeFile", ("--machine-type-file",), ("GFD_MACHINE_TYPE_FILE",), "/sys/class/dmi/id/product_name"),
+    # Not below `flags` in a file, but given and weighed in the same way.
+    _named("imex.channelIDs", "imex-channel-ids", (), Kind.NUMBERS),
+    _named("imex.required", "imex-required", False, Kind.BOOL),
+    # Not in a file at all.
+    _named("kubeletSocket", "kubelet-socket", "/var/lib/kubelet/device-plugins/kubelet.sock"),
+    _named("configFile", "config-file", ""),
+    _named("cdiFeatureFlags", "cdi-feature-flags", (), Kind.TEXTS),
+    _named("cdiDisableHooks", "cdi-disable-hooks", (), Kind.TEXTS),
+)
+
+BY_KEY: Final[Mapping[str, Flag]] = {flag.key: flag for flag in FLAGS}
+_OUTSIDE_FLAGS: Final = ("imex.", "kubeletSocket", "configFile", "cdiFeatureFlags", "cdiDisableHooks")
+IN_FILE: Final = tuple(flag for flag in FLAGS if not flag.key.startswith(_OUTSIDE_FLAGS))
+SECTIONS: Final = ("plugin", "gfd")
+
+_BY_OPTION: Final = {option: flag for flag in FLAGS for option in flag.options}
+_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+def effective(
+    file: Mapping[str, FlagValue], *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> dict[str, FlagValue]:
+    """The value of every flag, by key.
+
+    file: what the file sets, by key (`Flags.values`, and `imex.…`); arguments: the command line, as `--flag=value`,
+    `--flag value` or, for those that are true or false, `--flag`; what is no flag of this table is left alone.
+    Raises ConfigError naming the option or variable whose value cannot be.
+    """
+    values = {flag.key: flag.default for flag in FLAGS}
+    values |= file
+    values |= from_environment(environment or {})
+    values |= from_arguments(arguments)
+    if not values["nvidiaDevRoot"]:
+        values["nvidiaDevRoot"] = values["nvidiaDriverRoot"]
+    return values
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:
+    """What the environment sets, by key. A variable that is there but empty sets a text only."""
+    found: dict[str, FlagValue] = {}
+    for flag in FLAGS:
+        name = next((variable for variable in flag.variables if variable in environment), None)
+        if name is None:
+            continue
+        if environment[name] or flag.kind is Kind.TEXT:
+            found[flag.key] = _value(flag, environment[name], name)
+        elif flag.kind is Kind.BOOL:
+            found[flag.key] = False
+    return found
+
+
+def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
+    """What the command line sets, by key. A list may be given in several parts."""
+    found: dict[str, FlagValue] = {}
+    rest = list(reversed(arguments))
+    while rest:
+        option, equals, text = rest.pop().partition("=")
+        flag = _BY_OPTION.get(option)
+        if flag is None:
+            continue
+        if not equals and flag.kind is Kind.BOOL:
+            text = "true"
+        elif not equals:
+            if not rest:
+                raise errors.ConfigError(f"{option} has no value: write {option}={flag.kind.value}")
+            text = rest.pop()
+        found[flag.key] = _value(flag, text, option, found.get(flag.key))
+    return found
+
+
+def _value(flag: Flag, text: str, where: str, before: FlagValue | None = None) -> FlagValue:
+    """The value of a flag as the command line or the environment writes it; `before`: what a list had already."""
+    if flag.kind is Kind.TEXT:
+        return text
+    if flag.kind is Kind.BOOL:
+        if text not in _TRUE | _FALSE:
+            raise errors.ConfigError(f"{where} {errors.quoted(text)} is neither true nor false")
+        return text in _TRUE
+    if flag.kind is Kind.DURATION:
+        try:
+            return durations.parse(text)
+        except errors.ConfigError as error:
+            raise errors.ConfigError(f"{where} {errors.quoted(text)} {error}") from error
+    items = [item.strip() for item in text.split(",")] if text else []
+    if isinstance(before, tuple):
+        items = [*map(str, before), *items]
+    if flag.kind is not Kind.NUMBERS:
+        return tuple(items)
+    if not all(re.fullmatch(r"-?[0-9]{1,9}", item) for item in items):
+        raise errors.ConfigError(f"{where} {errors.quoted(text)} is no list of whole numbers")
+    return tuple(map(int, items))

@@ -1,0 +1,145 @@
+"""Config: one configuration file, read. What it does not say is None or empty here: `flags.effective` has defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from gpushare.mig import parted
+
+VERSION: Final = "v1"
+
+FlagValue: TypeAlias = bool | int | str | tuple[str, ...] | tuple[int, ...]
+
+
+class Strategy(enum.StrEnum):
+    """How replicated devices are shared."""
+
+    NONE = "none"
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Devices:
+    """Which devices of a resource: `everything`, the first `count` by index, or those that are `listed`.
+
+    listed: GPU indices (`0`), MIG indices (`0:1`) and UUIDs (`GPU-…`, `MIG-…`), as text.
+    """
+
+    everything: bool = False
+    count: int | None = None
+    listed: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        if self.listed is not None:
+            return ", ".join(self.listed) or "none"
+        return "all" if self.count is None else f"the first {self.count}"
+
+
+ALL: Final = Devices(everything=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicatedResource:
+    """Each of these devices is advertised `replicas` times, under the name `rename` if it has one.
+
+    interval: length of a time slice: "", `default`, `short`, `medium` or `long`; for time-slicing alone.
+    """
+
+    name: str
+    replicas: int
+    devices: Devices = ALL
+    rename: str | None = None
+    interval: str = ""
+    line: int = dataclasses.field(default=0, compare=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplicatedResources:
+    """`sharing.timeSlicing` or `sharing.mps`."""
+
+    resources: tuple[ReplicatedResource, ...]
+    rename_by_default: bool = False
+    fail_requests_greater_than_one: bool | None = None  # None: not said
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FractionalResource:
+    """These devices are shared by annotation: they are no device of the resource `name` any more."""
+
+    name: str
+    devices: Devices = ALL
+    line: int = dataclasses.field(default=0, compare=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sharing:
+    """What is shared how; None is what the file does not have."""
+
+    time_slicing: ReplicatedResources | None = None
+    mps: ReplicatedResources | None = None
+    fractional: tuple[FractionalResource, ...] = ()
+
+    @property
+    def active(self) -> ReplicatedResources | None:
+        """The one list that NVIDIA's plugin acts on: that of MPS wherever it is there."""
+        return self.mps if self.mps is not None else self.time_slicing
+
+    @property
+    def strategy(self) -> Strategy:
+        """The one strategy of the node, as NVIDIA's plugin and its labels know it."""
+        for strategy, shared in ((Strategy.MPS, self.mps), (Strategy.TIME_SLICING, self.time_slicing)):
+            if shared is not None and any(one.replicas > 1 for one in shared.resources):
+                return strategy
+        return Strategy.NONE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResourceRule:
+    """Devices whose model (or MIG profile) matches `pattern` are devices of the resource `name`."""
+
+    pattern: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resources:
+    """Names of the admin's own; empty means NVIDIA's names."""
+
+    gpus: tuple[ResourceRule, ...] = ()
+    mig: tuple[ResourceRule, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Imex:
+    """Channels of the inter-node memory exchange; None is unset."""
+
+    channel_ids: tuple[int, ...] | None = None
+    required: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flags:
+    """Flags that the file sets, by dotted key (`plugin.deviceListStrategy`); `flags.effective` has the others.
+
+    sections: the nested objects (`plugin`, `gfd`) that were written, be they empty.
+    """
+
+    values: Mapping[str, FlagValue] = dataclasses.field(default_factory=dict)
+    sections: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Config:
+    """One configuration. `warnings` are sentences about what in the file has no effect."""
+
+    version: str = VERSION
+    flags: Flags = Flags()
+    resources: Resources = Resources()
+    sharing: Sharing = Sharing()
+    imex: Imex = Imex()
+    mig: parted.Config = ()  # how GPUs are partitioned; () leaves them as they are
+    warnings: tuple[str, ...] = dataclasses.field(default=(), compare=False)

@@ -1,0 +1,49 @@
+"""Names of resources and the patterns that give GPUs one, as NVIDIA's plugin takes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gpushare import errors
+
+PREFIX: Final = "nvidia.com/"
+LONGEST: Final = 63
+GPU: Final = "nvidia.com/gpu"
+SHARED_SUFFIX: Final = ".shared"
+
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+
+
+def parse(text: str) -> str:
+    """The full name: `gpu` is `nvidia.com/gpu`. Raises ConfigError, a sentence without its subject."""
+    name = text if text.startswith(PREFIX) else PREFIX + text
+    if len(name) > LONGEST:
+        raise errors.ConfigError(f"fully-qualified resource name must be {LONGEST} characters or less, not {len(name)}")
+    if not _SUBDOMAIN.fullmatch(name.removeprefix(PREFIX)):
+        raise errors.ConfigError(
+            f"incorrect format for resource name: write {PREFIX} and then small letters, digits, '-' and '.', "
+            "a letter or digit at both ends"
+        )
+    return name
+
+
+def shared(name: str) -> str:
+    """The name that `renameByDefault` gives. It may be longer than `LONGEST`; Kubernetes takes it."""
+    return name + SHARED_SUFFIX
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether `text` is one of `pattern`'s: `*` stands for anything, all else for itself."""
+    parts = pattern.split("*")
+    if len(parts) == 1:
+        return text == pattern
+    if not text.startswith(parts[0]):
+        return False
+    position = len(parts[0])
+    for part in parts[1:-1]:
+        found = text.find(part, position)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return len(text) - position >= len(parts[-1]) and text.endswith(parts[-1])

@@ -1,0 +1,63 @@
+"""What the binary that NVIDIA ships makes of a file: names and lists of devices are read and then dropped.
+
+`strict` does the same, for those who want a node to behave as it did; otherwise names and lists work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from gpushare.config import names
+from gpushare.config.model import ALL, Config, ReplicatedResource, ReplicatedResources, Resources, Sharing
+
+ADVICE: Final = "strict compatibility is on"
+
+
+def strict(config: Config) -> Config:
+    """The configuration as the shipped binary acts on it, with a warning for everything that was dropped.
+
+    Where both MPS and time-slicing are configured only MPS is in force, as there.
+    """
+    warnings = list(config.warnings)
+    if config.resources != Resources():
+        warnings.append(f"resources has no effect: {ADVICE}, and customizing the 'resources' field is not supported")
+    if config.sharing.mps is not None and config.sharing.time_slicing is not None:
+        warnings.append(f"sharing.timeSlicing has no effect: {ADVICE}, and sharing.mps is there")
+    if config.sharing.fractional:
+        warnings.append(f"sharing.fractional has no effect: {ADVICE}")
+    if config.mig:
+        warnings.append(f"mig has no effect: {ADVICE}")
+    mps = None if config.sharing.mps is None else replicated(config.sharing.mps, "sharing.mps", warnings)
+    time_slicing = None
+    if config.sharing.time_slicing is not None:
+        time_slicing = replicated(config.sharing.time_slicing, "sharing.timeSlicing", warnings)
+    return dataclasses.replace(
+        config,
+        resources=Resources(),
+        sharing=Sharing(None if mps is not None else time_slicing, mps),
+        mig=(),
+        warnings=tuple(warnings),
+    )
+
+
+def replicated(found: ReplicatedResources, path: str, warnings: list[str]) -> ReplicatedResources:
+    """One list of shared resources without names and devices of its own; each one dropped is added to `warnings`."""
+    return dataclasses.replace(
+        found,
+        resources=tuple(
+            _one(entry, found.rename_by_default, f"{path}.resources[{index}]", warnings)
+            for index, entry in enumerate(found.resources)
+        ),
+    )
+
+
+def _one(found: ReplicatedResource, rename_by_default: bool, path: str, warnings: list[str]) -> ReplicatedResource:
+    rename = names.shared(found.name) if rename_by_default else None
+    if found.rename != rename and found.rename is not None:
+        warnings.append(f"{path}.rename {found.rename} has no effect: {ADVICE}")
+    if found.devices != ALL:
+        warnings.append(f"{path}.devices {found.devices} has no effect, all are shared: {ADVICE}")
+    if found.interval:
+        warnings.append(f"{path}.interval {found.interval} has no effect: {ADVICE}")
+    return dataclasses.replace(found, rename=rename, devices=ALL, interval="")

@@ -1,0 +1,162 @@
+"""Which instances fit on a GPU together, where each goes, and what fits when they do not.
+
+An exhaustive search: there are at most eight places. Instances of one kind are alike, so each takes a lower place than
+the one before. Free places are taken from the end, which keeps the beginning for the large ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpushare.mig.geometry import Geometry, Kind, Placed
+from gpushare.mig.profile import Profile
+
+Wanted = Mapping[Profile, int]
+_SHOWN = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Planned:
+    """A GPU instance to have, and the compute slices of each compute instance in it."""
+
+    placed: Placed
+    parts: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Infeasible:
+    """They do not fit. `reason` is a sentence; `feasible` has the largest parts of what was wanted that do fit."""
+
+    reason: str
+    feasible: tuple[Wanted, ...] = ()
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def search(geometry: Geometry, wanted: Wanted, *, taken: Sequence[Placed] = ()) -> tuple[Planned, ...] | Infeasible:
+    """Places for `wanted` beside what is `taken`, largest first; or why there are none."""
+    foreign = [profile for profile, count in wanted.items() if count > 0 and geometry.kind(profile) is None]
+    if foreign:
+        known = ", ".join(str(kind.profile) for kind in geometry.kinds)
+        return Infeasible(f"{geometry.name} has no profile {foreign[0]}: it has {known}")
+    parts = instances(geometry, wanted)
+    found = places(geometry, [kind for kind, _ in parts], taken)
+    if found is None:
+        return _infeasible(geometry, wanted, taken)
+    return tuple(Planned(place, sizes) for place, (_, sizes) in zip(found, parts, strict=True))
+
+
+def sequence_error(geometry: Geometry, sequence: Sequence[tuple[Profile, int]]) -> str | None:
+    """Why instances cannot be made at these places in this order; None if they can."""
+    made: list[Placed] = []
+    for profile, start in sequence:
+        kind = geometry.kind(profile)
+        if kind is None or profile.compute_slices != profile.gpu_slices:
+            return f"{geometry.name} has no GPU instance profile {profile}"
+        if start not in kind.starts:
+            return f"{profile} cannot begin at {start}: it begins at {', '.join(map(str, kind.starts))}"
+        one = Placed(kind, start)
+        if not _fits(geometry, one, made):
+            return f"{profile} at {start} does not fit beside {_shown_places(made)}"
+        made.append(one)
+    return None
+
+
+def shown(wanted: Wanted) -> str:
+    """`2 × 1g.10gb + 1 × 3g.40gb`."""
+    listed = [f"{count} × {profile}" for profile, count in wanted.items() if count > 0]
+    return " + ".join(listed) or "no instance"
+
+
+def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[Kind, tuple[int, ...]]]:
+    """The GPU instances that `wanted` takes, largest first, with the sizes of the compute instances in each."""
+    found: list[tuple[Kind, tuple[int, ...]]] = []
+    for kind in geometry.kinds:
+        sizes = [
+            profile.compute_slices
+            for profile, count in wanted.items()
+            if profile.gpu_instance == kind.profile
+            for _ in range(min(count, kind.most * kind.gpu_slices + 1))
+        ]
+        bins: list[list[int]] = []
+        for size in sorted(sizes, reverse=True):
+            roomy = next((one for one in bins if sum(one) + size <= kind.gpu_slices), None)
+            if roomy is None:
+                bins.append([size])
+            else:
+                roomy.append(size)
+        found += [(kind, tuple(one)) for one in bins]
+    return sorted(found, key=lambda one: (-one[0].memory_slices, -one[0].gpu_slices, one[0].device_profile_id))
+
+
+def _fits(geometry: Geometry, one: Placed, others: Sequence[Placed]) -> bool:
+    occupied = {place for other in others for place in other.places}
+    return (
+        occupied.isdisjoint(one.places)
+        and sum(other.kind.gpu_slices for other in others) + one.kind.gpu_slices <= geometry.gpu_slices
+        and sum(other.kind.profile == one.kind.profile for other in others) < one.kind.most
+    )
+
+
+def places(geometry: Geometry, kinds: Sequence[Kind], taken: Sequence[Placed]) -> list[Placed] | None:
+    """A place for each of `kinds`, in their order, alike ones beside each other; None if there is not room for all."""
+    if sum(kind.gpu_slices for kind in kinds) + sum(one.kind.gpu_slices for one in taken) > geometry.gpu_slices:
+        return None
+
+    def place(number: int, made: list[Placed]) -> list[Placed] | None:
+        if number == len(kinds):
+            return made
+        kind = kinds[number]
+        alike = number > 0 and kinds[number - 1] == kind
+        for start in reversed(kind.starts):
+            if alike and start >= made[-1].start:
+                continue
+            one = Placed(kind, start)
+            if _fits(geometry, one, [*taken, *made]):
+                found = place(number + 1, [*made, one])
+                if found is not None:
+                    return found
+        return None
+
+    return place(0, [])
+
+
+def _infeasible(geometry: Geometry, wanted: Wanted, taken: Sequence[Placed]) -> Infeasible:
+    """With the largest parts of `wanted` that fit, those first that keep the most GPU slices."""
+    most: tuple[int, int] | None = None
+    feasible: list[Wanted] = []
+    for part in _parts(geometry, wanted):
+        worth = (sum(part.values()), sum(profile.compute_slices * count for profile, count in part.items()))
+        if most is not None and (worth < most or len(feasible) == _SHOWN):
+            break
+        if places(geometry, [kind for kind, _ in instances(geometry, part)], taken) is not None:
+            most = worth
+            feasible.append(part)
+    beside = f" beside {_shown_places(taken)}" if taken else ""
+    fitting = "; of this, " + " or ".join(shown(part) for part in feasible) + " fits" if feasible else ""
+    return Infeasible(
+        f"{shown(wanted)} does not fit on {geometry.name}{beside}: it has {geometry.gpu_slices} GPU slices and "
+        f"{geometry.memory_slices} places{fitting}",
+        tuple(feasible),
+    )
+
+
+def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
+    """Every part of `wanted` that has not too many slices, the largest first."""
+    profiles = [profile for profile, count in wanted.items() if count > 0]
+    most = [min(wanted[profile], geometry.gpu_slices // max(1, profile.compute_slices)) for profile in profiles]
+    found = []
+    for counts in itertools.product(*(range(count, -1, -1) for count in most)):
+        slices = sum(profile.compute_slices * count for profile, count in zip(profiles, counts, strict=True))
+        if 0 < slices <= geometry.gpu_slices:
+            found.append((sum(counts), slices, counts))
+    found.sort(key=lambda one: (-one[0], -one[1]))
+    for _, _, counts in found:
+        yield {profile: count for profile, count in zip(profiles, counts, strict=True) if count}
+
+
+def _shown_places(made: Sequence[Placed]) -> str:
+    return ", ".join(f"{one.kind.profile} at {one.start}" for one in made) or "nothing"

@@ -1,0 +1,82 @@
+"""Which resource each device of a node belongs to, before anything is shared: MIG strategy, then the first rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gpushare import errors
+from gpushare.config import names
+from gpushare.config.model import ResourceRule, Resources
+from gpushare.mig import profile
+from gpushare.modes.card import Card, Device, parts, whole
+
+NONE: Final = "none"  # MIG is not looked at
+SINGLE: Final = "single"  # all GPUs of the node alike; their MIG devices are called GPUs
+MIXED: Final = "mixed"  # a resource for each profile
+NO_RULES: Final = Resources()
+
+Named = dict[str, tuple[Device, ...]]
+
+
+def resources(cards: Sequence[Card], *, strategy: str, rules: Resources = NO_RULES) -> Named:
+    """The devices of each resource, by index. Raises ConfigError where the strategy forbids what the node has."""
+    found: dict[str, list[Device]] = {}
+    for card in sorted(cards, key=lambda one: one.index):
+        for name, device in named(card, strategy=strategy, rules=rules):
+            found.setdefault(name, []).append(device)
+    if strategy == SINGLE:
+        _check_uniform(cards)
+    return {name: tuple(devices) for name, devices in found.items()}
+
+
+def named(card: Card, *, strategy: str, rules: Resources = NO_RULES) -> tuple[tuple[str, Device], ...]:
+    """The devices of one GPU, each after its resource: the GPU, or, where it is in MIG mode, what is on it."""
+    if card.mig_enabled and strategy != NONE:
+        return tuple((mig_resource(kind, strategy, rules), device) for kind, device in parts(card))
+    name = _first(rules.gpus, card.model) or names.GPU
+    return ((name, whole(card)),)
+
+
+def mig_resource(kind: str, strategy: str, rules: Resources = NO_RULES) -> str:
+    """The resource of MIG devices of that profile. Raises ConfigError if there is none."""
+    name = _first(rules.mig, kind)
+    if name is None and strategy == SINGLE:
+        name = names.GPU
+    elif name is None:
+        try:
+            name = profile.parse(kind).resource
+        except profile.ProfileError as error:
+            raise errors.ConfigError(str(error)) from error
+    if name is None:
+        raise errors.ConfigError(
+            f"MIG profile '{kind}' does not match any resource patterns: "
+            "it is a part of a GPU instance, so give it a name under resources.mig"
+        )
+    return name
+
+
+def _first(rules: Sequence[ResourceRule], text: str) -> str | None:
+    return next((rule.name for rule in rules if names.matches(rule.pattern, text)), None)
+
+
+def _check_uniform(cards: Sequence[Card]) -> None:
+    with_mig = [card for card in cards if card.mig_enabled]
+    if not with_mig:
+        return
+    empty = next((card for card in with_mig if not card.mig_devices), None)
+    if empty is not None:
+        raise errors.ConfigError(
+            "at least one device with migEnabled=true was not configured correctly: "
+            f"device {empty.index} has no MIG devices configured, as MIG strategy single needs"
+        )
+    if len(with_mig) < len(cards):
+        raise errors.ConfigError(
+            "all devices on the node must be configured with the same migEnabled value under MIG strategy single: "
+            "write mixed"
+        )
+    kinds = sorted({one.profile for card in with_mig for one in card.mig_devices})
+    if len(kinds) > 1:
+        raise errors.ConfigError(
+            f"more than one MIG device type present on node ({', '.join(kinds)}) under MIG strategy single: write mixed"
+        )

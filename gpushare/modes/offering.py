@@ -1,0 +1,96 @@
+"""The devices of each resource, from the assignments in force: what the kubelet is told, and what Allocate goes by."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpushare.config.model import Devices
+from gpushare.gpu import Mode
+from gpushare.modes import naming, sharing
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.card import Card, Device, whole
+from gpushare.modes.sharing import Shared
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offered:
+    """One id that the kubelet may give to a container.
+
+    device: UUID of the GPU or MIG device; gpu: UUID of the GPU; index: `0` or `0:1`; mode: of the GPU.
+    replicas: how many ids the device has; alone: a container may have no other with it.
+    """
+
+    id: str
+    device: str
+    gpu: str
+    index: str
+    mode: Mode
+    replicas: int = 1
+    alone: bool = False
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is a part of a GPU that no other part can reach into."""
+        return self.device != self.gpu
+
+
+Offer = dict[str, tuple[Offered, ...]]
+
+
+def offer(cards: Iterable[Card], assignments: Mapping[str, Assignment]) -> Offer:
+    """What these GPUs are offered as, by resource.
+
+    A GPU without an assignment is not offered; nor is one in mode `fractional`, whose units are not devices of its own.
+    """
+    found: dict[str, list[Offered]] = {}
+    for card in sorted(cards, key=lambda one: one.index):
+        assignment = assignments.get(card.uuid)
+        if assignment is None or assignment.mode is Mode.FRACTIONAL:
+            continue
+        for name, devices in _of(card, assignment).items():
+            found.setdefault(name, []).extend(devices)
+    return {name: tuple(devices) for name, devices in found.items()}
+
+
+def _of(card: Card, assignment: Assignment) -> dict[str, list[Offered]]:
+    if assignment.mode is not Mode.MIG:
+        one = Shared(
+            assignment.mode,
+            assignment.resource,
+            Devices(everything=True),
+            assignment.resource,
+            assignment.replicas,
+            assignment.alone,
+        )
+        return {assignment.resource: _offered(whole(card), assignment.mode, one)}
+    named: dict[str, list[Device]] = {}
+    for name, device in naming.named(card, strategy=assignment.strategy, rules=assignment.rules):
+        named.setdefault(name, []).append(device)
+    owners = sharing.claims(named, [_present(one, named) for one in assignment.shared])
+    found: dict[str, list[Offered]] = {}
+    for name, devices in named.items():
+        for device in devices:
+            owner = owners.get(device.uuid)
+            found.setdefault(owner.advertised if owner else name, []).extend(_offered(device, Mode.MIG, owner))
+    return found
+
+
+def _present(one: Shared, named: Mapping[str, Sequence[Device]]) -> Shared:
+    """The entry for what is there: somebody may have taken a MIG device away since it was planned."""
+    devices = named.get(one.resource, ())
+    if one.devices.count is not None:
+        return dataclasses.replace(one, devices=Devices(count=min(one.devices.count, len(devices))))
+    if one.devices.listed is not None:
+        indices = {device.index for device in devices}
+        listed = tuple(index for index in one.devices.listed if index in indices)
+        return dataclasses.replace(one, devices=Devices(listed=listed))
+    return one
+
+
+def _offered(device: Device, mode: Mode, owner: Shared | None) -> list[Offered]:
+    replicas, alone = (owner.replicas, owner.alone) if owner else (1, False)
+    return [
+        Offered(identity, device.uuid, device.gpu, device.index, mode, replicas, alone)
+        for identity in sharing.identities(device.uuid, replicas)
+    ]

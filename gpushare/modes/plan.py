@@ -1,0 +1,145 @@
+"""The assignment of every GPU of a node, from its configuration. Everything that can be wrong is found here, before
+anything is touched."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from gpushare import errors
+from gpushare.config.model import Config, Devices, Resources
+from gpushare.gpu import Mode
+from gpushare.mig import check, parted, profile
+from gpushare.modes import naming, sharing
+from gpushare.modes.assignment import Assignment, Partition
+from gpushare.modes.card import Card, MigDevice, parts, whole
+from gpushare.modes.sharing import Shared
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What each GPU is used for, by UUID, and sentences about what in the configuration has no effect on this node."""
+
+    assignments: Mapping[str, Assignment]
+    warnings: tuple[str, ...] = ()
+
+
+def plan(config: Config, cards: Sequence[Card], *, mig_strategy: str = naming.NONE) -> Plan:
+    """The assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one of them cannot be.
+
+    mig_strategy: the effective one, `none`, `single` or `mixed` (`settings.Settings.mig_strategy`).
+    """
+    if mig_strategy == naming.NONE and any(entry.enabled for entry in config.mig):
+        raise errors.ConfigError("mig makes MIG devices, which flags.migStrategy none hides: write single or mixed")
+    partitions = {card.uuid: _partition(config.mig, card) for card in cards}
+    become = [_partitioned(card, partitions[card.uuid]) for card in cards]
+    resources = naming.resources(become, strategy=mig_strategy, rules=config.resources)
+    warnings: list[str] = []
+    owners = sharing.claims(resources, sharing.entries(config.sharing), warnings)
+    assignments = {}
+    for card in become:
+        if card.mig_enabled and mig_strategy != naming.NONE:
+            found = _of_mig(card, owners, mig_strategy, config.resources)
+        else:
+            found = _of_whole(card, owners, config.resources)
+        assignments[card.uuid] = dataclasses.replace(found, partition=partitions[card.uuid])
+    warnings += _ambiguous(resources, owners)
+    return Plan(assignments, tuple(warnings))
+
+
+def _of_whole(card: Card, owners: Mapping[str, Shared], rules: Resources) -> Assignment:
+    owner = owners.get(whole(card).uuid)
+    if owner is None:
+        ((name, _),) = naming.named(card, strategy=naming.NONE, rules=rules)
+        return Assignment(Mode.EXCLUSIVE, name)
+    most = card.most_mps_clients
+    if owner.mode is Mode.MPS and most is not None and owner.replicas > most:
+        raise errors.ConfigError(
+            f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: at most {most} processes can "
+            f"share GPU {card.index} ({card.model}) by MPS"
+        )
+    return Assignment(owner.mode, owner.advertised, owner.replicas, owner.alone, owner.interval)
+
+
+def _of_mig(card: Card, owners: Mapping[str, Shared], strategy: str, rules: Resources) -> Assignment:
+    own: dict[Shared, list[str]] = {}
+    for _, device in parts(card):
+        owner = owners.get(device.uuid)
+        if owner is None:
+            continue
+        if owner.mode is not Mode.TIME_SLICING:
+            word = "MPS" if owner.mode is Mode.MPS else "annotations"
+            raise errors.ConfigError(
+                f"{owner.path}: sharing using {word} is not supported for MIG devices, such as {device.index} "
+                f"({device.uuid}): list the devices that it is for"
+            )
+        if owner.interval:
+            raise errors.ConfigError(
+                f"{owner.path}.interval: the driver has a time slice for whole GPUs only, and {device.index} "
+                f"({device.uuid}) is a MIG device: leave it out"
+            )
+        own.setdefault(owner, []).append(device.index)
+    return Assignment(
+        Mode.MIG,
+        strategy=strategy,
+        rules=Resources(mig=rules.mig),
+        shared=tuple(dataclasses.replace(one, devices=_here(one.devices, indices)) for one, indices in own.items()),
+    )
+
+
+def _here(devices: Devices, indices: Sequence[str]) -> Devices:
+    """What of `devices` is on one GPU: a count says how many of its first, as one over all GPUs would not be stable."""
+    if devices.count is not None:
+        return Devices(count=len(indices))
+    return devices if devices.listed is None else Devices(listed=tuple(indices))
+
+
+def _partition(entries: parted.Config, card: Card) -> Partition | None:
+    """What the last entry that is about the GPU makes of it."""
+    found = None
+    for number, entry in enumerate(entries):
+        if not entry.applies_to(index=card.index, hardware=card.hardware):
+            continue
+        if not card.mig_capable:
+            if entry.devices is not None and entry.enabled:
+                raise errors.ConfigError(f"mig[{number}] names GPU {card.index} ({card.model}), which cannot do MIG")
+            continue
+        if entry.enabled and card.geometry is not None:
+            reason = check.config_error(card.geometry, entry.wanted)
+            if reason is not None:
+                raise errors.ConfigError(f"mig[{number}] cannot be on GPU {card.index}: {reason}")
+        found = Partition(entry.enabled, _counts(entry.wanted))
+    return found
+
+
+def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    named = check.named(wanted)
+    return tuple(sorted((str(kind), count) for kind, count in named.items()))
+
+
+def _partitioned(card: Card, partition: Partition | None) -> Card:
+    """The GPU as it will be."""
+    if partition is None:
+        return card
+    if not partition.enabled:
+        return dataclasses.replace(card, mig_enabled=False, mig_devices=())
+    present = collections.Counter(str(profile.parse(one.profile)) for one in card.mig_devices)
+    if card.mig_enabled and present == dict(partition.wanted):
+        return card
+    kinds = [name for name, count in partition.wanted for _ in range(count)]
+    devices = tuple(MigDevice(f"MIG {index} of {card.uuid}", index, kind) for index, kind in enumerate(kinds))
+    return dataclasses.replace(card, mig_enabled=True, mig_devices=devices)
+
+
+def _ambiguous(resources: naming.Named, owners: Mapping[str, Shared]) -> list[str]:
+    warnings = []
+    for name, devices in resources.items():
+        shared = {owners[device.uuid].replicas for device in devices if device.uuid in owners}
+        names = {owners[device.uuid].advertised for device in devices if device.uuid in owners}
+        if name in names and (len(shared) > 1 or any(device.uuid not in owners for device in devices)):
+            warnings.append(
+                f"{name} is both whole devices and shares of them on this node, or shares of different sizes: "
+                "give those that are shared another name with rename"
+            )
+    return warnings

@@ -1,0 +1,161 @@
+"""Which device is shared by which entry of the configuration, and the replicas that this makes of it.
+
+A device belongs to the entry that names it; then to one that counts; then to one that takes all. Where two take all,
+MPS goes before time-slicing, as in NVIDIA's plugin, and both before shares by annotation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from gpushare import errors
+from gpushare.config import references
+from gpushare.config.model import Devices, FractionalResource, ReplicatedResource, Sharing
+from gpushare.gpu import Mode
+from gpushare.modes.card import Device
+
+REPLICA: Final = "::"  # between a device's UUID and the replica's number, from 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shared:
+    """One entry of `sharing`. `path` says where it stands.
+
+    alone: a container may ask for one only. interval: length of a time slice, "" for the driver's.
+    """
+
+    mode: Mode
+    resource: str
+    devices: Devices
+    advertised: str
+    replicas: int = 1
+    alone: bool = False
+    interval: str = ""
+    path: str = dataclasses.field(default="", compare=False)
+
+
+def entries(sharing: Sharing) -> tuple[Shared, ...]:
+    """All entries of a configuration, those that go first before the others."""
+    found: list[Shared] = []
+    for mode, path, shared in (
+        (Mode.MPS, "sharing.mps", sharing.mps),
+        (Mode.TIME_SLICING, "sharing.timeSlicing", sharing.time_slicing),
+    ):
+        if shared is not None:
+            alone = bool(shared.fail_requests_greater_than_one)
+            found += [
+                replicated(one, mode, alone=alone, path=f"{path}.resources[{index}]")
+                for index, one in enumerate(shared.resources)
+            ]
+    return (*found, *(_fractional(one, index) for index, one in enumerate(sharing.fractional)))
+
+
+def replicated(one: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> Shared:
+    """An entry of time-slicing or MPS."""
+    return Shared(mode, one.name, one.devices, one.rename or one.name, one.replicas, alone, one.interval, path)
+
+
+def _fractional(one: FractionalResource, index: int) -> Shared:
+    path = f"sharing.fractional.resources[{index}]"
+    return Shared(Mode.FRACTIONAL, one.name, one.devices, "", path=path)
+
+
+def claims(
+    resources: Mapping[str, Sequence[Device]], shared: Sequence[Shared], warnings: list[str] | None = None
+) -> dict[str, Shared]:
+    """The entry that each shared device belongs to, by UUID; a device without one is nobody's but its holder's.
+
+    A resource that the node does not have is passed over. Raises ConfigError for a device that is not there, that two
+    entries name, or a count above what is left.
+    """
+    found: dict[str, Shared] = {}
+    for one in sorted(shared, key=lambda one: _specificity(one.devices)):
+        devices = resources.get(one.resource, ())
+        taken = _taken(one, devices, found) if devices else ()
+        if not taken and warnings is not None:
+            warnings.append(f"{one.path} has no effect: {_why_none(one, resources)}")
+        found |= {device.uuid: one for device in taken}
+    return found
+
+
+def _why_none(one: Shared, resources: Mapping[str, Sequence[Device]]) -> str:
+    if not resources.get(one.resource):
+        return f"this node has no {one.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
+    if one.devices.listed == ():
+        return "its list of devices is empty"
+    return f"every device of {one.resource} is another entry's"
+
+
+def _taken(one: Shared, devices: Sequence[Device], found: Mapping[str, Shared]) -> tuple[Device, ...]:
+    if one.devices.listed is not None:
+        listed = chosen(devices, one.devices)
+        for device in listed:
+            other = found.get(device.uuid)
+            if other is not None:
+                raise errors.ConfigError(
+                    f"{one.path or one.resource} names the device {device.index} ({device.uuid}), "
+                    f"and so does {other.path or other.resource}: name it once"
+                )
+        return listed
+    return chosen([device for device in devices if device.uuid not in found], one.devices)
+
+
+def chosen(devices: Sequence[Device], wanted: Devices) -> tuple[Device, ...]:
+    """Those of `devices` that are `wanted`, by index. Raises ConfigError if there are not as many, or no such one."""
+    ordered = sorted(devices, key=lambda device: device.order)
+    if wanted.count is not None:
+        if wanted.count > len(ordered):
+            raise errors.ConfigError(
+                f"requested {wanted.count} devices to be replicated, but only {len(ordered)} devices available"
+            )
+        return tuple(ordered[: wanted.count])
+    if wanted.listed is None:
+        return tuple(ordered)
+    found = {_find(ordered, reference).uuid for reference in wanted.listed}
+    return tuple(device for device in ordered if device.uuid in found)
+
+
+def _find(devices: Iterable[Device], reference: str) -> Device:
+    by_uuid = references.kind(reference) is references.Kind.UUID
+    wanted = reference if by_uuid else ":".join(str(int(part)) for part in reference.split(":"))
+    for device in devices:
+        if (device.uuid if by_uuid else device.index) == wanted:
+            return device
+    known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
+    what = "with UUID" if by_uuid else "at index"
+    raise errors.ConfigError(f"no matching device {what}: {reference}; the node has {known}")
+
+
+def _specificity(devices: Devices) -> int:
+    return 0 if devices.listed is not None else 1 if devices.count is not None else 2
+
+
+def identities(uuid: str, replicas: int) -> tuple[str, ...]:
+    """The ids under which a device is advertised: its UUID, or `replicas` numbered ones."""
+    return (uuid,) if replicas <= 1 else tuple(f"{uuid}{REPLICA}{number}" for number in range(replicas))
+
+
+def device_of(identity: str) -> str:
+    """The UUID in a device id."""
+    return identity.partition(REPLICA)[0]
+
+
+def is_replica(identity: str) -> bool:
+    """Whether a device id is one of several of its device."""
+    return REPLICA in identity
+
+
+def replicate(resources: Mapping[str, Sequence[Device]], shared: Sequence[Shared]) -> dict[str, tuple[str, ...]]:
+    """The device ids of each resource once `shared` is in force; resources without devices are left out."""
+    owners = claims(resources, shared)
+    found: dict[str, list[str]] = {}
+    for name, devices in resources.items():
+        for device in devices:
+            owner = owners.get(device.uuid)
+            if owner is None:
+                found.setdefault(name, []).append(device.uuid)
+            elif owner.advertised:
+                found.setdefault(owner.advertised, []).extend(identities(device.uuid, owner.replicas))
+    return {name: tuple(ids) for name, ids in found.items()}

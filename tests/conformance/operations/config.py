@@ -1,0 +1,188 @@
+"""The configuration file: its text, its parts, flags, names and references."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gpushare.config import (
+    checks,
+    document,
+    flags,
+    model,
+    names,
+    reading,
+    references,
+    restrictions,
+    settings,
+    writing,
+)
+from tests.conformance.runner import Case, Facets
+
+
+def _json(case: Case) -> document.Item:
+    return document.of(json.loads(case.input))
+
+
+def load_config_yaml(case: Case) -> Any:
+    config = reading.read(case.input)
+    written: dict[str, Any] = {}
+    _flatten(writing.config(config), "", written)
+    for path, shared in (("sharing.timeSlicing", config.sharing.time_slicing), ("sharing.mps", config.sharing.mps)):
+        if shared is not None:
+            written[f"{path}.failRequestsGreaterThanOne"] = bool(shared.fail_requests_greater_than_one)
+    effective = settings.values_of(config)
+    for key, value in effective.items():
+        shown = list(value) if isinstance(value, tuple) else value
+        written |= {key: shown, f"flags.{key}": shown}
+    return Facets(written | {"strategy": str(config.sharing.strategy), "warnings": list(config.warnings)})
+
+
+def _flatten(value: Any, path: str, into: dict[str, Any]) -> None:
+    into[path] = value
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in entries:
+        _flatten(below, f"{path}.{key}" if path else str(key), into)
+        if isinstance(value, list):
+            _flatten(below, f"{path}[{key}]", into)
+
+
+def parse_flags_json(case: Case) -> Any:
+    found = reading.flags(_json(case), [])
+    shown: dict[str, Any] = {section: {} for section in sorted(found.sections)}
+    for key, value in found.values.items():
+        section, _, name = key.rpartition(".")
+        if flags.BY_KEY[key].kind is flags.Kind.DURATION:
+            name += "_ns"
+        (shown.setdefault(section, {}) if section else shown)[name] = list(value) if isinstance(value, tuple) else value
+    return shown
+
+
+def dump_flags_json(case: Case) -> Any:
+    return writing.flags(reading.flags(document.of(_nanoseconds(case.input)), []))
+
+
+def _nanoseconds(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key.removesuffix("_ns"): _nanoseconds(below) for key, below in value.items()}
+
+
+def parse_imex_json(case: Case) -> Any:
+    found = reading.imex(_json(case), [])
+    required = {} if found.required is None else {"required": found.required}
+    return {"channelIDs": found.channel_ids} | required
+
+
+def parse_devices_json(case: Case) -> Any:
+    return _devices(reading.devices(_json(case)))
+
+
+def _devices(found: model.Devices) -> dict[str, Any]:
+    if found.listed is not None:
+        return {"list": found.listed}
+    return {"all": True} if found.count is None else {"count": found.count}
+
+
+def dump_devices_json(case: Case) -> Any:
+    listed = case.input.get("list")
+    return writing.devices(
+        model.Devices(
+            everything=case.input.get("all", False),
+            count=case.input.get("count"),
+            listed=None if listed is None else tuple(listed),
+        )
+    )
+
+
+def parse_replicated_resource_json(case: Case) -> Any:
+    return _shown(writing.replicated_resource(reading.replicated_resource(_json(case), [])), case)
+
+
+def parse_replicated_resources_json(case: Case) -> Any:
+    return writing.replicated_resources(reading.replicated_resources(_json(case), []))
+
+
+def _shown(written: dict[str, Any], case: Case) -> dict[str, Any]:
+    """Without what is unset, unless the case asks for it."""
+    wanted = case.expect.get("value") or {}
+    return {key: value for key, value in written.items() if value is not None or key in wanted}
+
+
+def effective_setting(case: Case) -> Any:
+    key = next(key for key in flags.BY_KEY if case.input["setting"] in (key, key.rpartition(".")[2]))
+    config = model.Config()
+    if case.input.get("file") is not None:
+        section, _, name = key.rpartition(".")
+        written = {name: case.input["file"]}
+        flag_file = {"imex": written} if section == "imex" else {"flags": {section: written} if section else written}
+        config = reading.read(json.dumps(flag_file))
+    return settings.values_of(config, arguments=case.input.get("cli") or (), environment=case.input.get("env") or {})[
+        key
+    ]
+
+
+def validate_flags(case: Case) -> None:
+    given = dict(case.input)
+    strategy = model.Strategy(given.pop("strategy", "none"))
+    has_nvml = given.pop("has_nvml", True)
+    values = settings.values_of(model.Config())
+    for name, value in given.items():
+        key = next(key for key in flags.BY_KEY if name in (key, key.rpartition(".")[2]))
+        values[key] = tuple(value) if isinstance(value, list) else value
+    checks.settings(values, strategy=strategy, has_nvml=has_nvml)
+
+
+def apply_shipped_restrictions(case: Case) -> Any:
+    warnings: list[str] = []
+    given = dict(case.input)
+    sections = {key: value for key, value in given.items() if key not in ("resources", "renameByDefault")}
+    if isinstance(given.get("resources"), dict) or "sharing" in sections:  # a whole file
+        config = restrictions.strict(reading.read(json.dumps(given)))
+        return Facets(writing.config(config) | {"warning": bool(config.warnings)})
+    shared = reading.replicated_resources(document.of(given), [])
+    found = writing.replicated_resources(restrictions.replicated(shared, "sharing.timeSlicing", warnings))
+    return Facets(found | {"warning": bool(warnings)})
+
+
+def sharing_strategy(case: Case) -> Any:
+    return str(sharing_of(case.input).strategy)
+
+
+def sharing_of(given: dict[str, Any]) -> model.Sharing:
+    """Built, not read: a file cannot have one replica."""
+
+    def built(section: dict[str, Any] | None) -> model.ReplicatedResources | None:
+        if section is None:
+            return None
+        return model.ReplicatedResources(
+            tuple(
+                model.ReplicatedResource(names.parse(one["name"]), one["replicas"], rename=one.get("rename"))
+                for one in section.get("resources") or ()
+            )
+        )
+
+    return model.Sharing(built(given.get("timeSlicing")), built(given.get("mps")))
+
+
+OPERATIONS = {
+    "load_config_yaml": load_config_yaml,
+    "parse_flags_json": parse_flags_json,
+    "dump_flags_json": dump_flags_json,
+    "parse_imex_json": parse_imex_json,
+    "parse_devices_json": parse_devices_json,
+    "dump_devices_json": dump_devices_json,
+    "parse_replicated_resource_json": parse_replicated_resource_json,
+    "parse_replicated_resources_json": parse_replicated_resources_json,
+    "effective_setting": effective_setting,
+    "validate_flags": validate_flags,
+    "apply_shipped_restrictions": apply_shipped_restrictions,
+    "sharing_strategy": sharing_strategy,
+    "parse_resource_name": lambda case: names.parse(case.input),
+    "resource_pattern_matches": lambda case: names.matches(case.input["pattern"], case.input["name"]),
+    "classify_device_ref": lambda case: references.kind(case.input),
+    "is_gpu_index": lambda case: references.is_gpu_index(case.input),
+    "is_mig_index": lambda case: references.is_mig_index(case.input),
+    "is_gpu_uuid": lambda case: references.is_gpu_uuid(case.input),
+    "is_mig_uuid": lambda case: references.is_mig_uuid(case.input),
+}

@@ -1,0 +1,54 @@
+"""XIDs and events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deviceplugin import xid
+from tests.conformance.runner import Case, Facets
+
+
+def xid_filter(case: Case) -> Any:
+    found = xid.filter_of({key: value for key, value in case.input.items() if value is not None})
+    numbers = case.expect.get("ignored") or {}
+    return Facets(
+        all_disabled=found.all_disabled,
+        checks_nothing=found.checks_nothing,
+        ignored={number: found.ignores(int(number)) for number in numbers},
+    )
+
+
+def handle_nvml_event(case: Case) -> Any:
+    given = case.input["event"]
+    devices = {
+        identity: xid.Watched(
+            gpu=device["gpu"],
+            gpu_instance=device.get("gi"),
+            compute_instance=device.get("ci"),
+            problem=xid.problem_of(
+                handle=device.get("handle") or device.get("placement") or "",
+                events=device.get("events", ""),
+                registering=device.get("register", ""),
+            ),
+        )
+        for identity, device in case.input["devices"].items()
+    }
+    environment = case.input.get("env") or {}
+    found = set(xid.unwatched(devices))
+    if given["type"] in list(xid.Kind):
+        event = xid.Event(
+            xid.Kind(given["type"]),
+            number=given.get("xid", 0),
+            gpu=given.get("gpu"),
+            gpu_instance=given.get("gi", xid.WHOLE_GPU),
+            compute_instance=given.get("ci", xid.WHOLE_GPU),
+        )
+        found |= set(xid.stricken(devices, event, xid.filter_of(environment)))
+    return {"unhealthy": sorted(found)}
+
+
+OPERATIONS = {
+    "parse_xid_list": lambda case: xid.parse_list(case.input),
+    "xid_filter": xid_filter,
+    "handle_nvml_event": handle_nvml_event,
+}

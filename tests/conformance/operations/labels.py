@@ -1,0 +1,170 @@
+"""Labels of a node, as NVIDIA's GPU Feature Discovery makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from deviceplugin.labels import resources, whole, words
+from tests.conformance.runner import Case, Facets
+
+Json = Mapping[str, Any]
+ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
+KINDS = (("mps", "mps"), ("timeSlicing", "time-slicing"))
+
+
+def sharing(given: Json | None) -> resources.Sharing:
+    """As in a file; where MPS is there, it alone counts."""
+    for key, kind in KINDS:
+        listed = (given or {}).get(key)
+        if listed is not None:
+            entries = listed.get("resources") or []
+            return resources.Sharing(
+                kind,
+                tuple(
+                    resources.Replication(
+                        one.get("name", resources.GPU), int(one.get("replicas", 1)), _rename(one, listed)
+                    )
+                    for one in entries
+                ),
+            )
+    return resources.NOT_SHARED
+
+
+def _rename(entry: Json, listed: Json) -> str:
+    by_default = f"{entry.get('name', resources.GPU)}.shared" if listed.get("renameByDefault") else ""
+    return entry.get("rename") or by_default
+
+
+def capability(text: Any) -> tuple[int, int]:
+    major, _, minor = str(text or "0.0").partition(".")
+    return int(major), int(minor or 0)
+
+
+def mig_device(given: Json) -> resources.MigDevice:
+    return resources.MigDevice(
+        profile=given["profile_name"],
+        memory_mib=given.get("memory_mib", 0),
+        gi_slices=given.get("gi", 0),
+        ci_slices=given.get("ci", 0),
+        multiprocessors=given.get("multiprocessors", 0),
+        engines={engine: given.get(f"engines_{engine}", 0) for engine in ENGINES},
+    )
+
+
+def card(given: Json) -> resources.Card:
+    return resources.Card(
+        model=given["name"],
+        memory_mib=given.get("memory_mib", 0),
+        capability=capability(given.get("compute")),
+        mig_enabled=given["kind"] == "mig-enabled",
+        mig_devices=tuple(map(mig_device, given.get("migDevices") or [])),
+    )
+
+
+def gpu_resource_labels(case: Case) -> Any:
+    given = case.input
+    return resources.of_gpu(card(given["device"]), given["count"], sharing(given.get("sharing")))
+
+
+def mig_resource_labels(case: Case) -> Any:
+    given = case.input
+    device = given["device"]
+    return resources.of_mig(
+        given.get("resource", resources.GPU),
+        device["parent"],
+        mig_device(device),
+        given["count"],
+        sharing(given.get("sharing")),
+    )
+
+
+def resource_labels(case: Case) -> Any:
+    given = case.input
+    return resources.of_node(list(map(card, given["gpus"])), given["migStrategy"], sharing(given.get("sharing")))
+
+
+def mps_capable_label(case: Case) -> Any:
+    config = case.input["config"]
+    config = (config or {}).get("sharing", config)
+    labels = resources.mps_capable(sharing(config), case.input.get("gpus_mig_enabled") or ())
+    return Facets(labels=labels)
+
+
+def version_labels(case: Case) -> Any:
+    labels = words.versions(case.input["driver"], tuple(case.input["cuda"]))
+    return Facets(labels, labels=labels, value=labels)
+
+
+def gfd_oneshot(case: Case) -> Any:
+    """The labels of a node with one GPU, whose driver may not start."""
+
+    def ask() -> whole.Facts:
+        if case.input["nvml_init_fails"]:
+            raise ValueError("the driver does not start")
+        return FULL
+
+    facts = whole.asked(ask, fail_on_init_error=case.input["failOnInitError"])
+    return whole.labels(facts, strategy=case.input["migStrategy"], sharing=resources.NOT_SHARED, started=0)
+
+
+FULL = whole.Facts(
+    driver_version="550.54.15",
+    cuda_version=(12, 4),
+    machine="DGX H100\n",
+    cards=(resources.Card("NVIDIA H100 80GB HBM3", 81559, (9, 0)),),
+    pci_classes=(0x030200,),
+    mig_capable=(True,),
+)
+
+
+def gfd_label_names(case: Case) -> Any:
+    if case.input.get("vgpu"):
+        return Facets(allowed=Allowed(set()))
+    strategy = case.input["migStrategy"]
+    cut = resources.MigDevice("1g.10gb", 9984, 1, 1, 16, dict.fromkeys(ENGINES, 1))
+    cards = (
+        FULL.cards
+        if strategy == "none"
+        else (resources.Card("NVIDIA H100 80GB HBM3", 81559, (9, 0), mig_enabled=True, mig_devices=(cut,)),)
+    )
+    facts = whole.Facts(FULL.driver_version, FULL.cuda_version, FULL.machine, cards, (0x030200,), (True,))
+    made = whole.labels(facts, strategy=strategy, sharing=resources.NOT_SHARED, started=1_700_000_000)
+    return Facets(allowed=Allowed(made))
+
+
+class Allowed:
+    """What was made, to be compared with what may be."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = frozenset(made)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list) and self.made <= set(other)
+
+    def __hash__(self) -> int:
+        return hash(self.made)
+
+    def __repr__(self) -> str:
+        return repr(sorted(self.made))
+
+
+OPERATIONS: dict[str, Callable[[Case], Any]] = {
+    "gpu_resource_labels": gpu_resource_labels,
+    "mig_resource_labels": mig_resource_labels,
+    "resource_labels": resource_labels,
+    "sanitise_label_value": lambda case: words.sanitised(case.input),
+    "mig_capable_label": lambda case: resources.mig_capable(case.input),
+    "mps_capable_label": mps_capable_label,
+    "gpu_mode_label": lambda case: words.mode([int(text, 16) for text in case.input["pci_classes"]]),
+    "arch_family": lambda case: words.family(capability(case.input)),
+    "version_labels": version_labels,
+    "gfd_oneshot": gfd_oneshot,
+    "gfd_label_names": gfd_label_names,
+}
+
+OUTSIDE: dict[str, str] = {
+    "gfd_loop": "labels are written by the agent's own loop: tests/deviceplugin tests that it follows changes and ends well",
+    "nodefeature_owner_refs": "labels are written to the Node itself: no NodeFeature object is made that would need owners",
+    "mig_manager_label": "no other component is paused: a GPU is partitioned when nobody uses it, and waited for until then",
+}

@@ -1,0 +1,229 @@
+"""MIG: profiles, layouts, files of mig-parted, placement of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from deviceplugin.mig import identity
+from gpushare.mig import catalogue, check, device_id, generation, layout, legacy, orders, parted, profile
+from gpushare.mig.geometry import Geometry
+from tests.conformance.runner import Case, Facets
+
+
+class Nearly(int):
+    """A size in MiB, of which the cases know one per cent."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and abs(int(self) - int(other)) <= 0.01 * int(other)
+
+    __hash__ = int.__hash__
+
+
+def parse_mig_profile(case: Case) -> Any:
+    try:
+        found = profile.parse(case.input)
+    except profile.ProfileError:
+        return {"valid_format": False, "supported_by_device": False}
+    device = case.suite["device"]
+    return {"valid_format": True, "supported_by_device": found in set(_profiles_of(device))}
+
+
+def _profiles_of(device: Mapping[str, Any]) -> Any:
+    """Every profile of a GPU with these GPU instances, as NVML names them: `2_SLICE_REV1`."""
+    attributes = {"REV1": ("me", ""), "GFX": ("gfx", ""), "ALL_ME": ("me.all", ""), "NO_ME": ("", "me")}
+    for name, mib in device["gi_profile_memory_mib"].items():
+        slices, _, suffix = name.partition("_SLICE")
+        with_, without = attributes.get(suffix.removeprefix("_"), ("", ""))
+        for compute in (1, 2, 3, 4, 6, 7, 8):
+            yield profile.Profile(
+                gpu_slices=int(slices),
+                memory_gb=profile.memory_gb_of_mib(instance_mib=mib, total_bytes=device["memory_bytes"]),
+                compute_slices=compute,
+                with_=(with_,) if with_ else (),
+                without=(without,) if without else (),
+            )
+
+
+def mig_profiles_equal(case: Case) -> Any:
+    first, second = map(profile.parse, case.input)
+    return first == second
+
+
+def mig_profile_gb(case: Case) -> Any:
+    return profile.memory_gb_of_mib(instance_mib=case.input["instance_mib"], total_bytes=case.input["total_bytes"])
+
+
+def mig_resource_name(case: Case) -> Any:
+    return profile.parse(case.input).resource
+
+
+def mig_profile_table(case: Case) -> Any:
+    found = _model(case.input["model"])
+    kinds = [
+        {
+            "profile": str(kind.profile),
+            "gpu_slices": kind.gpu_slices,
+            "memory_slices": kind.memory_slices,
+            "placement_starts": list(kind.starts),
+            "max_count": kind.most,
+            "device_profile_id": kind.device_profile_id,
+            "memory_mib": None if kind.memory_mib is None else Nearly(kind.memory_mib),
+            **({} if kind.multiprocessors is None else {"sms": kind.multiprocessors}),
+        }
+        for kind in found.kinds
+    ]
+    note = {"note": case.expect["note"]} if "note" in case.expect else {}  # a remark, and no expectation
+    return Facets(memory_slices=found.memory_slices, gpu_slices=found.gpu_slices, profiles=kinds, **note)
+
+
+def _model(name: str) -> Geometry:
+    found = catalogue.named(name)
+    assert found is not None, f"{name} is not in the catalogue"
+    return found
+
+
+def mig_layout_feasible(case: Case) -> Any:
+    found = _model(case.input["model"])
+    result = Facets(feasible=check.config_error(found, case.input["instances"]) is None)
+    # A placement is one of several: ours may be another, but ours has to be able to be this one.
+    example = case.expect.get("example_placement")
+    if example is not None and _sequence_error(found.name, example) is None:
+        result["example_placement"] = example
+    return result
+
+
+def mig_place_sequence(case: Case) -> Any:
+    problem = _sequence_error(case.input["model"], case.input["sequence"])
+    if problem is not None:
+        raise ValueError(problem)
+    return Facets()
+
+
+def _sequence_error(model: str, sequence: Any) -> str | None:
+    steps = [(profile.parse(one["profile"]), one["start"]) for one in sequence]
+    return layout.sequence_error(_model(model), steps)
+
+
+def parse_mig_parted_file(case: Case) -> Any:
+    configs = parted.read_file(_document(case.input))
+    written = {name: [parted.written(entry) for entry in entries] for name, entries in configs.items()}
+    return {"version": parted.VERSION, "mig-configs": written}
+
+
+def parse_mig_config_entry(case: Case) -> Any:
+    document = _document(case.input)
+    # A text of nothing has no entry, and so no wrong one.
+    return {} if document is None else parted.written(parted.read_entry(document))
+
+
+def _document(text: Any) -> Any:
+    return yaml.safe_load(text) if isinstance(text, str) else text
+
+
+def valid_mig_config(case: Case) -> Any:
+    problem = check.config_error(_model(case.input["model"]), case.input["config"])
+    if problem is not None:
+        raise ValueError(problem)
+    return Facets()
+
+
+def normalise_profile_name(case: Case) -> Any:
+    return profile.normalised(case.input)
+
+
+def generate_mig_configs(case: Case) -> Any:
+    found = generation.configs(_models(case.input["gpus"]))
+    return {"configs": {name: [_entry(entry) for entry in entries] for name, entries in found.items()}}
+
+
+def generate_all_balanced(case: Case) -> Any:
+    return {"entries": [_entry(entry) for entry in generation.balanced(_models(case.input["gpus"]))]}
+
+
+def _models(gpus: Any) -> list[generation.Model]:
+    return [
+        generation.Model(gpu["device_id"], {profile.parse(name): most for name, most in gpu["profiles_max"].items()})
+        for gpu in gpus
+    ]
+
+
+def _entry(entry: parted.Entry) -> dict[str, Any]:
+    document = parted.written(entry)
+    if "device-filter" in document:
+        document["device-filter"] = set(document["device-filter"])  # their order says nothing
+    return document
+
+
+def parse_device_id(case: Case) -> Any:
+    found = device_id.parse(case.input)
+    value = {"device": found.model.device, "vendor": found.model.vendor}
+    if found.subsystem is not None:
+        value |= {"sub_device": found.subsystem.device, "sub_vendor": found.subsystem.vendor}
+    return value
+
+
+def device_filter_matches(case: Case) -> Any:
+    wanted, hardware = map(device_id.parse, case.input)
+    return wanted.matches(hardware)
+
+
+def is_compute_instance_profile(case: Case) -> Any:
+    return profile.is_part_of_instance(case.input["c"], case.input["g"])
+
+
+def creation_order_attempts(case: Case) -> Any:
+    succeeds_at = next((value for key, value in case.input.items() if key not in ("config", "all_fail")), None)
+    attempts = 0
+
+    def attempt(_: tuple[profile.Profile, ...]) -> bool:
+        nonlocal attempts
+        attempts += 1
+        return attempts == succeeds_at
+
+    orders.first_that_works(check.named(case.input["config"]), attempt)
+    return Facets(attempts=attempts, ok=succeeds_at is not None and attempts == succeeds_at)
+
+
+def parse_legacy_mig_uuid(case: Case) -> Any:
+    return _instance(legacy.parse(case.input))
+
+
+def mig_device_placement(case: Case) -> Any:
+    nvml = case.input["nvml"]
+
+    def ask(uuid: str) -> legacy.Instance:
+        if nvml["ret"] != "SUCCESS":
+            raise ValueError(f"{uuid}: {nvml['ret']}")
+        return legacy.Instance(nvml["parent"], nvml["gi"], nvml["ci"])
+
+    return _instance(identity.located(case.input["id"], case.input["index"], ask))
+
+
+def _instance(found: legacy.Instance) -> dict[str, Any]:
+    return {"parent": found.parent, "gi": found.gpu_instance, "ci": found.compute_instance}
+
+
+OPERATIONS = {
+    "creation_order_attempts": creation_order_attempts,
+    "device_filter_matches": device_filter_matches,
+    "generate_all_balanced": generate_all_balanced,
+    "generate_mig_configs": generate_mig_configs,
+    "is_compute_instance_profile": is_compute_instance_profile,
+    "mig_device_placement": mig_device_placement,
+    "mig_layout_feasible": mig_layout_feasible,
+    "mig_place_sequence": mig_place_sequence,
+    "mig_profile_gb": mig_profile_gb,
+    "mig_profile_table": mig_profile_table,
+    "mig_profiles_equal": mig_profiles_equal,
+    "mig_resource_name": mig_resource_name,
+    "normalise_profile_name": normalise_profile_name,
+    "parse_device_id": parse_device_id,
+    "parse_legacy_mig_uuid": parse_legacy_mig_uuid,
+    "parse_mig_config_entry": parse_mig_config_entry,
+    "parse_mig_parted_file": parse_mig_parted_file,
+    "parse_mig_profile": parse_mig_profile,
+    "valid_mig_config": valid_mig_config,
+}

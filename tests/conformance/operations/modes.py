@@ -1,0 +1,49 @@
+"""Resources and replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare.config import document, reading
+from gpushare.gpu import Mode
+from gpushare.modes import naming, sharing
+from gpushare.modes.card import Card, Device, MigDevice
+from tests.conformance.runner import Case
+
+
+def advertised_resources(case: Case) -> Any:
+    cards = [
+        Card(
+            uuid=f"GPU-{index}",
+            index=index,
+            mig_capable=True,
+            mig_enabled=gpu["migEnabled"],
+            mig_devices=tuple(
+                MigDevice(f"MIG-{index}-{number}", number, profile) for number, profile in enumerate(gpu["migDevices"])
+            ),
+        )
+        for index, gpu in enumerate(case.input["gpus"])
+    ]
+    found = naming.resources(cards, strategy=case.input["strategy"])
+    return {name: len(devices) for name, devices in found.items()}
+
+
+def replicate_devices(case: Case) -> Any:
+    resources = {
+        name: tuple(
+            Device(uuid, index, uuid if ":" not in index else f"GPU of {uuid}") for uuid, index in devices.items()
+        )
+        for name, devices in case.input["resources"].items()
+    }
+    shared = [
+        sharing.replicated(reading.replicated_resource(document.of(entry), []), Mode.TIME_SLICING)
+        for entry in case.input["sharing"]
+    ]
+    return {name: sorted(ids) for name, ids in sharing.replicate(resources, shared).items()}
+
+
+OUTSIDE = {
+    "discover_devices": "WSL2 and Tegra, which have no GPUs that can be told apart, are no nodes that gpushare runs on",
+    "device_map_insert": "a container type inside NVIDIA's plugin; here the devices of a resource are a tuple",
+}
+OPERATIONS = {"advertised_resources": advertised_resources, "replicate_devices": replicate_devices}

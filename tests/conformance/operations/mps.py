@@ -1,0 +1,75 @@
+"""MPS: how many clients, which limits, and how a daemon is started and stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.mps import limits, places, steps
+from tests.conformance.runner import Case, Facets
+
+ROOT = Path("/mps")
+
+
+def mps_client_limit(case: Case) -> Any:
+    capability = limits.parse_capability(case.input["compute"])
+    try:
+        limits.check_replicas(case.input["replicas"], capability, as_nvidia=True)
+        fine = True
+    except limits.LimitError:
+        fine = False
+    return Facets(
+        new_arch=limits.is_new(capability, as_nvidia=True),
+        max_clients=limits.most_clients(capability, as_nvidia=True),
+        replicas_ok=fine,
+    )
+
+
+def mps_limits(case: Case) -> Any:
+    replicas = case.input["replicas"]
+    gpus = {
+        f"GPU-{index}": {"index": index, "memory": memory} for index, memory in case.input["gpu_memory_bytes"].items()
+    }
+    words = [line.split() for line in steps.limit_commands(_spec("nvidia.com/gpu", gpus, replicas))]
+    return {
+        "pinned_mem_limit": {rest[0]: rest[1] for name, *rest in words if name.endswith("pinned_mem_limit")},
+        "active_thread_percentage": next(rest[0] for name, *rest in words if name.endswith("thread_percentage")),
+    }
+
+
+def mps_daemon_start(case: Case) -> Any:
+    wanted = case.input
+    if wanted.get("strategy", "mps") != "mps":
+        done = steps.start_all((), ROOT)
+        ready = any(isinstance(step, steps.Touch) and step.path == ROOT / places.READY for step in done)
+        return Facets(daemons=sum(isinstance(step, steps.RunDaemon) for step in done), ready_file=ready)
+    spec = _spec(wanted["resource"], wanted.get("gpus", {}), wanted.get("replicas", 1))
+    if wanted.get("action") == "stop":
+        return Facets(ordered=[str(step) for step in steps.stop_all((spec,), ROOT)])
+    done = steps.start_all((spec,), ROOT)
+    return Facets(
+        ordered=[str(step) for step in done],
+        control_commands=[line for step in done if isinstance(step, steps.Command) for line in step.lines],
+        env=next(dict(step.environment) for step in done if isinstance(step, steps.RunDaemon)),
+    )
+
+
+def _spec(resource: str, gpus: Any, replicas: Any) -> steps.Spec:
+    """One daemon for all GPUs of a resource, as NVIDIA has it."""
+    shared = (
+        steps.Shared(
+            uuid,
+            int(gpu["index"]),
+            gpu["memory"],
+            replicas if isinstance(replicas, int) else replicas[gpu["index"]],
+        )
+        for uuid, gpu in gpus.items()
+    )
+    return steps.Spec(resource, tuple(shared), alone=False)
+
+
+OPERATIONS = {
+    "mps_client_limit": mps_client_limit,
+    "mps_daemon_start": mps_daemon_start,
+    "mps_limits": mps_limits,
+}

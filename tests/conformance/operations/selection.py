@@ -1,0 +1,45 @@
+"""Which entry of the ConfigMap a node follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushare.config import selection
+from tests.conformance.runner import Case, Facets, OutsideError
+
+
+def select_config(case: Case) -> Any:
+    given = case.input
+    return selection.select(
+        given["files"],
+        label=given.get("label"),
+        default=given.get("default_config") or "",
+        fallbacks=given.get("fallback_strategies") or (),
+    )
+
+
+def apply_config_change(case: Case) -> Any:
+    given = case.input
+    if not given.get("process_running", True):
+        raise OutsideError("the agent reads the ConfigMap itself: there is no other process to be signalled")
+    current, selected = given["current"], given.get("selected")
+    asked = given.get("label", selected)
+    old, new = "before", "after" if given.get("content_changed") else "before"
+    entries = dict.fromkeys({current, selected} - {None, ""}, new) or {"another": ""}
+    decision = selection.decide(
+        selection.InForce(current, old if current else ""),
+        entries,
+        label=asked or None,
+        fallbacks=("empty",),
+    )
+    in_force = decision.in_force.name if decision.in_force else None
+    return Facets(
+        link="/dev/null" if in_force == selection.EMPTY else in_force,
+        signal=decision.reload,
+        reload=decision.reload,
+        sidecar_exits=False,  # there is none, and the agent goes on
+        report="event or condition" if decision.problem else "",
+    )
+
+
+OPERATIONS = {"select_config": select_config, "apply_config_change": apply_config_change}

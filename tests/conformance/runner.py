@@ -1,0 +1,192 @@
+"""Runs a file of cases (suites of inputs and expected results) against the product's own functions.
+
+A file of adapters, `operations/<area>.py`, has a table `OPERATIONS: dict[str, Callable[[Case], Any]]`: the name of an
+operation of the cases file → a function that turns `case.input` into arguments, calls the product and returns what came
+out. An adapter has no logic of its own beyond such translation. Files of adapters are found by looking in the folder.
+An adapter file may also have `OUTSIDE: dict[str, str]`: operations that are not ours to do → the reason. Of an operation
+that is ours, an adapter raises `OutsideError` with the reason for a single case that is not.
+
+What is compared, `expect` being the case's `recommended` if it has one:
+
+* `expect` has `ok: false`: the adapter must raise `GpushareError` or another `ValueError`. Texts of errors are advisory.
+* `expect` has `ok: true` and `value`: the adapter's result must equal `value`.
+* `expect` has `ok: true` and anything else: as the next two, without `ok`; with nothing else it need only not raise.
+* the adapter returns `Facets({...})`: each key of `expect` must be there and be equal; other keys do not matter.
+* the adapter returns anything else: it must equal `expect`.
+
+Equal: a set equals a list with the same things in any order; a tuple equals a list; all else is `==`, down to the
+leaves, and true is not 1. `repeat: N` in a case runs it N times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+OPERATIONS_FOLDER = Path(__file__).parent / "operations"
+CASES = Path(__file__).parent / "cases.yaml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One case; `suite` is what its suite says besides the cases (`topologies`, `weights`, `note`, …)."""
+
+    suite: Mapping[str, Any]
+    operation: str
+    id: str
+    input: Any
+    expect: Any
+    repeat: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite['id']}/{self.id}"
+
+
+class OutsideError(Exception):
+    """Raised by an adapter for a case of an operation of ours that is outside our purpose, with the reason."""
+
+
+class Facets(dict[str, Any]):
+    """Several things that came out, of which a case may look at some."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a case: problem "" is passed; `skipped` has the reason."""
+
+    case: Case
+    problem: str = ""
+    skipped: str = ""
+
+
+Adapter = Callable[[Case], Any]
+
+
+def adapters() -> tuple[dict[str, Adapter], dict[str, str]]:
+    """Every adapter by operation, and the operations that are outside, with the reason."""
+    operations: dict[str, Adapter] = {}
+    outside: dict[str, str] = {}
+    for path in sorted(OPERATIONS_FOLDER.glob("*.py")):
+        module = importlib.import_module(f"tests.conformance.operations.{path.stem}")
+        tables = [getattr(module, "OPERATIONS", {}), getattr(module, "OUTSIDE", {})]
+        for name in [name for table in tables for name in table]:
+            if name in operations or name in outside:
+                raise ValueError(f"{path.stem}: the operation {name} has an adapter already")
+        operations |= tables[0]
+        outside |= tables[1]
+    return operations, outside
+
+
+def read(path: Path) -> Iterator[Case]:
+    """The cases in a file."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for suite in document["suites"]:
+        shared = {key: value for key, value in suite.items() if key != "cases"}
+        # Some suites refer to data that another one has.
+        for other in document["suites"]:
+            for key in ("topologies", "weights"):
+                if key in other:
+                    shared.setdefault(key, other[key])
+        for case in suite["cases"]:
+            yield Case(
+                suite=shared,
+                operation=suite["operation"],
+                id=str(case["id"]),
+                input=case.get("input"),
+                expect=case.get("recommended", case["expect"]),
+                repeat=int(case.get("repeat", 1)),
+            )
+
+
+def run(case: Case, operations: Mapping[str, Adapter], outside: Mapping[str, str]) -> Outcome:
+    """Run one case."""
+    if case.operation in outside:
+        return Outcome(case, skipped=outside[case.operation])
+    if case.operation not in operations:
+        return Outcome(case, problem=f"no adapter for the operation {case.operation}")
+    for _ in range(case.repeat):
+        try:
+            problem = _once(case, operations[case.operation])
+        except OutsideError as outside_case:
+            return Outcome(case, skipped=str(outside_case))
+        if problem:
+            return Outcome(case, problem=problem)
+    return Outcome(case)
+
+
+def _once(case: Case, adapter: Adapter) -> str:
+    wanted = case.expect
+    may_fail = isinstance(wanted, Mapping) and "ok" in wanted
+    try:
+        result = adapter(case)
+    except ValueError as error:
+        if may_fail and not wanted["ok"]:
+            return ""
+        return f"expected {wanted!r}, got the error {str(error)!r}"
+    except OutsideError:
+        raise
+    except Exception as error:  # whatever an adapter dies of is that case's failure, not the end of the run
+        return f"expected {wanted!r}, died of {type(error).__name__}: {error}"
+    if not may_fail:
+        return _compared(wanted, result)
+    if not wanted["ok"]:
+        return f"expected an error ({wanted.get('error_contains', 'any')!r}), got {result!r}"
+    if "value" in wanted:
+        return _compared(wanted["value"], result)
+    rest = {key: value for key, value in wanted.items() if key != "ok"}
+    return _compared(rest, result) if rest else ""
+
+
+def _compared(wanted: Any, result: Any) -> str:
+    if isinstance(result, Facets):
+        if not isinstance(wanted, Mapping):
+            return f"expected {wanted!r}, got {dict(result)!r}"
+        missing = [key for key in wanted if key not in result]
+        if missing:
+            return f"expected {wanted!r}, nothing is said of {', '.join(missing)}"
+        result = {key: result[key] for key in wanted}
+    return "" if equal(wanted, result) else f"expected {wanted!r}, got {result!r}"
+
+
+def equal(wanted: Any, result: Any) -> bool:
+    """Whether a result is what a case wants."""
+    if isinstance(wanted, Mapping) and isinstance(result, Mapping):
+        return wanted.keys() == result.keys() and all(equal(wanted[key], result[key]) for key in wanted)
+    if isinstance(result, (set, frozenset)):
+        return isinstance(wanted, (list, tuple)) and len(wanted) == len(result) and set(wanted) == result
+    if isinstance(wanted, (list, tuple)) and isinstance(result, (list, tuple)):
+        return len(wanted) == len(result) and all(equal(one, other) for one, other in zip(wanted, result, strict=True))
+    if isinstance(wanted, bool) or isinstance(result, bool):
+        return wanted is result
+    return bool(wanted == result)
+
+
+def report(outcomes: list[Outcome]) -> Iterator[str]:
+    """A line a failing case, a line an operation, the reasons for what was skipped, and a line of all."""
+    for outcome in outcomes:
+        if outcome.problem:
+            yield f"FAILED {outcome.case.operation} {outcome.case.name}: {outcome.problem}"
+    reasons: dict[str, str] = {}
+    for operation in dict.fromkeys(outcome.case.operation for outcome in outcomes):
+        own = [outcome for outcome in outcomes if outcome.case.operation == operation]
+        yield f"{operation}: {_counts(own)}"
+        reasons |= {
+            operation if len({one.skipped for one in own}) == 1 else f"{operation} {outcome.case.name}": outcome.skipped
+            for outcome in own
+            if outcome.skipped
+        }
+    for what, reason in reasons.items():
+        yield f"skipped {what}: {reason}"
+    yield _counts(outcomes)
+
+
+def _counts(outcomes: list[Outcome]) -> str:
+    failed = sum(bool(outcome.problem) for outcome in outcomes)
+    skipped = sum(bool(outcome.skipped) for outcome in outcomes)
+    return f"{len(outcomes) - failed - skipped} passed, {failed} failed, {skipped} skipped"

@@ -1,0 +1,54 @@
+"""Names of resources, patterns, references to devices."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import errors
+from gpushare.config import names, references
+
+
+@given(st.text(st.sampled_from("ab*"), max_size=8), st.text(st.sampled_from("abc"), max_size=10))
+def test_a_star_is_the_only_wildcard(pattern: str, text: str) -> None:
+    expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) is not None
+    assert names.matches(pattern, text) == expected == fnmatch.fnmatchcase(text, pattern)
+
+
+@pytest.mark.parametrize(("pattern", "text"), [("?", "a"), ("[ab]", "a"), (".", "a"), ("1g", "1g.10gb"), ("A", "a")])
+def test_all_else_stands_for_itself(pattern: str, text: str) -> None:
+    assert not names.matches(pattern, text)
+
+
+def test_the_longest_name_has_63_characters() -> None:
+    assert names.parse("a" * 52) == "nvidia.com/" + "a" * 52
+    with pytest.raises(errors.ConfigError, match="63 characters or less, not 64"):
+        names.parse("a" * 53)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "a_b", "a..b", ".a", "A", "example.com/gpu", "a\n", "ä"])
+def test_what_kubernetes_would_not_take_is_refused(name: str) -> None:
+    with pytest.raises(errors.ConfigError, match="incorrect format"):
+        names.parse(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-1", "+1", " 1", "1 ", "1:", ":1", "1:-1", "1:1:1", "0x1", "1_0", "٣", "1\n", "9" * 30, "GPU-", "gpu-0"],
+)
+def test_what_refers_to_no_device(text: str) -> None:
+    assert references.kind(text) is None
+
+
+@given(st.uuids(), st.integers(0, 99), st.integers(0, 9))
+def test_every_form_of_reference_is_known(uuid: object, gpu: int, part: int) -> None:
+    assert references.kind(str(gpu)) is references.Kind.GPU_INDEX
+    assert references.kind(f"{gpu}:{part}") is references.Kind.MIG_INDEX
+    for form in (f"GPU-{uuid}", f"MIG-{uuid}", f"MIG-GPU-{uuid}/{gpu}/{part}"):
+        assert references.kind(form) is references.Kind.UUID
+    assert references.is_gpu_uuid(f"GPU-{uuid}")
+    assert not references.is_gpu_uuid(f"MIG-{uuid}")

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.daemon import garbage
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+async def test_what_is_there_is_left_alone_once_all_is_read() -> None:
+    ready = asyncio.Event()
+    task = asyncio.create_task(garbage.keep(_set(ready)))
+    await asyncio.sleep(0)
+    before = gc.get_freeze_count()
+    ready.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert gc.get_freeze_count() > before
+    assert gc.get_threshold() == garbage.THRESHOLDS
+    assert not task.done()
+    task.cancel()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def test_garbage_is_still_collected() -> None:
+    garbage.settle()
+    loop: list[object] = []
+    loop.append(loop)
+    del loop
+    assert gc.collect() >= 1

@@ -1,0 +1,114 @@
+"""Files of mig-parted's format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpushare import errors
+from gpushare.mig import catalogue, check, device_id, generation, legacy, parted
+
+GOOD: dict[str, Any] = {"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 2}}
+
+
+def read(**changes: Any) -> parted.Entry:
+    return parted.read_entry({key: value for key, value in {**GOOD, **changes}.items() if value is not ...})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"devices": ...}, "the entry lacks devices"),
+        ({"devices": "gpu0"}, 'devices is "gpu0": write all, or a list'),
+        ({"devices": [True]}, "devices is"),
+        ({"devices": [-1]}, "devices is"),
+        ({"mig-enabled": "yes"}, 'mig-enabled is "yes": write true or false'),
+        ({"mig-devices": ...}, "has mig-enabled: true and no mig-devices"),
+        ({"mig-devices": None}, "has mig-enabled: true and no mig-devices"),
+        ({"mig-enabled": False}, "has mig-devices and mig-enabled: false"),
+        ({"mig-devices": {"bogus": 1}}, '"bogus" is no MIG profile'),
+        ({"mig-devices": {"1g.5gb": -1}}, 'mig-devices.1g.5gb is "-1"'),
+        ({"mig-devices": {"1g.5gb": 1.5}}, 'mig-devices.1g.5gb is "1.5"'),
+        ({"mig-devices": {"1g.5gb": True}}, "mig-devices.1g.5gb is"),
+        ({"mig-devices": {"1g.5gb": 0}}, "only counts of 0"),
+        ({"mig-devices": ["1g.5gb"]}, "write names with values"),
+        ({"device-filter": [1]}, "device-filter is"),
+        ({"more": 1}, 'the unexpected field "more": its fields are device-filter, devices, mig-enabled, mig-devices'),
+    ],
+)
+def test_a_wrong_entry_is_refused_with_the_field_and_a_remedy(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(parted.PartedError) as error:
+        read(**changes)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        [],
+        "text",
+        {"version": 1, "mig-configs": {"a": [GOOD]}},
+        {"version": "v1", "mig-configs": {}},
+        {"version": "v1", "mig-configs": None},
+        {"version": "v1", "mig-configs": {"a": []}},
+        {"version": "v1", "mig-configs": {"a": GOOD}},
+        {"version": "v1", "mig-configs": {"a": [GOOD]}, "more": 1},
+        {"version": "v1", "mig-configs": {1: [GOOD]}},
+    ],
+)
+def test_a_wrong_file_is_refused_whole(document: Any) -> None:
+    with pytest.raises(parted.PartedError):
+        parted.read_file(document)
+
+
+def test_an_error_names_the_config_and_the_number_of_the_entry() -> None:
+    with pytest.raises(parted.PartedError, match=r"mig-configs\.two\[1\] lacks devices"):
+        parted.read_file({"version": "v1", "mig-configs": {"two": [GOOD, {"mig-enabled": False}]}})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [GOOD, {"devices": [0, 1], "mig-enabled": False}, {**GOOD, "mig-devices": {}, "device-filter": ["0x20B510DE"]}],
+)
+def test_what_is_read_is_written_back(entry: dict[str, Any]) -> None:
+    assert parted.written(parted.read_entry(entry)) == entry
+
+
+def test_an_entry_is_about_the_gpus_that_it_names() -> None:
+    a100, a30 = device_id.parse("0x20B510DE:0x153310DE"), device_id.parse("0x20B710DE")
+    assert read().applies_to(index=3, hardware=None)
+    assert not read(devices=[0]).applies_to(index=3, hardware=a100)
+    only = read(**{"device-filter": "0x20B510DE"})
+    assert only.applies_to(index=0, hardware=a100)
+    assert not only.applies_to(index=0, hardware=a30)
+    assert not only.applies_to(index=0, hardware=None)
+
+
+def test_pci_numbers_are_printed_as_they_are_written() -> None:
+    for text in ("0x20B510DE", "0x20B510DE:0x153310DE"):
+        assert str(device_id.parse(text)) == text
+    assert device_id.of_nvml(0x20B510DE, 0x153310DE) == device_id.parse("0x20B510DE:0x153310DE")
+    for text in ("", "20B5", "0x20B510DE:", "0x120B510DE", "0x20B510DE:1:2", "-1"):
+        with pytest.raises(device_id.DeviceIdError):
+            device_id.parse(text)
+
+
+@pytest.mark.parametrize("text", ["GPU-x", "MIG-GPU-x/1", "MIG-GPU-x/1/a", "MIG-GPU-x/1/2/3", "MIG-x/1/2", ""])
+def test_only_uuids_of_old_drivers_say_which_instance_they_are(text: str) -> None:
+    assert legacy.parse("MIG-GPU-x/1/2") == legacy.Instance("GPU-x", 1, 2)
+    with pytest.raises(errors.GpushareError):
+        legacy.parse(text)
+
+
+@pytest.mark.parametrize("name", catalogue.MODELS)
+def test_every_generated_config_fits_its_model(name: str) -> None:
+    geometry = catalogue.MODELS[name]
+    model = generation.Model("0x20B510DE", {kind.profile: kind.most for kind in geometry.kinds})
+    configs = generation.configs([model])
+    assert {"all-disabled", "all-enabled", "all-balanced"} <= configs.keys()
+    for entries in configs.values():
+        for entry in entries:
+            assert check.config_error(geometry, entry.wanted) is None
+            assert parted.read_entry(parted.written(entry)) == entry

@@ -1,0 +1,82 @@
+"""Names of MIG profiles."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.mig import profile
+from gpushare.mig.profile import Profile
+
+NUMBERS = st.integers(0, 10**6)
+WORDS = st.lists(st.from_regex(r"[a-z]{1,4}(\.[a-z]{1,4})?", fullmatch=True), max_size=3, unique=True).map(
+    lambda words: tuple(sorted(words))
+)
+
+
+@settings(max_examples=100)
+@given(gpu=NUMBERS, memory=NUMBERS, compute=NUMBERS, words=WORDS, lacking=st.booleans())
+def test_what_is_written_is_read_back(
+    gpu: int, memory: int, compute: int, words: tuple[str, ...], lacking: bool
+) -> None:
+    one = Profile(gpu, memory, compute, with_=() if lacking else words, without=words if lacking else ())
+    assert profile.parse(str(one)) == one
+
+
+@settings(max_examples=200)
+@given(st.text(alphabet="0123456789cgb.+-me, ", max_size=16))
+def test_any_text_is_a_profile_that_prints_to_an_equal_one_or_an_error_that_quotes_it(text: str) -> None:
+    try:
+        one = profile.parse(text)
+    except profile.ProfileError as error:
+        assert '"' in str(error)
+    else:
+        assert profile.parse(str(one)) == one
+
+
+def test_compute_slices_are_named_only_where_they_are_fewer() -> None:
+    assert str(profile.parse("3c.3g.40gb+me")) == "3g.40gb+me"
+    assert str(profile.parse("1c.3g.40gb+me")) == "1c.3g.40gb+me"
+    assert profile.parse("3c.3g.40gb") == profile.parse("3g.40gb") == profile.parse("1c.3g.40gb").gpu_instance
+
+
+def test_attributes_are_the_same_in_any_order() -> None:
+    assert profile.parse("1g.5gb+you,me") == profile.parse("1g.5gb+me,you")
+
+
+@pytest.mark.parametrize(
+    "name", ["1g.5gb\n", "１g.5gb", "1g.5gb+me\n", "1g.5gb+mé", "1g.5gb--me", "1G.5GB", "c.1g.5gb"]
+)
+def test_what_only_looks_like_a_profile_is_none(name: str) -> None:
+    with pytest.raises(profile.ProfileError):
+        profile.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "resource"),
+    [
+        ("3g.40gb", "nvidia.com/mig-3g.40gb"),
+        ("1g.24gb+me.all", "nvidia.com/mig-1g.24gb.me.all"),
+        ("1g.24gb-me", "nvidia.com/mig-1g.24gb-me"),
+        ("1c.3g.40gb", None),
+    ],
+)
+def test_a_whole_gpu_instance_has_a_resource_and_a_part_of_one_has_none(name: str, resource: str | None) -> None:
+    assert profile.parse(name).resource == resource
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "mib", "number"), [(141, 71424, 71), (180, 22912, 23), (186, 46900, 47), (24, 3072, 3)]
+)
+def test_halves_are_rounded_away_from_zero(total_gib: int, mib: int, number: int) -> None:
+    assert profile.memory_gb_of_mib(instance_mib=mib, total_bytes=total_gib << 30) == number
+
+
+@settings(max_examples=100)
+@given(total_gib=st.sampled_from([24, 40, 80]), mib=st.integers(1, 24 * 1024))
+def test_the_number_is_the_smallest_eighth_of_the_gpu_that_holds_the_instance(total_gib: int, mib: int) -> None:
+    number = profile.memory_gb_of_mib(instance_mib=mib, total_bytes=total_gib << 30)
+    eighth = total_gib // 8
+    assert number % eighth == 0
+    assert (number - eighth) * 1024 < mib <= number * 1024

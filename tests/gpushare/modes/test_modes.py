@@ -1,0 +1,236 @@
+"""From a configuration to what each GPU of a node is, and what the kubelet is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import errors
+from gpushare.config import model, reading
+from gpushare.config.model import Devices
+from gpushare.gpu import Mode
+from gpushare.mig import catalogue
+from gpushare.modes import naming, offering, plan, sharing
+from gpushare.modes.card import Card, Device, MigDevice
+
+GIB = 1024**3
+
+
+def cards(count: int = 4) -> list[Card]:
+    return [Card(f"GPU-{index}", index, "NVIDIA A100-SXM4-80GB", mig_capable=True) for index in range(count)]
+
+
+def with_mig(card: Card, *profiles: str) -> Card:
+    devices = tuple(MigDevice(f"MIG-{card.index}-{number}", number, kind) for number, kind in enumerate(profiles))
+    return dataclasses.replace(card, mig_enabled=True, mig_devices=devices)
+
+
+def planned(text: str, node: list[Card], *, mig_strategy: str = "mixed") -> plan.Plan:
+    return plan.plan(reading.read(textwrap.dedent(text)), node, mig_strategy=mig_strategy)
+
+
+def offered(found: plan.Plan, node: list[Card]) -> dict[str, list[str]]:
+    return {name: [one.id for one in devices] for name, devices in offering.offer(node, found.assignments).items()}
+
+
+EVERY_MODE = """
+sharing:
+  timeSlicing:
+    failRequestsGreaterThanOne: true
+    resources: [{name: gpu, replicas: 4, devices: [1], rename: gpu.sliced, interval: long}]
+  mps:
+    resources: [{name: gpu, replicas: 2, devices: [2], rename: gpu.mps}]
+  fractional:
+    resources: [{name: gpu, devices: [3]}]
+mig:
+- {devices: [4], mig-enabled: true, mig-devices: {1g.10gb: 2, 3g.40gb: 1}}
+"""
+
+
+def test_each_gpu_of_a_node_can_have_a_mode_of_its_own() -> None:
+    node = cards(5)
+    found = planned(EVERY_MODE, node)
+    assert [str(found.assignments[card.uuid]) for card in node] == [
+        "exclusive, nvidia.com/gpu",
+        "time-slicing, 4 × nvidia.com/gpu.sliced, long time slices",
+        "mps, 2 × nvidia.com/gpu.mps",
+        "fractional",
+        "mig, 2 × 1g.10gb + 1 × 3g.40gb",
+    ]
+    assert found.warnings == ()
+    assert [assignment.alone for assignment in found.assignments.values()] == [False, True, True, False, False]
+    node[4] = with_mig(node[4], "3g.40gb", "1g.10gb", "1g.10gb")
+    assert offered(found, node) == {
+        "nvidia.com/gpu": ["GPU-0"],
+        "nvidia.com/gpu.sliced": ["GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3"],
+        "nvidia.com/gpu.mps": ["GPU-2::0", "GPU-2::1"],
+        "nvidia.com/mig-3g.40gb": ["MIG-4-0"],
+        "nvidia.com/mig-1g.10gb": ["MIG-4-1", "MIG-4-2"],
+    }
+
+
+def test_partitioned_as_planned_nothing_is_left_to_change() -> None:
+    node = cards(5)
+    before = planned(EVERY_MODE, node)
+    node[4] = with_mig(node[4], "1g.10gb", "3g.40gb", "1g.10gb")
+    assert planned(EVERY_MODE, node).assignments == before.assignments
+
+
+def test_who_names_a_gpu_goes_before_who_counts_and_who_takes_all() -> None:
+    found = planned(
+        """
+        sharing:
+          timeSlicing: {resources: [{name: gpu, replicas: 2}]}
+          mps: {resources: [{name: gpu, replicas: 3, devices: 1}]}
+          fractional: {resources: [{name: gpu, devices: ["0"]}]}
+        """,
+        cards(),
+    )
+    modes = [assignment.mode for assignment in found.assignments.values()]
+    assert modes == [Mode.FRACTIONAL, Mode.MPS, Mode.TIME_SLICING, Mode.TIME_SLICING]
+
+
+def test_of_two_that_take_all_mps_goes_first_and_the_other_is_a_warning() -> None:
+    found = planned(
+        """
+        sharing:
+          timeSlicing: {resources: [{name: gpu, replicas: 2}]}
+          mps: {resources: [{name: gpu, replicas: 3}]}
+        """,
+        cards(1),
+    )
+    assert found.assignments["GPU-0"].mode is Mode.MPS
+    assert found.warnings == (
+        "sharing.timeSlicing.resources[0] has no effect: every device of nvidia.com/gpu is another entry's",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "part"),
+    [
+        ("{name: gpus, replicas: 2}", "this node has no nvidia.com/gpus; it has nvidia.com/gpu"),
+        ("{name: gpu, replicas: 2, devices: []}", "its list of devices is empty"),
+    ],
+)
+def test_an_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, part: str) -> None:
+    found = planned(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}", cards(1))
+    assert found.assignments["GPU-0"].mode is Mode.EXCLUSIVE
+    assert found.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)
+
+
+def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
+    found = planned("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", cards(2))
+    assert "rename" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy", "part"),
+    [
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 5}]}}", "none", "only 4 devices"),
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [7]}]}}", "none", "at index: 7"),
+        (
+            "sharing: {mps: {resources: [{name: gpu, replicas: 2, devices: [0]}]}, "
+            "fractional: {resources: [{name: gpu, devices: [0]}]}}",
+            "none",
+            "sharing.fractional.resources[0] names the device 0 (GPU-0), and so does sharing.mps.resources[0]",
+        ),
+        ("sharing: {mps: {resources: [{name: mig-1g.10gb, replicas: 2}]}}", "mixed", "not supported for MIG devices"),
+        ("sharing: {fractional: {resources: [{name: mig-1g.10gb}]}}", "mixed", "not supported for MIG devices"),
+        (
+            "sharing: {timeSlicing: {resources: [{name: mig-1g.10gb, replicas: 2, interval: long}]}}",
+            "mixed",
+            "whole GPUs only",
+        ),
+        ("mig: [{devices: all, mig-enabled: true, mig-devices: {}}]", "none", "write single or mixed"),
+        ("mig: [{devices: [0], mig-enabled: true, mig-devices: {}}]", "single", "device 0 has no MIG devices"),
+        ("{}", "single", "same migEnabled value"),
+        ("sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}", "mixed", "maximum allowed replicas exceeded"),
+        ("mig: [{devices: [0], mig-enabled: true, mig-devices: {1c.2g.20gb: 1}}]", "mixed", "resources.mig"),
+        ("mig: [{devices: [0], mig-enabled: true, mig-devices: {4g.40gb: 2}}]", "mixed", "mig[0] cannot be on GPU 0"),
+    ],
+)
+def test_what_a_node_cannot_be_is_refused_before_anything_is_touched(text: str, strategy: str, part: str) -> None:
+    geometry = catalogue.of_gpu("NVIDIA A100-SXM4-80GB", 80 * GIB)
+    node = [dataclasses.replace(card, geometry=geometry, most_mps_clients=48) for card in cards()]
+    node[3] = with_mig(node[3], "1g.10gb")
+    with pytest.raises(errors.GpushareError) as caught:
+        planned(text, node, mig_strategy=strategy)
+    assert part in str(caught.value)
+
+
+def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:
+    node = [dataclasses.replace(card, mig_capable=False) for card in cards(1)]
+    found = planned("mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
+    assert found.assignments["GPU-0"].mode is Mode.EXCLUSIVE
+    with pytest.raises(errors.ConfigError, match="cannot do MIG"):
+        planned("mig: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
+
+
+def test_mig_devices_can_be_time_sliced_and_a_count_means_the_same_ones_each_time() -> None:
+    text = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: mig-1g.10gb, replicas: 2, devices: 3}]}}"
+    node = [with_mig(card, "1g.10gb", "1g.10gb") for card in cards(2)]
+    found = planned(text, node)
+    assert offered(found, node) == {
+        "nvidia.com/mig-1g.10gb.shared": [
+            f"MIG-{device}::{number}" for device in ("0-0", "0-1", "1-0") for number in (0, 1)
+        ],
+        "nvidia.com/mig-1g.10gb": ["MIG-1-1"],
+    }
+
+
+def test_a_mig_device_that_somebody_took_away_is_offered_no_more() -> None:
+    node = [with_mig(card, "1g.10gb", "1g.10gb") for card in cards(1)]
+    found = planned('sharing: {timeSlicing: {resources: [{name: mig-1g.10gb, replicas: 2, devices: ["0:1"]}]}}', node)
+    node[0] = with_mig(node[0], "1g.10gb")
+    assert offered(found, node) == {"nvidia.com/mig-1g.10gb": ["MIG-0-0"]}
+
+
+def test_a_model_can_have_a_resource_of_its_own() -> None:
+    node = [*cards(1), Card("GPU-1", 1, "Tesla T4")]
+    found = planned("resources: {gpus: [{pattern: '*A100*', name: a100}]}", node)
+    assert offered(found, node) == {"nvidia.com/a100": ["GPU-0"], "nvidia.com/gpu": ["GPU-1"]}
+
+
+DEVICES = st.integers(1, 6).map(lambda count: tuple(Device(f"GPU-{n}", str(n), f"GPU-{n}") for n in range(count)))
+ENTRIES = st.lists(
+    st.builds(
+        sharing.Shared,
+        mode=st.sampled_from([Mode.MPS, Mode.TIME_SLICING]),
+        resource=st.just("nvidia.com/gpu"),
+        devices=st.one_of(
+            st.just(model.ALL),
+            st.integers(1, 6).map(lambda count: Devices(count=count)),
+            st.lists(st.integers(0, 6).map(str), max_size=3).map(lambda listed: Devices(listed=tuple(listed))),
+        ),
+        advertised=st.sampled_from(["nvidia.com/gpu", "nvidia.com/other"]),
+        replicas=st.integers(2, 5),
+    ),
+    max_size=3,
+)
+
+
+@given(DEVICES, ENTRIES)
+def test_every_device_is_advertised_once_or_as_its_replicas_and_every_id_is_unique(
+    devices: tuple[Device, ...], entries: list[sharing.Shared]
+) -> None:
+    try:
+        found = sharing.replicate({"nvidia.com/gpu": devices}, entries)
+        owners = sharing.claims({"nvidia.com/gpu": devices}, entries)
+    except errors.ConfigError as error:
+        assert "device" in str(error)
+        return
+    ids = [identity for advertised in found.values() for identity in advertised]
+    assert len(ids) == len(set(ids))
+    for device in devices:
+        own = [identity for identity in ids if sharing.device_of(identity) == device.uuid]
+        owner = owners.get(device.uuid)
+        assert own == list(sharing.identities(device.uuid, owner.replicas if owner else 1))
+
+
+def test_none_offers_a_gpu_in_mig_mode_whole() -> None:
+    node = [with_mig(cards(1)[0], "1g.10gb")]
+    assert naming.resources(node, strategy="none") == {"nvidia.com/gpu": (Device("GPU-0", "0", "GPU-0"),)}
