@@ -68,7 +68,7 @@ static void fill(image_t *image, const description_t *node, const description_gp
     image->numa_node = gpu->numa_node;
     image->pci_switch = gpu->pci_switch;
     image->nvlink_peers = gpu->nvlink_peers & ~(1ull << image->node_index);
-    image->mig_capable = gpu->mig_capable;
+    image->mig_slices = !gpu->mig_capable ? 0 : strstr(gpu->model, "A30") != NULL ? 4 : 8;
     image->multiprocessors = gpu->multiprocessors;
 }
 

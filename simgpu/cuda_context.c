@@ -1,5 +1,6 @@
 /* Contexts: primary ones, one a GPU and counted; created ones; each thread's stack of them. */
 #include "cuda_driver.h"
+#include "mig.h"
 #include "slots.h"
 #include "timeline.h"
 
@@ -49,6 +50,9 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
         return result;
     if (gpu->image->lost)
         return CUDA_ERROR_UNKNOWN;
+    if (!mig_usable(gpu) || !mps_admits(gpu))
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    gpu->limit_bytes = mps_limit_bytes(device);
     if (!slots_join(gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
@@ -232,6 +236,8 @@ CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
 CUresult cuCtxSynchronize(void) {
     CUcontext context;
     CUresult result = context_current(&context);
+    if (result == CUDA_SUCCESS && context->captures > 0)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
         timeline_wait(context->last_end_ns);
         result = context_usable(context);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cuda_driver.h"
+#include "mig.h"
 
 static struct {
     pthread_mutex_t mutex;
@@ -20,36 +21,6 @@ static void after_fork(void) {
     driver.forked = true;
 }
 
-static gpu_t *select_gpu(const char *word) {
-    char *end;
-    unsigned long index = strtoul(word, &end, 10);
-    bool is_number = *word != '\0' && *end == '\0';
-    for (unsigned i = 0; i < driver.present; i++) {
-        const char *uuid = driver.gpus[i].image->uuid;
-        if (is_number ? i == index : strncmp(word, "GPU-", 4) == 0 && strncmp(uuid, word, strlen(word)) == 0)
-            return &driver.gpus[i];
-    }
-    return NULL;
-}
-
-/* As CUDA reads it: numbers or beginnings of UUIDs; the first that is neither ends the list. */
-static void select_visible(const char *wanted) {
-    driver.count = 0;
-    if (wanted == NULL) {
-        for (unsigned i = 0; i < driver.present; i++)
-            driver.visible[driver.count++] = &driver.gpus[i];
-        return;
-    }
-    char *words = strdup(wanted);
-    char *rest = words;
-    char *word;
-    gpu_t *gpu;
-    while (words != NULL && driver.count < IMAGE_MAX_GPUS && (word = strsep(&rest, ",")) != NULL &&
-           (gpu = select_gpu(word)) != NULL)
-        driver.visible[driver.count++] = gpu;
-    free(words);
-}
-
 static CUresult start(void) {
     static const CUresult results[] = {
         [GPUS_OK] = CUDA_SUCCESS,
@@ -62,7 +33,7 @@ static CUresult start(void) {
         if (result != CUDA_SUCCESS)
             return result;
     }
-    select_visible(getenv("CUDA_VISIBLE_DEVICES"));
+    driver.count = visible_devices(driver.gpus, driver.present, driver.visible);
     if (driver.count == 0)
         return CUDA_ERROR_NO_DEVICE;
     pthread_atfork(NULL, NULL, after_fork);
@@ -139,7 +110,13 @@ static CUresult copy_text(const char *text, char *output, int length) {
 CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
-    return result == CUDA_SUCCESS ? copy_text(gpu->image->model, name, length) : result;
+    if (result != CUDA_SUCCESS || gpu->instance == 0)
+        return result == CUDA_SUCCESS ? copy_text(gpu->image->model, name, length) : result;
+    char profile[64], text[192];
+    const mig_profile_t *own = mig_profile(gpu->image, visible_instance(gpu)->profile);
+    mig_name(gpu->image, own, visible_part(gpu)->slices, profile, sizeof profile);
+    (void)snprintf(text, sizeof text, "%s MIG %s", gpu->image->model, profile);
+    return copy_text(text, name, length);
 }
 
 CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice device) {
@@ -154,7 +131,8 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     if (result == CUDA_SUCCESS && uuid == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        memcpy(uuid->bytes, gpu->image->uuid_bytes, sizeof uuid->bytes);
+        memcpy(uuid->bytes, gpu->instance == 0 ? gpu->image->uuid_bytes : visible_part(gpu)->uuid_bytes,
+               sizeof uuid->bytes);
     return result;
 }
 
@@ -168,7 +146,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     if (result == CUDA_SUCCESS && bytes == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        *bytes = gpu->image->memory_bytes;
+        *bytes = mig_memory_bytes(gpu);
     return result;
 }
 
@@ -208,8 +186,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     } table[] = {
         {1, 1024}, /* threads a block */
         {10, 32},  /* warp size */
-        {16, (int)image->multiprocessors},
-        {20, 0}, /* compute mode: default */
+        {16, (int)(gpu->instance == 0 ? image->multiprocessors
+                                      : visible_part(gpu)->slices * mig_slice_multiprocessors(image))},
+        {20, (int)image->compute_mode},
         {33, (int)bus},
         {34, 0},    /* PCI device */
         {39, 2048}, /* threads a multiprocessor */

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "cuda_driver.h"
-#include "timeline.h"
 
 #define LONGEST_NS 3600000000000ull
 
@@ -95,9 +94,15 @@ static CUresult launch(CUfunction function, CUstream stream, bool per_thread, bo
         return CUDA_ERROR_INVALID_HANDLE;
     if (!has_size)
         return CUDA_ERROR_INVALID_VALUE;
-    _Atomic uint64_t *end = stream_end(context, stream, per_thread);
-    stream_extend(context, end, timeline_queue(context->gpu->image, *end, function->duration_ns));
-    return CUDA_SUCCESS;
+    return launch_submit(context, stream, per_thread, function->duration_ns);
+}
+
+CUresult kernel_launch(CUfunction function, CUstream stream, bool per_thread) {
+    return launch(function, stream, per_thread, true);
+}
+
+uint64_t kernel_duration_ns(CUfunction function) {
+    return function->duration_ns;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "cuda_driver.h"
+#include "mig.h"
 #include "slots.h"
 
 #define BUCKETS 4096u
@@ -169,7 +170,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     if (free_bytes == NULL || total_bytes == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     slots_sweep(context->gpu);
-    *total_bytes = context->gpu->image->memory_bytes;
+    *total_bytes = mig_memory_bytes(context->gpu);
     *free_bytes = *total_bytes - slots_used_bytes(context->gpu);
     return CUDA_SUCCESS;
 }

@@ -10,10 +10,12 @@
 struct CUstream_st {
     CUcontext context;
     _Atomic uint64_t end_ns;
+    CUgraph capture; /* NULL: it is not being captured */
 };
 
 struct CUevent_st {
     CUcontext context;
+    bool captured;            /* last recorded in a stream that was being captured: there is no moment to wait for */
     _Atomic uint64_t time_ns; /* 0: never recorded, which counts as complete */
 };
 
@@ -26,6 +28,15 @@ _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread
     if (stream == LEGACY || stream == NULL)
         return &context->legacy_end_ns;
     return &stream->end_ns;
+}
+
+CUgraph *stream_capture(CUstream stream) {
+    return stream == NULL || stream == LEGACY || stream == PER_THREAD ? NULL : &stream->capture;
+}
+
+static bool is_capturing(CUstream stream) {
+    CUgraph *capture = stream_capture(stream);
+    return capture != NULL && *capture != NULL;
 }
 
 static void raise_to(_Atomic uint64_t *moment, uint64_t at_least_ns) {
@@ -69,6 +80,8 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 static CUresult wait_stream(CUstream stream, bool per_thread) {
     CUcontext context;
     CUresult result = context_current(&context);
+    if (result == CUDA_SUCCESS && is_capturing(stream))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
         timeline_wait(*stream_end(context, stream, per_thread));
         result = context_usable(context);
@@ -130,12 +143,10 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     return driver_ready();
 }
 
-/* Capture is not simulated: no stream is ever capturing. */
 CUresult cuStreamIsCapturing(CUstream stream, int *status) {
-    (void)stream;
     if (status == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *status = 0;
+    *status = is_capturing(stream);
     return driver_ready();
 }
 
@@ -170,6 +181,7 @@ static CUresult record(CUevent event, CUstream stream, bool per_thread) {
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    event->captured = is_capturing(stream);
     uint64_t end_ns = *stream_end(context, stream, per_thread);
     uint64_t now_ns = timeline_now_ns();
     event->time_ns = end_ns > now_ns ? end_ns : now_ns;
@@ -184,15 +196,35 @@ CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
     return record(event, stream, true);
 }
 
+/* All that the context was given to do so far. */
+CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (context == NULL || event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (context->captures > 0)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    uint64_t end_ns = context->last_end_ns;
+    uint64_t now_ns = timeline_now_ns();
+    event->captured = false;
+    event->time_ns = end_ns > now_ns ? end_ns : now_ns;
+    return context_usable(context);
+}
+
 CUresult cuEventQuery(CUevent event) {
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (event->captured)
+        return CUDA_ERROR_CAPTURED_EVENT;
     return event->time_ns <= timeline_now_ns() ? context_usable(event->context) : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (event->captured)
+        return CUDA_ERROR_CAPTURED_EVENT;
     timeline_wait(event->time_ns);
     return context_usable(event->context);
 }

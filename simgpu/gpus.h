@@ -19,8 +19,10 @@
 typedef struct {
     image_t *image;
     int descriptor;
-    unsigned index; /* in this process's enumeration */
-    int slot;       /* held by this library in this process, or -1 */
+    unsigned index;          /* in this process's enumeration */
+    int slot;                /* held by this library in this process, or -1 */
+    uint64_t limit_bytes;    /* what this process may hold at most; 0: as much as there is */
+    uint32_t instance, part; /* which MIG device it is, by ids + 1; 0: the GPU itself */
     pthread_mutex_t mutex;
 } gpu_t;
 

@@ -10,6 +10,7 @@
 #include "description.h"
 #include "failure.h"
 #include "gpus.h"
+#include "mig.h"
 #include "slots.h"
 #include "timeline.h"
 
@@ -20,6 +21,8 @@ static const char usage[] =
     "  simgpu show DIRECTORY                                        what there is, who uses it, what has failed\n"
     "  simgpu fail DIRECTORY GPU xid=N|ecc|lost                     GPU: its number in the node, or its UUID\n"
     "  simgpu heal DIRECTORY GPU\n"
+    "  simgpu reset DIRECTORY GPU                                   as nvidia-smi --gpu-reset: MIG as it was asked "
+    "for\n"
     "\n"
     "Programs find the GPUs in $SIMGPU_DIR (default /dev/simgpu) through build/simgpu/libcuda.so.1 and\n"
     "build/simgpu/libnvidia-ml.so.1.\n";
@@ -82,6 +85,17 @@ static gpu_t *find_gpu(gpu_t *gpus, unsigned count, const char *name) {
     return NULL;
 }
 
+static void show_instance(const image_t *image, const image_instance_t *instance) {
+    for (size_t i = 0; instance->present && i < IMAGE_INSTANCES; i++) {
+        const image_part_t *part = &instance->parts[i];
+        char name[64];
+        mig_name(image, mig_profile(image, instance->profile), part->slices, name, sizeof name);
+        if (part->present)
+            printf("  mig       %s at %u  GI %u CI %u  %s\n", name, instance->start, instance->id, part->id,
+                   part->uuid);
+    }
+}
+
 static void show_gpu(const gpu_t *gpu) {
     static slot_holder_t holders[IMAGE_SLOTS];
     const image_t *image = gpu->image;
@@ -90,7 +104,7 @@ static void show_gpu(const gpu_t *gpu) {
     printf("  uuid      %s\n", image->uuid);
     printf("  pci       %s  numa %d\n", image->pci_bus_id, image->numa_node);
     printf("  compute   %u.%u  %u multiprocessors  mig %s\n", image->compute_capability_major,
-           image->compute_capability_minor, image->multiprocessors, image->mig_capable ? "capable" : "no");
+           image->compute_capability_minor, image->multiprocessors, mig_word(image));
     printf("  memory    %llu of %llu bytes used\n", (unsigned long long)slots_used_bytes(gpu),
            (unsigned long long)image->memory_bytes);
     printf("  busy      %u%%\n", timeline_busy_percent(image));
@@ -105,6 +119,8 @@ static void show_gpu(const gpu_t *gpu) {
         printf("    %llu: type 0x%llx, data %llu\n", (unsigned long long)i, (unsigned long long)event->type,
                (unsigned long long)event->data);
     }
+    for (size_t i = 0; i < IMAGE_INSTANCES; i++)
+        show_instance(image, &image->instances[i]);
     for (size_t i = 0; i < count; i++)
         printf("  process   %u  %llu bytes\n", holders[i].pid, (unsigned long long)holders[i].memory_bytes);
 }
@@ -123,20 +139,25 @@ static int show(int count, char **arguments) {
     return EXIT_SUCCESS;
 }
 
-static int change(int count, char **arguments, bool heal) {
+static const char *const verbs[] = {"fail", "heal", "reset"};
+typedef enum { FAIL, HEAL, RESET } verb_t;
+
+static int change(int count, char **arguments, verb_t verb) {
     static gpu_t gpus[IMAGE_MAX_GPUS];
     unsigned gpu_count;
-    if (count != (heal ? 2 : 3))
-        return complain(heal ? "heal needs DIRECTORY and GPU: see simgpu --help"
-                             : "fail needs DIRECTORY, GPU and xid=N, ecc or lost: see simgpu --help");
+    if (count != (verb == FAIL ? 3 : 2))
+        return complain(verb == FAIL ? "fail needs DIRECTORY, GPU and xid=N, ecc or lost: see simgpu --help"
+                                     : "heal and reset need DIRECTORY and GPU: see simgpu --help");
     if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
         return EXIT_FAILURE;
     gpu_t *gpu = find_gpu(gpus, gpu_count, arguments[1]);
     if (gpu == NULL)
         return complain("there is no such GPU here: simgpu show lists them, name one by its number or UUID");
-    if (heal)
+    if (verb == HEAL)
         failure_heal(gpu);
-    else if (!failure_inject(gpu, arguments[2]))
+    else if (verb == RESET && mig_reset(gpu) != MIG_OK)
+        return complain("processes use this GPU: end them, a GPU in use cannot be reset");
+    else if (verb == FAIL && !failure_inject(gpu, arguments[2]))
         return complain("this failure is not known: write xid=N (1 to 1000), ecc or lost");
     return EXIT_SUCCESS;
 }
@@ -147,8 +168,10 @@ int main(int count, char **arguments) {
         return create(count - 2, arguments + 2);
     if (strcmp(verb, "show") == 0)
         return show(count - 2, arguments + 2);
-    if (strcmp(verb, "fail") == 0 || strcmp(verb, "heal") == 0)
-        return change(count - 2, arguments + 2, verb[0] == 'h');
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        if (strcmp(verb, verbs[i]) == 0)
+            return change(count - 2, arguments + 2, (verb_t)i);
+    }
     bool help = strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0;
     fputs(usage, help ? stdout : stderr);
     return help ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -4,11 +4,14 @@
 #include <string.h>
 #include <strings.h>
 
+#include "mig.h"
+#include "nvml_mig.h"
 #include "nvml_session.h"
 
 #define PCI_VENDOR_NVIDIA 0x10DEu
 #define BRAND_NVIDIA 14u
-#define MIG_DEVICES_AT_MOST 7u
+#define COMPUTE_MODE_EXCLUSIVE_THREAD 1u /* no longer there */
+#define COMPUTE_MODE_EXCLUSIVE_PROCESS 3u
 
 typedef bool (*matches_t)(const gpu_t *gpu, const char *text);
 
@@ -55,6 +58,21 @@ static nvmlReturn_t find(const char *text, matches_t matches, nvmlDevice_t *devi
     return NVML_ERROR_NOT_FOUND;
 }
 
+static nvmlReturn_t find_mig(const char *uuid, nvmlDevice_t *device) {
+    unsigned count;
+    const gpu_t *gpus = session_gpus(&count);
+    if (gpus == NULL)
+        return NVML_ERROR_UNINITIALIZED;
+    for (unsigned i = 0; i < count; i++) {
+        for (unsigned n = 0; nvmlDeviceGetMigDeviceHandleByIndex((nvmlDevice_t)&gpus[i], n, device) == NVML_SUCCESS;
+             n++) {
+            if (strcmp(nvml_mig_part(*device)->uuid, uuid) == 0)
+                return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
 static bool has_uuid(const gpu_t *gpu, const char *text) {
     return strcmp(gpu->image->uuid, text) == 0;
 }
@@ -65,6 +83,8 @@ static bool has_bus_id(const gpu_t *gpu, const char *text) {
 }
 
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    if (uuid != NULL && device != NULL && strncmp(uuid, "MIG-", 4) == 0)
+        return find_mig(uuid, device);
     return find(uuid, has_uuid, device);
 }
 
@@ -78,12 +98,22 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *dev
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length) {
     nvmlReturn_t result = session_check(device, uuid);
+    if (result == NVML_SUCCESS && device->instance != 0)
+        return session_copy(nvml_mig_part(device)->uuid, uuid, length);
     return result == NVML_SUCCESS ? session_copy(device->image->uuid, uuid, length) : result;
 }
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length) {
     nvmlReturn_t result = session_check(device, name);
-    return result == NVML_SUCCESS ? session_copy(device->image->model, name, length) : result;
+    char text[192];
+    if (result != NVML_SUCCESS || device->instance == 0)
+        return result == NVML_SUCCESS ? session_copy(device->image->model, name, length) : result;
+    const image_instance_t *instance = mig_instance(device->image, device->instance - 1);
+    char profile[64];
+    mig_name(device->image, mig_profile(device->image, instance->profile), nvml_mig_part(device)->slices, profile,
+             sizeof profile);
+    (void)snprintf(text, sizeof text, "%s MIG %s", device->image->model, profile);
+    return session_copy(text, name, length);
 }
 
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
@@ -163,37 +193,19 @@ nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *node) {
     return NVML_SUCCESS;
 }
 
-/* Capable or not is told; partitioning itself is not simulated, so the mode is always off. */
-nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
-    nvmlReturn_t result = session_check(device, current);
-    if (result != NVML_SUCCESS)
-        return result;
-    if (pending == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (!device->image->mig_capable)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = 0;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count) {
-    nvmlReturn_t result = session_check(device, count);
-    if (result == NVML_SUCCESS)
-        *count = device->image->mig_capable ? MIG_DEVICES_AT_MOST : 0;
-    return result;
-}
-
-nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig) {
-    nvmlReturn_t result = session_check(device, is_mig);
-    if (result == NVML_SUCCESS)
-        *is_mig = 0;
-    return result;
-}
-
 nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned *mode) {
     nvmlReturn_t result = session_check(device, mode);
     if (result == NVML_SUCCESS)
-        *mode = 0; /* default: any number of processes */
+        *mode = device->image->compute_mode;
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned mode) {
+    nvmlReturn_t result = session_check_change(device, device);
+    if (result == NVML_SUCCESS && (mode == COMPUTE_MODE_EXCLUSIVE_THREAD || mode > COMPUTE_MODE_EXCLUSIVE_PROCESS))
+        result = NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NVML_SUCCESS)
+        device->image->compute_mode = mode;
     return result;
 }
 

@@ -3,11 +3,15 @@
 
 #include <string.h>
 
+#include "mig.h"
+
 static struct {
     pthread_mutex_t mutex;
     unsigned users; /* nvmlInit without nvmlShutdown */
     unsigned count; /* kept over shutdown: the descriptors must stay open (gpus.h) */
+    bool writable;
     gpu_t gpus[IMAGE_MAX_GPUS];
+    gpu_t migs[IMAGE_MAX_GPUS][SESSION_IDS][IMAGE_INSTANCES]; /* by GPU, GPU instance and compute instance */
 } session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 const gpu_t *session_gpus(unsigned *count_p) {
@@ -15,12 +19,45 @@ const gpu_t *session_gpus(unsigned *count_p) {
     return session.users > 0 ? session.gpus : NULL;
 }
 
+static bool is_mig(nvmlDevice_t device) {
+    const gpu_t *first = &session.migs[0][0][0];
+    const gpu_t *end = first + sizeof session.migs / sizeof *first;
+    return device >= first && device < end && device->instance != 0;
+}
+
 nvmlReturn_t session_check(nvmlDevice_t device, const void *output) {
     if (session.users == 0)
         return NVML_ERROR_UNINITIALIZED;
-    if (device < session.gpus || device >= session.gpus + session.count || output == NULL)
+    bool is_gpu = device >= session.gpus && device < session.gpus + session.count;
+    if ((!is_gpu && !is_mig(device)) || output == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (!is_gpu && !mig_usable(device))
+        return NVML_ERROR_NOT_FOUND; /* destroyed since */
     return device->image->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+nvmlReturn_t session_check_change(nvmlDevice_t device, const void *output) {
+    nvmlReturn_t result = session_check(device, output);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (device->instance != 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return session.writable ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
+}
+
+nvmlDevice_t session_mig(nvmlDevice_t gpu, unsigned instance_id, unsigned part_id) {
+    gpu_t *mig = &session.migs[gpu - session.gpus][instance_id][part_id];
+    *mig = (gpu_t){.image = gpu->image,
+                   .descriptor = gpu->descriptor,
+                   .index = gpu->index,
+                   .slot = -1,
+                   .instance = instance_id + 1,
+                   .part = part_id + 1};
+    return mig;
+}
+
+nvmlDevice_t session_parent(nvmlDevice_t device) {
+    return &session.gpus[device->index];
 }
 
 nvmlReturn_t session_copy(const char *text, char *output, unsigned length) {
@@ -39,7 +76,11 @@ static nvmlReturn_t open_gpus(void) {
     };
     if (session.count > 0)
         return NVML_SUCCESS;
-    return results[gpus_open(gpus_directory(), GPUS_READ, session.gpus, &session.count)];
+    gpus_result_t result = gpus_open(gpus_directory(), GPUS_WRITE, session.gpus, &session.count);
+    session.writable = result == GPUS_OK;
+    if (result == GPUS_DENIED)
+        result = gpus_open(gpus_directory(), GPUS_READ, session.gpus, &session.count);
+    return results[result];
 }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
@@ -93,6 +134,10 @@ const char *nvmlErrorString(nvmlReturn_t result) {
         return "GPU is lost";
     case NVML_ERROR_LIB_RM_VERSION_MISMATCH:
         return "Driver/library version mismatch";
+    case NVML_ERROR_IN_USE:
+        return "In use by another client";
+    case NVML_ERROR_INSUFFICIENT_RESOURCES:
+        return "Insufficient Resources";
     case NVML_ERROR_MEMORY:
         return "Insufficient Memory";
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:

@@ -1,4 +1,5 @@
 /* What a GPU is doing: memory, utilisation, processes, ECC errors. */
+#include "mig.h"
 #include "nvml_session.h"
 #include "slots.h"
 #include "timeline.h"
@@ -9,7 +10,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
     nvmlReturn_t result = session_check(device, memory);
     if (result != NVML_SUCCESS)
         return result;
-    memory->total = device->image->memory_bytes;
+    memory->total = mig_memory_bytes(device);
     memory->used = slots_used_bytes(device);
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
@@ -21,7 +22,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
         return result;
     if (memory->version != NVML_MEMORY_V2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    memory->total = device->image->memory_bytes;
+    memory->total = mig_memory_bytes(device);
     memory->reserved = 0;
     memory->used = slots_used_bytes(device);
     memory->free = memory->total - memory->used;
@@ -30,6 +31,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
     nvmlReturn_t result = session_check(device, rates);
+    if (result == NVML_SUCCESS && (device->instance != 0 || device->image->mig_mode))
+        return NVML_ERROR_NOT_SUPPORTED; /* utilisation is of whole GPUs */
     if (result == NVML_SUCCESS)
         *rates = (nvmlUtilization_t){.gpu = timeline_busy_percent(device->image), .memory = 0};
     return result;
@@ -80,8 +83,8 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
     for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
         infos[i] = (nvmlProcessInfo_v2_t){.pid = holders[i].pid,
                                           .usedGpuMemory = holders[i].memory_bytes,
-                                          .gpuInstanceId = NVML_NO_INSTANCE,
-                                          .computeInstanceId = NVML_NO_INSTANCE};
+                                          .gpuInstanceId = holders[i].instance - 1, /* NVML_NO_INSTANCE below 0 */
+                                          .computeInstanceId = holders[i].part - 1};
     return result;
 }
 

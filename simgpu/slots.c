@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "mig.h"
+
 /* Locks lie beyond the file's end, where no data can be confused with them. */
 #define LOCK_CHANGES ((off_t)1 << 29)
 #define LOCK_SLOTS ((off_t)1 << 30)
@@ -25,13 +27,13 @@ static bool lock_byte(int descriptor, int command, short type, off_t byte, pid_t
 
 /* The counter is odd during a change. A process that was killed in one left it odd; the next one moves on from there.
  */
-static void changes_begin(gpu_t *gpu) {
+void slots_change_begin(gpu_t *gpu) {
     pthread_mutex_lock(&gpu->mutex);
     (void)lock_byte(gpu->descriptor, F_SETLKW, F_WRLCK, LOCK_CHANGES, NULL);
     gpu->image->changes += gpu->image->changes % 2 == 0 ? 1 : 2;
 }
 
-static void changes_end(gpu_t *gpu) {
+void slots_change_end(gpu_t *gpu) {
     gpu->image->changes += 1;
     (void)lock_byte(gpu->descriptor, F_SETLK, F_UNLCK, LOCK_CHANGES, NULL);
     pthread_mutex_unlock(&gpu->mutex);
@@ -82,12 +84,15 @@ static void sweep(gpu_t *gpu) {
 static bool join(gpu_t *gpu) {
     if (gpu->slot >= 0)
         return true;
+    if (!mig_usable(gpu))
+        return false;
     for (unsigned i = 0; i < IMAGE_SLOTS; i++) {
         pid_t holder;
         image_slot_t *slot = &gpu->image->slots[i];
         if (slot_is_held(gpu, i, &holder) || !lock_byte(gpu->descriptor, F_SETLK, F_WRLCK, LOCK_SLOTS + i, NULL))
             continue;
-        *slot = (image_slot_t){.pid = (uint64_t)getpid(), .start_ticks = own_start_ticks()};
+        *slot = (image_slot_t){
+            .pid = (uint64_t)getpid(), .start_ticks = own_start_ticks(), .instance = gpu->instance, .part = gpu->part};
         if (gpu->image->slots_high < i + 1)
             gpu->image->slots_high = i + 1;
         gpu->slot = (int)i;
@@ -97,16 +102,34 @@ static bool join(gpu_t *gpu) {
 }
 
 bool slots_join(gpu_t *gpu) {
-    changes_begin(gpu);
+    slots_change_begin(gpu);
     bool joined = join(gpu);
-    changes_end(gpu);
+    slots_change_end(gpu);
     return joined;
 }
 
-static bool fits(const gpu_t *gpu, uint64_t bytes) {
-    uint64_t left_bytes = gpu->image->memory_bytes;
+static bool is_in(const image_slot_t *slot, uint32_t instance, uint32_t part) {
+    return (instance == 0 || slot->instance == instance) && (part == 0 || slot->part == part);
+}
+
+bool slots_in_use(const gpu_t *gpu, uint32_t instance, uint32_t part) {
     unsigned high = gpu->image->slots_high;
     for (unsigned i = 0; i < high; i++) {
+        pid_t holder;
+        if (is_in(&gpu->image->slots[i], instance, part) && ((int)i == gpu->slot || slot_is_held(gpu, i, &holder)))
+            return true;
+    }
+    return false;
+}
+
+static bool fits(const gpu_t *gpu, uint64_t bytes) {
+    if (gpu->limit_bytes != 0 && gpu->image->slots[gpu->slot].memory_bytes + bytes > gpu->limit_bytes)
+        return false;
+    uint64_t left_bytes = mig_memory_bytes(gpu);
+    unsigned high = gpu->image->slots_high;
+    for (unsigned i = 0; i < high; i++) {
+        if (!is_in(&gpu->image->slots[i], gpu->instance, 0))
+            continue;
         uint64_t held_bytes = gpu->image->slots[i].memory_bytes;
         if (held_bytes > left_bytes)
             return false;
@@ -116,7 +139,7 @@ static bool fits(const gpu_t *gpu, uint64_t bytes) {
 }
 
 bool slots_charge(gpu_t *gpu, uint64_t bytes) {
-    changes_begin(gpu);
+    slots_change_begin(gpu);
     bool granted = join(gpu) && fits(gpu, bytes);
     if (!granted && gpu->slot >= 0) {
         sweep(gpu);
@@ -124,21 +147,21 @@ bool slots_charge(gpu_t *gpu, uint64_t bytes) {
     }
     if (granted)
         gpu->image->slots[gpu->slot].memory_bytes += bytes;
-    changes_end(gpu);
+    slots_change_end(gpu);
     return granted;
 }
 
 void slots_refund(gpu_t *gpu, uint64_t bytes) {
-    changes_begin(gpu);
+    slots_change_begin(gpu);
     if (gpu->slot >= 0)
         gpu->image->slots[gpu->slot].memory_bytes -= bytes;
-    changes_end(gpu);
+    slots_change_end(gpu);
 }
 
 void slots_sweep(gpu_t *gpu) {
-    changes_begin(gpu);
+    slots_change_begin(gpu);
     sweep(gpu);
-    changes_end(gpu);
+    slots_change_end(gpu);
 }
 
 /* Readers take no lock, since taking one in this library would release the other's in the same process. They look again
@@ -163,7 +186,7 @@ static uint64_t sum_held(const gpu_t *gpu) {
     unsigned high = gpu->image->slots_high;
     for (unsigned i = 0; i < high; i++) {
         pid_t holder;
-        if ((int)i == gpu->slot || slot_is_held(gpu, i, &holder))
+        if (is_in(&gpu->image->slots[i], gpu->instance, 0) && ((int)i == gpu->slot || slot_is_held(gpu, i, &holder)))
             used_bytes += gpu->image->slots[i].memory_bytes;
     }
     return used_bytes;
@@ -185,11 +208,14 @@ static size_t list_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capa
     unsigned high = gpu->image->slots_high;
     for (unsigned i = 0; i < high; i++) {
         pid_t holder = getpid();
-        if ((int)i != gpu->slot && !slot_is_held(gpu, i, &holder))
+        const image_slot_t *slot = &gpu->image->slots[i];
+        if (!is_in(slot, gpu->instance, gpu->part) || ((int)i != gpu->slot && !slot_is_held(gpu, i, &holder)))
             continue;
         if (count < capacity)
-            holders[count] =
-                (slot_holder_t){.pid = (uint32_t)holder, .memory_bytes = gpu->image->slots[i].memory_bytes};
+            holders[count] = (slot_holder_t){.pid = (uint32_t)holder,
+                                             .memory_bytes = slot->memory_bytes,
+                                             .instance = (uint32_t)slot->instance,
+                                             .part = (uint32_t)slot->part};
         count++;
     }
     return count;

@@ -17,6 +17,7 @@
 typedef struct {
     uint32_t pid; /* 0: in a pid namespace that the asking process cannot see */
     uint64_t memory_bytes;
+    uint32_t instance, part; /* as in gpu_t */
 } slot_holder_t;
 
 /* Take a slot, if this process has none on this GPU yet. False: all IMAGE_SLOTS are held. */
@@ -29,7 +30,15 @@ void slots_refund(gpu_t *gpu, uint64_t bytes);
 /* Forget what dead processes held, now rather than when memory runs short. */
 void slots_sweep(gpu_t *gpu);
 
-/* Bytes held by living processes. */
+/* Whether a living process uses that instance; part 0: any in the GPU instance; instance 0: any on the GPU. Between
+ * slots_change_begin and slots_change_end. */
+bool slots_in_use(const gpu_t *gpu, uint32_t instance, uint32_t part);
+
+/* Around a change of what all processes see. */
+void slots_change_begin(gpu_t *gpu);
+void slots_change_end(gpu_t *gpu);
+
+/* Bytes held by living processes, of a MIG device those in its GPU instance. */
 uint64_t slots_used_bytes(const gpu_t *gpu);
 
 /* The living holders; returns how many there are, and writes at most `capacity` of them. */

@@ -40,15 +40,15 @@ static void account(image_t *image, uint64_t start_ns, uint64_t end_ns) {
     }
 }
 
-uint64_t timeline_queue(image_t *image, uint64_t earliest_ns, uint64_t duration_ns) {
-    uint64_t busy_until_ns = image->busy_until_ns;
+uint64_t timeline_queue(image_t *image, _Atomic uint64_t *busy_until_ns_p, uint64_t earliest_ns, uint64_t duration_ns) {
+    uint64_t busy_until_ns = *busy_until_ns_p;
     uint64_t now_ns = timeline_now_ns();
     uint64_t start_ns;
     if (earliest_ns < now_ns)
         earliest_ns = now_ns;
     do {
         start_ns = busy_until_ns > earliest_ns ? busy_until_ns : earliest_ns;
-    } while (!atomic_compare_exchange_weak(&image->busy_until_ns, &busy_until_ns, start_ns + duration_ns));
+    } while (!atomic_compare_exchange_weak(busy_until_ns_p, &busy_until_ns, start_ns + duration_ns));
     account(image, start_ns, start_ns + duration_ns);
     return start_ns + duration_ns;
 }

@@ -9,8 +9,9 @@
 
 uint64_t timeline_now_ns(void);
 
-/* Queue a kernel that may start at `earliest_ns`; returns when it will have ended. */
-uint64_t timeline_queue(image_t *image, uint64_t earliest_ns, uint64_t duration_ns);
+/* Queue a kernel that may start at `earliest_ns`; returns when it will have ended. `busy_until_ns_p`: the timeline, the
+ * GPU's or an instance's. */
+uint64_t timeline_queue(image_t *image, _Atomic uint64_t *busy_until_ns_p, uint64_t earliest_ns, uint64_t duration_ns);
 
 /* How much of the last second kernels ran. */
 unsigned timeline_busy_percent(const image_t *image);

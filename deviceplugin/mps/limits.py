@@ -1,0 +1,58 @@
+"""How much of a GPU each share gets under MPS, and how many clients a GPU takes. Pure.
+
+MPS counts processes, not pods: its limits hold for each client process.
+https://docs.nvidia.com/deploy/mps/
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gpushare import errors
+
+_VOLTA: Final = (7, 0)
+_TURING: Final = (7, 5)
+_CLIENTS: Final = 48
+_CLIENTS_BEFORE: Final = 16
+_CAPABILITY: Final = re.compile(r"v?([0-9]{1,4})(?:\.([0-9]{1,4}))?", re.ASCII)
+_MIB: Final = 1 << 20
+
+
+class LimitError(errors.GpushareError):
+    """More shares than a GPU takes clients, or a size that cannot be."""
+
+
+def parse_capability(text: str) -> tuple[int, int]:
+    """A compute capability from `7.5` or `v7.5`. Raises LimitError."""
+    match = _CAPABILITY.fullmatch(text)
+    if match is None:
+        raise LimitError(f'{errors.quoted(text)} is no compute capability: write it as "7.5"')
+    return int(match[1]), int(match[2] or 0)
+
+
+def is_new(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> bool:
+    """Whether clients have address spaces of their own, so that many more fit; as_nvidia: from Turing on, as there."""
+    return compute_capability >= (_TURING if as_nvidia else _VOLTA)
+
+
+def most_clients(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> int:
+    """How many processes can share a GPU."""
+    return _CLIENTS if is_new(compute_capability, as_nvidia=as_nvidia) else _CLIENTS_BEFORE
+
+
+def check_replicas(replicas: int, compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> None:
+    """Raise LimitError if a GPU cannot be shared by so many."""
+    most = most_clients(compute_capability, as_nvidia=as_nvidia)
+    if replicas > most:
+        raise LimitError(f"maximum allowed replicas exceeded: {replicas} > {most}: lower replicas under sharing.mps")
+
+
+def memory_mib(total_bytes: int, *, replicas: int, shares: int = 1) -> int | None:
+    """What `shares` of `replicas` may hold, in whole MiB; None where the GPU's memory is not known."""
+    return shares * (total_bytes // replicas // _MIB) if total_bytes > 0 else None
+
+
+def thread_percent(replicas: int, *, shares: int = 1) -> int:
+    """The part of the GPU's multiprocessors that `shares` of `replicas` may use, in whole per cent, at least 1."""
+    return max(1, min(100, 100 * shares // replicas))

@@ -1,0 +1,207 @@
+"""Daemons of MPS, with a small daemon that takes commands over its pipe as NVIDIA's does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.mps import client, daemon, steps
+from deviceplugin.mps.control import Control, ControlError
+from deviceplugin.mps.daemons import Daemons
+from tests.deviceplugin import simulated
+
+PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
+GIB = 1 << 30
+UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
+SPEC = steps.Spec(UUID, (steps.Shared(UUID, 2, 40 * GIB, 4),))
+
+
+class World:
+    """Where daemons are, and the compute modes that were set."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.modes: dict[str, bool] = {}
+        self.changed = asyncio.Event()
+        self.daemons = self.made()
+
+    def made(self, program: Path = PROGRAM) -> Daemons:
+        return Daemons(root=self.root, program=program, exclusive=self.exclusive, changed=self.changed.set)
+
+    async def exclusive(self, uuid: str, exclusive: bool) -> None:
+        self.modes[uuid] = exclusive
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def pid(self, name: str = UUID) -> int:
+        return int(self.daemons.places(name).pid_file.read_text())
+
+    async def limits(self, name: str = UUID) -> list[str]:
+        return (self.daemons.places(name).pipe / "limits").read_text().splitlines()
+
+    async def answers(self, name: str = UUID) -> bool:
+        return await Control(PROGRAM, steps.environment(SPEC, self.daemons.places(name))).answers()
+
+
+@pytest.fixture
+async def world(_simulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(daemon, "FIRST_PAUSE_SECONDS", 0.05)
+    made = World(tmp_path / "mps")
+    yield made
+    await made.daemons.stop()
+    assert not list(made.root.glob("*/pipe/nvidia-cuda-mps-control.pid")), "no daemon is left over"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; one that has ended may be waited for by nobody here."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+async def test_a_daemon_runs_with_its_limits_and_is_gone_when_it_is_dropped(world: World) -> None:
+    await world.daemons.have(SPEC)
+    assert world.daemons.problem(UUID) == ""
+    assert await world.limits() == [
+        "default_active_thread_percentage 25.0",
+        "default_device_pinned_mem_limit 0 10240M",
+    ]
+    assert world.modes == {UUID: True}
+    assert (world.root / ".ready").exists()
+    assert world.daemons.places(UUID).started.exists()
+    pid = world.pid()
+
+    await world.daemons.drop(UUID)
+    assert not await world.answers()
+    assert world.modes == {UUID: False}
+    assert world.daemons.problem(UUID) == "no MPS daemon is wanted for it"
+    assert not world.daemons.places(UUID).started.exists()
+    assert not world.daemons.places(UUID).log.exists()
+    assert not is_alive(pid)
+
+
+async def test_a_daemon_that_dies_is_started_again_with_its_limits(world: World) -> None:
+    await world.daemons.have(SPEC)
+    for _ in range(3):
+        pid = world.pid()
+        os.kill(pid, signal.SIGKILL)
+        await world.until(lambda: world.daemons.problem(UUID) != "")
+        assert world.daemons.problem(UUID) == "it has ended"
+        assert not (world.root / ".ready").exists()
+        await world.until(lambda: world.daemons.problem(UUID) == "")
+        assert world.pid() != pid
+        assert "default_device_pinned_mem_limit 0 10240M" in await world.limits()
+        assert (world.root / ".ready").exists()
+
+
+async def test_the_next_agent_takes_a_running_daemon_over(world: World) -> None:
+    await world.daemons.have(SPEC)
+    pid = world.pid()
+    await world.daemons.leave()
+    world.daemons = world.made()
+    await world.daemons.have(steps.Spec(UUID, (steps.Shared(UUID, 2, 40 * GIB, 8),)))
+    assert world.pid() == pid, "its clients live on"
+    assert "default_active_thread_percentage 12.0" in await world.limits(), "and new ones have the new limits"
+
+
+async def test_what_a_former_agent_left_is_ended_when_it_is_not_wanted(world: World) -> None:
+    await world.daemons.have(SPEC)
+    await world.daemons.leave()
+    world.daemons = world.made()
+    await world.daemons.drop(UUID)
+    assert not await world.answers()
+    assert world.modes == {UUID: False}
+    world.modes.clear()
+    await world.daemons.drop(UUID)
+    assert world.modes == {}, "there is nothing to be undone"
+
+
+async def test_each_gpu_has_its_own(world: World) -> None:
+    other = steps.Spec("GPU-other", (steps.Shared("GPU-other", 3, 24 * GIB, 2),))
+    await world.daemons.have(SPEC)
+    await world.daemons.have(other)
+    os.kill(world.pid(), signal.SIGSTOP)
+    assert world.daemons.problem("GPU-other") == ""
+    assert "default_active_thread_percentage 50.0" in await world.limits("GPU-other")
+    os.kill(world.pid(), signal.SIGCONT)
+
+
+async def test_one_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(daemon, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr("deviceplugin.mps.control.SECONDS", 0.5)
+    await world.daemons.have(SPEC)
+    pid = world.pid()
+    os.kill(pid, signal.SIGSTOP)
+    await world.until(lambda: world.daemons.problem(UUID) == "it did not answer")
+    await world.until(lambda: world.daemons.problem(UUID) == "")
+    assert world.pid() != pid
+
+
+async def test_a_program_that_is_not_there_is_named_and_tried_again(world: World, tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-cuda-mps-control"
+    world.daemons = world.made(program)
+    with pytest.raises(ControlError, match=r"cannot be run .No such file or directory.: it comes with the driver"):
+        await world.daemons.have(SPEC)
+    assert "cannot be run" in world.daemons.problem(UUID) or world.daemons.problem(UUID) == "it is not started yet"
+    program.symlink_to(PROGRAM)
+    await world.until(lambda: world.daemons.problem(UUID) == "")
+    assert world.modes == {UUID: True}
+
+
+async def test_a_gpu_whose_mode_cannot_be_set_has_no_daemon(world: World) -> None:
+    async def refuse(uuid: str, exclusive: bool) -> None:
+        raise PermissionError("the driver does not let us")
+
+    refusing: Callable[[str, bool], Awaitable[None]] = refuse
+    daemons = Daemons(root=world.root, program=PROGRAM, exclusive=refusing)
+    with pytest.raises(ControlError, match=f"the compute mode of {UUID} cannot be set: the driver does not let us"):
+        await daemons.have(SPEC)
+    assert not await world.answers()
+    await daemons.leave()
+
+
+async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
+    uuid = simulated.uuids(gpus)[0]
+    spec = steps.Spec(uuid, (steps.Shared(uuid, 0, 40 * GIB, 4, at_once=4),))
+    await world.daemons.have(spec)
+    own = client.client(world.daemons.places(uuid), "nvidia.com/gpu", [client.Share(uuid, 40 * GIB, 4, held=1)])
+    pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.places(uuid).pipe)}
+    assert await granted_gib(gpus, {**own.envs, **pipe}) == 10, "one share of four"
+    assert await granted_gib(gpus, pipe) == 40, "the daemon allows what the largest container may have"
+    await world.daemons.have(steps.Spec(uuid, (steps.Shared(uuid, 0, 40 * GIB, 4),)))
+    assert await granted_gib(gpus, pipe) == 10
+    assert await granted_gib(gpus, {**pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=30G"}) == 10, "never wider"
+
+
+async def granted_gib(gpus: Path, variables: dict[str, str]) -> int:
+    """How many GiB a program gets, one after the other."""
+    program = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointer, count = ctypes.c_void_p(), ctypes.c_uint64(), 0
+assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+while cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)) == 0:
+    count += 1
+print(count)
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        program,
+        env={**simulated.environment(gpus), **variables},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    return int(output)
