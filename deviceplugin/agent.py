@@ -14,11 +14,9 @@ from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import advertisement, library, metrics, nvml, observation, registration, service
+from deviceplugin import library, metrics, node_view, nvml, plugins
 from deviceplugin.arbiter import groups, lookup, server
-from deviceplugin.gpunode_status import GpuNodeStatus
 from deviceplugin.node_capacity import NodeCapacity
-from deviceplugin.offer import Offer
 from deviceplugin.settings import Settings
 from gpushare import contract, pod
 from gpushare.cluster import client, informer
@@ -45,6 +43,7 @@ async def run(settings: Settings, daemon: shutdown.Daemon, *, driver: nvml.Nvml,
         finally:
             # Here, and not after us: they need the client, and take their sockets away themselves.
             await daemon.end_tasks()
+            await agent.view.leave()
             agent.ledgers.close()
 
 
@@ -54,61 +53,60 @@ class Agent:
     def __init__(self, settings: Settings, api: client.Client, driver: nvml.Nvml, installed: library.Installed) -> None:
         self._settings = settings
         name = settings.node_name
-        self._offer = Offer()
-        self._status = GpuNodeStatus(api, node_name=name, offer=self._offer)
-        self._capacity = NodeCapacity(api, node_name=name, offer=self._offer)
-        self._observation = observation.Observation(
-            driver, offer=self._offer, node=lambda: self._status.node, known=self._status.informer.synced
-        )
-        self._pods = informer.Informer(api, PODS, field_selector=_on(name), label_selector=_OURS, transform=_trimmed)
+        self._pods = informer.Informer(api, PODS, field_selector=_on(name), transform=_trimmed)
+        self.view = node_view.NodeView(settings, api, driver, installed, pods=self._pods.objects.values)
+        self._pods.subscribe(lambda _: self.view.look())
+        self._capacity = NodeCapacity(api, node_name=name, offer=self.view.offer)
         self.ledgers = groups.Groups(settings.state_directory, proc=settings.proc_root)
         self.arbiter = server.Server(
             settings.run_directory / contract.ARBITER_SOCKET_NAME,
             lookup=lookup.Lookup(
-                pods=self._pods.objects.values,
-                node=lambda: self._status.node,
+                pods=lambda: list(map(dict, self._pods.objects.values())),
+                node=lambda: self.view.node,
                 ask_pods=lambda: _ask_pods(api, name),
-                ask_node=self._status.refreshed,
+                ask_node=self.view.status.refreshed,
             ),
             groups=self.ledgers,
             identify=server.by_cgroup(settings.proc_root),
             proc=settings.proc_root,
         )
-        mounts = service.Mounts(installed.library, installed.preload_file, settings.run_directory)
-        self._registrations = {
-            resource.name: registration.Registration(
-                resource,
-                offer=self._offer,
-                mounts=mounts,
-                directory=settings.kubelet_directory,
-                registered=self._capacity.kubelet_returned,
-            )
-            for resource in advertisement.RESOURCES
-        }
+        self._plugins = plugins.Plugins(
+            self.view.advertised,
+            answers=self.view.answers,
+            directory=settings.kubelet_directory,
+            registered=self._capacity.kubelet_returned,
+        )
 
     async def serve(self, daemon: shutdown.Daemon) -> None:
         """Do everything but the arbiter, which listens already, until told to stop."""
-        daemon.start("gpunode", self._status.informer.run())
+        daemon.start("gpunode", self.view.status.informer.run())
         daemon.start("pods", self._pods.run())
-        await _at_most(KNOWN_SECONDS, self._status.informer.synced)
-        await self._observation.look()
-        daemon.start("gpus", self._observation.run())
-        daemon.start("status", self._status.run(self._observation.informed))
-        daemon.start("capacity", self._capacity.run())
-        for name, one in self._registrations.items():
-            daemon.start(name, one.run())
+        daemon.start("configuration", self.view.configuration.run())
+        await _at_most(KNOWN_SECONDS, self.view.known())
+        await self.view.observation.look()
+        for name, work in self.view.tasks().items():
+            daemon.start(name, work)
+        daemon.start("capacity", self._keep_capacity())
+        daemon.start("plugins", self._plugins.run())
         checks = {**self._checks(), "running": lambda: "shutting down" if daemon.stopping.is_set() else None}
         host, port = self._settings.probe_host, self._settings.probe_port
         async with probes.serve(checks, self._registry(), host=host, port=port) as probe_port:
             logger.info("Serving", extra={"node": self._settings.node_name, "probe_port": probe_port})
             await daemon.stopping.wait()
 
+    async def _keep_capacity(self) -> None:
+        await self.view.applying.said.wait()
+        await self._capacity.run()
+
     def _checks(self) -> dict[str, probes.Check]:
         name = self._settings.node_name
         return {
-            "kubelet": lambda: "; ".join(one.problem for one in self._registrations.values() if one.problem) or None,
-            "gpunode": lambda: None if self._status.written else f"the GPUNode {name} is not written yet",
+            "kubelet": lambda: self._plugins.problem or None,
+            "gpunode": lambda: None if self.view.status.written else f"the GPUNode {name} is not written yet",
             "pods": lambda: None if self._pods.synced.is_set() else "the pods of this node are not known yet",
+            "configuration": lambda: (
+                None if self.view.configuration.is_known else "the node's configuration is not known yet"
+            ),
         }
 
     def _registry(self) -> prometheus_client.CollectorRegistry:
@@ -116,23 +114,21 @@ class Agent:
         registry.register(
             metrics.AgentCollector(
                 node_name=self._settings.node_name,
-                offer=self._offer,
-                node=lambda: self._status.node,
+                offer=self.view.offer,
+                node=lambda: self.view.node,
                 uses=self.ledgers.uses,
                 connections=lambda: self.arbiter.connections,
                 turned_away=lambda: self.arbiter.turned_away,
+                holders=self.view.holders,
             )
         )
         return registry
 
 
-async def _at_most(seconds: float, event: asyncio.Event) -> None:
+async def _at_most(seconds: float, waiting: Any) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await event.wait()
-
-
-_OURS: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
+            await waiting
 
 
 def _on(node_name: str) -> str:
@@ -145,7 +141,7 @@ async def _ask_pods(api: client.Client, node_name: str) -> Iterable[dict[str, An
 
 
 def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
-    """What the arbiter needs of a pod: an agent on every node should keep no more."""
+    """What the agent needs of a pod: who it is, what it was given, and whether it is over."""
     kept = ("namespace", "name", "uid", "resourceVersion")
     found = item["metadata"]
     annotations = pod.annotations_of(item)
@@ -155,5 +151,5 @@ def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
             **{key: found[key] for key in kept if key in found},
             "annotations": {key: annotations[key] for key in (contract.ALLOCATION,) if key in annotations},
         },
-        "status": {key: value for key, value in status.items() if key.endswith("ontainerStatuses")},
+        "status": {key: value for key, value in status.items() if key.endswith("ontainerStatuses") or key == "phase"},
     }

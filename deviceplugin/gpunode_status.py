@@ -7,33 +7,50 @@ the API server nothing.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from deviceplugin import inventory
-from deviceplugin.offer import Offer
+from deviceplugin.offer import Followed, Offer
 from gpushare import codec, contract
 from gpushare.cluster import backoff, client, errors, informer, store
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Condition, GpuNode
 
 logger = logging.getLogger(__name__)
 
-CONFIG: Final = "default"  # the configuration that is built in: every GPU is fractional
 FIRST_PAUSE_SECONDS: Final = 0.5
 MOST_PAUSE_SECONDS: Final = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Statement:
+    """What there is to say beside the GPUs: the configuration in force by name, and how it is with it."""
+
+    config: str = ""
+    conditions: tuple[Condition, ...] = ()
 
 
 class GpuNodeStatus:
     """The writer of one GPUNode's status, and a live copy of that GPUNode."""
 
     def __init__(
-        self, api: client.Client, *, node_name: str, offer: Offer, wall_clock: Callable[[], float] = time.time
+        self,
+        api: client.Client,
+        *,
+        node_name: str,
+        offer: Offer,
+        statement: Followed[Statement],
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
         self._name = node_name
         self._offer = offer
+        self._statement = statement
+        self._writing = asyncio.Lock()
+        self._informed = False
         self._wall_clock = wall_clock
         self._document: dict[str, Any] | None = None
         self._wake = asyncio.Event()
@@ -47,6 +64,13 @@ class GpuNodeStatus:
         """The GPUNode as last seen; None while there is none."""
         return codec.read(self._document) if self._document is not None else None
 
+    @property
+    def reference(self) -> dict[str, str]:
+        """What an Event about the GPUNode names."""
+        uid = (self._document or {}).get("metadata", {}).get("uid", "")
+        found = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "name": self._name, "uid": uid}
+        return {key: value for key, value in found.items() if value}
+
     async def refreshed(self) -> GpuNode | None:
         """The GPUNode as it is now, asked of the API server."""
         try:
@@ -57,7 +81,8 @@ class GpuNodeStatus:
     async def run(self, informed: asyncio.Event) -> None:
         """Write whenever something changed, from when the offer is `informed`, until cancelled."""
         await informed.wait()
-        followers = asyncio.create_task(self._follow_offer())
+        self._informed = True
+        followers = [asyncio.create_task(self._follow(one)) for one in (self._offer, self._statement)]
         failures = 0
         try:
             while True:
@@ -78,17 +103,39 @@ class GpuNodeStatus:
                     await asyncio.sleep(pause_seconds)
                     self._wake.set()
         finally:
-            followers.cancel()
+            for one in followers:
+                one.cancel()
+
+    async def settled(self) -> GpuNode:
+        """The GPUNode, no older than what the offer says now. Raises ClusterError.
+
+        A share can only be written on the state that its writer has read. So what this does not show on a GPU that the
+        offer says takes nothing new, nobody will put there any more.
+        """
+        if not self._informed:
+            raise errors.ClusterError(f"the GPUNode {self._name} is not known yet")
+        await self.step()
+        node = self.node
+        if node is None:
+            raise errors.ClusterError(f"the GPUNode {self._name} was deleted while its status was written")
+        return node
 
     async def step(self) -> None:
         """Make the GPUNode if there is none, and write its status if that says something else."""
+        async with self._writing:
+            await self._step()
+
+    async def _step(self) -> None:
         if self._document is None:
             self._document = await self._create()
         node = codec.read(self._document)
         for problem in node.problems:
             logger.warning("Something in the GPUNode makes no sense", extra={"err": problem})
         now = codec.format_time(self._wall_clock())
-        wanted = codec.to_status(inventory.status(node, self._offer.gpus, config=CONFIG, now=now))
+        said = self._statement.value
+        wanted = codec.to_status(
+            inventory.status(node, self._offer.gpus, config=said.config, now=now, more=said.conditions)
+        )
         current = self._document.get("status")
         if current == wanted or self._accepted == (wanted, current):
             self.written = True
@@ -118,8 +165,8 @@ class GpuNodeStatus:
         logger.info("Made the GPUNode", extra={"node": self._name})
         return made
 
-    async def _follow_offer(self) -> None:
-        async for _ in self._offer.follow():
+    async def _follow(self, followed: Followed[Any]) -> None:
+        async for _ in followed.follow():
             self._wake.set()
 
     def _changed(self, change: store.Change) -> None:

@@ -1,52 +1,55 @@
-"""Which GPUs are not to be trusted with work, and until when. Pure.
+"""Which GPUs and MIG devices are not to be trusted with work, and until when. Pure.
 
-Two signs. A GPU that does not answer is lost, until it answers again. A critical XID makes it unhealthy: for those that
-only a reset cures, until it was away and came back (or the agent starts anew, as after an administrator's look at it);
-for all others, until it has been quiet for a while. XIDs that a program causes by its own fault say nothing about the
-GPU (https://docs.nvidia.com/deploy/xid-errors/).
+Two signs. A GPU that does not answer is lost, until it answers again. A critical XID makes it unhealthy (or the MIG
+devices that it names): for those that only a reset cures, until it was away and came back, or the driver says that
+nothing needs to be recovered any more; for all others, until it has been quiet for a while. Which XIDs are a program's
+own fault and say nothing about the GPU is decided in `xid`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 RESET_XIDS: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
 QUIET_SECONDS: Final = 300.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a GPU is not healthy; `until` on the caller's clock, None where only a reset helps."""
+    """Why a device is not healthy. since, until: on the caller's clock; until is None where only a reset helps."""
 
     reason: str
     until: float | None
+    since: float = 0.0
 
 
 Faults = Mapping[str, Fault]
 
 
-def after_xid(faults: Faults, *, uuid: str, number: int, now: float) -> Faults:
-    """The faults once `number` happened on the GPU `uuid`; a fault that lasts longer stays."""
-    known = faults.get(uuid)
-    if number in APPLICATION_XIDS or (known is not None and known.until is None):
-        return faults
+def after_xid(faults: Faults, *, uuids: Iterable[str], number: int, now: float) -> Faults:
+    """The faults once `number` happened on these GPUs or MIG devices; a fault that lasts longer stays."""
     if number in RESET_XIDS:
-        fault = Fault(f"XID {number} happened: the GPU has to be reset", None)
+        fault = Fault(f"XID {number} happened: the GPU has to be reset", None, now)
     else:
-        fault = Fault(
-            f"XID {number} happened: it is unhealthy until {QUIET_SECONDS:.0f} s without another", now + QUIET_SECONDS
-        )
-    return {**faults, uuid: fault}
+        words = f"XID {number} happened: it is unhealthy until {QUIET_SECONDS:.0f} s without another"
+        fault = Fault(words, now + QUIET_SECONDS, now)
+    lasting = {uuid for uuid, known in faults.items() if known.until is None}
+    return {**faults, **{uuid: fault for uuid in uuids if uuid not in lasting}}
 
 
-def after_look(faults: Faults, *, returned: Iterable[str], now: float) -> Faults:
-    """The faults once the GPUs were looked at: those that were lost and have `returned` were reset."""
+def after_look(faults: Faults, *, returned: Iterable[str], now: float, recovered: Collection[str] = ()) -> Faults:
+    """The faults once the GPUs were looked at.
+
+    returned: those that were lost and answer again, so they were reset. recovered: those of which the driver says that
+    nothing is left to be done; it may say so before it has noticed, so it is believed only after a while.
+    """
     cured = frozenset(returned)
-    return {
-        uuid: fault
-        for uuid, fault in faults.items()
-        if uuid not in cured and (fault.until is None or fault.until > now)
-    }
+    return {uuid: fault for uuid, fault in faults.items() if uuid not in cured and _lasts(uuid, fault, now, recovered)}
+
+
+def _lasts(uuid: str, fault: Fault, now: float, recovered: Collection[str]) -> bool:
+    if fault.until is not None:
+        return fault.until > now
+    return uuid not in recovered or now - fault.since < QUIET_SECONDS

@@ -36,8 +36,13 @@ def merged(
     return tuple(sorted(found.values(), key=lambda card: (card.index, card.uuid)))
 
 
-def conditions(gpus: Sequence[Gpu], *, previous: Sequence[Condition], now: str) -> tuple[Condition, ...]:
-    """What is to be said of the node as a whole; `now` in RFC 3339, taken over only where a status changes."""
+def conditions(
+    gpus: Sequence[Gpu], *, previous: Sequence[Condition], now: str, more: Sequence[Condition] = ()
+) -> tuple[Condition, ...]:
+    """What is to be said of the node as a whole, and `more`.
+
+    now: in RFC 3339, taken over only where a status changes.
+    """
     ill = [card for card in gpus if not card.healthy]
     well = len(gpus) - len(ill)
     message = f"{well} of {len(gpus)} GPUs are healthy" + "".join(
@@ -52,16 +57,16 @@ def conditions(gpus: Sequence[Gpu], *, previous: Sequence[Condition], now: str) 
             contract.NOT_BUILT,
             "request and limit of compute are accounted for but not enforced yet; memory is enforced",
         ),
+        *more,
     )
     since = {(one.type, one.status): one.last_transition for one in previous}
     return tuple(dataclasses.replace(one, last_transition=since.get((one.type, one.status)) or now) for one in wanted)
 
 
-def status(node: GpuNode, gpus: Sequence[Gpu], *, config: str, now: str) -> GpuNode:
+def status(node: GpuNode, gpus: Sequence[Gpu], *, config: str, now: str, more: Sequence[Condition] = ()) -> GpuNode:
     """The GpuNode with this status in place of its own."""
-    return dataclasses.replace(
-        node, gpus=tuple(gpus), config=config, conditions=conditions(gpus, previous=node.conditions, now=now)
-    )
+    said = conditions(gpus, previous=node.conditions, now=now, more=more)
+    return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said)
 
 
 def _judged(card: Gpu, faults: health.Faults) -> Gpu:

@@ -5,6 +5,7 @@ Labels: `gpu` is a UUID; a share is used by its `containers` together, which are
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import Metric
@@ -15,6 +16,18 @@ from deviceplugin.arbiter.groups import Use
 from deviceplugin.offer import Offer
 from gpushare import ledger
 from gpushare.gpunode import GpuNode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holder:
+    """A container with `devices` ids of a resource, be they GPUs, MIG devices or replicas, on one GPU."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    gpu: str
+    devices: int
 
 
 class AgentCollector(Collector):
@@ -29,6 +42,7 @@ class AgentCollector(Collector):
         uses: Callable[[], Iterable[Use]],
         connections: Callable[[], int],
         turned_away: Callable[[], int],
+        holders: Callable[[], Iterable[Holder]] = tuple,
     ) -> None:
         self._node_name = node_name
         self._offer = offer
@@ -36,6 +50,7 @@ class AgentCollector(Collector):
         self._uses = uses
         self._connections = connections
         self._turned_away = turned_away
+        self._holders = holders
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: what there is depends on the node."""
@@ -45,6 +60,7 @@ class AgentCollector(Collector):
         """Everything, as it is now."""
         yield from self._gpus()
         yield from self._shares()
+        yield self._containers()
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self._connections()
         )
@@ -64,16 +80,29 @@ class AgentCollector(Collector):
         compute = GaugeMetricFamily(
             "gpushare_gpu_allocated_compute_ratio", "Compute that shares are guaranteed, 1 is the GPU.", labels=labels
         )
+        modes = GaugeMetricFamily("gpushare_gpu_mode", "1 for the mode of a GPU.", labels=[*labels, "mode"])
         node = self._node()
         used = ledger.use(node) if node is not None else {}
         for card in self._offer.gpus:
             values = [self._node_name, card.uuid, str(card.index), card.model]
             held = used.get(card.uuid, ledger.NOTHING)
             memory.add_metric(values, card.memory_bytes)
+            modes.add_metric([*values, str(card.mode)], 1.0)
             healthy.add_metric(values, float(card.healthy))
             given.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
-        yield from (memory, healthy, given, compute)
+        yield from (memory, healthy, given, compute, modes)
+
+    def _containers(self) -> Metric:
+        labels = ["node", "namespace", "pod", "container", "resource", "gpu"]
+        held = GaugeMetricFamily(
+            "gpushare_container_devices", "Devices of a GPU that the kubelet gave to a container.", labels=labels
+        )
+        for one in self._holders():
+            held.add_metric(
+                [self._node_name, one.namespace, one.pod, one.container, one.resource, one.gpu], one.devices
+            )
+        return held
 
     def _shares(self) -> Iterator[Metric]:
         labels = ["node", "namespace", "pod", "containers", "gpu"]

@@ -1,36 +1,51 @@
-"""Offer: the GPUs as last seen, for everyone who has to follow them.
+"""Values that others have to follow: the GPUs of the node, and what the kubelet is told of them.
 
-A value that can be waited on. Whoever follows sees the newest one, not every one: a slow reader of ListAndWatch must
-not collect a backlog of lists that are no longer true.
+Whoever follows sees the newest value, not every one: a slow reader of ListAndWatch must not collect a backlog of lists
+that are no longer true.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
 
 from gpushare.gpu import Gpu
 
+Value = TypeVar("Value")
 
-class Offer:
-    """The node's GPUs now; `publish` tells all followers of a change."""
 
-    def __init__(self, gpus: tuple[Gpu, ...] = ()) -> None:
-        self.gpus = gpus
+class Followed(Generic[Value]):
+    """A value now; `publish` tells all followers of a change."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
         self._next = asyncio.Event()
 
-    def publish(self, gpus: tuple[Gpu, ...]) -> None:
-        """Make `gpus` the offer; nothing happens if they are what they were."""
-        if gpus == self.gpus:
+    def publish(self, value: Value) -> None:
+        """Make it the value; nothing happens if it is what it was."""
+        if value == self.value:
             return
-        self.gpus = gpus
+        self.value = value
         self._next.set()
         self._next = asyncio.Event()
 
-    async def follow(self) -> AsyncIterator[tuple[Gpu, ...]]:
-        """The GPUs now, and again after each change, for ever."""
+    async def follow(self) -> AsyncIterator[Value]:
+        """The value now, and again after each change, for ever."""
         while True:
-            changed, told = self._next, self.gpus
+            changed, told = self._next, self.value
             yield told
-            if self.gpus is told:
+            if self.value is told:
                 await changed.wait()
+
+
+class Offer(Followed[tuple[Gpu, ...]]):
+    """The node's GPUs as last seen."""
+
+    def __init__(self, gpus: tuple[Gpu, ...] = ()) -> None:
+        super().__init__(gpus)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs now."""
+        return self.value

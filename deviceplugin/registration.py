@@ -21,7 +21,7 @@ import grpc
 from deviceplugin import advertisement, service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
-from deviceplugin.offer import Offer
+from deviceplugin.offer import Followed
 from gpushare.cluster import backoff
 
 logger = logging.getLogger(__name__)
@@ -48,28 +48,26 @@ class Registration:
 
     def __init__(
         self,
-        resource: advertisement.Resource,
+        served: service.Served,
         *,
-        offer: Offer,
-        mounts: service.Mounts,
+        advertised: Followed[advertisement.Advertisement],
         directory: Path,
         registered: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._resource = resource
-        self._offer = offer
-        self._mounts = mounts
+        self._served = served
+        self._advertised = advertised
         self._registered = registered
         self._kubelet = directory / KUBELET_SOCKET
-        self._socket = directory / resource.socket_name
+        self._socket = directory / advertisement.socket_name(served.name)
         self._clock = clock
-        self._servicer = service.DevicePlugin(resource, offer, mounts)
+        self._servicer = service.DevicePlugin(served, advertised)
         self._server: grpc.aio.Server | None = None
         self._served_at: Identity | None = None
         self._registered_with: Identity | None = None
         self._listened_to = 0.0
         self._failures = 0
-        self.problem = f"{resource.name} is not registered with the kubelet yet"
+        self.problem = f"{served.name} is not registered with the kubelet yet"
 
     async def run(self) -> None:
         """Serve and register until cancelled; then take our socket away."""
@@ -97,19 +95,19 @@ class Registration:
         except (grpc.RpcError, OSError, RuntimeError) as error:
             self._failures += 1
             self._registered_with = None
-            self._tell(f"{self._resource.name} could not be registered with the kubelet: {_sentence(error)}")
+            self._tell(f"{self._served.name} could not be registered with the kubelet: {_sentence(error)}")
             return backoff.pause_seconds(self._failures, first_seconds=POLL_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
         self._failures = 0
         self._registered_with = kubelet
         self._listened_to = self._clock()
         self.problem = ""
         self._registered()
-        logger.info("Registered with the kubelet", extra={"resource": self._resource.name, "socket": str(self._socket)})
+        logger.info("Registered with the kubelet", extra={"resource": self._served.name, "socket": str(self._socket)})
         return POLL_SECONDS
 
     async def _serve(self) -> None:
         await self._stop()
-        self._servicer = service.DevicePlugin(self._resource, self._offer, self._mounts)
+        self._servicer = service.DevicePlugin(self._served, self._advertised)
         server = grpc.aio.server()
         services.add_DevicePluginServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call]
         server.add_insecure_port(f"unix:{self._socket}")
@@ -124,8 +122,10 @@ class Registration:
                 messages.RegisterRequest(
                     version=API_VERSION,
                     endpoint=self._socket.name,
-                    resource_name=self._resource.name,
-                    options=messages.DevicePluginOptions(),
+                    resource_name=self._served.name,
+                    options=messages.DevicePluginOptions(
+                        get_preferred_allocation_available=self._served.answers.has_preference
+                    ),
                 ),
                 timeout=REGISTER_SECONDS,
             )
@@ -147,7 +147,7 @@ class Registration:
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:
-            logger.warning("Not registered with the kubelet", extra={"resource": self._resource.name, "err": problem})
+            logger.warning("Not registered with the kubelet", extra={"resource": self._served.name, "err": problem})
         self.problem = problem
 
 

@@ -1,4 +1,8 @@
-"""What the agent is told at its start: flags, or environment for those that a manifest fills in. Checked once."""
+"""What the agent is told at its start: flags, or environment for those that a manifest fills in. Checked once.
+
+The flags of NVIDIA's device plugin are taken too, with the environment variables that go with them: they count more
+than what a configuration says. They are passed on as they are, see `gpushare.config.flags`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import advertisement
-from gpushare import contract
+from deviceplugin.live import wishes
+from gpushare import contract, errors
+from gpushare.config import flags, selection
+from gpushare.config import settings as configured
+from gpushare.config.model import Config, FlagValue
 from gpushare.daemon import logs
 
 # A socket's path has room for this many bytes and a NUL.
@@ -27,31 +35,48 @@ class Settings:
     node_name: str
     kubeconfig: str | None
     kubelet_directory: Path
+    pod_resources_socket: Path
     root: Path
     run_directory: Path
     state_directory: Path
+    cdi_directory: Path
+    mps_program: Path
+    mps_root: Path
     library: Path
     proc_root: Path
+    config_map: str
     probe_host: str
     probe_port: int
     log_level: str
+    options: wishes.Options
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Settings from the command line. Raises SettingsError; ends the process for --help and unknown flags."""
-    found = _parser(environment).parse_args(arguments)
+    parser = _parser(environment)
+    found, rest = parser.parse_known_args(arguments)
+    options, values = _options(parser, found, rest, environment)
     if not found.node_name:
         raise SettingsError("the name of the node is not known: give --node-name, or NODE_NAME by the downward API")
     if found.state_directory is None:
         found.state_directory = found.run_directory.parent / "state"
-    settings = Settings(**vars(found))
-    for directory in ("kubelet_directory", "root", "run_directory", "state_directory", "proc_root"):
-        path: Path = getattr(settings, directory)
+    mps_root = Path(str(values["mpsRoot"] or found.run_directory.parent / "mps"))
+    settings = Settings(**vars(found), mps_root=mps_root, options=options)
+    for name in (
+        "kubelet_directory",
+        "pod_resources_socket",
+        "root",
+        "run_directory",
+        "state_directory",
+        "mps_root",
+        "proc_root",
+    ):
+        path: Path = getattr(settings, name)
         if not path.is_absolute():
-            raise SettingsError(f"--{directory.replace('_', '-')} {path} is no absolute path, as the kubelet needs it")
+            raise SettingsError(f"--{name.replace('_', '-')} {path} is no absolute path, as the kubelet needs it")
     for socket in (
         settings.run_directory / contract.ARBITER_SOCKET_NAME,
-        *(settings.kubelet_directory / resource.socket_name for resource in advertisement.RESOURCES),
+        *(settings.kubelet_directory / advertisement.socket_name(name) for name in advertisement.PER_GPU),
     ):
         if len(str(socket).encode()) > LONGEST_SOCKET_PATH:
             raise SettingsError(
@@ -62,13 +87,49 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
             f"--state-directory {settings.state_directory} is below --run-directory, which containers can read: "
             "give one beside it"
         )
+    if settings.config_map.count("/") != 1:
+        raise SettingsError(f"--config-map {settings.config_map} is not of the form NAMESPACE/NAME")
     return settings
+
+
+def _options(
+    parser: argparse.ArgumentParser, found: argparse.Namespace, rest: Sequence[str], environment: Mapping[str, str]
+) -> tuple[wishes.Options, Mapping[str, FlagValue]]:
+    """What goes before a configuration, taken out of `found`, and all of `rest`; and NVIDIA's flags by key."""
+    known = {option for flag in flags.FLAGS for option in flag.options}
+    for word in rest:
+        option = word.partition("=")[0]
+        if option.startswith("-") and option not in known:
+            parser.error(f"unrecognized arguments: {word}")
+    relevant = {name for flag in flags.FLAGS for name in flag.variables}
+    options = wishes.Options(
+        default=found.default_config,
+        fallbacks=tuple(word for word in found.config_fallbacks.split(",") if word),
+        arguments=tuple(rest),
+        environment={name: value for name, value in environment.items() if name in relevant},
+        strict=found.strict_compatibility,
+    )
+    for name in ("default_config", "config_fallbacks", "strict_compatibility"):
+        delattr(found, name)
+    try:
+        values = configured.values_of(Config(), arguments=rest, environment=options.environment)
+        configured.effective(Config(), arguments=rest, environment=options.environment)
+    except errors.ConfigError as error:
+        raise SettingsError(str(error)) from error
+    if values["configFile"]:
+        raise SettingsError(
+            f"--config-file {values['configFile']} is not read: put it as an entry into the ConfigMap that "
+            "--config-map names, so that a change of it is applied"
+        )
+    return options, values
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m deviceplugin",
         description="The node agent of gpushare: device plugin of the kubelet, and arbiter of who may use how much.",
+        epilog="The flags of NVIDIA's device plugin (--mig-strategy, --device-list-strategy, ...) count here too.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--node-name", default=environment.get("NODE_NAME", ""), help="this node ($NODE_NAME)")
@@ -80,10 +141,16 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="where kubelet.sock is (%(default)s)",
     )
     add(
+        "--pod-resources-socket",
+        type=Path,
+        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        help="where the kubelet tells which pod holds which device (%(default)s)",
+    )
+    add(
         "--root",
         type=Path,
         default=Path("/var/lib/gpushare"),
-        help="where the library for containers is put (%(default)s)",
+        help="where the library for containers is put, and what is in force on the GPUs is kept (%(default)s)",
     )
     add(
         "--run-directory",
@@ -97,12 +164,42 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         help="what the next agent must know; must outlive the agent's container (`state` beside --run-directory)",
     )
     add(
+        "--cdi-directory",
+        type=Path,
+        default=Path("/var/run/cdi"),
+        help="where the devices are described for container runtimes (%(default)s)",
+    )
+    add(
         "--library",
         type=Path,
         default=Path(contract.CONTAINER_LIBRARY),
         help="libgpushare.so to give to containers (%(default)s)",
     )
+    add(
+        "--mps-program",
+        type=Path,
+        default=Path("/usr/bin/nvidia-cuda-mps-control"),
+        help="NVIDIA's MPS control daemon (%(default)s)",
+    )
     add("--proc-root", type=Path, default=Path("/proc"), help="the host's /proc (%(default)s)")
+    add(
+        "--config-map",
+        default=f"{contract.SYSTEM_NAMESPACE}/{contract.CONFIG_MAP}",
+        metavar="NAMESPACE/NAME",
+        help="the configurations of which the node's label picks one (%(default)s)",
+    )
+    add("--default-config", default="", metavar="NAME", help="the configuration of a node without a label")
+    add(
+        "--config-fallbacks",
+        default=",".join(selection.FALLBACKS),
+        metavar="WORDS",
+        help="what to take without label and default: named, single, empty (%(default)s)",
+    )
+    add(
+        "--strict-compatibility",
+        action="store_true",
+        help="act on a configuration as NVIDIA's plugin does: no rename, devices or resources, one mode a node",
+    )
     add("--probe-host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics (%(default)s)")  # noqa: S104
     add("--probe-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics (%(default)s)")
     add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")

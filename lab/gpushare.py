@@ -91,6 +91,7 @@ def agent(lab: layout.Layout, node: layout.Node, administrator: access.Access) -
         *(sys.executable, "-m", "deviceplugin", f"--kubeconfig={credentials}", f"--node-name={node.name}"),
         *(f"--root={directory / 'gpushare'}", f"--run-directory={directory / 'arbiter'}"),
         f"--library={BUILD / 'libgpushare.so'}",
+        f"--mps-program={DRIVER / 'nvidia-cuda-mps-control'}",
         *(f"--probe-host={host}", f"--probe-port={probe_port}"),
     )
     daemon = process.Process(

@@ -97,10 +97,37 @@ def test_its_node_gets_capacity_of_ours_and_nothing_else(agent: Agent) -> None:
     assert stored["status"]["capacity"][contract.RESOURCE_MEMORY] == "640Gi"
     only = "may change a node's capacity of gpushare.io resources only"
     assert only in agent.refused(path, {"status": {"capacity": {"nvidia.com/gpu": "8"}}})
-    nothing_else = "may change a node's capacity and nothing else of it"
+    nothing_else = "may change a node's capacity and nothing else of its status"
     assert nothing_else in agent.refused(path, {"metadata": {"labels": {"role": "admin"}}})
     ready = {"type": "Ready", "status": "True", "reason": "x", "message": "x"}
     assert nothing_else in agent.refused(path, {"status": {"conditions": [ready]}})
+
+
+def test_its_node_gets_labels_that_describe_its_gpus_and_no_others(agent: Agent) -> None:
+    path = f"/api/v1/nodes/{OWN}"
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/cuda.driver-version.full": "550.54.15",
+        "nvidia.com/mig-1g.10gb.me.engines.copy": "1",
+        "nvidia.com/mps.capable": "false",
+    }
+    note = {contract.OWN_LABELS: ",".join(labels)}
+    stored = agent.patch(path, {"metadata": {"labels": labels, "annotations": note}})
+    assert stored["kind"] == "Node", stored.get("message")
+    assert labels.items() <= stored["metadata"]["labels"].items()
+    taken = agent.patch(path, {"metadata": {"labels": {"nvidia.com/mps.capable": None}}})
+    assert "nvidia.com/mps.capable" not in taken["metadata"]["labels"]
+    no_others = "labels that describe a node's GPUs, as GPU Feature Discovery does, and no others"
+    for key in (
+        *("role", "nvidia.com/gpu.deploy.dcgm", "nvidia.com/gpu.present", "nvidia.com/mig.config"),
+        *(contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL, "node-role.kubernetes.io/control-plane"),
+    ):
+        assert no_others in agent.refused(path, {"metadata": {"labels": {key: "x"}}})
+    of_annotations = "may change gpushare.io/labels only"
+    assert of_annotations in agent.refused(path, {"metadata": {"annotations": {"other": "x"}}})
+    taint = {"key": "k", "effect": "NoSchedule"}
+    assert "may label its node and change nothing else" in agent.refused(path, {"spec": {"taints": [taint]}})
+    assert "may not write about node" in agent.refused(f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": labels}})
 
 
 def test_a_token_that_is_bound_to_no_node_writes_nothing(installed: Cluster, agent: Agent) -> None:

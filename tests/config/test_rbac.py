@@ -28,9 +28,10 @@ EVERYWHERE = {
     contract.AGENT_SERVICE_ACCOUNT: {
         "gpunodes.gpushare.io": f"{READ} create",
         "gpunodes/status.gpushare.io": "patch",
-        "nodes": "get",
+        "nodes": f"{READ} patch",
         "nodes/status": "patch",
         "pods": "list watch",
+        "events.events.k8s.io": "create patch",
     },
 }
 AT_HOME = {
@@ -39,7 +40,7 @@ AT_HOME = {
         "leases.coordination.k8s.io/gpushare-placer": "get update",
         "secrets/gpushare-webhook-certificate": "get update",
     },
-    contract.AGENT_SERVICE_ACCOUNT: {},
+    contract.AGENT_SERVICE_ACCOUNT: {f"configmaps/{contract.CONFIG_MAP}": READ},
 }
 ACCOUNTS = [contract.WEBHOOK_SERVICE_ACCOUNT, contract.AGENT_SERVICE_ACCOUNT]
 
@@ -118,7 +119,7 @@ def test_the_webhook_may_what_it_lives_by(installed: Cluster) -> None:
         ("list", "secrets"),
         ("get", "secrets other"),
         ("get", "configmaps"),
-        ("patch", "nodes"),
+        ("update", "nodes"),
         ("delete", "gpunodes.gpushare.io"),
         ("create", "serviceaccounts/token"),
         ("create", "mutatingwebhookconfigurations.admissionregistration.k8s.io"),

@@ -45,7 +45,13 @@ def test_every_request_and_result_key_is_in_one_of_the_contracts_lists() -> None
         if isinstance(value, str) and value.startswith(contract.PREFIX) and value != contract.PREFIX
     }
     not_annotations = {
-        *(contract.SCHEDULING_GATE, contract.SHARE_LABEL, contract.NODE_CONFIG_LABEL, contract.API_VERSION),
+        *(
+            contract.SCHEDULING_GATE,
+            contract.SHARE_LABEL,
+            contract.NODE_CONFIG_LABEL,
+            contract.API_VERSION,
+            contract.OWN_LABELS,
+        ),
         *(contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE),
     }
     assert annotations - not_annotations == {*contract.REQUEST_KEYS, *contract.RESULT_KEYS}

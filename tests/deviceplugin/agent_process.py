@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +64,29 @@ class Agent:
 
 @contextlib.asynccontextmanager
 async def running(
-    node_name: str, directory: Path, *, kubeconfig: Path, gpus: Path, library: Path | None = None
+    node_name: str,
+    directory: Path,
+    *,
+    kubeconfig: Path | None,
+    gpus: Path,
+    library: Path | None = None,
+    more: tuple[str, ...] = (),
+    program: tuple[str, ...] = ("-m", "deviceplugin"),
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Agent]:
     """An agent with everything below `directory`; killed at the end if it still runs."""
     (directory / "kubelet").mkdir(exist_ok=True)
     made = directory / "libgpushare.so"
     made.write_bytes(b"\x7fELF")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "deviceplugin", f"--node-name={node_name}", f"--kubeconfig={kubeconfig}"),
+        *(sys.executable, *program, f"--node-name={node_name}"),
+        *([] if kubeconfig is None else [f"--kubeconfig={kubeconfig}"]),
         *(f"--kubelet-directory={directory / 'kubelet'}", f"--root={directory / 'root'}"),
         *(f"--run-directory={directory / 'run'}", f"--library={library or made}"),
-        *("--probe-host=127.0.0.1", "--probe-port=0"),
-        env=simulated.environment(gpus),
+        f"--pod-resources-socket={directory / 'kubelet-holds.sock'}",
+        f"--cdi-directory={directory / 'cdi'}",
+        *("--probe-host=127.0.0.1", "--probe-port=0", *more),
+        env={**simulated.environment(gpus), **(environment or {})},
         stderr=asyncio.subprocess.PIPE,
     )
     agent = Agent(process)

@@ -15,15 +15,19 @@ import grpc
 
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
+from deviceplugin.kubelet_api import podresources_v1_pb2 as holdings
+from deviceplugin.kubelet_api import podresources_v1_pb2_grpc as holding_services
 
 
-class Kubelet(services.RegistrationServicer):
-    """Knows of each resource the last list it was told, as {id: health}."""
+class Kubelet(services.RegistrationServicer, holding_services.PodResourcesListerServicer):
+    """Knows of each resource the last list it was told, as {id: health}; `pods`: who holds which of them, by name."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.requests: list[messages.RegisterRequest] = []
         self.devices: dict[str, dict[str, str]] = {}
+        self.numa: dict[str, int] = {}
+        self.pods: dict[str, tuple[str, list[str]]] = {}
         self.lists = 0
         self.refusal = ""
         self.changed = asyncio.Condition()
@@ -37,6 +41,41 @@ class Kubelet(services.RegistrationServicer):
         services.add_RegistrationServicer_to_server(self, self.server)
         self.server.add_insecure_port(f"unix:{self.directory}/kubelet.sock")
         await self.server.start()
+        # Beside its directory, as it empties that.
+        self.holder = grpc.aio.server()
+        holding_services.add_PodResourcesListerServicer_to_server(self, self.holder)
+        self.holder.add_insecure_port(f"unix:{self.holdings}")
+        await self.holder.start()
+
+    @property
+    def holdings(self) -> Path:
+        """The pod-resources socket."""
+        return self.directory.with_name(f"{self.directory.name}-holds.sock")
+
+    async def List(self, _: Any, __: Any) -> holdings.ListPodResourcesResponse:  # noqa: N802
+        listed = []
+        for name, (resource, ids) in self.pods.items():
+            devices = [holdings.ContainerDevices(resource_name=resource, device_ids=[one]) for one in ids]
+            container = holdings.ContainerResources(name="main", devices=devices)
+            listed.append(holdings.PodResources(name=name, namespace="ml", containers=[container]))
+        return holdings.ListPodResourcesResponse(pod_resources=listed)
+
+    async def admit(self, pod: str, resource: str, size: int) -> messages.ContainerAllocateResponse:
+        """What it does for a pod of namespace `ml`: prefers, allocates, and tells from then on who holds what."""
+        taken = {one for held, ids in self.pods.values() if held == resource for one in ids}
+        free = [one for one, health in self.devices[resource].items() if health == "Healthy" and one not in taken]
+        if len(free) < size:
+            raise LookupError(f"{resource}: {size} wanted, {len(free)} free")
+        stub = services.DevicePluginStub(self._channels[resource])
+        if (await stub.GetDevicePluginOptions(messages.Empty(), timeout=5)).get_preferred_allocation_available:
+            asked = messages.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=size)
+            request = messages.PreferredAllocationRequest(container_requests=[asked])
+            answer = await stub.GetPreferredAllocation(request, timeout=5)
+            preferred = [one for one in answer.container_responses[0].deviceIDs if one in free]
+            free = [*preferred, *(one for one in free if one not in preferred)]
+        (given,) = (await self.allocate(resource, free[:size])).container_responses
+        self.pods[pod] = (resource, free[:size])
+        return given
 
     async def stop(self) -> None:
         for resource in list(self._tasks):
@@ -44,6 +83,7 @@ class Kubelet(services.RegistrationServicer):
         for channel in self._channels.values():
             await channel.close()
         await self.server.stop(None)
+        await self.holder.stop(None)
 
     async def drop(self, resource: str) -> None:
         """Stop following a resource, as after an error on the stream."""
@@ -70,6 +110,7 @@ class Kubelet(services.RegistrationServicer):
             async for answer in stub.ListAndWatch(messages.Empty()):
                 async with self.changed:
                     self.devices[resource] = {device.ID: device.health for device in answer.devices}
+                    self.numa |= {one.ID: one.topology.nodes[0].ID for one in answer.devices if one.topology.nodes}
                     self.lists += 1
                     self.changed.notify_all()
 

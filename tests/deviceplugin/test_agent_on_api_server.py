@@ -99,6 +99,8 @@ async def test_it_makes_the_gpunode_and_says_what_there_is(
     assert {one.type: (one.status, one.reason) for one in node.conditions} == {
         "Ready": ("True", "GpusHealthy"),
         "ComputeLeases": ("False", "NotBuilt"),
+        "ConfigValid": ("True", "InForce"),
+        "ConfigPending": ("False", "Done"),
     }
     (owner,) = document["metadata"]["ownerReferences"]
     uid = await cluster.kubectl("get", "node", cluster.node, "--output=jsonpath={.metadata.uid}")

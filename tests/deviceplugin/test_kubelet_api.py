@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from google.protobuf import descriptor_pb2
 
 from deviceplugin import kubelet_api
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
+from deviceplugin.kubelet_api import podresources_v1_pb2 as holdings
 
 ROOT = Path(__file__).parents[2]
-PROTO = "deviceplugin/kubelet_api/deviceplugin_v1beta1.proto"
+FOLDER = "deviceplugin/kubelet_api"
+FILES = {"deviceplugin_v1beta1": messages, "podresources_v1": holdings}
 
 
-def _protoc(*outputs: str) -> None:
-    command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=.", *outputs, PROTO]
+def _protoc(*outputs: str, names: Iterable[str] = FILES) -> None:
+    protos = [f"{FOLDER}/{name}.proto" for name in names]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=.", *outputs, *protos]
     subprocess.run(command, cwd=ROOT, check=True, timeout=60)
 
 
-def test_the_generated_code_is_what_the_proto_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FILES)
+def test_the_generated_code_is_what_the_proto_says(tmp_path: Path, name: str) -> None:
     # Compared by what it describes, as the text differs from one version of the compiler to the next.
-    _protoc(f"--descriptor_set_out={tmp_path}/set")
+    _protoc(f"--descriptor_set_out={tmp_path}/set", names=[name])
     (described,) = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "set").read_bytes()).file
     for message in described.message_type:
         for part in (message, *message.nested_type):
             for field in part.field:
                 field.ClearField("json_name")  # derived from the name, and left out of the generated code
-    assert descriptor_pb2.FileDescriptorProto.FromString(messages.DESCRIPTOR.serialized_pb) == described
+    assert descriptor_pb2.FileDescriptorProto.FromString(FILES[name].DESCRIPTOR.serialized_pb) == described
 
 
 def test_the_command_in_the_docstring_makes_these_files(tmp_path: Path) -> None:
@@ -40,7 +46,8 @@ def test_the_command_in_the_docstring_makes_these_files(tmp_path: Path) -> None:
 
 
 def test_names_on_the_wire_are_the_kubelets() -> None:
-    services = messages.DESCRIPTOR.services_by_name
+    services = {**messages.DESCRIPTOR.services_by_name, **holdings.DESCRIPTOR.services_by_name}
+    assert services["PodResourcesLister"].full_name == "v1.PodResourcesLister"
     assert services["Registration"].full_name == "v1beta1.Registration"
     assert sorted(services["DevicePlugin"].methods_by_name) == [
         "Allocate",

@@ -29,6 +29,7 @@ def registry() -> prometheus_client.CollectorRegistry:
             uses=lambda: [Use(tenant, (1 << 30,), 3)],
             connections=lambda: 4,
             turned_away=lambda: 5,
+            holders=lambda: [metrics.Holder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
         )
     )
     return made
@@ -57,6 +58,15 @@ def test_a_share_is_told_with_what_its_processes_hold(registry: prometheus_clien
     assert registry.get_sample_value("gpushare_share_used_memory_bytes", card) == 1 << 30
     assert registry.get_sample_value("gpushare_share_limit_memory_bytes", card) == 8 << 30
     assert registry.get_sample_value("gpushare_share_processes", share) == 3
+
+
+def test_a_container_with_devices_is_told_with_the_gpu_that_they_are_on(
+    registry: prometheus_client.CollectorRegistry,
+) -> None:
+    labels = {"node": "node-a", "namespace": "ml", "pod": "whole", "container": "main", "resource": "nvidia.com/gpu"}
+    assert registry.get_sample_value("gpushare_container_devices", {**labels, "gpu": "GPU-node-a-1"}) == 2
+    card = {"node": "node-a", "gpu": "GPU-node-a-0", "index": "0", "model": "NVIDIA A100-SXM4-80GB"}
+    assert registry.get_sample_value("gpushare_gpu_mode", {**card, "mode": "fractional"}) == 1
 
 
 def test_the_arbiter_counts(registry: prometheus_client.CollectorRegistry) -> None:

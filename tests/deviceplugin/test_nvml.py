@@ -49,6 +49,11 @@ def test_what_the_kernel_says_of_the_numa_node_comes_first(gpus: Path, tmp_path:
     assert run(gpus, program) == [[3, None, 1, 1]]
 
 
+def test_gpus_that_links_join_have_one_number(gpus: Path) -> None:
+    program = "print([card.link_group for card in nvml.Nvml().snapshot().gpus])"
+    assert run(gpus, program) == [[0, 0, 0, 0]]
+
+
 def test_a_lost_gpu_is_told_by_its_index_and_comes_back(gpus: Path) -> None:
     found = run(
         gpus,

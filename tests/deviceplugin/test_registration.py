@@ -11,15 +11,27 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin import advertisement, registration, service
-from deviceplugin.offer import Offer
+from deviceplugin import advertisement, registration, service, share_answers
+from deviceplugin.offer import Followed
 from gpushare import contract
+from gpushare.gpu import Gpu
 from tests import builders
 from tests.deviceplugin import kubelet as kubelets
 from tests.deviceplugin import waiting
 
-PERCENT, IDLE = advertisement.RESOURCES
-MOUNTS = service.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
+PERCENT, IDLE = contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE
+MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
+SOCKET = "gpushare-gpu-percent.sock"
+
+
+class Told(Followed[advertisement.Advertisement]):
+    """What the kubelet is told of fractional GPUs."""
+
+    def __init__(self, gpus: tuple[Gpu, ...]) -> None:
+        super().__init__(advertisement.of_shares(gpus))
+
+    def say(self, gpus: tuple[Gpu, ...]) -> None:
+        self.publish(advertisement.of_shares(gpus))
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +49,9 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 
 
 @contextlib.asynccontextmanager
-async def registered(
-    directory: Path, offer: Offer, resource: advertisement.Resource = PERCENT
-) -> AsyncIterator[registration.Registration]:
-    keeper = registration.Registration(resource, offer=offer, mounts=MOUNTS, directory=directory)
+async def registered(directory: Path, told: Told, resource: str = PERCENT) -> AsyncIterator[registration.Registration]:
+    served = service.Served(resource, share_answers.ShareAnswers(MOUNTS))
+    keeper = registration.Registration(served, advertised=told, directory=directory)
     task = asyncio.create_task(keeper.run())
     try:
         yield keeper
@@ -51,7 +62,7 @@ async def registered(
 
 
 async def test_the_kubelet_is_told_every_device(kubelet: kubelets.Kubelet) -> None:
-    offer = Offer(builders.node(gpus=4).gpus)
+    offer = Told(builders.node(gpus=4).gpus)
     async with registered(kubelet.directory, offer), registered(kubelet.directory, offer, IDLE):
         await kubelet.until(lambda: len(kubelet.devices) == 2)
         assert len(kubelet.devices[contract.RESOURCE_PERCENT]) == 400
@@ -63,23 +74,23 @@ async def test_the_kubelet_is_told_every_device(kubelet: kubelets.Kubelet) -> No
 async def test_a_change_of_health_is_told_at_once_and_told_back(kubelet: kubelets.Kubelet) -> None:
     well = builders.node(gpus=2).gpus
     ill = (dataclasses.replace(well[0], healthy=False, health_reason="lost"), well[1])
-    offer = Offer(well)
+    offer = Told(well)
 
     def unhealthy() -> int:
         return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Unhealthy")
 
     async with registered(kubelet.directory, offer):
         await kubelet.until(lambda: kubelet.lists == 1)
-        offer.publish(well)
-        offer.publish(ill)
+        offer.say(well)
+        offer.say(ill)
         await kubelet.until(lambda: unhealthy() == 100)
         assert kubelet.lists == 2  # an offer that is no news was not told
-        offer.publish(well)
+        offer.say(well)
         await kubelet.until(lambda: unhealthy() == 0)
 
 
 async def test_allocate_mounts_library_preload_file_and_arbiter_and_nothing_else(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Offer(builders.node(gpus=1).gpus)):
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         uuid = builders.gpu().uuid
         answer = await kubelet.allocate(contract.RESOURCE_PERCENT, [f"{uuid}::0", f"{uuid}::99"], [f"{uuid}::7"])
@@ -96,16 +107,18 @@ async def test_allocate_mounts_library_preload_file_and_arbiter_and_nothing_else
 
 
 async def test_allocate_of_an_unknown_device_is_refused_with_a_sentence(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Offer(builders.node(gpus=1).gpus)):
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await kubelet.allocate(contract.RESOURCE_PERCENT, ["GPU-other::0"])
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert refused.value.details() == 'gpushare.io/gpu-percent has no device "GPU-other::0" on this node'
+        assert refused.value.details() == (
+            'invalid request: unknown device: "GPU-other::0" is no device of gpushare.io/gpu-percent on this node'
+        )
 
 
 async def test_it_registers_again_each_time_the_kubelet_restarts(kubelet: kubelets.Kubelet) -> None:
-    offer = Offer(builders.node(gpus=1).gpus)
+    offer = Told(builders.node(gpus=1).gpus)
     async with registered(kubelet.directory, offer) as keeper:
         await kubelet.until(lambda: kubelet.lists == 1)
         for restart in range(1, 6):
@@ -114,26 +127,26 @@ async def test_it_registers_again_each_time_the_kubelet_restarts(kubelet: kubele
             await kubelet.until(lambda seen=restart: kubelet.lists == seen + 1)
         assert len(kubelet.requests) == 6
         assert keeper.problem == ""
-        assert (kubelet.directory / PERCENT.socket_name).is_socket()
+        assert (kubelet.directory / SOCKET).is_socket()
 
 
 async def test_it_serves_again_when_only_its_own_socket_is_removed(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Offer(builders.node(gpus=1).gpus)):
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
-        (kubelet.directory / PERCENT.socket_name).unlink()
+        (kubelet.directory / SOCKET).unlink()
         await kubelet.until(lambda: kubelet.lists == 2)
-        assert (kubelet.directory / PERCENT.socket_name).is_socket()
+        assert (kubelet.directory / SOCKET).is_socket()
 
 
 async def test_it_registers_again_when_the_kubelet_stops_listening(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Offer(builders.node(gpus=1).gpus)):
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         await kubelet.drop(contract.RESOURCE_PERCENT)
         await kubelet.until(lambda: kubelet.lists == 2)
 
 
 async def test_without_a_kubelet_it_waits_and_says_so(short_path: Path) -> None:
-    async with registered(short_path, Offer(builders.node(gpus=1).gpus)) as keeper:
+    async with registered(short_path, Told(builders.node(gpus=1).gpus)) as keeper:
         await waiting.until(lambda: "no kubelet listens on" in keeper.problem)
         assert keeper.problem == (
             f"no kubelet listens on {short_path}/kubelet.sock: it is stopped, or --kubelet-directory is wrong"
@@ -149,13 +162,13 @@ async def test_a_refused_registration_is_tried_again_and_the_kubelets_reason_is_
     kubelet: kubelets.Kubelet,
 ) -> None:
     kubelet.refusal = "no such version here"
-    async with registered(kubelet.directory, Offer(builders.node(gpus=1).gpus)) as keeper:
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
         await waiting.until(lambda: "no such version here" in keeper.problem)
         kubelet.refusal = ""
         await kubelet.until(lambda: kubelet.lists == 1)
 
 
 async def test_when_it_ends_its_socket_is_gone(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Offer(builders.node(gpus=1).gpus)):
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
-    assert not (kubelet.directory / PERCENT.socket_name).exists()
+    assert not (kubelet.directory / SOCKET).exists()

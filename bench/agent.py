@@ -1,0 +1,116 @@
+"""What the agent costs a node: memory and CPU time at 8 GPUs and 100 containers, when nothing happens.
+
+    python -m bench.agent [--seconds 60]
+
+The agent is the real process, over simulated GPUs, with a kubelet's end that has told of 100 pods and follows its
+lists, and without an API server, whose watches cost nothing while nothing changes. Compared with the goal: 100 MB, and
+1 % of a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import certifi
+
+from tests.deviceplugin import agent_process, simulated
+from tests.deviceplugin import kubelet as kubelets
+
+GPUS, CONTAINERS = 8, 100
+GOAL_BYTES, GOAL_RATIO = 100 * 10**6, 0.01
+PERCENT = "gpushare.io/gpu-percent"
+
+
+# With a mounted ServiceAccount, as in a pod: reading a kubeconfig takes a library that the agent's pod never loads.
+AS_IN_A_POD = """
+import os, pathlib, sys
+from gpushare.cluster import connection
+connection.find.__kwdefaults__["service_account"] = pathlib.Path(os.environ["BENCH_SERVICE_ACCOUNT"])
+from deviceplugin import __main__
+sys.exit(__main__.main())
+"""
+
+
+def account(directory: Path) -> dict[str, str]:
+    """A ServiceAccount for an API server that nobody listens for."""
+    mounted = directory / "serviceaccount"
+    mounted.mkdir()
+    (mounted / "token").write_text("token")
+    (mounted / "namespace").write_text("gpushare-system")
+    shutil.copy(certifi.where(), mounted / "ca.crt")
+    return {
+        "BENCH_SERVICE_ACCOUNT": str(mounted),
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": "1",
+    }
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """What of its memory is in use now."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+async def measure(seconds: float) -> tuple[int, float]:
+    """Resident bytes and the part of a core, over so many seconds after it has settled."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch)
+        description = directory / "node.ini"
+        description.write_text(
+            simulated.NODE.read_text().replace("count = 2", "count = 4").replace("[gpu 2]", "[gpu 4]")
+        )
+        gpus = directory / "gpus"
+        await simulated.change("create", description, gpus)
+        (directory / "kubelet").mkdir()
+        kubelet = kubelets.Kubelet(directory / "kubelet")
+        await kubelet.start()
+        async with agent_process.running(
+            "bench", directory, kubeconfig=None, gpus=gpus, program=("-c", AS_IN_A_POD), environment=account(directory)
+        ) as agent:
+            await kubelet.until(lambda: len(kubelet.devices.get(PERCENT, ())) == 100 * GPUS)
+            for number in range(CONTAINERS):
+                await kubelet.admit(f"pod-{number}", PERCENT, 5)
+            await asyncio.sleep(5)
+            pid = agent.process.pid
+            before = cpu_seconds(pid)
+            await asyncio.sleep(seconds)
+            used = (resident_bytes(pid), (cpu_seconds(pid) - before) / seconds)
+            agent.lines.clear()
+        await kubelet.stop()
+    return used
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to watch (%(default)s)")
+    memory_bytes, ratio = asyncio.run(measure(parser.parse_args().seconds))
+    print(f"{GPUS} GPUs, {CONTAINERS} containers, idle: {memory_bytes / 1e6:.1f} MB resident, {ratio:.2%} of a core")
+    figures = (
+        ("agent.idle.memory", memory_bytes / 1e6, "MB", memory_bytes / GOAL_BYTES),
+        ("agent.idle.cpu", ratio * 100, "% of a core", ratio / GOAL_RATIO),
+    )
+    for figure, value, unit, compared in figures:
+        line = {
+            "figure": figure,
+            "value": round(value, 2),
+            "unit": unit,
+            "against": "goal",
+            "ratio": round(compared, 3),
+        }
+        print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""All labels of a node with GPUs. Pure.
+
+A node without a GPU, or whose driver does not answer though that is allowed, has none but the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from deviceplugin.labels import resources, words
+
+TIMESTAMP: Final = f"{words.PREFIX}gfd.timestamp"
+MACHINE: Final = f"{words.PREFIX}gpu.machine"
+CLIQUE: Final = f"{words.PREFIX}gpu.clique"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """What the driver and the machine say of themselves.
+
+    pci_classes, mig_capable: one of each GPU.
+    cliques: of each GPU its NVLink fabric, `CLUSTER.CLIQUE`, or empty where it is in none.
+    """
+
+    driver_version: str
+    cuda_version: tuple[int, int]
+    machine: str = ""
+    cards: tuple[resources.Card, ...] = ()
+    pci_classes: tuple[int, ...] = ()
+    mig_capable: tuple[bool, ...] = ()
+    cliques: tuple[str, ...] = ()
+
+
+def asked(ask: Callable[[], Facts], *, fail_on_init_error: bool) -> Facts | None:
+    """What the driver says; None for one that does not answer, where that is allowed. Raises what `ask` does."""
+    try:
+        return ask()
+    except ValueError:
+        if fail_on_init_error:
+            raise
+        return None
+
+
+def labels(
+    facts: Facts | None,
+    *,
+    strategy: str,
+    sharing: resources.Sharing,
+    started: int | None = None,
+    one_mode: bool = False,
+) -> words.Labels:
+    """The labels of a node with these facts; None where there is no driver.
+
+    started: Unix seconds, for the label of the time; None for none.
+    one_mode: the whole node is shared in one way, so that MPS and MIG exclude each other.
+
+    Raises StrategyError for a MIG strategy that does not exist, or that MPS cannot be with; VersionError.
+    """
+    time = {} if started is None else {TIMESTAMP: str(started)}
+    if facts is None or not facts.cards:
+        return time
+    return {
+        **time,
+        MACHINE: words.fitting(words.sanitised(facts.machine)) or words.UNKNOWN,
+        **words.versions(facts.driver_version, facts.cuda_version),
+        **resources.mig_capable(facts.mig_capable),
+        **resources.mps_capable(sharing, [card.mig_enabled for card in facts.cards] if one_mode else ()),
+        **resources.of_node(facts.cards, strategy, sharing),
+        **words.mode(facts.pci_classes),
+        **_clique(facts.cliques),
+    }
+
+
+def _clique(cliques: Sequence[str]) -> words.Labels:
+    """The fabric that all GPUs are in; nothing if there is none, or more than one."""
+    return {CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}

@@ -1,0 +1,91 @@
+"""Puts the labels on the Node: only those that differ, and only ours.
+
+An annotation of the Node has the keys that we have written. A label that is there without being in it is somebody
+else's (NVIDIA's own feature discovery, an admin's hand): it is left alone, whatever it says, as two writers of one
+label would never come to an end. One of ours that is no longer true is taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from deviceplugin.labels.words import Labels
+from gpushare import contract
+from gpushare.cluster import backoff, client, errors
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+MOST_PAUSE_SECONDS: Final = 60.0
+
+
+def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
+    """The merge patch that makes a Node with this metadata have our labels; None where it has them. Pure."""
+    present = metadata.get("labels") or {}
+    noted = str((metadata.get("annotations") or {}).get(contract.OWN_LABELS, ""))
+    own = {key for key in noted.split(",") if key}
+    ours = {key: value for key, value in wanted.items() if key in own or key not in present}
+    changed: dict[str, str | None] = {key: value for key, value in ours.items() if present.get(key) != value}
+    changed |= dict.fromkeys(sorted(own & present.keys() - ours.keys()))
+    note = ",".join(sorted(ours))
+    if not changed and note == noted:
+        return None
+    return {"metadata": {"labels": changed, "annotations": {contract.OWN_LABELS: note or None}}}
+
+
+class LabelWriter:
+    """Writes whenever `look` was called and something differs.
+
+    metadata: of the Node as last seen, None while it is not known; wanted: the labels that it is to have, None while
+    they cannot be told.
+    """
+
+    def __init__(
+        self,
+        api: client.Client,
+        *,
+        node_name: str,
+        metadata: Callable[[], Mapping[str, Any] | None],
+        wanted: Callable[[], Awaitable[Labels | None]],
+    ) -> None:
+        self._api = api
+        self._path = f"/api/v1/nodes/{node_name}"
+        self._metadata = metadata
+        self._wanted = wanted
+        self._wake = asyncio.Event()
+
+    def look(self) -> None:
+        """Something may have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        failures = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.step()
+                failures = 0
+            except errors.ClusterError as error:
+                failures += 1
+                pause_seconds = backoff.pause_seconds(
+                    failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
+                )
+                logger.warning("Could not label the node", extra={"err": str(error)})
+                await asyncio.sleep(pause_seconds)
+                self._wake.set()
+
+    async def step(self) -> None:
+        """Write what differs. Raises ClusterError."""
+        wanted, metadata = await self._wanted(), self._metadata()
+        if wanted is None or metadata is None:
+            return
+        body = patch(metadata, wanted)
+        if body is None:
+            return
+        await self._api.patch(self._path, body)
+        logger.info("Labelled the node", extra={"labels": body["metadata"]["labels"]})

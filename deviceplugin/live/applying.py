@@ -1,0 +1,284 @@
+"""Makes the GPUs what the cluster wants them to be, one after the other, and never one that is in use.
+
+What is to be decided, and what others see of it, is in the pure modules beside this one; here is the order in which
+things are asked, written down and done. What is on disk comes before what is done to a GPU, and what is told comes
+after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from deviceplugin.advertisement import Advertisement
+from deviceplugin.gpunode_status import Statement
+from deviceplugin.live import book, choosing, presenting, setup, statement, transition, wishes
+from deviceplugin.live.witness import Witness
+from deviceplugin.offer import Followed, Offer
+from gpushare import contract
+from gpushare.cluster import errors as cluster_errors
+from gpushare.config.settings import Settings
+from gpushare.gpu import Mode
+from gpushare.gpunode import GpuNode
+from gpushare.modes import offering
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.card import Card
+
+logger = logging.getLogger(__name__)
+
+PENDING_SECONDS: Final = 3.0  # between two looks at who uses a GPU that is to change
+LOOK_SECONDS: Final = 60.0
+FAILED_SECONDS: Final = 30.0
+# What needs nothing to be done to a GPU, so that a first agent can begin with it at once.
+_READY_MADE: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
+
+
+class Cluster(choosing.Source, Protocol):
+    """What the cluster wants, what it knows, and what it is told."""
+
+    @property
+    def node(self) -> GpuNode | None:
+        """The GPUNode as last seen."""
+
+    async def settled(self) -> GpuNode:
+        """The GPUNode, no older than what was told last. Raises ClusterError."""
+
+    def tell(self, reason: str, note: str, *, warning: bool = False) -> None:
+        """An Event about this node's GPUs."""
+
+
+@dataclasses.dataclass(slots=True)
+class Hardware:
+    """The GPUs as the driver has them, in `seen`; the same with their MIG devices, and those of them that are ill."""
+
+    seen: Offer
+    cards: Callable[[], tuple[Card, ...]]
+    ill: Callable[[], frozenset[str]]
+
+
+@dataclasses.dataclass(slots=True)
+class Told:
+    """What others follow: the GPUs with their modes, the devices by resource, and sentences."""
+
+    offer: Offer
+    advertised: Followed[Advertisement]
+    statement: Followed[Statement]
+
+
+class Applying:
+    """The loop. `offered` and `settings` are what Allocate goes by: of what is in force now. `path`: the book."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        hardware: Hardware,
+        told: Told,
+        *,
+        witness: Witness,
+        set_up: setup.SetUp,
+        path: Path,
+        options: wishes.Options,
+    ) -> None:
+        self._cluster = cluster
+        self._hardware = hardware
+        self._told = told
+        self._witness = witness
+        self._set_up = set_up
+        self._path = path
+        self._choosing = choosing.Choosing(
+            cluster, options, lambda problem: cluster.tell(contract.EVENT_CONFIG_INVALID, problem, warning=True)
+        )
+        known = _read(path)
+        self._is_first = known is None
+        self._book = known or book.Book(wishes.BUILT_IN)
+        self._closed: frozenset[str] = frozenset()
+        self._entered: set[str] = set()  # what this process has made sure is set up
+        self._failed: dict[str, str] = {}  # what could not be set up
+        self._blocked: dict[str, str] = {}  # what cannot be changed now, for its own sake
+        self._wake = asyncio.Event()
+        self.said = asyncio.Event()  # set once others were told of the GPUs
+        self.offered: offering.Offer = {}
+        self.settings = Settings()
+
+    def look(self) -> None:
+        """Something may have changed."""
+        self._wake.set()
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """UUIDs of the GPUs that take nothing new."""
+        return self._closed
+
+    @property
+    def in_force(self) -> Mapping[str, Assignment | None]:
+        """What each GPU is used for, by UUID."""
+        return self._book.gpus
+
+    async def run(self) -> None:
+        """Apply until cancelled."""
+        follower = asyncio.create_task(self._follow())
+        try:
+            await self._witness.ask_kubelet()  # a counter that is in use must never be missing from a list
+            while True:
+                self._wake.clear()
+                pause_seconds = await self.step()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_seconds):
+                        await self._wake.wait()
+        finally:
+            follower.cancel()
+
+    async def step(self) -> float:
+        """Do what can be done now; return after how many seconds to look again at the latest."""
+        current = None if self._is_first else self._book.current
+        wish = self._choosing.choose(current, self._hardware.cards())
+        if wish is None:
+            return LOOK_SECONDS
+        self.settings = wish.settings
+        if self._is_first or self._book.current != wish.config:
+            self._write(dataclasses.replace(self._book, current=wish.config))
+        self._blocked = {}
+        await self._begin(wish.assignments)
+        while True:  # close, then ask, then change: at most three turns, as nothing differs anew in between
+            asked = self._closed
+            users = await self._users(asked) if asked else {}
+            moves = transition.plan(self._book.gpus, wish.assignments, closed=asked, users=users)
+            self._closed = moves.closed
+            self._failed = {
+                uuid: why for uuid, why in self._failed.items() if uuid in moves.closed or uuid not in self._entered
+            }
+            self._say(moves.waiting)
+            if moves.change:
+                await self._change(moves.change)
+                self._say(moves.waiting)
+            if moves.closed <= asked:
+                break
+        return FAILED_SECONDS if self._failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
+
+    @property
+    def _wanted(self) -> Mapping[str, Assignment]:
+        return self._choosing.wish.assignments if self._choosing.wish is not None else {}
+
+    async def _begin(self, wanted: Mapping[str, Assignment]) -> None:
+        """Know of every GPU what it is used for, and have it set up: at our start, and for one that is new."""
+        for card in self._hardware.cards():
+            if card.uuid not in self._book.gpus and card.uuid in wanted:
+                self._write(self._book.of(card.uuid, self._adopted(card, wanted[card.uuid])))
+            assignment = self._book.gpus.get(card.uuid)
+            if assignment is not None and card.uuid not in self._entered:
+                await self._enter(card, assignment)
+
+    def _adopted(self, card: Card, wanted: Assignment) -> Assignment | None:
+        """What a GPU of which nothing is known is used for."""
+        node = self._cluster.node
+        if any(card.uuid in entry.gpu_uuids for entry in (node.allocations if node is not None else ())):
+            return Assignment(Mode.FRACTIONAL)
+        needs_nothing = wanted.mode in _READY_MADE and wanted.partition is None and not wanted.interval
+        return wanted if needs_nothing else None
+
+    async def _users(self, closed: frozenset[str]) -> dict[str, tuple[str, ...]]:
+        """Who uses the GPUs that take nothing new, asked after everybody was told that they do not."""
+        unknown: dict[str, str] = {}
+        node = None
+        in_force = self._book.gpus
+        shared = [uuid for uuid in closed if (one := in_force.get(uuid)) is None or one.mode is Mode.FRACTIONAL]
+        if shared:
+            try:
+                node = await self._cluster.settled()
+            except cluster_errors.ClusterError as error:
+                unknown = dict.fromkeys(shared, f"the ledger cannot be asked: {error}")
+        allocations = node.allocations if node is not None else ()
+        cards = [card for card in self._hardware.cards() if card.uuid in closed]
+        return await self._witness.users(cards, allocations=allocations, unknown=unknown)
+
+    async def _change(self, change: Mapping[str, Assignment]) -> None:
+        cards = {card.uuid: card for card in self._hardware.cards()}
+        healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
+        for uuid, assignment in change.items():
+            if uuid not in cards or uuid not in healthy:
+                self._blocked[uuid] = "the GPU is not healthy; it is changed once it is"
+                continue
+            before = self._book.gpus.get(uuid)
+            extra = {"gpu": uuid, "was": str(before), "is": str(assignment)}
+            self._write(self._book.of(uuid, None))
+            self._entered.discard(uuid)
+            self._say({})
+            try:
+                await self._set_up.leave(cards[uuid], assignment)
+            except setup.SetUpError as error:
+                self._failed[uuid] = str(error)
+                logger.warning("Could not take a GPU out of its mode", extra={**extra, "err": str(error)})
+                continue
+            if await self._enter(cards[uuid], assignment):
+                self._write(self._book.of(uuid, assignment))
+                self._closed -= {uuid}
+                logger.info("Changed a GPU", extra=extra)
+        if not self._closed and not self._choosing.problem:
+            name = self._book.current.name or "without a name"
+            self._cluster.tell(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
+
+    async def _enter(self, card: Card, assignment: Assignment) -> bool:
+        try:
+            await self._set_up.enter(card, assignment)
+        except setup.SetUpError as error:
+            if self._failed.get(card.uuid) != str(error):
+                logger.warning("Could not set up a GPU", extra={"gpu": card.uuid, "err": str(error)})
+            self._failed[card.uuid] = str(error)
+            return False
+        self._failed.pop(card.uuid, None)
+        self._entered.add(card.uuid)
+        return True
+
+    def _say(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
+        """Tell everybody how it is now."""
+        in_force, cards = self._book.gpus, self._hardware.cards()
+        # What could not be set up is not offered, though the book has it.
+        ready = {uuid: one for uuid, one in in_force.items() if uuid not in self._failed}
+        gpus = presenting.gpus(self._hardware.seen.gpus, in_force, self._wanted, self._closed)
+        self.offered = offering.offer(cards, {uuid: one for uuid, one in ready.items() if one is not None})
+        self._told.offer.publish(gpus)
+        self._told.advertised.publish(
+            presenting.advertised(
+                gpus,
+                cards,
+                ready,
+                closed=self._closed,
+                held=self._witness.held,
+                just_given=self._witness.just_given,
+                ill=self._hardware.ill(),
+            )
+        )
+        self._told.statement.publish(
+            statement.statement(
+                config=self._book.current.name,
+                problem=self._choosing.problem,
+                warnings=self._choosing.wish.warnings if self._choosing.wish is not None else (),
+                gpus=gpus,
+                wanted=self._wanted,
+                waiting={uuid: users for uuid, users in waiting.items() if uuid in self._closed},
+                failed={**self._failed, **self._blocked},
+                changing=self._closed | self._failed.keys(),
+            )
+        )
+        self.said.set()
+
+    def _write(self, changed: book.Book) -> None:
+        book.write(self._path, changed)
+        self._book, self._is_first = changed, False
+
+    async def _follow(self) -> None:
+        async for _ in self._hardware.seen.follow():
+            self._wake.set()
+
+
+def _read(path: Path) -> book.Book | None:
+    try:
+        return book.read(path)
+    except book.BookError as error:
+        logger.warning("Starting without what the last agent knew", extra={"err": str(error)})
+        return None

@@ -1,0 +1,73 @@
+"""What is in force on each GPU, on disk: the next agent serves the same before it has heard of the API server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.live import records
+from gpushare.config.selection import InForce
+from gpushare.modes.assignment import Assignment
+
+VERSION: Final = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Book:
+    """Immutable; a change makes a new one.
+
+    current: the last configuration that was good; what GPUs are to be by.
+    gpus: by UUID what a GPU is used for; None for one that is being set up, and offered to nobody.
+    """
+
+    current: InForce
+    gpus: Mapping[str, Assignment | None] = dataclasses.field(default_factory=dict)
+
+    def of(self, uuid: str, assignment: Assignment | None) -> Book:
+        """With that GPU used for that."""
+        return dataclasses.replace(self, gpus={**self.gpus, uuid: assignment})
+
+
+class BookError(Exception):
+    """The book on disk cannot be used; the message says what happens then."""
+
+
+def write(path: Path, book: Book) -> None:
+    """Put the book on disk, whole or not at all, so that it outlives a power cut."""
+    document = {
+        "version": VERSION,
+        "current": records.write(book.current),
+        "gpus": {uuid: records.write(assignment) for uuid, assignment in sorted(book.gpus.items())},
+    }
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with fresh.open("w") as file:
+        json.dump(document, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def read(path: Path) -> Book | None:
+    """The book on disk, or None if there is none. Raises BookError."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BookError(
+            f"{path} cannot be read ({error.strerror}): what the GPUs are used for is found anew"
+        ) from error
+    try:
+        document = json.loads(text)
+        records.check(document["version"] == VERSION, f"it is of version {document['version']}")
+        gpus = {
+            str(uuid): None if one is None else records.read(Assignment, one) for uuid, one in document["gpus"].items()
+        }
+        return Book(records.read(InForce, document["current"]), gpus)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BookError(f"{path} makes no sense ({error}): what the GPUs are used for is found anew") from error

@@ -1,0 +1,37 @@
+"""MIG as a part of setting a GPU up: its mode and its devices, as the assignment wants them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+from deviceplugin.driver import Driver
+from deviceplugin.live.setup import SetUpError
+from deviceplugin.mig import partitioner
+from gpushare.mig import check
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.card import Card
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MigPart:
+    """Cuts GPUs; `cut` is called when their MIG devices are not what they were."""
+
+    driver: Driver
+    partitions: partitioner.Partitioner
+    cut: Callable[[], Awaitable[None]]
+
+    async def enter(self, card: Card, assignment: Assignment) -> None:
+        """Have the MIG devices of the assignment, and no others; nothing where it leaves MIG as it is."""
+        wanted = assignment.partition
+        if wanted is None or not (card.mig_capable or wanted.enabled):
+            return
+        layout = check.named(dict(wanted.wanted)) if wanted.enabled else None
+        result = await self.driver.ask(self.partitions.apply, card.uuid, layout)
+        if result.changed:
+            await self.cut()
+        if result.state is not partitioner.State.AS_WANTED:
+            raise SetUpError(result.reason)
+
+    async def leave(self, card: Card, assignment: Assignment | None) -> None:
+        """Nothing: what comes next says what MIG is to be."""

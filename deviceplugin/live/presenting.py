@@ -1,0 +1,63 @@
+"""What others see of the modes in force: the GPUs of the GPUNode, and the devices that the kubelet counts. Pure."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from deviceplugin import advertisement, pod_resources
+from gpushare.gpu import Gpu, Mode
+from gpushare.modes import offering
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.card import Card
+
+InForce = Mapping[str, Assignment | None]
+
+
+def gpus(
+    seen: Iterable[Gpu], in_force: InForce, wanted: Mapping[str, Assignment], closed: Collection[str]
+) -> tuple[Gpu, ...]:
+    """The GPUs with their modes. One that is being set up shows the mode it is to have, and takes nothing new."""
+    found = []
+    for card in seen:
+        now, later = in_force.get(card.uuid), wanted.get(card.uuid)
+        shown = now or later
+        pending = later.mode if later is not None and (card.uuid in closed or now is None) else None
+        found.append(
+            dataclasses.replace(card, mode=shown.mode if shown is not None else Mode.EXCLUSIVE, pending_mode=pending)
+        )
+    return tuple(found)
+
+
+def advertised(
+    known: Sequence[Gpu],
+    cards: Iterable[Card],
+    in_force: InForce,
+    *,
+    closed: Collection[str],
+    held: Iterable[pod_resources.Held],
+    just_given: Collection[str] = (),
+    ill: Collection[str] = (),
+) -> advertisement.Advertisement:
+    """The devices of every resource.
+
+    known: as of `gpus`; held, just_given: what containers have; ill: UUIDs of MIG devices that are not healthy.
+    """
+    in_use: dict[str, set[str]] = collections.defaultdict(set)
+    for one in held:
+        in_use[one.resource].update(one.device_ids)
+    ready = {uuid: assignment for uuid, assignment in in_force.items() if assignment is not None}
+    offered = offering.offer(cards, ready)
+    devices = dict(advertisement.of_devices(offered, known, ill=ill))
+    # A node none of whose GPUs takes shares has no counters, and does not say that it has none.
+    if not known or any(ready[card.uuid].mode is Mode.FRACTIONAL for card in known if card.uuid in ready):
+        fractional = [card for card in known if card.uuid in ready and card.mode is Mode.FRACTIONAL]
+        devices |= advertisement.of_shares(fractional, in_use=in_use)
+    if not closed:
+        return devices
+    shut = {one.device for each in offered.values() for one in each if one.gpu in closed} | set(closed)
+    return {
+        name: advertisement.closed(each, cards=shut, in_use=in_use[name] | set(just_given))
+        for name, each in devices.items()
+    }

@@ -1,0 +1,93 @@
+"""What has to be done to a GPU before it can be used as it is assigned: nothing, MIG, a daemon of MPS, a time slice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from gpushare.gpu import Mode
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.card import Card
+
+logger = logging.getLogger(__name__)
+
+COMMAND_SECONDS: Final = 30.0
+_TIME_SLICES: Final = {"default": "0", "short": "1", "medium": "2", "long": "3"}
+
+
+class SetUpError(Exception):
+    """A GPU could not be made what it is to be; the message says why, and what to do."""
+
+
+class Part(Protocol):
+    """One thing that GPUs are set up with."""
+
+    async def enter(self, card: Card, assignment: Assignment) -> None:
+        """Have it as `assignment` wants it; nothing happens where it is so already. Raises SetUpError."""
+
+    async def leave(self, card: Card, assignment: Assignment | None) -> None:
+        """Take away what `assignment`, the next one, does not want (None: it wants nothing). Raises SetUpError."""
+
+
+class TimeSlices:
+    """The length of a GPU's time slices, which the driver forgets when it is loaded anew."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, str] = {}  # by UUID, what this process has set
+
+    async def enter(self, card: Card, assignment: Assignment) -> None:
+        """Set it, where one is configured."""
+        if assignment.mode is Mode.TIME_SLICING and assignment.interval:
+            await self._have(card.uuid, assignment.interval)
+
+    async def leave(self, card: Card, assignment: Assignment | None) -> None:
+        """Have the driver's own again, unless the next one has its own."""
+        if card.uuid in self._set and not (assignment is not None and assignment.interval):
+            await self._have(card.uuid, "default")
+            del self._set[card.uuid]
+
+    async def _have(self, uuid: str, interval: str) -> None:
+        if self._set.get(uuid) == interval:
+            return
+        await run("nvidia-smi", "compute-policy", "-i", uuid, f"--set-timeslice={_TIME_SLICES[interval]}")
+        self._set[uuid] = interval
+        logger.info("Set the length of time slices", extra={"gpu": uuid, "interval": interval})
+
+
+class SetUp:
+    """All parts, in the order in which a GPU is set up with them; it is taken apart in the opposite order."""
+
+    def __init__(self, *parts: Part) -> None:
+        self._parts = parts
+
+    async def enter(self, card: Card, assignment: Assignment) -> None:
+        """Make the GPU ready to be used as that. Raises SetUpError."""
+        for part in self._parts:
+            await part.enter(card, assignment)
+
+    async def leave(self, card: Card, assignment: Assignment | None) -> None:
+        """Take apart what it was set up with and `assignment`, the next one, does not want. Raises SetUpError."""
+        for part in reversed(self._parts):
+            await part.leave(card, assignment)
+
+
+async def run(*command: str) -> None:
+    """Run a command of the driver's. Raises SetUpError with what it said."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+    except OSError as error:
+        raise SetUpError(
+            f"{command[0]} cannot be run ({error.strerror}): it comes with the driver's utilities"
+        ) from error
+    try:
+        async with asyncio.timeout(COMMAND_SECONDS):
+            output, _ = await process.communicate()
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise SetUpError(f"{' '.join(command)} did not end within {COMMAND_SECONDS:.0f} s") from error
+    if process.returncode:
+        raise SetUpError(f"{' '.join(command)} failed: {output.decode(errors='replace').strip()}")

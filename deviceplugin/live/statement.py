@@ -1,0 +1,61 @@
+"""What the GPUNode says of its configuration: whether it is good, and who is in the way of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from deviceplugin.gpunode_status import Statement
+from gpushare.gpu import Gpu
+from gpushare.gpunode import Condition
+from gpushare.modes.assignment import Assignment
+
+VALID: Final = "ConfigValid"
+PENDING: Final = "ConfigPending"
+_MOST_NAMED: Final = 20  # of those who use a GPU
+
+
+def statement(
+    *,
+    config: str,
+    problem: str,
+    warnings: Sequence[str],
+    gpus: Iterable[Gpu],
+    wanted: Mapping[str, Assignment],
+    waiting: Mapping[str, tuple[str, ...]],
+    failed: Mapping[str, str],
+    changing: Iterable[str],
+) -> Statement:
+    """All that is to be said.
+
+    config: the name of the last good one; problem: why the one asked for is not, empty when it is; warnings: what in
+    it has no effect.
+    waiting: by UUID, who uses a GPU that is to change; failed: why one could not be set up; changing: all that are not
+    as `wanted` yet.
+    """
+    shown = config or "the empty configuration"
+    valid = (
+        Condition(VALID, "False", "Refused", f"{problem}; {shown} stays in force")
+        if problem
+        else Condition(VALID, "True", "InForce", "; ".join((f"{shown} is in force", *warnings)))
+    )
+    pending = sorted(changing)
+    if not pending:
+        return Statement(config, (valid, Condition(PENDING, "False", "Done", "every GPU is as configured")))
+    sentences = [
+        _sentence(card, wanted[card.uuid], waiting.get(card.uuid, ()), failed.get(card.uuid, ""))
+        for card in gpus
+        if card.uuid in pending and card.uuid in wanted
+    ]
+    reason = "SetUpFailed" if failed else "GpusInUse" if waiting else "Changing"
+    return Statement(config, (valid, Condition(PENDING, "True", reason, "; ".join(sentences))))
+
+
+def _sentence(card: Gpu, wanted: Assignment, users: tuple[str, ...], failure: str) -> str:
+    what = f"GPU {card.index} ({card.uuid}) is to become {wanted}"
+    if failure:
+        return f"{what}, which failed: {failure}"
+    if not users:
+        return f"{what}: it is being changed"
+    more = f" and {len(users) - _MOST_NAMED} more" if len(users) > _MOST_NAMED else ""
+    return f"{what} once it is not used any more by {', '.join(users[:_MOST_NAMED])}{more}"

@@ -1,0 +1,121 @@
+"""Asks everyone who can know who uses a GPU. Whoever does not answer is taken to say that somebody does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from deviceplugin import nvml, pod_resources
+from deviceplugin.arbiter import identity
+from deviceplugin.driver import Driver
+from deviceplugin.live import usage
+from gpushare import pod
+from gpushare.allocation import Allocation
+from gpushare.modes.card import Card
+from gpushare.pod import PodJson
+
+# The kubelet tells of a device that it has given out once the pod is admitted, which is a moment later.
+JUST_GIVEN_SECONDS: Final = 30.0
+_MPS: Final = "nvidia-cuda-mps"  # how the kernel calls NVIDIA's MPS daemons: they are ours, and nobody's workload
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+class Witness:
+    """Knows whom to ask on this node. `held` is what the kubelet has told last.
+
+    pods: of this node, as the informer has them.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        pod_resources_socket: Path,
+        pods: Callable[[], Iterable[PodJson]],
+        proc: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._driver = driver
+        self._socket = pod_resources_socket
+        self._pods = pods
+        self._proc = proc
+        self._clock = clock
+        self._given: dict[str, float] = {}
+        self.held: tuple[pod_resources.Held, ...] = ()
+
+    def gave(self, device_ids: Iterable[str]) -> None:
+        """A container was given these just now."""
+        now = self._clock()
+        self._given |= dict.fromkeys(device_ids, now)
+
+    @property
+    def just_given(self) -> frozenset[str]:
+        """What was given so recently that the kubelet may not tell of it yet."""
+        since = self._clock() - JUST_GIVEN_SECONDS
+        self._given = {one: at for one, at in self._given.items() if at > since}
+        return frozenset(self._given)
+
+    async def ask_kubelet(self) -> str:
+        """Renew `held`; return why that was not possible, or nothing."""
+        try:
+            self.held = await pod_resources.held(self._socket)
+        except pod_resources.PodResourcesError as error:
+            return str(error)
+        return ""
+
+    async def users(
+        self, cards: Iterable[Card], *, allocations: Iterable[Allocation], unknown: Mapping[str, str]
+    ) -> dict[str, tuple[str, ...]]:
+        """Who uses each of these GPUs, by UUID.
+
+        unknown: of a GPU whose shares cannot be told, the reason.
+        """
+        known = tuple(cards)
+        silent = await self.ask_kubelet()
+        unanswered = {card.uuid: silent for card in known if silent}
+        running, lost = await self._driver.ask(self._running, [card.uuid for card in known])
+        processes = {
+            uuid: [found for one in pids if (found := self._process(one)) is not None] for uuid, pids in running.items()
+        }
+        users = usage.users(
+            allocations=allocations,
+            held=self.held,
+            just_given=self.just_given,
+            processes=processes,
+            gpu_of={uuid: card.uuid for card in known for uuid in (card.uuid, *(one.uuid for one in card.mig_devices))},
+            ended=[
+                "/".join(pod.namespaced_name(one))
+                for one in self._pods()
+                if (one.get("status") or {}).get("phase") in _ENDED
+            ],
+        )
+        for uuid, reason in (*unanswered.items(), *lost.items(), *unknown.items()):
+            users[uuid] = (*users.get(uuid, ()), f"somebody who is not known ({reason})")
+        return users
+
+    def _running(self, uuids: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, str]]:
+        """The pids on each GPU, and why there is no answer for the others."""
+        running, lost = {}, {}
+        for uuid in uuids:
+            try:
+                running[uuid] = [one.pid for one in self._driver.nvml.processes(uuid)]
+            except nvml.NvmlError as error:
+                lost[uuid] = str(error)
+        return running, lost
+
+    def _process(self, pid: int) -> usage.Process | None:
+        """The process, or None if it is over, or one of ours."""
+        try:
+            name = (self._proc / str(pid) / "comm").read_text().strip()
+            cgroup = (self._proc / str(pid) / "cgroup").read_text()
+        except OSError:
+            return None
+        if name.startswith(_MPS):
+            return None
+        container = identity.parse(cgroup)
+        if not isinstance(container, identity.Container):
+            return usage.Process(pid, name)
+        manifest = next((one for one in self._pods() if pod.uid(one) == container.pod_uid), None)
+        return usage.Process(pid, name, "/".join(pod.namespaced_name(manifest)) if manifest is not None else "")

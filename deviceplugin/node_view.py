@@ -1,0 +1,239 @@
+"""The GPUs of this node from the driver to everyone who follows them, wired together: what there is, what it is used
+for, what the kubelet and the cluster are told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from deviceplugin import (
+    advertisement,
+    announcing,
+    device_answers,
+    device_nodes,
+    faults,
+    library,
+    metrics,
+    nvml,
+    nvml_mig,
+    observation,
+    service,
+    share_answers,
+    xid,
+)
+from deviceplugin.allocation import answer, joined
+from deviceplugin.driver import Driver
+from deviceplugin.gpunode_status import GpuNodeStatus, Statement
+from deviceplugin.labels import reading, resources, whole, words, writer
+from deviceplugin.live import applying, cluster_view, configuration, mig_part, setup, usage, witness
+from deviceplugin.mig import partitioner
+from deviceplugin.mps import daemons
+from deviceplugin.mps.part import Mps
+from deviceplugin.offer import Followed, Offer
+from deviceplugin.settings import Settings
+from gpushare import contract, pod
+from gpushare.cluster import client, events
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
+
+BOOK: Final = "modes.json"
+HOLDERS_SECONDS: Final = 15.0  # between two questions for who holds what, for metrics
+
+
+class NodeView:
+    """What the agent knows of its GPUs. `offer` and `advertised` are what others follow; `pods` those of the node."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        api: client.Client,
+        opened: nvml.Nvml,
+        installed: library.Installed,
+        *,
+        pods: Callable[[], Iterable[PodJson]],
+    ) -> None:
+        self._settings = settings
+        self._pods = pods
+        self._started = int(time.time())
+        name = settings.node_name
+        self.offer = Offer()
+        self.advertised: Followed[advertisement.Advertisement] = Followed({})
+        statement = Followed(Statement())
+        self._driver = Driver(opened)
+        self._seen = Offer()
+        self.status = GpuNodeStatus(api, node_name=name, offer=self.offer, statement=statement)
+        self.observation = observation.Observation(
+            self._driver,
+            seen=self._seen,
+            node=lambda: self.status.node,
+            known=self.status.informer.synced,
+            notebook=faults.Notebook(settings.state_directory, proc=settings.proc_root),
+            ignored=xid.filter_of(os.environ),
+        )
+        self.configuration = configuration.Configuration(
+            api, node_name=name, config_map=settings.config_map, changed=self.look
+        )
+        self._recorder = events.Recorder(api, controller=f"{contract.PREFIX}agent", instance=name)
+        self._cluster = cluster_view.ClusterView(self.configuration, self.status, self._recorder)
+        self.witness = witness.Witness(
+            self._driver, pod_resources_socket=settings.pod_resources_socket, pods=pods, proc=settings.proc_root
+        )
+        cutting = nvml_mig.MigDriver(opened)
+        self._daemons = daemons.Daemons(
+            root=settings.mps_root,
+            program=settings.mps_program,
+            exclusive=lambda uuid, on: self._driver.ask(cutting.set_exclusive_process, uuid, exclusive=on),
+            changed=self.look,
+        )
+        self.applying = applying.Applying(
+            self._cluster,
+            applying.Hardware(self._seen, lambda: self.observation.card_list, self._ill),
+            applying.Told(self.offer, self.advertised, statement),
+            witness=self.witness,
+            set_up=setup.SetUp(
+                mig_part.MigPart(self._driver, partitioner.Partitioner(cutting), self.observation.look),
+                setup.TimeSlices(),
+                Mps(self._daemons, gpu_of=self._gpu),
+            ),
+            path=settings.root / BOOK,
+            options=settings.options,
+        )
+        self.observation.changed = self.look
+        self._labels = writer.LabelWriter(
+            api, node_name=name, metadata=lambda: self.configuration.metadata, wanted=self._wanted_labels
+        )
+        mounts = share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory)
+        self._share_answers = share_answers.ShareAnswers(mounts)
+        self._device_answers = device_answers.DeviceAnswers(
+            self.applying,
+            nodes=self._nodes,
+            mps=self._daemons.places,
+            memory_bytes=lambda uuid: one.memory_bytes if (one := self._gpu(uuid)) is not None else 0,
+            scores=lambda: joined.scores(self.offer.gpus),
+            given=self.witness.gave,
+        )
+
+    @property
+    def node(self) -> GpuNode | None:
+        """The GPUNode as last seen."""
+        return self.status.node
+
+    def look(self) -> None:
+        """Something may have changed, wherever."""
+        self.applying.look()
+        self._labels.look()
+
+    async def known(self) -> None:
+        """Return once the cluster has said what there is, and what it wants."""
+        await self.status.informer.synced.wait()
+        await self.configuration.synced()
+
+    def answers(self, resource: str) -> service.Answers:
+        """Who answers for a resource."""
+        return self._share_answers if resource in advertisement.PER_GPU else self._device_answers
+
+    def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """What runs for as long as the agent does."""
+        return {
+            "gpus": self.observation.run(),
+            "modes": self.applying.run(),
+            "status": self._report(),
+            "labels": self._labels.run(),
+            "events": self._recorder.run(),
+            "announcements": self._announce(),
+            "holders": self._keep_holders(),
+        }
+
+    async def leave(self) -> None:
+        """Let go of what outlives this process."""
+        await self._daemons.leave()
+
+    def _gpu(self, uuid: str) -> Gpu | None:
+        return next((card for card in self._seen.gpus if card.uuid == uuid), None)
+
+    def _ill(self) -> frozenset[str]:
+        """What is not healthy though its GPU is: MIG devices, and GPUs whose MPS daemon does not run."""
+        without = {
+            one.device
+            for devices in self.applying.offered.values()
+            for one in devices
+            if one.mode.value == "mps" and self._daemons.problem(one.gpu)
+        }
+        return self.observation.ill | without
+
+    def _nodes(self) -> answer.Nodes:
+        parts = [
+            (one.uuid, uuid, one.gpu_instance, one.compute_instance)
+            for uuid, found in self.observation.found.items()
+            for one in found.devices
+        ]
+        return device_nodes.nodes(self.observation.minors, parts=parts)
+
+    async def _wanted_labels(self) -> words.Labels | None:
+        in_force = self.applying.settings
+        try:
+            facts = await self._driver.ask(
+                reading.facts,
+                self._driver.nvml,
+                self._seen.gpus,
+                self.observation.found,
+                machine_type_file=in_force.machine_type_file,
+            )
+            return whole.labels(
+                facts,
+                strategy=in_force.mig_strategy,
+                sharing=reading.sharing(self.applying.in_force),
+                started=self._started if in_force.timestamp_label else None,
+            )
+        except (nvml.NvmlError, resources.StrategyError, words.VersionError):
+            return None
+
+    async def _report(self) -> None:
+        # What the GPUs are used for is a part of their status, and must not be missing from the first one.
+        await self.applying.said.wait()
+        await self.status.run(self.observation.informed)
+
+    async def _announce(self) -> None:
+        before: tuple[Gpu, ...] = ()
+        async for gpus in self.offer.follow():
+            told = announcing.notes(before, gpus)
+            before = gpus
+            if told:
+                await self.witness.ask_kubelet()
+                announcing.announce(told, self._cluster, pods=self._concerned, reference=self._pod_reference)
+
+    def holders(self) -> Iterable[metrics.Holder]:
+        """The containers that the kubelet gave devices of GPUs to, as last told."""
+        gpu_of = self._gpu_of()
+        counts = collections.Counter(
+            (one.namespace, one.pod, one.container, one.resource, gpu_of[card])
+            for one in self.witness.held
+            if one.resource not in advertisement.PER_GPU
+            for card in map(usage.card_of, one.device_ids)
+            if card in gpu_of
+        )
+        return [metrics.Holder(*key, devices=count) for key, count in sorted(counts.items())]
+
+    async def _keep_holders(self) -> None:
+        while True:
+            await self.witness.ask_kubelet()
+            await asyncio.sleep(HOLDERS_SECONDS)
+
+    def _gpu_of(self) -> dict[str, str]:
+        return {
+            uuid: card.uuid
+            for card in self.observation.card_list
+            for uuid in (card.uuid, *(one.uuid for one in card.mig_devices))
+        }
+
+    def _concerned(self, gpu: str) -> tuple[tuple[str, str], ...]:
+        return announcing.concerned(gpu, self.node, self.witness.held, self._gpu_of())
+
+    def _pod_reference(self, namespace: str, name: str) -> dict[str, str]:
+        found = next((one for one in self._pods() if pod.namespaced_name(one) == (namespace, name)), None)
+        return cluster_view.pod_reference(namespace, name, pod.uid(found) if found is not None else "")

@@ -1,0 +1,68 @@
+"""All labels of a node. The values themselves are NVIDIA's: tests/conformance has them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from deviceplugin.labels import reading, resources, whole
+from gpushare.gpu import Mode
+from gpushare.modes.assignment import Assignment
+
+A100 = resources.Card("NVIDIA A100-SXM4-40GB", 40960, (8, 0))
+FACTS = whole.Facts("550.54.15", (12, 4), "DGX A100", (A100,) * 2, (0x030200,) * 2, (True,) * 2, ("c.1", "c.1"))
+
+
+def labels(facts: whole.Facts | None, sharing: resources.Sharing = resources.NOT_SHARED) -> dict[str, str]:
+    return whole.labels(facts, strategy="none", sharing=sharing, started=1_700_000_000)
+
+
+def test_a_node_says_its_machine_driver_model_and_fabric() -> None:
+    found = labels(FACTS)
+    assert found["nvidia.com/gpu.machine"] == "DGX-A100"
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"
+    assert found["nvidia.com/gpu.count"] == "2"
+    assert found["nvidia.com/gpu.clique"] == "c.1"
+    assert found["nvidia.com/gfd.timestamp"] == "1700000000"
+
+
+def test_without_a_driver_there_is_the_time_alone() -> None:
+    assert labels(None) == {"nvidia.com/gfd.timestamp": "1700000000"}
+
+
+def test_gpus_in_different_fabrics_are_in_none() -> None:
+    assert "nvidia.com/gpu.clique" not in labels(dataclasses.replace(FACTS, cliques=("c.1", "c.2")))
+
+
+def test_of_two_models_the_more_frequent_is_named_whatever_the_order() -> None:
+    other = dataclasses.replace(A100, model="NVIDIA L4")
+    for cards in ((A100, A100, other), (other, A100, A100)):
+        found = labels(dataclasses.replace(FACTS, cards=cards))
+        assert (found["nvidia.com/gpu.product"], found["nvidia.com/gpu.count"]) == ("NVIDIA-A100-SXM4-40GB", "2")
+
+
+def test_a_strategy_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(resources.StrategyError, match="write one of none, single, mixed"):
+        whole.labels(FACTS, strategy="bogus", sharing=resources.NOT_SHARED)
+
+
+@pytest.mark.parametrize(
+    ("in_force", "kind", "replicas"),
+    [
+        ({"a": Assignment(Mode.EXCLUSIVE, "nvidia.com/gpu")}, "none", 1),
+        ({"a": None, "b": Assignment(Mode.FRACTIONAL)}, "none", 1),
+        ({"a": Assignment(Mode.TIME_SLICING, "nvidia.com/gpu", 4)}, "time-slicing", 4),
+        (
+            {
+                "a": Assignment(Mode.TIME_SLICING, "nvidia.com/gpu", 4),
+                "b": Assignment(Mode.MPS, "nvidia.com/gpu.shared", 2),
+            },
+            "mps",
+            2,
+        ),
+    ],
+)
+def test_sharing_is_what_is_in_force(in_force: dict[str, Assignment | None], kind: str, replicas: int) -> None:
+    sharing = reading.sharing(in_force)
+    assert (sharing.kind, sharing.of("nvidia.com/gpu").replicas) == (kind, replicas)

@@ -1,0 +1,46 @@
+"""What is written on a Node, and what is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+
+from deviceplugin.labels import writer
+from gpushare import contract
+
+KEYS = st.sampled_from(["nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product", "other"])
+LABELS = st.dictionaries(KEYS, st.sampled_from(["1", "2"]))
+
+
+def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
+    """A merge patch, as the API server applies it."""
+    changed = {key: dict(metadata.get(key, {})) for key in ("labels", "annotations")}
+    for key, values in (patch or {"metadata": {}})["metadata"].items():
+        for name, value in values.items():
+            changed[key].pop(name, None)
+            if value is not None:
+                changed[key][name] = value
+    return changed
+
+
+@hypothesis.given(LABELS, LABELS, LABELS)
+def test_ours_are_as_wanted_and_all_others_as_they_were(others: Any, first: Any, second: Any) -> None:
+    before: dict[str, Any] = {"labels": others}
+    one = applied(before, writer.patch(before, first))
+    two = applied(one, writer.patch(one, second))
+    expected = others | {key: value for key, value in second.items() if key not in others}
+    assert two["labels"] == expected
+    assert writer.patch(two, second) is None  # and nothing more to write
+
+
+def test_nothing_is_written_where_nothing_is_wanted() -> None:
+    assert writer.patch({"labels": {"a": "b"}}, {}) is None
+
+
+def test_the_last_label_takes_the_note_with_it() -> None:
+    metadata = {"labels": {"nvidia.com/gpu.count": "4"}, "annotations": {contract.OWN_LABELS: "nvidia.com/gpu.count"}}
+    assert writer.patch(metadata, {}) == {
+        "metadata": {"labels": {"nvidia.com/gpu.count": None}, "annotations": {contract.OWN_LABELS: None}}
+    }

@@ -1,0 +1,74 @@
+"""What was put on disk is read back; what makes no sense is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.live import book
+from gpushare.config.model import Devices, ResourceRule, Resources
+from gpushare.config.selection import InForce
+from gpushare.gpu import Mode
+from gpushare.modes.assignment import Assignment, Partition
+from gpushare.modes.sharing import Shared
+
+CONFIG = InForce("a", 'flags: {migStrategy: "mixed"}\n')
+SHARED = Shared(Mode.TIME_SLICING, "nvidia.com/gpu", Devices(listed=("0:1",)), "nvidia.com/gpu.shared", 4, True)
+ASSIGNMENTS = {
+    "GPU-a": Assignment(Mode.FRACTIONAL),
+    "GPU-b": None,
+    "GPU-c": Assignment(Mode.TIME_SLICING, "nvidia.com/gpu", 4, True, "short"),
+    "GPU-d": Assignment(
+        Mode.MIG,
+        partition=Partition(True, (("1g.10gb", 2), ("3g.40gb", 1))),
+        strategy="mixed",
+        rules=Resources(mig=(ResourceRule("1g*", "nvidia.com/small"),)),
+        shared=(SHARED,),
+    ),
+}
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = book.Book(CONFIG, ASSIGNMENTS)
+    book.write(tmp_path / "state" / "book.json", written)
+    assert book.read(tmp_path / "state" / "book.json") == written
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert book.read(tmp_path / "book.json") is None
+
+
+def test_what_an_older_agent_did_not_know_has_its_default(tmp_path: Path) -> None:
+    path = tmp_path / "book.json"
+    path.write_text('{"version": 1, "current": {"name": "a"}, "gpus": {"GPU-a": {"mode": "exclusive"}}}')
+    assert book.read(path) == book.Book(InForce("a"), {"GPU-a": Assignment(Mode.EXCLUSIVE)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 9},
+        {"gpus": []},
+        {"gpus": {"GPU-a": {"mode": "unheard of"}}},
+        {"gpus": {"GPU-a": {"mode": "mps", "replicas": "many"}}},
+        {"gpus": {"GPU-a": {"mode": "mps", "colour": "red"}}},
+        {"gpus": {"GPU-a": {}}},
+        {"current": None},
+    ],
+)
+def test_what_makes_no_sense_is_told(tmp_path: Path, change: object) -> None:
+    path = tmp_path / "book.json"
+    book.write(path, book.Book(CONFIG, ASSIGNMENTS))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(book.BookError, match="makes no sense"):
+        book.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "1"])
+def test_nor_does_what_is_no_book(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "book.json"
+    path.write_text(text)
+    with pytest.raises(book.BookError, match="makes no sense"):
+        book.read(path)

@@ -1,0 +1,240 @@
+"""A node that changes what its GPUs are used for, by label and ConfigMap of a real API server, without losing a pod."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from lab import access
+from tests import builders
+from tests.deviceplugin import agent_process, simulated
+from tests.deviceplugin import kubelet as kubelets
+from tests.deviceplugin.test_agent_on_api_server import Cluster, installed
+
+__all__ = ["installed"]
+pytestmark = pytest.mark.apiserver
+
+GPU = "nvidia.com/gpu"
+CONFIGS = {
+    "default": "version: v1\nsharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n",
+    "exclusive": "version: v1\n",
+    "sliced": "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n",
+    "mixed": """
+version: v1
+sharing:
+  timeSlicing: {resources: [{name: nvidia.com/gpu, rename: nvidia.com/slice, replicas: 3, devices: [0]}]}
+  fractional: {resources: [{name: nvidia.com/gpu, devices: [1, 2]}]}
+""",
+    "broken": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
+}
+
+
+class Node(Cluster):
+    """A node with an agent, a kubelet's end, and an administrator who labels it."""
+
+    def __init__(self, administrator: access.Access, name: str, kubelet: kubelets.Kubelet, gpus: Path) -> None:
+        super().__init__(administrator, name)
+        self.kubelet = kubelet
+        self.gpus = gpus
+        self.uuids = simulated.uuids(gpus)
+
+    async def label(self, config: str | None) -> None:
+        word = f"{contract.NODE_CONFIG_LABEL}-" if config is None else f"{contract.NODE_CONFIG_LABEL}={config}"
+        await self.kubectl("label", "node", self.node, "--overwrite", word)
+
+    async def gpunode(self) -> dict[str, Any]:
+        """With nothing in it while there is none."""
+        shown = await self.kubectl("get", "gpunode", self.node, "--ignore-not-found", "--output=json")
+        found: dict[str, Any] = json.loads(shown) if shown else {"metadata": {"name": self.node}}
+        return found
+
+    async def modes(self) -> list[str]:
+        return [str(card.mode) for card in codec.read(await self.gpunode()).gpus]
+
+    async def condition(self, kind: str) -> tuple[str, str]:
+        found = {one["type"]: one for one in (await self.gpunode()).get("status", {}).get("conditions", [])}
+        return (found[kind]["status"], found[kind]["message"]) if kind in found else ("", "")
+
+    async def config(self) -> str:
+        return codec.read(await self.gpunode()).config
+
+    def offered(self, resource: str = GPU, *, healthy: bool = True) -> int:
+        health = self.kubelet.devices.get(resource, {}).values()
+        return sum(one == "Healthy" for one in health) if healthy else len(health)
+
+    async def events(self) -> list[str]:
+        path = "--output=jsonpath={range .items[*]}{.regarding.name} {.reason} {.note}{'\\n'}{end}"
+        listed = await self.kubectl("get", "events.events.k8s.io", "--all-namespaces", path)
+        return [line for line in listed.splitlines() if line.startswith(self.node)]
+
+
+def config_map(entries: dict[str, str]) -> str:
+    metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
+    return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": entries})
+
+
+@pytest.fixture(scope="module")
+def configured(installed: access.Access) -> Iterator[access.Access]:
+    installed.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=config_map(CONFIGS))
+    yield installed
+    installed.kubectl("delete", "configmap", contract.CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
+
+
+@pytest.fixture
+async def node(configured: access.Access, short_path: Path, gpus: Path) -> AsyncIterator[Node]:
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+    name = f"live-test-{secrets.token_hex(3)}"
+    manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    configured.kubectl("create", "--filename=-", input=json.dumps(manifest))
+    yield Node(configured, name, kubelet, gpus)
+    await kubelet.stop()
+    for kind in ("gpunode", "node"):
+        configured.kubectl("delete", kind, name, "--ignore-not-found")
+
+
+def running(node: Node, directory: Path) -> Any:
+    credentials = node.agents_kubeconfig(directory / "kubeconfig")
+    return agent_process.running(node.node, directory, kubeconfig=credentials, gpus=node.gpus)
+
+
+async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, short_path: Path) -> None:
+    async def is_mode(*modes: str) -> bool:
+        return await node.modes() == list(modes)
+
+    await node.label("exclusive")
+    async with running(node, short_path) as agent:
+        await node.kubelet.until(lambda: node.offered() == 4)
+        await node.until(lambda: is_mode(*["exclusive"] * 4))
+        given = await node.kubelet.admit("train", GPU, 1)
+        held = given.envs["NVIDIA_VISIBLE_DEVICES"]
+        (index,) = [number for number, uuid in enumerate(node.uuids) if uuid == held]
+
+        await node.label("sliced")
+        await node.kubelet.until(lambda: node.offered("nvidia.com/gpu.shared") == 12)
+        # The pod's GPU is as it was, and takes nobody else.
+        assert node.kubelet.devices[GPU] == {held: "Healthy"}
+        expected = ["time-slicing"] * 4
+        expected[index] = "exclusive"
+        await node.until(lambda: is_mode(*expected))
+        status, message = await node.condition("ConfigPending")
+        assert status == "True"
+        assert f"GPU {index} ({held}) is to become time-slicing, 4 × nvidia.com/gpu.shared" in message
+        assert "pod ml/train" in message
+        assert await node.config() == "sliced"
+
+        # An agent that dies now neither forgets nor gives away anything.
+        agent.process.kill()
+    async with running(node, short_path):
+        await node.kubelet.until(
+            lambda: node.offered("nvidia.com/gpu.shared") == 12 and len(node.kubelet.requests) >= 4
+        )
+        assert node.kubelet.devices[GPU] == {held: "Healthy"}
+
+        del node.kubelet.pods["train"]
+        await node.kubelet.until(lambda: node.offered("nvidia.com/gpu.shared") == 16)
+        await node.kubelet.until(lambda: node.offered(healthy=False) == 0)
+
+        async def is_done() -> bool:
+            return await node.condition("ConfigPending") == ("False", "every GPU is as configured")
+
+        await node.until(is_done)
+        replicas = [await node.kubelet.admit(f"small-{number}", "nvidia.com/gpu.shared", 1) for number in range(4)]
+        # Distributed: each on another GPU.
+        assert {one.envs["NVIDIA_VISIBLE_DEVICES"] for one in replicas} == set(node.uuids)
+        assert any(
+            "ConfigApplied configuration sliced is in force on every GPU" in line for line in await node.events()
+        )
+
+
+async def test_a_configuration_that_cannot_be_leaves_the_last_good_one(node: Node, short_path: Path) -> None:
+    async with running(node, short_path):
+        await node.kubelet.until(lambda: node.offered(contract.RESOURCE_PERCENT) == 400)
+        for name, sentence in (
+            ("broken", "replicas must be >= 2"),
+            ("unheard-of", "specified config unheard-of does not exist"),
+        ):
+            await node.label(name)
+
+            async def is_refused(wanted: str = sentence) -> bool:
+                status, message = await node.condition("ConfigValid")
+                return status == "False" and wanted in message and "default stays in force" in message
+
+            await node.until(is_refused)
+
+            async def is_told(wanted: str = sentence) -> bool:
+                return any("ConfigInvalid" in line and wanted in line for line in await node.events())
+
+            await node.until(is_told)
+        assert await node.config() == "default"
+        assert node.offered(contract.RESOURCE_PERCENT) == 400
+        await node.label("exclusive")
+        await node.kubelet.until(lambda: node.offered() == 4)
+
+        async def is_valid() -> bool:
+            return (await node.condition("ConfigValid"))[0] == "True"
+
+        await node.until(is_valid)
+
+
+async def test_a_share_holds_its_gpu_until_it_is_released(node: Node, short_path: Path) -> None:
+    async with running(node, short_path):
+        await node.kubelet.until(lambda: node.offered(contract.RESOURCE_PERCENT) == 400)
+
+        async def is_written() -> bool:
+            return await node.modes() == ["fractional"] * 4
+
+        await node.until(is_written)
+        entry = builders.allocation("a1", node.uuids[2], reserved_until=2e9)
+        held = ledger.reserve(codec.read(await node.gpunode()), entry)
+        await node.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(held)))
+        await node.label("exclusive")
+        await node.kubelet.until(lambda: node.offered() == 3)
+        found = codec.read(await node.gpunode())
+        assert [str(card.mode) for card in found.gpus] == ["exclusive", "exclusive", "fractional", "exclusive"]
+        assert [card.cordoned for card in found.gpus] == [False, False, True, False]
+
+        released = ledger.release(found, ["a1"])
+        await node.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(released)))
+        await node.kubelet.until(lambda: node.offered() == 4)
+
+
+async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
+    node: Node, short_path: Path, configured: access.Access
+) -> None:
+    async def is_mode(*modes: str) -> bool:
+        return await node.modes() == list(modes)
+
+    await node.label("mixed")
+    async with running(node, short_path) as agent:
+        await node.until(lambda: is_mode("time-slicing", "fractional", "fractional", "exclusive"))
+        await node.kubelet.until(lambda: node.offered("nvidia.com/slice") == 3 and node.offered() == 1)
+        assert node.offered(contract.RESOURCE_PERCENT) == 200
+        # The GPUs of a lab's node are on two NUMA nodes, or on none that is told: what is told is the GPU's own.
+        assert set(node.kubelet.numa) <= {one for devices in node.kubelet.devices.values() for one in devices}
+
+        async def product() -> bool:
+            found = json.loads(await node.kubectl("get", "node", node.node, "--output=json"))["metadata"]
+            labels = found.get("labels", {})
+            return "nvidia.com/gpu.product" in labels and labels.get("nvidia.com/gpu.count") == "4"
+
+        await node.until(product)
+
+        changed = {**CONFIGS, "mixed": CONFIGS["mixed"].replace("replicas: 3", "replicas: 5") + "surprise: 1\n"}
+        text = config_map(changed)
+        await node.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=text)
+        await node.kubelet.until(lambda: node.offered("nvidia.com/slice") == 5)
+        assert (await node.condition("ConfigValid"))[1].count("surprise") == 1
+        assert agent.process.returncode is None
+    restored = config_map(CONFIGS)
+    await asyncio.to_thread(
+        configured.kubectl, "apply", "--server-side", "--force-conflicts", "--filename=-", input=restored
+    )

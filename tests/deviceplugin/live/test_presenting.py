@@ -1,0 +1,77 @@
+"""What others see of modes that are in force, or on their way."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from deviceplugin.live import presenting
+from deviceplugin.pod_resources import Held
+from gpushare import contract
+from gpushare.gpu import Mode
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.card import Card
+from tests import builders
+
+SEEN = builders.node(gpus=3).gpus
+CARDS = [Card(card.uuid, card.index, card.model) for card in SEEN]
+ONE, TWO, THREE = (card.uuid for card in SEEN)
+WHOLE = Assignment(Mode.EXCLUSIVE, "nvidia.com/gpu")
+SLICED = Assignment(Mode.TIME_SLICING, "nvidia.com/gpu.shared", 2)
+SHARED = Assignment(Mode.FRACTIONAL)
+
+
+def advertised(in_force: dict[str, Assignment | None], **given: Any) -> dict[str, dict[str, bool]]:
+    known = presenting.gpus(SEEN, in_force, {}, given.get("closed", frozenset()))
+    options: dict[str, Any] = {"closed": frozenset(), "held": ()} | given
+    found = presenting.advertised(known, CARDS, in_force, **options)
+    return {name: {device.id: device.healthy for device in devices} for name, devices in found.items()}
+
+
+def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
+    found = presenting.gpus(
+        SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE}
+    )
+    assert [(card.mode, card.pending_mode) for card in found] == [
+        (Mode.FRACTIONAL, Mode.EXCLUSIVE),
+        (Mode.EXCLUSIVE, Mode.EXCLUSIVE),
+        (Mode.EXCLUSIVE, None),
+    ]
+
+
+def test_each_gpu_is_offered_as_what_it_is_and_one_that_is_set_up_not_at_all() -> None:
+    found = advertised({ONE: WHOLE, TWO: SLICED, THREE: None})
+    assert found == {
+        "nvidia.com/gpu": {ONE: True},
+        "nvidia.com/gpu.shared": {f"{TWO}::0": True, f"{TWO}::1": True},
+    }
+
+
+def test_a_node_without_fractional_gpus_has_no_counters() -> None:
+    assert contract.RESOURCE_PERCENT not in advertised({ONE: WHOLE, TWO: WHOLE, THREE: WHOLE})
+    assert len(advertised({ONE: WHOLE, TWO: SHARED, THREE: WHOLE})[contract.RESOURCE_PERCENT]) == 100
+
+
+def test_a_closed_gpu_offers_only_what_is_in_use() -> None:
+    held = [Held("ml", "x", "main", "nvidia.com/gpu.shared", (f"{TWO}::1",))]
+    found = advertised({ONE: WHOLE, TWO: SLICED, THREE: WHOLE}, closed=frozenset({ONE, TWO}), held=held)
+    assert found["nvidia.com/gpu"] == {ONE: False, THREE: True}
+    assert found["nvidia.com/gpu.shared"] == {f"{TWO}::0": False, f"{TWO}::1": True}
+
+
+def test_a_counter_in_use_outlives_the_gpu_whose_name_it_has() -> None:
+    held = [Held("ml", "x", "main", contract.RESOURCE_PERCENT, tuple(f"{ONE}::{unit}" for unit in range(50)))]
+    before = advertised({ONE: SHARED, TWO: SHARED, THREE: WHOLE}, held=held)[contract.RESOURCE_PERCENT]
+    after = advertised({ONE: WHOLE, TWO: SHARED, THREE: WHOLE}, held=held)[contract.RESOURCE_PERCENT]
+    assert (len(before), len(after)) == (200, 100)
+    assert all(after.get(f"{ONE}::{unit}") for unit in range(50))
+    assert sum(identity.startswith(TWO) for identity in after) == 50
+
+
+def test_health_is_the_gpus_and_of_a_part_its_own_too() -> None:
+    ill = (dataclasses.replace(SEEN[0], healthy=False), *SEEN[1:])
+    in_force: dict[str, Assignment | None] = {ONE: SLICED, TWO: WHOLE, THREE: WHOLE}
+    known = presenting.gpus(ill, in_force, {}, frozenset())
+    found = presenting.advertised(known, CARDS, in_force, closed=frozenset(), held=(), ill={TWO})
+    assert [device.healthy for device in found["nvidia.com/gpu.shared"]] == [False, False]
+    assert [device.healthy for device in found["nvidia.com/gpu"]] == [False, True]

@@ -1,0 +1,75 @@
+"""Who is told of a GPU that fails, and of its return."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from deviceplugin import announcing
+from deviceplugin.pod_resources import Held
+from gpushare import contract, ledger
+from tests import builders
+
+WELL = builders.node(gpus=2).gpus
+ILL = (dataclasses.replace(WELL[0], healthy=False, health_reason="XID 79 happened: the GPU has to be reset"), WELL[1])
+
+
+def test_what_stays_as_it_is_is_nothing_to_tell() -> None:
+    assert announcing.notes((), WELL) == ()
+    assert announcing.notes(ILL, ILL) == ()
+
+
+def test_a_failure_and_a_return_are_told_with_the_reason() -> None:
+    (failed,) = announcing.notes(WELL, ILL)
+    assert (failed.reason, failed.warning) == (contract.EVENT_GPU_UNHEALTHY, True)
+    assert failed.sentence == f"GPU 0 ({WELL[0].uuid}) is not healthy: XID 79 happened: the GPU has to be reset"
+    (returned,) = announcing.notes(ILL, WELL)
+    assert (returned.reason, returned.sentence) == (
+        contract.EVENT_GPU_HEALTHY,
+        f"GPU 0 ({WELL[0].uuid}) is healthy again",
+    )
+
+
+def test_one_that_is_ill_at_the_start_is_told() -> None:
+    assert [note.reason for note in announcing.notes((), ILL)] == [contract.EVENT_GPU_UNHEALTHY]
+
+
+def test_pods_by_ledger_and_by_kubelet_are_told_once_each() -> None:
+    node = ledger.reserve(builders.node(gpus=2), builders.allocation("a", WELL[0].uuid))
+    held = [
+        Held("ml", "whole", "main", "nvidia.com/gpu", (WELL[0].uuid,)),
+        Held("ml", "whole", "side", "nvidia.com/gpu", (f"{WELL[0].uuid}::1",)),
+        Held("ml", "other", "main", "nvidia.com/gpu", (WELL[1].uuid,)),
+        Held("ml", "share", "main", contract.RESOURCE_PERCENT, (f"{WELL[0].uuid}::1",)),  # a counter
+    ]
+    gpu_of = {card.uuid: card.uuid for card in WELL}
+    found = announcing.concerned(WELL[0].uuid, node, held, gpu_of)
+    assert found == (("default", "trainer"), ("ml", "whole"))
+
+
+(NOTE,) = announcing.notes(WELL, ILL)
+
+
+class Teller:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def tell(self, reason: str, note: str, *, warning: bool = False) -> None:
+        assert (note, warning) == (NOTE.sentence, NOTE.warning)
+        self.told.append(("the GPUNode", reason))
+
+    def tell_of(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool = False) -> None:
+        assert (note, warning) == (NOTE.sentence, NOTE.warning)
+        self.told.append((regarding["name"], reason))
+
+
+def test_the_gpunode_and_each_pod_get_the_same_event() -> None:
+    teller = Teller()
+    announcing.announce(
+        announcing.notes(WELL, ILL),
+        teller,
+        pods=lambda _: [("ml", "whole"), ("ml", "other")],
+        reference=lambda _, name: {"name": name},
+    )
+    reason = contract.EVENT_GPU_UNHEALTHY
+    assert teller.told == [("the GPUNode", reason), ("whole", reason), ("other", reason)]

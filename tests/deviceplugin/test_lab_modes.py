@@ -1,0 +1,164 @@
+"""The lab's node through every way of sharing, by its label, with pods running in each: none of them is lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gpushare import codec, contract
+from lab import access, gpushare, image, layout
+from tests.deviceplugin import simulated
+
+pytestmark = pytest.mark.lab
+
+GPU = "nvidia.com/gpu"
+CONFIGS = {
+    "default": "version: v1\nsharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n",
+    "exclusive": "version: v1\n",
+    "time-slicing": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n",
+    "mps": "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n",
+    "mig": """
+version: v1
+flags: {migStrategy: mixed}
+mig:
+- devices: all
+  mig-enabled: true
+  mig-devices: {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}
+""",
+    "mig-off": "version: v1\nmig: [{devices: all, mig-enabled: false}]\n",
+}
+
+
+class Node:
+    """The lab's node, as an administrator sees it."""
+
+    def __init__(self, lab: access.Access, where: layout.Layout, namespace: str) -> None:
+        self.lab, self.where, self.namespace = lab, where, namespace
+        self.name = where.nodes[0].name
+        self.uuids = simulated.uuids(where.gpus(where.nodes[0]))
+
+    def label(self, config: str) -> None:
+        self.lab.kubectl("label", "node", self.name, "--overwrite", f"{contract.NODE_CONFIG_LABEL}={config}")
+
+    def amount(self, resource: str, amounts: str = "allocatable") -> int:
+        found = json.loads(self.lab.kubectl("get", "node", self.name, "--output=json"))["status"][amounts]
+        return int(found.get(resource, 0))
+
+    def labels(self) -> dict[str, str]:
+        found = json.loads(self.lab.kubectl("get", "node", self.name, "--output=json"))["metadata"]["labels"]
+        return {key: value for key, value in found.items() if key.startswith("nvidia.com/")}
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        document = json.loads(self.lab.kubectl("get", "gpunode", self.name, "--output=json"))
+        (found,) = [one for one in codec.read(document).conditions if one.type == kind]
+        return found.status, found.message
+
+    def run(self, name: str, resource: str, count: int = 1, *, restart: str = "Never") -> None:
+        limits = {"limits": {resource: count}}
+        container = {
+            "name": "main",
+            "image": image.SAMPLE,
+            "command": ["sh", "-c", "env; sleep 3600"],
+            "resources": limits,
+        }
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": restart}
+        metadata = {"name": name, "namespace": self.namespace}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
+
+    def phase(self, name: str) -> str:
+        path = "--output=jsonpath={.status.phase}/{.status.reason}/{.status.containerStatuses[0].restartCount}"
+        return self.lab.kubectl("get", "pod", name, f"--namespace={self.namespace}", path)
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a pod's container was given; it has to be running."""
+        eventually(lambda: self.phase(name) == "Running//0")
+        eventually(lambda: "NVIDIA_VISIBLE_DEVICES" in self.lab.kubectl("logs", name, f"--namespace={self.namespace}"))
+        lines = self.lab.kubectl("logs", name, f"--namespace={self.namespace}").splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    def end(self, *names: str) -> None:
+        self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def node(lab: access.Access) -> Iterator[Node]:
+    where = layout.load(lab.kubeconfig.parents[1])
+    gpushare.install(where, lab)
+    metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": CONFIGS}
+    lab.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(document))
+    with lab.namespace("modes") as namespace:
+        made = Node(lab, where, namespace)
+        yield made
+        made.label("default")
+
+
+def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> None:
+    node.label("exclusive")
+    eventually(lambda: node.amount(GPU) == 4)
+    eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 0)
+    node.run("whole", GPU, 2)
+    whole = node.environment("whole")["NVIDIA_VISIBLE_DEVICES"].split(",")
+    assert len(set(whole)) == 2
+    assert set(whole) <= set(node.uuids)
+
+    node.label("time-slicing")
+    # Two GPUs are idle and become four replicas each; the other two stay whole for the pod that has them.
+    eventually(lambda: node.amount(GPU) == 2 * 4 + 2)
+    status, message = node.condition("ConfigPending")
+    assert status == "True"
+    assert f"pod {node.namespace}/whole" in message
+    for number in range(8):
+        node.run(f"slice-{number}", GPU)
+    slices = [node.environment(f"slice-{number}")["NVIDIA_VISIBLE_DEVICES"] for number in range(8)]
+    assert {uuid: slices.count(uuid) for uuid in set(slices)} == dict.fromkeys(set(node.uuids) - set(whole), 4)
+    node.end("whole")
+    eventually(lambda: node.amount(GPU) == 16)
+    eventually(lambda: node.labels().get("nvidia.com/gpu.replicas") == "4")
+    assert node.labels()["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-SHARED"
+    assert all(node.phase(f"slice-{number}") == "Running//0" for number in range(8))
+
+    node.label("mps")
+    eventually(lambda: node.amount(GPU) == 8 + 2 * 2)
+    node.end(*(f"slice-{number}" for number in range(7)))
+    eventually(lambda: node.amount(GPU) == 3 * 2 + 1)  # one GPU is still a slice's
+    node.end("slice-7")
+    eventually(lambda: node.amount(GPU) == 8)
+    node.run("client", GPU)
+    client = node.environment("client")
+    assert client["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu/pipe"
+    assert client["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    assert client["NVIDIA_VISIBLE_DEVICES"] in node.uuids
+
+    node.label("mig")
+    eventually(lambda: node.amount("nvidia.com/mig-1g.5gb") == 6)
+    assert node.amount("nvidia.com/mig-3g.20gb") == 3
+    assert f"pod {node.namespace}/client" in node.condition("ConfigPending")[1]
+    # The lab's container runtime knows no MIG devices: the pod gets one from the kubelet, and does not get to run.
+    node.run("part", "nvidia.com/mig-2g.10gb", restart="Always")
+    assert node.phase("client") == "Running//0"
+    node.end("client")
+    eventually(lambda: node.amount("nvidia.com/mig-1g.5gb") == 8)
+
+    node.label("mig-off")
+    eventually(lambda: node.amount(GPU) == 3)
+    eventually(lambda: f"pod {node.namespace}/part" in node.condition("ConfigPending")[1])
+    assert node.amount("nvidia.com/mig-2g.10gb") == 1
+    node.end("part")
+    eventually(lambda: node.amount(GPU) == 4)
+
+    node.label("default")
+    eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 400)
+    eventually(lambda: node.amount(GPU, "capacity") == 0)
+    eventually(lambda: node.condition("ConfigPending") == ("False", "every GPU is as configured"))
