@@ -42,7 +42,8 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
         _pin(after, request, outcome)
     else:
         _gate(after, outcome)
-    after["metadata"].setdefault("labels", {})[contract.SHARE_LABEL] = contract.SHARE_LABEL_VALUE
+    labels = after["metadata"].get("labels") or {}  # that may be null
+    after["metadata"]["labels"] = {**labels, contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
     for demand in request.demands:
         for name in demand.containers:
             _equip(_container(after, name), request, demand, outcome)
