@@ -1,23 +1,28 @@
 """How long `kubectl gpushare top` takes and how much memory, from a saved cluster of 5,000 nodes × 8 GPUs.
 
-Also what it takes to start at all, against a bare interpreter. Prints a table, then one JSON object a line per figure.
-Run: `python bench/cli.py [NODES]`.
+Also what it takes to start at all, against a bare interpreter; and `top` on 100 nodes against `kubectl get --raw` of
+the same objects, both through the kubectl on PATH (or KUBECTL_PATH) from a server on this machine that has them ready.
+Prints a table, then one JSON object a line per figure. Run: `python bench/cli.py [NODES]`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare import codec
+from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -25,6 +30,8 @@ from gpushare.gpunode import GpuNode
 GIB = 2**30
 GPUS = 8
 ROUNDS = 3
+FEW = 100  # nodes, for the comparison with kubectl
+ANSWERS = 15  # of kubectl, and of the plugin in turn
 SHARES = ((10, 4), (20, 16), (25, 20), (25, 16), (50, 40))  # per cent of compute, GiB
 
 
@@ -42,7 +49,12 @@ def nodes(count: int) -> Iterator[GpuNode]:
         name = f"gpu-node-{number:05}.cluster.local"
         cards = tuple(
             Gpu(
-                f"GPU-{draw.getrandbits(64):016x}-{index}", index, "NVIDIA A100-SXM4-80GB", 80 * GIB, (8, 0), index // 4
+                f"GPU-{draw.getrandbits(64):016x}-{index}",
+                index,
+                "NVIDIA A100-SXM4-80GB",
+                80 * GIB,
+                (8, 0),
+                numa_node=index // 4,
             )
             for index in range(GPUS)
         )
@@ -84,6 +96,55 @@ def measure(*arguments: str) -> Run:
     return min(best, key=lambda run: run.seconds)
 
 
+@contextlib.contextmanager
+def served(path: Path) -> Iterator[str]:
+    """A server that answers every request for GPUNodes with the file; its URL."""
+    content = path.read_bytes()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path.startswith(contract.GPUNODE_PATH)
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content) if known else 0))
+            self.end_headers()
+            self.wfile.write(content if known else b"")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def against_kubectl(program: str, directory: Path) -> tuple[float, float]:
+    """Median seconds of `kubectl get --raw` and of `top` for the same nodes, taken in turns."""
+    path = directory / "few.json"
+    save(path, FEW)
+    kubeconfig = directory / "kubeconfig"
+    with served(path) as url:
+        cluster = {"name": "bench", "cluster": {"server": url}}
+        context = {"name": "bench", "context": {"cluster": "bench", "user": "bench"}}
+        whole = {"clusters": [cluster], "contexts": [context], "current-context": "bench", "users": [{"name": "bench"}]}
+        kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **whole}))
+        raw = (program, f"--kubeconfig={kubeconfig}", "get", "--raw", contract.GPUNODE_PATH)
+        top = (sys.executable, "-m", "kubectl_gpushare", "top", f"--kubeconfig={kubeconfig}")
+        seconds: dict[tuple[str, ...], list[float]] = {raw: [], top: []}
+        for _ in range(ANSWERS):
+            for command, taken in seconds.items():
+                started = time.perf_counter()
+                environment = {**os.environ, "KUBECTL_PATH": program}
+                subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
+                taken.append(time.perf_counter() - started)
+    return sorted(seconds[raw])[ANSWERS // 2], sorted(seconds[top])[ANSWERS // 2]
+
+
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
     plugin = ("-m", "kubectl_gpushare")
@@ -100,9 +161,15 @@ def main() -> None:
             "top.gpus.json": measure(*plugin, "top", "-o", "json", "--from", str(path)),
             "describe.node": measure(*plugin, "describe", "node", "gpu-node-00000.cluster.local", "--from", str(path)),
         }
+        program = os.environ.get("KUBECTL_PATH") or shutil.which("kubectl")
+        compared = against_kubectl(program, Path(directory)) if program else None
     print(f"{'':<16}{'seconds':>9}{'CPU s':>8}{'MiB':>8}")
     for name, run in runs.items():
         print(f"{name:<16}{run.seconds:>9.2f}{run.cpu_seconds:>8.2f}{run.memory_mib:>8.0f}")
+    if compared:
+        print(f"\n{FEW} nodes × {GPUS} GPUs: kubectl get --raw {compared[0]:.3f} s, top {compared[1]:.3f} s")
+    else:
+        print("\nno kubectl on PATH: not compared with it")
     print()
     bare = runs["interpreter"].seconds
     for name, run in runs.items():
@@ -112,6 +179,10 @@ def main() -> None:
         print(json.dumps({**figure, "ratio": round(ratio, 2)}))
         memory = {"figure": f"cli.{name}.memory", "value": round(run.memory_mib), "unit": "MiB", "against": "goal"}
         print(json.dumps({**memory, "ratio": round(run.memory_mib / 300, 2)}))
+    if compared:
+        raw, top = compared
+        figure = {"figure": "cli.top.few", "value": round(top, 3), "unit": "s", "against": "kubectl get --raw"}
+        print(json.dumps({**figure, "ratio": round(top / raw, 2)}))
 
 
 if __name__ == "__main__":

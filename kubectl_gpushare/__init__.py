@@ -1,5 +1,12 @@
 """kubectl gpushare: who shares which GPU, with what, and what still fits.
 
-Commands are `fetch → view → print`. Fetching is `snapshot` over one of two sources: the cluster, through kubectl itself
-(`cluster`), or saved files (`files`). Views are pure. Printing is `output` for lists and `report` for descriptions.
+Commands are `fetch → view → print`:
+
+commands   a module for each verb, imported when it is called
+source     where from: the cluster, through kubectl itself, or saved files; what was seen is a `Snapshot`
+planning   what would happen, tried in memory with the placement code
+views      what is shown, as tables, pages and documents
+output     how: terminal, pipe, JSON, YAML, CSV
+
+`views` and `planning` are pure; what writes to the cluster is `cordoning` and `applying` alone.
 """

@@ -20,12 +20,27 @@ Candidates = list[Any]
 
 def top(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
     """`top TYPE NAME`."""
-    return _typed(context, incomplete, {"gpus": _gpus, "nodes": _nodes})
+    return _typed(context, incomplete, {"gpus": _gpus, "nodes": _nodes, "pods": _pods})
 
 
 def describe(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
     """`describe TYPE NAME`."""
     return _typed(context, incomplete, {"gpu": _gpus, "node": _nodes, "pod": _pods})
+
+
+def cordon(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`cordon gpu NAME`."""
+    return _typed(context, incomplete, {"gpu": _gpus})
+
+
+def why(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`why POD`."""
+    return _quietly(_pods, context, incomplete)
+
+
+def nodes(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`--node`."""
+    return _quietly(_nodes, context, incomplete)
 
 
 def namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
@@ -63,30 +78,31 @@ def _quietly(names: _Names, context: click.Context, incomplete: str) -> Candidat
 
 
 def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
-    from kubectl_gpushare import cards, snapshot
-    from kubectl_gpushare.views import figures
+    from kubectl_gpushare.source import origin as origins
+    from kubectl_gpushare.views import cards, figures
 
-    for card in cards.of(snapshot.source(chosen).gpu_nodes(label_selector=chosen.selector)):
+    for card in cards.of(origins.of(chosen).gpu_nodes(label_selector=chosen.selector)):
         yield card.name, f"{figures.model(card.gpu)} {','.join(card.statuses) or 'free ' + figures.largest(card)}"
 
 
 def _nodes(chosen: options.Options) -> Iterable[str]:
-    from kubectl_gpushare import cards, snapshot
+    from kubectl_gpushare.source import origin as origins
+    from kubectl_gpushare.views import cards
 
-    found = snapshot.source(chosen).gpu_nodes(label_selector=chosen.selector)
+    found = origins.of(chosen).gpu_nodes(label_selector=chosen.selector)
     return sorted((node.name for node in found), key=cards.natural)
 
 
 def _pods(chosen: options.Options) -> Iterable[str]:
     from gpushare import pod
-    from kubectl_gpushare import snapshot
+    from kubectl_gpushare.source import origin as origins
 
-    origin = snapshot.source(chosen)
+    origin = origins.of(chosen)
     found = origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
     return sorted(pod.namespaced_name(one)[1] for one in found)
 
 
 def _cluster(chosen: options.Options) -> Any:
-    from kubectl_gpushare import cluster
+    from kubectl_gpushare.source import cluster
 
     return cluster.Cluster(chosen.kubectl())

@@ -16,8 +16,15 @@ PROGRAM = "kubectl gpushare"
 
 # verb -> what it does, in a line; the command itself is `kubectl_gpushare.commands.VERB.command`.
 VERBS: Mapping[str, str] = {
-    "top": "Show what is allocated and what is free, a line per GPU or node",
+    "top": "Show what is allocated, used and free, a line per GPU, node or pod",
     "describe": "Show who shares a node or GPU, or what a pod got and why",
+    "why": "Explain why a pod waits and what would help, or why it is on this GPU",
+    "fit": "Say whether a pod would fit now, where it would go, and how many more",
+    "defrag": "Plan the fewest moves that make room for what waits, or for a share; and make them",
+    "simulate": "Play pods from files or a trace on a cluster in memory, as a table and a plot",
+    "cordon": "Let a GPU take no new pods",
+    "uncordon": "Let a GPU take new pods again",
+    "config": "Check configurations of nodes before they are followed",
     "version": "Print the version of the plugin",
 }
 
@@ -70,7 +77,7 @@ def group(context: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the plugin; returns the exit code: 0, 1 for any error, 130 when interrupted."""
+    """Runs the plugin; returns the exit code: 0, 1 for any error, 130 when interrupted, or what the verb says."""
     # A command is over in a moment and makes no cycles worth finding: on 40,000 GPUs the search takes a quarter of
     # the time.
     gc.disable()

@@ -4,7 +4,8 @@ PluginError
 ├── ClusterError        kubectl or the API server said no
 │   ├── NotInstalled    the cluster has no GPUNodes at all
 │   ├── Forbidden       a right is missing
-│   └── NotFound        the one object asked for is not there
+│   ├── NotFound        the one object asked for is not there
+│   └── Conflict        the object has changed since it was read
 └── FileError           a file of --from that cannot be read
 """
 
@@ -29,6 +30,10 @@ class Forbidden(ClusterError):  # noqa: N818
 
 class NotFound(ClusterError):  # noqa: N818
     """The named object does not exist."""
+
+
+class Conflict(ClusterError):  # noqa: N818
+    """The object has changed since it was read."""
 
 
 class FileError(PluginError):

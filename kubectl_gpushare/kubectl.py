@@ -5,6 +5,7 @@ Also much faster to start than any Python client: `kubectl get --raw` takes 0.1 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -12,10 +13,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from gpushare import contract
-from kubectl_gpushare import errors, objects
+from kubectl_gpushare import errors
+
+if TYPE_CHECKING:
+    from kubectl_gpushare.source import objects
 
 _CHUNK_BYTES = 1 << 20
 # How kubectl begins its last words. Anything else it says meanwhile (a login prompt, a warning) is for the user to see.
@@ -48,6 +52,16 @@ class Kubectl:
         """Starts `kubectl get --raw PATH`; several may run at once."""
         return self._start("get", "--raw", path, *self.flags)
 
+    def patch(self, resource: str, name: str, patch: str, dry_run: bool = False) -> str:
+        """Merges into an object of the cluster, and waits for the answer. Raises `Conflict` if it has changed."""
+        flags = [*self.flags, *(["--dry-run=server"] if dry_run else [])]
+        return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
+
+    def create(self, path: str, body: str) -> str:
+        """Posts JSON to an API path, as for an eviction, and waits for the answer."""
+        running = self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
+        return running.text()
+
     def namespace(self) -> str:
         """The namespace of the kubeconfig's context in force."""
         text = self._start("config", "view", "--minify", "--output=jsonpath={..namespace}", *self.flags).text()
@@ -58,14 +72,20 @@ class Kubectl:
         flags = [flag for flag in self.flags if flag.startswith("--kubeconfig")]
         return self._start("config", "get-contexts", "--output=name", *flags).text().split()
 
-    def _start(self, *arguments: str) -> Running:
+    def _start(self, *arguments: str, sent: bytes | None = None) -> Running:
+        stdin = None if sent is None else subprocess.PIPE
         try:
-            process = subprocess.Popen([self.program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            process = subprocess.Popen(
+                [self.program, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
         except OSError as error:
             raise errors.ClusterError(
                 f"{self.program} cannot be run ({os.strerror(error.errno or 0)}): install kubectl and put it on PATH, "
                 "or read saved objects with --from FILE"
             ) from error
+        if sent is not None and process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # its last words say why it did not read
+                process.stdin.write(sent)
         return Running(process)
 
 
@@ -93,6 +113,8 @@ class Running:
 
     def reader(self) -> objects.Reader:
         """The objects in its output."""
+        from kubectl_gpushare.source import objects  # while it runs
+
         return objects.Reader(self.chunks())
 
     def text(self) -> str:
@@ -136,6 +158,8 @@ def explain(said: str) -> errors.ClusterError:
         )
     if match := _RIGHT.search(said):
         return _forbidden(*match.groups())
+    if "(Conflict)" in said or "the object has been modified" in said:
+        return errors.Conflict(f"somebody else has changed it at the same time: try again ({said})")
     if "(NotFound)" in said:
         return errors.NotFound(re.sub(r"^Error from server \(NotFound\): ", "", said))
     if "Unauthorized" in said or "must be logged in" in said:

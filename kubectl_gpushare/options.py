@@ -11,6 +11,8 @@ import click
 
 from kubectl_gpushare import kubectl
 
+LISTS = ("table", "wide", "json", "yaml", "csv", "name")  # formats that a list can be printed in
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 
@@ -91,13 +93,14 @@ def connection(complete_context: Completer | None = None) -> Callable[[_Function
     return add
 
 
-def namespaced(complete: Completer | None = None) -> Callable[[_Function], _Function]:
-    """`-n` and `-A`."""
+def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
+    """`-n` and, where several things are looked at, `-A`."""
 
     def add(function: _Function) -> _Function:
-        function = click.option(
-            "all_namespaces", "-A", "--all-namespaces", is_flag=True, help="Look in all namespaces"
-        )(function)
+        if all_namespaces:
+            function = click.option(
+                "all_namespaces", "-A", "--all-namespaces", is_flag=True, help="Look in all namespaces"
+            )(function)
         return click.option(
             "namespace",
             "-n",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +12,14 @@ import click
 
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import candidates, cards, documents, errors, options, output, report, snapshot, terminal
-from kubectl_gpushare.page import Page
-from kubectl_gpushare.views import describe, describe_pod
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.output.page import Page
+from kubectl_gpushare.source import cluster, snapshot
+from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare.views import cards
+from kubectl_gpushare.views.describe import cards as described_cards
+from kubectl_gpushare.views.describe import pod as described_pod
 
 KINDS = {
     "node": "node",
@@ -25,12 +31,11 @@ KINDS = {
     "pods": "pod",
     "po": "pod",
 }
-_LEAST_UUID = 4  # characters of a UUID that may stand for it
 
 # A thing that was found: its page and its document, made when asked for.
 Described = tuple[Callable[[], Page], Callable[[], documents.Document]]
 # (source, name or empty for all, options) -> what was found; raises `NotFound`.
-Finder = Callable[[snapshot.Source, str, options.Options], Iterator[Described]]
+Finder = Callable[[origins.Source, str, options.Options], Iterator[Described]]
 
 
 @click.command(short_help="Show who shares a node or GPU, or what a pod got and why")
@@ -51,7 +56,7 @@ def command(arguments: tuple[str, ...], **given: Any) -> None:
     \b
       # One card
       kubectl gpushare describe gpu gpu-1/0
-      kubectl gpushare describe gpu GPU-5f3c
+      kubectl gpushare describe gpu GPU-6770752d31-0000
     \b
       # What a pod got, or why it waits
       kubectl gpushare describe pod trainer -n ml
@@ -61,7 +66,7 @@ def command(arguments: tuple[str, ...], **given: Any) -> None:
     """
     chosen = options.collect(given)
     kind, names = _parse(arguments)
-    origin = snapshot.source(chosen)
+    origin = origins.of(chosen)
     found: list[Described] = []
     missing: list[str] = []
     for name in names or ("",):
@@ -100,63 +105,68 @@ def _print(kind: str, found: Sequence[Described], chosen: options.Options, *, se
             whole = documents.single(_DOCUMENTS[kind], contents[0])
         else:
             return
-        {"json": output.write_json, "yaml": output.write_yaml}[chosen.output](whole, sys.stdout)
+        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
         return
     place = terminal.of(sys.stdout, color=chosen.color)
     for number, (page, _) in enumerate(found):
-        output.write_lines([*(["", ""] if number else []), *report.lines(page(), place)], sys.stdout)
+        printing.write_lines([*(["", ""] if number else []), *report.lines(page(), place)], sys.stdout)
 
 
-def _nodes(origin: snapshot.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+def _nodes(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     found = origin.gpu_nodes(label_selector=chosen.selector, name=name)
     if name and not found:
         raise errors.NotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
-    taken = snapshot.with_pods(origin, found, node=name)
+    taken = origins.with_pods(origin, found, node=name)
     now = time.time()
     for one in sorted(found, key=lambda one: cards.natural(one.name)):
-        yield _described_node(one, taken, now)
+        whole = taken
+        if name:
+            whole = origins.with_events(origin, taken, contract.GPUNODE_KIND, "", name)
+            whole = _used(origin, whole, [one])
+        yield _described_node(one, whole, now)
+
+
+def _used(origin: origins.Source, taken: snapshot.Snapshot, nodes: Sequence[GpuNode]) -> snapshot.Snapshot:
+    """The snapshot with what is really used, as the agents of these nodes say it."""
+    if not isinstance(origin, cluster.Cluster):
+        return taken
+    from kubectl_gpushare.source import agents
+
+    found, notes = agents.ask(origin.kubectl, [node.name for node in nodes if node.gpus])
+    return dataclasses.replace(taken, usage=found if found.nodes else None, notes=(*taken.notes, *notes))
 
 
 def _described_node(one: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
     return (
-        lambda: describe.node(one, taken, now=now),
-        lambda: describe.node_document(one, taken),
+        lambda: described_cards.node(one, taken, now=now),
+        lambda: described_cards.node_document(one, taken),
     )
 
 
-def _gpus(origin: snapshot.Source, name: str, chosen: options.Options) -> Iterator[Described]:
-    node, slash, _ = name.rpartition("/")
+def _gpus(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+    node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
-    found = [card for card in cards.of(nodes) if not name or _is(card, name, by_uuid=not slash)]
-    if name and not found:
-        raise errors.NotFound(f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them')
-    if name and len(found) > 1:
-        names = ", ".join(f"{card.name} ({card.gpu.uuid})" for card in found[:5])
-        raise errors.NotFound(f'"{name}" is the beginning of {len(found)} UUIDs: {names}')
+    every = cards.of(nodes)
+    found = [cards.named(every, name)] if name else every
     owners = {one.name: one for one in nodes}
-    taken = snapshot.with_pods(origin, nodes, node=found[0].node if name else "")
+    taken = origins.with_pods(origin, nodes, node=found[0].node if name else "")
     now = time.time()
+    if name:
+        node = found[0].node
+        taken = origins.with_events(origin, taken, contract.GPUNODE_KIND, "", node)
+        taken = _used(origin, taken, [owners[node]])
     for card in found:
         yield _described_gpu(card, owners[card.node], taken, now)
 
 
 def _described_gpu(card: cards.Card, owner: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
     return (
-        lambda: describe.gpu(card, owner, taken, now=now),
-        lambda: describe.gpu_document(card, owner, taken),
+        lambda: described_cards.gpu(card, owner, taken, now=now),
+        lambda: described_cards.gpu_document(card, owner, taken),
     )
 
 
-def _is(card: cards.Card, name: str, *, by_uuid: bool) -> bool:
-    if not by_uuid:
-        return card.name == name
-    bare = card.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
-    return card.gpu.uuid == name or (
-        len(name) >= _LEAST_UUID and (card.gpu.uuid.startswith(name) or bare.startswith(name))
-    )
-
-
-def _pods(origin: snapshot.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+def _pods(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     if name:
         found = [origin.pod(_namespace(origin, chosen), name)]
     else:
@@ -165,28 +175,31 @@ def _pods(origin: snapshot.Source, name: str, chosen: options.Options) -> Iterat
     now = time.time()
     for manifest in sorted(found, key=pod.namespaced_name):
         taken = _around(origin, manifest)
-        yield _described_pod(describe_pod.find(manifest, taken.nodes), taken, now)
+        if name:
+            taken = origins.with_events(origin, taken, "Pod", *pod.namespaced_name(manifest))
+            taken = _used(origin, taken, taken.nodes)
+        yield _described_pod(described_pod.find(manifest, taken.nodes), taken, now)
 
 
-def _around(origin: snapshot.Source, manifest: pod.PodJson) -> snapshot.Snapshot:
+def _around(origin: origins.Source, manifest: pod.PodJson) -> snapshot.Snapshot:
     """The node a pod of ours is on, with those it shares it with."""
-    name = describe_pod.node_name(manifest)
+    name = described_pod.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
         return snapshot.Snapshot(())
     try:
-        return snapshot.with_pods(origin, origin.gpu_nodes(name=name), node=name)
+        return origins.with_pods(origin, origin.gpu_nodes(name=name), node=name)
     except errors.Forbidden as error:
         return snapshot.Snapshot((), None, (f"its GPUs: {error}",))
 
 
-def _described_pod(found: describe_pod.Found, taken: snapshot.Snapshot, now: float) -> Described:
+def _described_pod(found: described_pod.Found, taken: snapshot.Snapshot, now: float) -> Described:
     return (
-        lambda: describe_pod.page(found, taken, now=now),
-        lambda: describe_pod.document(found, taken),
+        lambda: described_pod.page(found, taken, now=now),
+        lambda: described_pod.document(found, taken),
     )
 
 
-def _namespace(origin: snapshot.Source, chosen: options.Options) -> str:
+def _namespace(origin: origins.Source, chosen: options.Options) -> str:
     return chosen.namespace or origin.default_namespace
 
 

@@ -1,44 +1,63 @@
-"""`top`: what is allocated on each GPU or node, what is free, what still fits."""
+"""`top`: what is allocated on each GPU or node and to each pod, what is used, what is free, what still fits."""
 
 from __future__ import annotations
 
-import gc
-import signal
+import dataclasses
+import importlib
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpushare import contract
-from gpushare.gpunode import GpuNode
-from kubectl_gpushare import candidates, cluster, colour, errors, live, options, output, screen, snapshot, terminal
-from kubectl_gpushare.views import gpus, nodes, problems
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.source import cluster
+from kubectl_gpushare.source import origin as origins
 
-SETTLE_SECONDS = 0.2  # changes that come together are shown together
-_LOOK_SECONDS = 0.5  # how often a change of the terminal's size is looked for, and the longest that news is held back
+# Views, and what reads GPUNodes, are imported while kubectl is already asking the API server.
+if TYPE_CHECKING:
+    from gpushare.gpunode import GpuNode
+    from kubectl_gpushare.output.printing import Listing
+    from kubectl_gpushare.source.snapshot import Snapshot
+
 _NO_NODES = (
     "No node has reported GPUs: does the agent run on the GPU nodes? "
     f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
 )
-_BETWEEN = {"yaml": "---"}  # what separates one print from the next in a pipe
 
-KINDS = {"gpus": "gpus", "gpu": "gpus", "nodes": "nodes", "node": "nodes", "no": "nodes"}
-_SORT_KEYS = tuple(dict.fromkeys((*gpus.SORT_KEYS, *nodes.SORT_KEYS)))
+KINDS = {
+    **dict.fromkeys(("gpus", "gpu"), "gpus"),
+    **dict.fromkeys(("nodes", "node", "no"), "nodes"),
+    **dict.fromkeys(("pods", "pod", "po"), "pods"),
+}
+# What each kind can be sorted by; the views have the keys.
+SORT_KEYS = {
+    "gpus": ("name", "model", "mode", "compute", "memory", "pods", "free", "largest", "frag", "status"),
+    "nodes": ("name", "gpus", "model", "compute", "memory", "pods", "free", "largest", "frag", "status"),
+    "pods": ("name", "gpus", "compute", "memory", "used", "status", "age"),
+}
 
 
-@click.command(short_help="Show what is allocated and what is free, a line per GPU or node")
-@click.argument("arguments", nargs=-1, metavar="[gpus|nodes] [NAME...]", shell_complete=candidates.top)
-@options.listed(_SORT_KEYS)
-@options.printed(output.FORMATS)
+@click.command(short_help="Show what is allocated, used and free, a line per GPU, node or pod")
+@click.argument("arguments", nargs=-1, metavar="[gpus|nodes|pods] [NAME...]", shell_complete=candidates.top)
+@click.option(
+    "--usage/--no-usage",
+    default=None,
+    help="Show what is really used, too, and ask the agent of each node for it (default: for a few nodes)",
+)
+@options.listed(tuple(dict.fromkeys(key for keys in SORT_KEYS.values() for key in keys)))
+@options.printed(options.LISTS)
 @options.selector
+@options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
-def command(arguments: tuple[str, ...], **given: Any) -> None:
-    """Show what is allocated and what is free, a line per GPU or node.
+def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> None:
+    """Show what is allocated, used and free, a line per GPU, node or pod.
 
-    COMPUTE and MEMORY are allocated/total. FREE is the free part in GPUs, LARGEST the largest single share that still
-    fits (compute+memory), FRAG the part of what is free that the typical request cannot use.
+    COMPUTE and MEMORY are allocated/total. USED is the memory that processes really hold, BUSY the compute. FREE is the
+    free part in GPUs, LARGEST the largest single share that still fits (compute+memory), FRAG the part of what is free
+    that the typical request cannot use. With -n only GPUs and nodes that pods of the namespace share are shown.
 
     \b
     Examples:
@@ -48,8 +67,11 @@ def command(arguments: tuple[str, ...], **given: Any) -> None:
       # The GPUs of two nodes, with their UUIDs and places
       kubectl gpushare top gpus gpu-1 gpu-2 -o wide
     \b
-      # A line per node, the most fragmented first, as it changes
-      kubectl gpushare top nodes --sort-by frag -w
+      # A line per node, the most fragmented first
+      kubectl gpushare top nodes --sort-by frag
+    \b
+      # The pods of all namespaces, those with the most memory first, as they change
+      kubectl gpushare top pods -A --sort-by memory -w
     \b
       # From saved objects, without a cluster
       kubectl get gpunodes -o yaml > nodes.yaml
@@ -57,24 +79,86 @@ def command(arguments: tuple[str, ...], **given: Any) -> None:
     """
     chosen = options.collect(given)
     kind, names = _parse(arguments)
-    if chosen.sort_by and chosen.sort_by not in _VIEWS[kind][1]:
+    if chosen.sort_by and chosen.sort_by not in SORT_KEYS[kind]:
         raise click.UsageError(f'{kind} have no column "{chosen.sort_by}" to sort by')
-    origin = snapshot.source(chosen)
+    origin = origins.of(chosen)
+    if usage and not isinstance(origin, cluster.Cluster):
+        raise click.UsageError("--usage needs a cluster: files of --from do not tell what is used")
+    if kind == "pods" and not chosen.all_namespaces and not chosen.namespace:
+        chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
+    view = _View(kind, names, chosen, origin, usage)
     if chosen.watch:
         if not isinstance(origin, cluster.Cluster):
             raise click.UsageError("--watch needs a cluster: files of --from do not change")
-        _follow(origin, kind, names, chosen)
+        from kubectl_gpushare import following
+
+        following.follow(origin, view.listing, chosen, label_selector=view.node_selector, polled=kind == "pods")
         return
-    found = origin.gpu_nodes(label_selector=chosen.selector)
-    wanted, missing = _named(found, names)
-    if wanted or not missing:
-        listing = _listing(kind, wanted, names, chosen)
-        output.show(listing, chosen)
-        if not found and not chosen.selector:
-            print(_NO_NODES, file=sys.stderr)
-        output.warn(listing.problems())
-    if missing:
-        raise errors.NotFound("; ".join(f'no node or GPU "{name}"' for name in missing))
+    if isinstance(origin, cluster.Cluster):
+        origin.begin(label_selector=view.node_selector)
+    view.show()
+
+
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """What is to be shown of a source."""
+
+    kind: str
+    names: Sequence[str]
+    chosen: options.Options
+    origin: origins.Source
+    usage: bool | None
+
+    @property
+    def node_selector(self) -> str:
+        """Of the GPUNodes: labels of pods choose pods."""
+        return "" if self.kind == "pods" else self.chosen.selector
+
+    def show(self) -> None:
+        """Print it once."""
+        from kubectl_gpushare.output import printing
+
+        module = _module(self.kind)
+        found = self.origin.gpu_nodes(label_selector=self.node_selector)
+        missing = [] if self.kind == "pods" else _missing(found, self.names)
+        if len(missing) < len(self.names) or not self.names:
+            taken = self._around(found)
+            listing = _listing(module, taken, self.names, self.chosen)
+            printing.show(listing, self.chosen)
+            if not found and not self.node_selector:
+                print(_NO_NODES, file=sys.stderr)
+            printing.warn([*listing.problems(), *taken.notes])
+            if self.kind == "pods":
+                shown = {name.rpartition("/")[2] for name in listing.names()}
+                missing = [name for name in self.names if name not in shown]
+        if missing:
+            what = "pod that shares GPUs" if self.kind == "pods" else "node or GPU"
+            raise errors.NotFound("; ".join(f'no {what} "{name}"' for name in missing))
+
+    def listing(self, found: Sequence[GpuNode]) -> Listing:
+        """It, of these GPUNodes."""
+        taken = self._around(found)
+        listing = _listing(_module(self.kind), taken, self.names, self.chosen)
+        return dataclasses.replace(listing, problems=lambda: (*listing.problems(), *taken.notes))
+
+    def _around(self, found: Sequence[GpuNode]) -> Snapshot:
+        """The GPUNodes with what else is shown of them."""
+        from kubectl_gpushare.source.snapshot import Snapshot
+
+        taken = Snapshot(tuple(found))
+        if self.kind == "pods":
+            taken = origins.with_pods(
+                self.origin, list(found), namespace=self.chosen.namespace, label_selector=self.chosen.selector
+            )
+        if not isinstance(self.origin, cluster.Cluster) or self.usage is False:
+            return taken
+        from kubectl_gpushare.source import agents
+
+        nodes = [node.name for node in found if _concerned(node, self.names)]
+        if self.usage is None and len(nodes) > agents.ASKED_UNASKED:
+            return taken
+        used, notes = agents.ask(self.origin.kubectl, nodes)
+        return dataclasses.replace(taken, usage=used if used.nodes else None, notes=(*taken.notes, *notes))
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -82,104 +166,29 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         return "gpus", ()
     kind = KINDS.get(arguments[0].lower())
     if kind is None:
-        raise click.UsageError(f'unknown type "{arguments[0]}": write gpus or nodes')
+        raise click.UsageError(f'unknown type "{arguments[0]}": write gpus, nodes or pods')
     if kind == "nodes" and any("/" in name for name in arguments[1:]):
         raise click.UsageError("a node's name has no slash: write `top gpus NODE/INDEX` for one GPU")
     return kind, tuple(arguments[1:])
 
 
-def _named(found: Sequence[GpuNode], names: Sequence[str]) -> tuple[list[GpuNode], list[str]]:
-    """The nodes that are named, themselves or by one of their GPUs, and the names nothing has."""
+def _module(kind: str) -> Any:
+    return importlib.import_module(f"kubectl_gpushare.views.top.{kind}")
+
+
+def _listing(module: Any, taken: Snapshot, names: Sequence[str], chosen: options.Options) -> Listing:
+    made: Listing = module.listing(taken, names, chosen, now=time.time())
+    return made
+
+
+def _missing(found: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
+    """The names that no node and no GPU has."""
     if not names:
-        return list(found), []
+        return []
     known = {node.name for node in found} | {f"{node.name}/{gpu.index}" for node in found for gpu in node.gpus}
-    wanted = {name.partition("/")[0] for name in names if name in known}
-    return [node for node in found if node.name in wanted], [name for name in names if name not in known]
+    return [name for name in names if name not in known]
 
 
-def _gpus(found: Sequence[GpuNode], names: Sequence[str], sort_by: str) -> output.Listing:
-    cards = [card for card in gpus.of(found, sort_by) if not names or card.node in names or card.name in names]
-    return output.Listing(
-        lambda: gpus.table(cards),
-        lambda: gpus.document(cards),
-        lambda: map(gpus.name, cards),
-        lambda: problems.of(found, cards),
-    )
-
-
-def _nodes(found: Sequence[GpuNode], _names: Sequence[str], sort_by: str) -> output.Listing:
-    rows = nodes.of(found, sort_by)
-    return output.Listing(
-        lambda: nodes.table(rows),
-        lambda: nodes.document(rows),
-        lambda: map(nodes.name, rows),
-        lambda: problems.of(found, (card for row in rows for card in row.cards)),
-    )
-
-
-_VIEWS: dict[str, tuple[Callable[[Sequence[GpuNode], Sequence[str], str], output.Listing], Any]] = {
-    "gpus": (_gpus, gpus.SORT_KEYS),
-    "nodes": (_nodes, nodes.SORT_KEYS),
-}
-
-
-def _listing(kind: str, found: Sequence[GpuNode], names: Sequence[str], chosen: options.Options) -> output.Listing:
-    return _VIEWS[kind][0](found, names, chosen.sort_by)
-
-
-def _follow(origin: cluster.Cluster, kind: str, names: Sequence[str], chosen: options.Options) -> None:
-    gc.enable()  # this one may run for days
-    # Ended like this too, the terminal is given back, and kubectl does not go on alone.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-            signal.signal(number, signal.default_int_handler)
-    feed = live.Feed(origin, label_selector=chosen.selector)
-    try:
-        if sys.stdout.isatty() and chosen.output in {"", "table", "wide"}:
-            with screen.opened(sys.stdout) as page:
-                _redraw(feed, page, kind, names, chosen)
-        else:
-            _reprint(feed, kind, names, chosen)
-    finally:
-        feed.close()
-
-
-def _redraw(feed: live.Feed, page: screen.Screen, kind: str, names: Sequence[str], chosen: options.Options) -> None:
-    size = None
-    changed = True
-    while not page.quit_pressed():
-        place = terminal.of(sys.stdout, color=chosen.color)
-        if changed or place != size:
-            size = place
-            wanted, _ = _named(feed.nodes, names)
-            listing = _listing(kind, wanted, names, chosen)
-            sentences = [*([feed.trouble] if feed.trouble else []), *listing.problems()]
-            warnings = [
-                colour.paint(line, "warn", on=place.colours)
-                for sentence in sentences
-                for line in terminal.wrapped(f"warning: {sentence}", place)
-            ]
-            page.draw([*warnings, *output.lines(listing.table(), place, chosen)], place.rows)
-        changed = _settled(feed, (page.keys,) if page.keys is not None else ())
-
-
-def _reprint(feed: live.Feed, kind: str, names: Sequence[str], chosen: options.Options) -> None:
-    told = ""
-    while True:
-        wanted, _ = _named(feed.nodes, names)
-        output.show(_listing(kind, wanted, names, chosen), chosen)
-        while not _settled(feed, ()) or feed.trouble:
-            if feed.trouble != told:
-                output.warn([feed.trouble])
-            told = feed.trouble
-        told = ""
-        print(_BETWEEN.get(chosen.output, ""), flush=True)
-
-
-def _settled(feed: live.Feed, also: tuple[int, ...]) -> bool:
-    """Waits a little for a change, and for those that come right after it."""
-    changed = feed.wait(_LOOK_SECONDS, also=also)
-    until = time.monotonic() + _LOOK_SECONDS
-    while changed and time.monotonic() < until and feed.wait(SETTLE_SECONDS, also=also):
-        pass
-    return changed
+def _concerned(node: GpuNode, names: Sequence[str]) -> bool:
+    """Whether something of the node is shown."""
+    return bool(node.gpus) and (not names or any(name.partition("/")[0] == node.name for name in names))

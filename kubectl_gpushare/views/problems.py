@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpushare import ledger
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.cards import Card
+from kubectl_gpushare.views.cards import Card
 
 
 def of(nodes: Iterable[GpuNode], cards: Iterable[Card]) -> list[str]:

@@ -10,7 +10,9 @@ from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import Condition, GpuNode
-from kubectl_gpushare.snapshot import Snapshot
+from kubectl_gpushare.source import usage
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.source.usage import Usage
 
 GIB = 2**30
 NOW = codec.parse_time("2026-03-01T12:00:00Z")
@@ -24,7 +26,16 @@ def uuid(node: str, index: int) -> str:
 
 
 def card(node: str, index: int, *, model: str = "NVIDIA A100-SXM4-80GB", gib: int = 80, **more: Any) -> Gpu:
-    return Gpu(uuid(node, index), index, model, gib * GIB, (8, 0), index // 2, f"00000000:{index:02x}:00.0", **more)
+    return Gpu(
+        uuid(node, index),
+        index,
+        model,
+        gib * GIB,
+        (8, 0),
+        numa_node=index // 2,
+        pci_bus_id=f"00000000:{index:02x}:00.0",
+        **more,
+    )
 
 
 def held(
@@ -127,12 +138,55 @@ def pods() -> tuple[dict[str, Any], ...]:
     )
 
 
+def used() -> Usage:
+    """What the agents of two nodes say: one of them is not there."""
+    line = '{}{{node="gpu-1",namespace="{}",pod="{}",containers="main",gpu="{}"}} {}'
+    shares = (
+        ("ml", "trainer", uuid("gpu-1", 0), 39 * GIB, 0.62),
+        ("ml", "notebook", uuid("gpu-1", 0), GIB // 2, 0.0),
+        ("ml", "llm", uuid("gpu-1", 1), 71 * GIB, 0.97),
+        ("ml", "llm", uuid("gpu-1", 2), 71 * GIB, 0.95),
+        ("web", "small", uuid("gpu-1", 3), 11 * GIB, 0.1),
+    )
+    text = [line.format(usage.MEMORY, *share[:3], float(share[3])) for share in shares]
+    text += [line.format(usage.COMPUTE, *share[:3], share[4]) for share in shares]
+    return usage.of({"gpu-1": "\n".join(["# HELP x y", "up 1", *text]), "gpu-2": ""})
+
+
+def events() -> tuple[dict[str, Any], ...]:
+    """About the pod that waits, and about a node: as the two APIs for Events write them."""
+    waiting = {"kind": "Pod", "namespace": "ml", "name": "waiting"}
+    node = {"kind": "GPUNode", "name": "gpu-1"}
+    return (
+        {
+            "kind": "Event",
+            "metadata": {"namespace": "ml", "name": "waiting.1", "creationTimestamp": "2026-03-01T11:00:00Z"},
+            "involvedObject": waiting,
+            "type": "Warning",
+            "reason": contract.EVENT_GATED,
+            "message": WAITING,
+            "eventTime": "2026-03-01T11:00:00.000000Z",
+            "reportingComponent": "gpushare",
+            "series": {"count": 4, "lastObservedTime": "2026-03-01T11:58:00.000000Z"},
+        },
+        {
+            "kind": "Event",
+            "metadata": {"namespace": "default", "name": "gpu-1.1"},
+            "regarding": node,
+            "type": "Normal",
+            "reason": contract.EVENT_EXPIRED,
+            "note": "its pod never appeared",
+            "eventTime": "2026-03-01T10:00:00.000000Z",
+        },
+    )
+
+
 def snapshot() -> Snapshot:
     return Snapshot(nodes(), pods())
 
 
 def save(path: Path) -> Path:
     """The cluster as `kubectl get gpunodes,pods -A -o json` would print it."""
-    items = [*map(codec.to_document, nodes()), *pods()]
+    items = [*map(codec.to_document, nodes()), *pods(), *events()]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1))
     return path

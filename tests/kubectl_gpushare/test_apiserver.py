@@ -134,6 +134,9 @@ def test_a_viewer_of_gpunodes_needs_no_right_on_pods(kubectl: Kubectl, namespace
         ended = kubectl("gpushare", "describe", "node", "gpu-1", "--as=viewer")
         assert (ended.code, ended.err) == (0, "")
         assert 'Not Shown:\n  pods\' states and times: user "viewer" may not list pods' in ended.out
+        ended = kubectl("gpushare", "fit", "--request", "0.1", "--memory", "1Gi", "--as=viewer")
+        assert (ended.code, ended.err) == (0, "")
+        assert 'CPU and memory: user "viewer" may not list nodes' in ended.out
     finally:
         kubectl("delete", "clusterrolebinding", "plugin-test")
 
@@ -165,6 +168,53 @@ def test_kubectl_completes_names_from_the_cluster(kubectl: Kubectl, namespace: s
     assert complete("describe", "pod", "-n", namespace, "") == ["waiting", ":4"]
     assert namespace in complete("describe", "pod", "-n", "")
     assert "top" in complete("to")[0]
+
+
+def test_pods_are_shown_with_what_they_wait_for(kubectl: Kubectl, namespace: str) -> None:
+    ended = kubectl("gpushare", "top", "pods", "-n", namespace, "-o", "wide", "--no-usage")
+    assert ended.code == 0
+    line = next(line for line in ended.out.splitlines() if line.startswith("waiting"))
+    assert sample.WAITING in line
+
+
+def test_top_says_when_no_agent_can_be_asked(kubectl: Kubectl, namespace: str) -> None:
+    ended = kubectl("gpushare", "top", "-l", LABEL)
+    assert ended.code == 0
+    assert "used figures: no agent runs there" in ended.err
+    assert "used figures" not in kubectl("gpushare", "top", "-l", LABEL, "--no-usage").err
+
+
+def test_why_and_fit_read_the_cluster_and_change_nothing(kubectl: Kubectl, namespace: str) -> None:
+    before = kubectl("get", "gpunodes", "-l", LABEL, "-o", "json").out
+    ended = kubectl("gpushare", "why", "waiting", "-n", namespace)
+    assert ended.code == 0
+    assert "has a GPUNode but no Node object" in ended.out
+    ended = kubectl("gpushare", "fit", "--request", "0.5")
+    assert (ended.code, ended.err) == (2, "")
+    assert "nodes that cannot take the pod" in ended.out
+    assert kubectl("gpushare", "defrag", "-n", namespace).code in {0, 2}
+    assert kubectl("get", "gpunodes", "-l", LABEL, "-o", "json").out == before
+
+
+def test_a_gpu_is_cordoned_and_uncordoned(kubectl: Kubectl, namespace: str) -> None:
+    try:
+        ended = kubectl("gpushare", "cordon", "gpu", "gpu-1/3")
+        assert (ended.code, ended.out, ended.err) == (0, "gpu-1/3 cordoned: 1 pod stays on it\n", "")
+        assert "Cordoned" in kubectl("gpushare", "top", "gpus", "gpu-1/3", "--no-usage").out
+        assert kubectl("gpushare", "cordon", "gpu", "gpu-1/3").out == "gpu-1/3 already cordoned: 1 pod stays on it\n"
+    finally:
+        assert kubectl("gpushare", "uncordon", "gpu", "gpu-1/3").out == "gpu-1/3 uncordoned\n"
+    assert "Cordoned" not in kubectl("gpushare", "top", "gpus", "gpu-1/3", "--no-usage").out
+
+
+def test_who_may_only_look_cannot_cordon(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "clusterrolebinding", "plugin-test-look", "--clusterrole=gpushare-viewer", "--user=looker")
+    try:
+        ended = kubectl("gpushare", "cordon", "gpu", "gpu-1/3", "--as=looker")
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err.startswith('error: user "looker" may not patch gpunodes.gpushare.io')
+    finally:
+        kubectl("delete", "clusterrolebinding", "plugin-test-look")
 
 
 def test_watch_in_a_pipe_prints_again_after_a_change(kubectl: Kubectl, namespace: str) -> None:

@@ -66,6 +66,27 @@ def test_names_choose_nodes_and_gpus(plugin: Plugin, saved: Path) -> None:
     assert first_column(out) == ["gpu-1/2", "gpu-10/0", "gpu-10/1", "gpu-10/2", "gpu-10/3"]
 
 
+def test_pods_are_of_a_namespace_or_of_all(plugin: Plugin, saved: Path) -> None:
+    out = plugin("top", "pods", "-n", "web", "--no-headers", "--from", saved).out
+    assert first_column(out) == ["small"]
+    assert plugin("top", "pods", "--from", saved).err == "No pods that share GPUs found.\n"
+    out = plugin("top", "pods", "-A", "--no-headers", "--sort-by", "memory", "--from", saved).out
+    assert out.splitlines()[0].split()[:3] == ["ml", "llm", "gpu-1/1,2"]
+
+
+def test_pods_can_be_chosen_by_name_and_a_missing_one_is_an_error(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("top", "pods", "-n", "ml", "trainer", "nobody", "-o", "name", "--from", saved)
+    assert (ended.code, ended.out) == (1, "pod/trainer\n")
+    assert ended.err == 'error: no pod that shares GPUs "nobody"\n'
+
+
+def test_a_namespace_chooses_the_gpus_that_its_pods_share(plugin: Plugin, saved: Path) -> None:
+    out = plugin("top", "-n", "web", "--no-headers", "--from", saved).out
+    assert first_column(out) == ["gpu-1/3"]
+    out = plugin("top", "nodes", "-n", "batch", "--no-headers", "--from", saved).out
+    assert first_column(out) == ["gpu-10"]
+
+
 def test_a_name_that_nothing_has_is_an_error_after_what_was_found(plugin: Plugin, saved: Path) -> None:
     ended = plugin("top", "gpus", "gpu-1/2", "gpu-9", "--from", saved)
     assert ended.code == 1
@@ -141,6 +162,14 @@ def test_describe_without_a_name_is_of_all(plugin: Plugin, saved: Path) -> None:
     assert plugin("describe", "pods", "--from", saved).err == "No pods that share GPUs found in default namespace.\n"
 
 
+def test_describe_shows_the_events_of_what_is_described(plugin: Plugin, saved: Path) -> None:
+    out = plugin("describe", "pod", "waiting", "-n", "ml", "--from", saved).out
+    assert "Gated" in out.partition("Events:")[2]
+    document = json.loads(plugin("describe", "node", "gpu-1", "-o", "json", "--from", saved).out)
+    assert [one["reason"] for one in document["events"]] == ["ReservationExpired"]
+    assert "Events:\n  <none>" in plugin("describe", "pod", "trainer", "-n", "ml", "--from", saved).out
+
+
 def test_describe_for_programs(plugin: Plugin, saved: Path) -> None:
     document = json.loads(plugin("describe", "pod", "waiting", "-n", "ml", "-o", "json", "--from", saved).out)
     assert (document["kind"], document["placement"]) == ("PodDescription", "Waiting")
@@ -148,16 +177,66 @@ def test_describe_for_programs(plugin: Plugin, saved: Path) -> None:
     assert [tenant["pod"]["name"] for tenant in document["tenants"]] == ["trainer", "notebook"]
 
 
+def test_why_says_what_would_help_for_programs_too(plugin: Plugin, saved: Path) -> None:
+    document = json.loads(plugin("why", "trainer", "-n", "ml", "-o", "json", "--from", saved).out)
+    assert (document["kind"], document["choices"][0]["gpus"]) == ("PodReasons", "gpu-1/0")
+    assert "Not Looked At" in plugin("why", "ml/trainer", "--from", saved).out
+
+
+def test_why_of_a_pod_that_shares_nothing_is_an_error(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("why", "web/nginx", "--from", saved)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith('error: pod "nginx" asks for no share')
+
+
+def test_fit_tells_by_its_exit_code(plugin: Plugin, saved: Path) -> None:
+    assert plugin("fit", "--request", "0.5", "--from", saved).code == 0
+    ended = plugin("fit", "--request", "1", "--gpus", "4", "--from", saved)
+    assert (ended.code, ended.err) == (2, "")
+    assert "Fits:          no" in ended.out
+    assert plugin("fit", "--request", "2", "--from", saved).code == 1
+
+
+def test_simulate_plays_pods_on_made_up_nodes(plugin: Plugin, tmp_path: Path) -> None:
+    sample_file = Path(__file__).parents[2] / "config" / "samples" / "half-gpu.yaml"
+    plot = tmp_path / "plot.svg"
+    words = ("simulate", "-f", sample_file, "--repeat", "10", "--nodes", "1x4")
+    ended = plugin(*words, "--plot", plot)
+    assert ended.code == 0
+    assert "10 pods came, 2 had to wait; 2 wait at the end" in ended.err
+    assert ended.out.splitlines()[-1].split()[:4] == ["0s", "10", "8", "2"]
+    assert plot.read_text().startswith("<svg ")
+    document = json.loads(plugin(*words, "-o", "json").out)
+    assert (document["kind"], document["waitingAtTheEnd"], len(document["moments"])) == ("Simulation", 2, 10)
+
+
+def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
+    sample_file = Path(__file__).parents[2] / "config" / "samples" / "ten-quarters.yaml"
+    document = json.loads(plugin("fit", "-f", sample_file, "-o", "json", "--from", saved).out)
+    assert document["kind"] == "Fit"
+    assert sum(len(one["gpus"]) + one["missing"] for one in document["pods"]) == 10
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (("fit",), "error: say what is to fit"),
+        (("fit", "--model", "A*"), "error: say how large the share is"),
+        (("fit", "-f", "x", "--request", "1"), "error: say what is to fit: either"),
+        (("fit", "-f", "-", "--from", "-"), "error: -f and --from cannot both"),
+        (("simulate",), "error: say what comes"),
+        (("simulate", "--trace", "x.csv", "--plot", "x.png"), "error: --plot draws SVG: write x.svg"),
+        (("simulate", "--trace", "/nonexistent"), "error: /nonexistent cannot be read"),
+        (("why",), "error: missing argument 'POD'"),
         (("nope",), "error: no such command 'nope'\nSee 'kubectl gpushare --help' for usage.\n"),
         (("top", "--nope"), "error: no such option '--nope'"),
         (("top", "-o", "xml"), "error: invalid value for '-o'"),
-        (("top", "gpux"), 'error: unknown type "gpux": write gpus or nodes'),
+        (("top", "gpux"), 'error: unknown type "gpux": write gpus, nodes or pods'),
         (("top", "nodes", "gpu-1/0"), "error: a node's name has no slash"),
         (("top", "nodes", "--sort-by", "mode"), 'error: nodes have no column "mode" to sort by'),
         (("top", "-w", "--from", "-"), "error: --watch needs a cluster"),
+        (("top", "--usage", "--from", "-"), "error: --usage needs a cluster"),
+        (("top", "pods", "--sort-by", "frag"), 'error: pods have no column "frag" to sort by'),
         (("describe",), "error: say what to describe"),
         (("describe", "service", "x"), 'error: unknown type "service"'),
     ],

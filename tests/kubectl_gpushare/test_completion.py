@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_gpushare import cli
 from tests.kubectl_gpushare.conftest import SECONDS, environment
 
 Complete = Callable[..., list[str]]
@@ -32,10 +33,10 @@ def names(lines: list[str]) -> list[str]:
 
 def test_verbs_come_with_what_they_do(complete: Complete) -> None:
     lines = complete("")
-    assert names(lines) == ["top", "describe", "version"]
+    assert names(lines) == list(cli.VERBS)
     assert lines[0].startswith("top\tShow")
     assert lines[-1] == ":4"
-    assert names(complete("de")) == ["describe"]
+    assert names(complete("des")) == ["describe"]
 
 
 def test_flags_and_their_values(complete: Complete) -> None:
@@ -48,7 +49,7 @@ def test_files_are_left_to_the_shell(complete: Complete) -> None:
 
 
 def test_types_then_names(complete: Complete, saved: Path) -> None:
-    assert names(complete("top", "")) == ["gpus", "nodes"]
+    assert names(complete("top", "")) == ["gpus", "nodes", "pods"]
     assert names(complete("describe", "")) == ["gpu", "node", "pod"]
     assert names(complete("describe", "--from", saved, "node", "")) == ["gpu-1", "gpu-2", "gpu-10"]
     assert names(complete("describe", "--from", saved, "node", "gpu-1", "gpu-1")) == ["gpu-10"]

@@ -106,3 +106,18 @@ def test_a_failure_without_words_is_an_error(plugin: Plugin, fake_kubectl: Calla
     ended = plugin("top", KUBECTL_PATH=fake_kubectl("exit 7"))
     assert (ended.code, ended.out) == (1, "")
     assert "kubectl ended with code 7" in ended.err
+
+
+def test_another_version_is_told_from_none(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    missing = "Error from server (NotFound): the server could not find the requested resource"
+    program = fake_kubectl(f"""
+        case "$3" in
+        /apis/gpushare.io) echo '{{"kind": "APIGroup", "versions": [{{"version": "v1beta2"}}]}}';;
+        *) echo '{missing}' >&2; exit 1;;
+        esac
+    """)
+    ended = plugin("top", KUBECTL_PATH=program)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(
+        "error: this plugin reads gpushare.io/v1alpha1, and the cluster's gpushare serves v1beta2"
+    )

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kubectl_gpushare import cards, layout, output, report
+from kubectl_gpushare.commands import top
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.page import Page
-from kubectl_gpushare.snapshot import Snapshot
-from kubectl_gpushare.table import Cell, Column, Table
-from kubectl_gpushare.terminal import Terminal
-from kubectl_gpushare.views import describe, describe_pod, gpus, nodes
+from kubectl_gpushare.output import layout, printing, report
+from kubectl_gpushare.output.page import Page
+from kubectl_gpushare.output.table import Cell, Column, Table
+from kubectl_gpushare.output.terminal import Terminal
+from kubectl_gpushare.planning import capacity, defragmentation, reasons, simulation
+from kubectl_gpushare.planning.simulation import Arrival
+from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import cards, defrag, fit, simulate, why
+from kubectl_gpushare.views.describe import cards as described_cards
+from kubectl_gpushare.views.describe import pod as described_pod
+from kubectl_gpushare.views.top import gpus, nodes, pods
+from tests import builders
 from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare.planning.test_defragmentation import NONE, hole, owned
+from tests.kubectl_gpushare.planning.test_defragmentation import cluster as of_pods_on
 
 GOLDEN = Path(__file__).parent / "golden"
 PIPE = Terminal()
@@ -39,26 +51,71 @@ def of_gpus() -> Table:
 
 
 def of_nodes() -> Table:
-    return nodes.table(nodes.of(sample.nodes()))
+    return nodes.table(nodes.of(sample.nodes()), now=sample.NOW)
+
+
+def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
+    taken = dataclasses.replace(sample.snapshot(), usage=sample.used() if used else None)
+    return pods.table(pods.of(taken), now=sample.NOW, namespaces=namespaces, with_used=used)
 
 
 def node(name: str) -> Page:
     found = next(one for one in sample.nodes() if one.name == name)
-    return describe.node(found, sample.snapshot(), now=sample.NOW)
+    return described_cards.node(found, sample.snapshot(), now=sample.NOW)
 
 
 def gpu(name: str, snapshot: Snapshot | None = None) -> Page:
     found = next(card for card in cards.of(sample.nodes()) if card.name == name)
     owner = next(one for one in sample.nodes() if one.name == found.node)
-    return describe.gpu(found, owner, snapshot or sample.snapshot(), now=sample.NOW)
+    return described_cards.gpu(found, owner, snapshot or sample.snapshot(), now=sample.NOW)
 
 
-def pod(name: str) -> Page:
+def pod(name: str, snapshot: Snapshot | None = None) -> Page:
     found = next(one for one in sample.pods() if one["metadata"]["name"] == name)
-    return describe_pod.page(describe_pod.find(found, sample.nodes()), sample.snapshot(), now=sample.NOW)
+    return described_pod.page(described_pod.find(found, sample.nodes()), snapshot or sample.snapshot(), now=sample.NOW)
+
+
+def full() -> Snapshot:
+    """The sample with all that can be asked for."""
+    return dataclasses.replace(sample.snapshot(), usage=sample.used(), events=sample.events())
+
+
+def reasons_of(manifest: dict[str, Any], snapshot: Snapshot | None = None) -> Page:
+    taken = snapshot or sample.snapshot()
+    told = reasons.of(manifest, taken)
+    return why.page(described_pod.find(manifest, taken.nodes), told, taken.notes)
+
+
+def placed(name: str) -> Page:
+    return reasons_of(next(one for one in sample.pods() if one["metadata"]["name"] == name))
+
+
+def fitting(count: int = 1, **annotations: str) -> Page:
+    world = World(sample.nodes(), None, sample.pods())
+    asked = Asked.of(builders.pod("asked", **annotations))
+    return fit.page(capacity.answer(world, [capacity.Wanted("", asked, count)]), ("a note",))
+
+
+def defragmented(*placed: tuple[str, str, str], **asks: str) -> Page:
+    pods = [(owned(name, request=size, kind="" if "fixed" in name else "ReplicaSet"), on) for name, size, on in placed]
+    plan = defragmentation.plan(of_pods_on(*pods, nodes=2), [hole(**asks)], NONE, stay=False)
+    return defrag.page(plan, ("a note",))
+
+
+ALL = ("n0/0", "n0/1", "n1/0", "n1/1")
+
+
+def simulated() -> Table:
+    arrivals = [
+        Arrival(60.0 * number, 900.0, Asked.of(builders.pod(f"p{number}", request=("0.3", "0.5", "1")[number % 3])))
+        for number in range(60)
+    ]
+    return simulate.table(simulation.run(World([builders.node("a"), builders.node("b")]), arrivals))
 
 
 TABLES = {
+    "simulate": (simulated, PIPE, Options()),
+    "simulate-80": (simulated, SMALL, Options()),
     "top-gpus-pipe": (of_gpus, PIPE, Options()),
     "top-gpus-pipe-wide": (of_gpus, PIPE, Options(output="wide")),
     "top-gpus-160": (of_gpus, WIDE, Options()),
@@ -67,6 +124,13 @@ TABLES = {
     "top-gpus-colours": (of_gpus, COLOURED, Options()),
     "top-gpus-ascii": (of_gpus, ASCII, Options()),
     "top-gpus-no-headers": (of_gpus, PIPE, Options(no_headers=True)),
+    "top-gpus-used": (lambda: gpus.table(gpus.of(sample.nodes()), sample.used()), PIPE, Options()),
+    "top-gpus-used-80": (lambda: gpus.table(gpus.of(sample.nodes()), sample.used()), SMALL, Options()),
+    "top-nodes-used": (lambda: nodes.table(nodes.of(sample.nodes()), sample.used()), PIPE, Options()),
+    "top-pods-pipe": (of_pods, PIPE, Options()),
+    "top-pods-pipe-wide": (of_pods, PIPE, Options(output="wide")),
+    "top-pods-used": (lambda: of_pods(used=True), PIPE, Options()),
+    "top-pods-80": (lambda: of_pods(used=True, namespaces=False), SMALL, Options()),
     "top-nodes-pipe": (of_nodes, PIPE, Options()),
     "top-nodes-pipe-wide": (of_nodes, PIPE, Options(output="wide")),
     "top-nodes-160": (of_nodes, WIDE, Options()),
@@ -78,6 +142,9 @@ PAGES: dict[str, tuple[Callable[[], Page], Terminal]] = {
     "describe-node-colours": (lambda: node("gpu-1"), COLOURED),
     "describe-node-troubled-80": (lambda: node("gpu-2"), SMALL),
     "describe-gpu-pipe": (lambda: gpu("gpu-1/0"), PIPE),
+    "describe-gpu-used": (lambda: gpu("gpu-1/0", full()), PIPE),
+    "describe-gpu-used-80": (lambda: gpu("gpu-1/0", full()), SMALL),
+    "describe-pod-events-80": (lambda: pod("waiting", full()), SMALL),
     "describe-gpu-ascii": (lambda: gpu("gpu-1/0"), ASCII),
     "describe-gpu-exclusive": (lambda: gpu("gpu-2/0"), PIPE),
     "describe-gpu-unhealthy": (lambda: gpu("gpu-2/1"), PIPE),
@@ -91,13 +158,37 @@ PAGES: dict[str, tuple[Callable[[], Page], Terminal]] = {
     "describe-pod-not-judged": (lambda: pod("just-made"), PIPE),
     "describe-pod-not-in-the-ledger": (lambda: pod("lost"), PIPE),
     "describe-pod-not-ours": (lambda: pod("nginx"), PIPE),
+    "why-waiting": (lambda: reasons_of(sample.gated("ml/huge", request="1", memory="75Gi")), PIPE),
+    "why-waiting-80": (lambda: reasons_of(sample.gated("ml/huge", request="1", memory="75Gi")), SMALL),
+    "why-waiting-fits-now": (lambda: placed("waiting"), PIPE),
+    "why-held-back": (
+        lambda: reasons_of(sample.gated("ml/member", request="0.1", group="g", group_size="2")),
+        PIPE,
+    ),
+    "why-placed": (lambda: placed("trainer"), PIPE),
+    "why-placed-elsewhere-now": (lambda: placed("llm"), PIPE),
+    "fit-yes": (lambda: fitting(request="0.25", memory="4Gi"), PIPE),
+    "fit-some-80": (lambda: fitting(20, request="0.3"), SMALL),
+    "defrag-plan": (
+        lambda: defragmented(
+            ("web-1", "0.25", "n0/0"),
+            ("web-2", "0.3", "n0/1"),
+            ("fixed", "0.4", "n1/0"),
+            ("batch", "0.5", "n1/1"),
+            request="1",
+            gpus="2",
+        ),
+        PIPE,
+    ),
+    "defrag-no-way-80": (lambda: defragmented(*((f"fixed-{at}", "0.5", at) for at in ALL), request="1"), SMALL),
+    "fit-no": (lambda: fitting(request="1", gpus="4"), PIPE),
 }
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_looks_as_it_should(name: str) -> None:
     make, place, options = TABLES[name]
-    compare(name, output.lines(make(), place, options))
+    compare(name, printing.lines(make(), place, options))
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -113,19 +204,23 @@ def test_documents_keep_their_schema() -> None:
     documents = {
         "gpus": gpus.document(gpus.of(sample.nodes())),
         "nodes": nodes.document(nodes.of(sample.nodes())),
-        "node": describe.node_document(first, snapshot),
-        "gpu": describe.gpu_document(card, troubled, snapshot),
-        "pod": describe_pod.document(describe_pod.find(sample.pods()[0], sample.nodes()), snapshot),
-        "waiting": describe_pod.document(describe_pod.find(sample.pods()[7], sample.nodes()), snapshot),
+        "pods": pods.document(pods.of(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
+        "node": described_cards.node_document(first, snapshot),
+        "gpu": described_cards.gpu_document(card, troubled, snapshot),
+        "pod": described_pod.document(described_pod.find(sample.pods()[0], sample.nodes()), snapshot),
+        "why": why.document(
+            described_pod.find(sample.pods()[0], sample.nodes()), reasons.of(sample.pods()[0], snapshot), ()
+        ),
+        "waiting": described_pod.document(described_pod.find(sample.pods()[7], sample.nodes()), snapshot),
     }
     stream = io.StringIO()
-    output.write_yaml(documents, stream)
+    printing.write_yaml(documents, stream)
     compare("documents", stream.getvalue().splitlines())
 
 
 @pytest.mark.parametrize("columns", range(44, 200))
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
-    for table in (of_gpus(), of_nodes()):
+    for table in (of_gpus(), of_nodes(), of_pods(used=True)):
         lines, _ = layout.draw(table, Terminal(columns=columns))
         assert max(map(len, lines)) <= columns
 
@@ -164,6 +259,18 @@ def test_nodes_can_be_sorted_by_every_column(column: str) -> None:
     found = nodes.of(sample.nodes(), column)
     key, largest_first = nodes.SORT_KEYS[column]
     assert [key(row) for row in found] == sorted(map(key, found), reverse=largest_first)
+
+
+@pytest.mark.parametrize("column", pods.SORT_KEYS)
+def test_pods_can_be_sorted_by_every_column(column: str) -> None:
+    found = pods.of(sample.snapshot(), sort_by=column)
+    key, largest_first = pods.SORT_KEYS[column]
+    assert [key(row) for row in found] == sorted(map(key, found), reverse=largest_first)
+
+
+def test_the_command_line_offers_the_columns_that_the_views_have() -> None:
+    for kind, view in (("gpus", gpus), ("nodes", nodes), ("pods", pods)):
+        assert top.SORT_KEYS[kind] == tuple(view.SORT_KEYS)
 
 
 def test_nothing_that_others_write_is_obeyed_by_the_terminal() -> None:

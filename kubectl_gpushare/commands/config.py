@@ -1,0 +1,115 @@
+"""`config`: what a node's configuration says, before a node follows it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare import contract
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.source import origin as origins
+
+
+@click.group(short_help="Check configurations of nodes before they are followed")
+def command() -> None:
+    """Check configurations of nodes before they are followed.
+
+    \b
+    Examples:
+      # Check a file, or a manifest with the ConfigMap
+      kubectl gpushare config validate node.yaml
+    \b
+      # Check it as an agent that does what NVIDIA's binary does
+      kubectl gpushare config validate node.yaml --strict-compatibility
+    """
+
+
+@command.command("validate", short_help="Check configuration files, or the entries of a ConfigMap")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(allow_dash=True))
+@click.option(
+    "--strict-compatibility",
+    is_flag=True,
+    help="Check as an agent with --strict-compatibility does: NVIDIA's binary ignores names and lists of devices",
+)
+def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
+    """Check configuration files, or the entries of a ConfigMap.
+
+    A FILE is what NVIDIA's device plugin reads, or the manifest of a ConfigMap with such files; - reads standard input.
+    Prints what each configuration does with which devices, warns of what has no effect, and ends with 1 if one of them
+    would be refused. What depends on the GPUs of a node is not known here.
+
+    \b
+    Examples:
+      # A file
+      kubectl gpushare config validate node.yaml
+    \b
+      # All entries of the ConfigMap in the cluster
+      kubectl -n gpushare-system get configmap gpushare-config -o yaml | kubectl gpushare config validate -
+    """
+    from kubectl_gpushare.views import configuration
+
+    refused = 0
+    for file in files:
+        for checked in configuration.checked(file, _text(file), strict=strict_compatibility):
+            for warning in checked.warnings:
+                print(f"warning: {checked.name}: {warning}", file=sys.stderr)
+            if checked.problem:
+                print(f"error: {checked.name}: {checked.problem}", file=sys.stderr)
+                refused += 1
+            else:
+                print(f"{checked.name}: {checked.summary}")
+    return min(refused, 1)
+
+
+@command.command("diff", short_help="Say what a configuration would change on a node")
+@click.option("node", "--node", required=True, metavar="NODE", help="The node", shell_complete=candidates.nodes)
+@click.option(
+    "filename",
+    "-f",
+    "--filename",
+    required=True,
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="The configuration, or a manifest of the ConfigMap; - is standard input",
+)
+@click.option(
+    "entry", "--entry", default="default", metavar="NAME", help="Which entry of the ConfigMap (default: default)"
+)
+@click.option("--strict-compatibility", is_flag=True, help="As for an agent with --strict-compatibility")
+@options.connection(candidates.contexts)
+def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **given: Any) -> None:
+    """Say what a configuration would change on a node, GPU by GPU, and which shares are in the way.
+
+    Goes by the node's GPUNode, which knows modes and not MIG devices; nothing is changed.
+
+    \b
+    Examples:
+      # What a file would change
+      kubectl gpushare config diff --node gpu-1 -f node.yaml
+    \b
+      # What an entry of the ConfigMap would change
+      kubectl gpushare config diff --node gpu-1 -f configmap.yaml --entry mps
+    """
+    from gpushare import errors as domain
+    from kubectl_gpushare.views import configuration_change
+
+    found = origins.of(options.collect(given)).gpu_nodes(name=node)
+    if not found:
+        raise errors.NotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
+    try:
+        text = configuration_change.text_of(_text(filename), entry)
+        for line in configuration_change.lines(found[0], text, strict=strict_compatibility):
+            print(line, file=sys.stderr if line.startswith("warning: ") else sys.stdout)
+    except domain.ConfigError as error:
+        raise errors.PluginError(f"{filename}: {error}") from error
+
+
+def _text(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise errors.FileError(f"{file} cannot be read: {reason}") from error

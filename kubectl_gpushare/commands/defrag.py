@@ -1,0 +1,119 @@
+"""`defrag`: the fewest moves that make room; a plan first, and with --apply the moves."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from gpushare import contract
+from gpushare import errors as domain_errors
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.source import cluster
+from kubectl_gpushare.source import origin as origins
+
+NO_WAY = 2  # exit code
+
+
+@click.command(short_help="Plan the fewest moves that make room for what waits, or for a share; and make them")
+@click.argument("names", nargs=-1, metavar="[POD...]", shell_complete=candidates.why)
+@click.option("--request", metavar="0.5", help="Make room for a share with so much compute")
+@click.option("--memory", metavar="8Gi", help="Make room for a share with so much memory")
+@click.option("--gpus", metavar="N", help="On so many GPUs of one node")
+@click.option("--apply", "is_applied", is_flag=True, help="Make the moves, and stop at the first that fails")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(1, 3600),
+    default=120.0,
+    metavar="SECONDS",
+    help="How long one move may take (default: 120)",
+)
+@options.printed(("json", "yaml"))
+@options.namespaced(candidates.namespaces, all_namespaces=False)
+@options.connection(candidates.contexts)
+def command(
+    names: tuple[str, ...],
+    request: str | None,
+    memory: str | None,
+    gpus: str | None,
+    is_applied: bool,
+    timeout_seconds: float,
+    **given: Any,
+) -> int:
+    """Plan the fewest moves that make room for what waits, or for a share; and make them.
+
+    Without a name and a size: for all pods that wait, or if none does, for the largest hole that can be made. The plan
+    is found by playing it with the webhook's placement code; GPUs that are to become free take nothing new meanwhile.
+
+    Only pods that a ReplicaSet or a StatefulSet makes anew are moved, never one with gpushare.io/no-evict "true", of a
+    higher priority than the pod that waits, of a group, or that a PodDisruptionBudget protects. With --apply they are
+    evicted one after the other; if one is not placed again in time, the rest is left as it is. The exit code is 2 if
+    there is no way for something.
+
+    \b
+    Examples:
+      # What would have to move for the pods that wait?
+      kubectl gpushare defrag
+    \b
+      # Or for one of them
+      kubectl gpushare defrag waiting -n ml
+    \b
+      # For two whole GPUs on one node
+      kubectl gpushare defrag --request 1 --gpus 2
+    \b
+      # Do it
+      kubectl gpushare defrag waiting -n ml --apply
+    """
+    from kubectl_gpushare.planning import defragmentation, evicting, goals
+    from kubectl_gpushare.planning import world as worlds
+    from kubectl_gpushare.views import defrag
+
+    sizes = {contract.REQUEST: request, contract.MEMORY: memory, contract.GPUS: gpus}
+    annotations = {key: value for key, value in sizes.items() if value is not None}
+    if names and annotations:
+        raise click.UsageError("name pods or a size, not both")
+    chosen = options.collect(given)
+    origin = origins.of(chosen)
+    if is_applied and not isinstance(origin, cluster.Cluster):
+        raise click.UsageError("--apply needs a cluster: files of --from are only read")
+    namespace = chosen.namespace or origin.default_namespace
+    taken = origins.everything(origin)
+    if taken.pods is None:
+        raise errors.PluginError("no plan without the pods: " + "; ".join(taken.notes))
+    declared, notes = origins.budgets(origin)
+    budgets = evicting.Budgets.of(declared)
+    world = worlds.World(taken.nodes, taken.machines, taken.pods)
+    try:
+        if names:
+            manifests = [origin.pod(namespace, name) for name in names]
+            wanted = [
+                ("/".join((namespace, name)), worlds.Asked.of(one)) for name, one in zip(names, manifests, strict=True)
+            ]
+        elif annotations:
+            wanted = [("the share", goals.share(annotations))]
+        else:
+            wanted = goals.waiting(world, taken.pods)
+    except domain_errors.RequestError as error:
+        raise errors.PluginError(str(error)) from error
+    plan = (
+        defragmentation.plan(world, wanted, budgets, stay=not annotations)
+        if wanted
+        else goals.largest_hole(world, budgets)
+    )
+    told = [*taken.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
+    if chosen.output:
+        whole = documents.single("DefragmentationPlan", defrag.document(plan, told))
+        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
+    else:
+        place = terminal.of(sys.stdout, color=chosen.color)
+        printing.write_lines(report.lines(defrag.page(plan, told), place), sys.stdout)
+    if is_applied and isinstance(origin, cluster.Cluster):
+        from kubectl_gpushare import applying
+
+        applying.apply(
+            plan, origin, lambda line: print(line, file=sys.stderr, flush=True), timeout_seconds=timeout_seconds
+        )
+    return 0 if all(step.gpus for step in plan.steps) else NO_WAY

@@ -1,0 +1,109 @@
+"""`fit`: whether pods would fit now, where they would go, and how many more."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from gpushare import contract
+from gpushare import errors as domain_errors
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.source import origin as origins
+
+DOES_NOT_FIT = 2  # exit code
+
+# Flag -> annotation; what a pod would write.
+_ASKED = {
+    "request": (contract.REQUEST, "0.5", 'Guaranteed compute, part of one GPU, such as 0.5, "50%" or 500m'),
+    "limit": (contract.LIMIT, "1", "Most compute while others are idle"),
+    "memory": (contract.MEMORY, "8Gi", "Device memory, such as 8Gi or 25%"),
+    "gpus": (contract.GPUS, "N", "How many distinct GPUs, each with this share"),
+    "model": (contract.MODEL, "GLOB", "Models that will do, such as *A100*,H100*"),
+    "min_memory": (contract.MIN_MEMORY, "40Gi", "Least memory that a GPU has in all"),
+    "policy": (contract.POLICY, "NAME", "fragmentation, pack or spread"),
+}
+
+
+def _flags(function: Any) -> Any:
+    for name, (_, metavar, text) in reversed(_ASKED.items()):
+        function = click.option(name, f"--{name.replace('_', '-')}", metavar=metavar, help=text)(function)
+    return function
+
+
+@click.command(short_help="Say whether a pod would fit now, where it would go, and how many more")
+@click.option(
+    "filename",
+    "-f",
+    "--filename",
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="Pods, or owners of pods such as Deployments and Jobs, in JSON or YAML; - is standard input",
+)
+@_flags
+@click.option("count", "--count", type=click.IntRange(1, 1000), metavar="N", help="How many pods (default: 1)")
+@options.printed(("json", "yaml"))
+@options.namespaced(candidates.namespaces, all_namespaces=False)
+@options.connection(candidates.contexts)
+def command(filename: str | None, count: int | None, **given: Any) -> int:
+    """Say whether a pod would fit now, where it would go, and how many more.
+
+    The pods are placed one after the other, in memory, on the cluster as it is now, by the rules of the webhook;
+    nothing is created. The exit code is 0 if all fit, 2 if one does not, and 1 for any error.
+
+    \b
+    Examples:
+      # Would this Deployment fit with all its replicas?
+      kubectl gpushare fit -f deployment.yaml
+    \b
+      # Where would half a GPU with 20Gi go, and how many more of them fit?
+      kubectl gpushare fit --request 0.5 --memory 20Gi
+    \b
+      # Eight whole GPUs on one node
+      kubectl gpushare fit --request 1 --gpus 8
+    \b
+      # On a saved cluster, for a pipeline
+      kubectl get gpunodes,nodes,pods -A -o yaml > cluster.yaml
+      kubectl gpushare fit --request 0.5 --from cluster.yaml -o json
+    """
+    from kubectl_gpushare.planning import capacity
+    from kubectl_gpushare.planning import world as worlds
+    from kubectl_gpushare.planning.world import Asked
+    from kubectl_gpushare.source import manifests
+    from kubectl_gpushare.views import fit
+
+    asked = {key: given.pop(name) for name, (key, _, _) in _ASKED.items()}
+    annotations = {key: value for key, value in asked.items() if value is not None}
+    chosen = options.collect(given)
+    if bool(filename) == bool(annotations):
+        raise click.UsageError("say what is to fit: either -f FILE, or --request, --memory and the like")
+    if filename == "-" and "-" in chosen.files:
+        raise click.UsageError("-f and --from cannot both be standard input")
+    if not filename and not any(key in annotations for key in contract.SHARE_KEYS):
+        raise click.UsageError("say how large the share is: --request, --memory or --gpus")
+    origin = origins.of(chosen)
+    namespace = chosen.namespace or origin.default_namespace
+    if filename:
+        found = manifests.read(filename, namespace=namespace)
+    else:
+        metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
+        found = [manifests.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})]
+    wanted = []
+    for one in found:
+        try:
+            wanted.append(capacity.Wanted(one.name, Asked.of(one.pod), count or one.count))
+        except domain_errors.RequestError as error:
+            raise errors.PluginError(f"{one.name}: {error}" if one.name else str(error)) from error
+    taken = origins.everything(origin)
+    world = worlds.World(taken.nodes, taken.machines, taken.pods or ())
+    answer = capacity.answer(world, wanted)
+    notes = [*taken.notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
+    if chosen.output:
+        whole = documents.single("Fit", fit.document(answer, notes))
+        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
+    else:
+        place = terminal.of(sys.stdout, color=chosen.color)
+        printing.write_lines(report.lines(fit.page(answer, notes), place), sys.stdout)
+    return 0 if answer.all_fit else DOES_NOT_FIT

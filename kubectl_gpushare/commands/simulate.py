@@ -1,0 +1,116 @@
+"""`simulate`: pods that come and go, on a cluster in memory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpushare import errors as domain_errors
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.output import documents, printing
+from kubectl_gpushare.source import origin as origins
+
+
+@click.command(short_help="Play pods from files or a trace on a cluster in memory, as a table and a plot")
+@click.option(
+    "filenames",
+    "-f",
+    "--filename",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="Pods or their owners, in JSON or YAML, that come one after the other; may be repeated",
+)
+@click.option(
+    "trace",
+    "--trace",
+    type=click.Path(allow_dash=True),
+    metavar="FILE.csv",
+    help="Pods that come and go: columns name, start, duration, request, memory, gpus, …",
+)
+@click.option(
+    "count", "--repeat", type=click.IntRange(1, 10000), default=1, metavar="N", help="Each pod of -f so often"
+)
+@click.option(
+    "made_up",
+    "--nodes",
+    multiple=True,
+    metavar="NxG[:MODEL[:MEMORY]]",
+    help="Made-up nodes instead of those of the cluster, N with G GPUs each; may be repeated",
+)
+@click.option("empty", "--empty", is_flag=True, help="The nodes of the cluster without their pods")
+@click.option("plot", "--plot", type=click.Path(), metavar="FILE.svg", help="Draw it, too")
+@options.printed(("table", "json", "yaml"))
+@options.connection(candidates.contexts)
+def command(
+    filenames: tuple[str, ...],
+    trace: str | None,
+    count: int,
+    made_up: tuple[str, ...],
+    empty: bool,
+    plot: str | None,
+    **given: Any,
+) -> None:
+    """Play pods from files or a trace on a cluster in memory, as a table and a plot.
+
+    The pods come in order, each is placed by the placement code of the webhook, and one that fits nowhere waits until
+    others have ended. The cluster is the one of the context or of --from as it is now, or made up. Nothing is created.
+
+    \b
+    Examples:
+      # A hundred half GPUs on ten made-up nodes
+      kubectl gpushare simulate -f half-gpu.yaml --repeat 100 --nodes 10x8
+    \b
+      # A trace on the nodes of a saved cluster, and a picture of it
+      kubectl gpushare simulate --trace trace.csv --from cluster.yaml --empty --plot simulated.svg
+    \b
+      # Two kinds of nodes
+      kubectl gpushare simulate --trace trace.csv --nodes 2x8 --nodes "4x4:Tesla T4:16Gi" -o json
+    """
+    from gpushare import ledger
+    from kubectl_gpushare.planning import simulation
+    from kubectl_gpushare.planning import world as worlds
+    from kubectl_gpushare.source import manifests, traces
+    from kubectl_gpushare.views import simulate
+
+    chosen = options.collect(given)
+    if bool(filenames) == bool(trace):
+        raise click.UsageError("say what comes: either -f FILE or --trace FILE.csv")
+    if plot and not plot.endswith(".svg"):
+        raise click.UsageError(f"--plot draws SVG: write {Path(plot).with_suffix('.svg')}")
+    lines = traces.read(trace) if trace else []
+    for path in filenames:
+        for one in manifests.read(path, namespace="simulated"):
+            lines += [traces.Line(0.0, None, traces.copy(one.pod, number)) for number in range(one.count * count)]
+    arrivals = []
+    for line in lines:
+        try:
+            asked = worlds.Asked.of(line.pod)
+        except domain_errors.RequestError as error:
+            raise errors.PluginError(f"{line.pod['metadata']['name']}: {error}") from error
+        arrivals.append(simulation.Arrival(line.start_seconds, line.duration_seconds, asked))
+    if made_up:
+        world = worlds.World(node for text in made_up for node in traces.nodes(text))
+        notes: tuple[str, ...] = ()
+    else:
+        taken = origins.everything(origins.of(chosen))
+        nodes = [ledger.release(one, [entry.id for entry in one.allocations]) if empty else one for one in taken.nodes]
+        world = worlds.World(nodes, taken.machines, () if empty else taken.pods or ())
+        notes = taken.notes
+    outcome = simulation.run(world, arrivals)
+    if plot:
+        try:
+            Path(plot).write_text(simulate.picture(outcome))
+        except OSError as error:
+            raise errors.FileError(f"{plot} cannot be written: {error.strerror}") from error
+    if chosen.output in {"json", "yaml"}:
+        whole = documents.single("Simulation", simulate.document(outcome))
+        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
+    else:
+        listing = printing.Listing(lambda: simulate.table(outcome), dict, lambda: (), lambda: ())
+        printing.show(listing, chosen)
+        print(simulate.summary(outcome), file=sys.stderr)
+    printing.warn([*notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])])

@@ -1,0 +1,61 @@
+"""`why`: why a pod waits, and what would help; or why it is where it is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from gpushare import errors as domain_errors
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.source import origin as origins
+
+
+@click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
+@click.argument("name", metavar="POD", shell_complete=candidates.why)
+@options.printed(("json", "yaml"))
+@options.namespaced(candidates.namespaces, all_namespaces=False)
+@options.connection(candidates.contexts)
+def command(name: str, **given: Any) -> None:
+    """Explain why a pod waits and what would help, or why it is on this GPU.
+
+    The pod is placed once more, in memory, on the cluster as it is now, by the rules and in the words of the webhook.
+    Of a pod that waits, every candidate is shown with the rule and the numbers against it, the nearest miss first, and
+    the changes by which it would fit; each of them was tried. Of a placed pod, where else it could have gone.
+
+    \b
+    Examples:
+      # Why a pod waits, and what would help
+      kubectl gpushare why waiting -n ml
+    \b
+      # Why a pod is on this GPU and not on another
+      kubectl gpushare why trainer -n ml
+    \b
+      # Every candidate, for a program
+      kubectl gpushare why waiting -n ml -o json
+    """
+    from kubectl_gpushare.planning import reasons, world
+    from kubectl_gpushare.views import why
+    from kubectl_gpushare.views.describe import pod as described
+
+    chosen = options.collect(given)
+    origin = origins.of(chosen)
+    namespace, _, bare = name.removeprefix("pod/").rpartition("/")
+    manifest = origin.pod(namespace or chosen.namespace or origin.default_namespace, bare)
+    taken = origins.everything(origin)
+    found = described.find(manifest, taken.nodes)
+    if not found.ours:
+        raise errors.PluginError(f'pod "{bare}" asks for no share of a GPU: see `kubectl describe pod {bare}`')
+    try:
+        told = reasons.of(manifest, taken)
+    except domain_errors.RequestError as error:
+        raise errors.PluginError(f'pod "{bare}" asks for something that cannot be: {error}') from error
+    notes = [*taken.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
+    if chosen.output:
+        whole = documents.single("PodReasons", why.document(found, told, notes))
+        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
+        return
+    place = terminal.of(sys.stdout, color=chosen.color)
+    printing.write_lines(report.lines(why.page(found, told, notes), place), sys.stdout)

@@ -1,0 +1,95 @@
+"""Cordoning: GPUs that take nothing new, by one compare-and-swap of each GPUNode's `spec.cordoned`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from gpushare import contract
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.source import cluster
+from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare.views import cards
+
+_ATTEMPTS = 5  # others write the GPUNode too: on conflict it is read again
+
+
+def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> click.Command:
+    """`cordon` or `uncordon`."""
+
+    @click.command(verb, short_help=short_help, help=help_text)
+    @click.argument("arguments", nargs=-1, metavar="gpu NAME...", shell_complete=candidates.cordon)
+    @click.option("--dry-run", is_flag=True, help="Ask the API server whether it would do it, and change nothing")
+    @options.connection(candidates.contexts)
+    def run(arguments: tuple[str, ...], dry_run: bool, **given: Any) -> None:
+        chosen = options.collect(given)
+        origin = origins.of(chosen)
+        names = _names(arguments)
+        if not isinstance(origin, cluster.Cluster):
+            raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")
+        found = [_card(origin, name) for name in names]
+        for node in dict.fromkeys(card.node for card in found):
+            for line in _change(origin, node, [card for card in found if card.node == node], cordoned, dry_run):
+                print(line)
+
+    return run
+
+
+def _names(arguments: Sequence[str]) -> list[str]:
+    if arguments and arguments[0] in {"gpu", "gpus"}:
+        arguments = arguments[1:]
+    names = [name.removeprefix("gpu/") for name in arguments]
+    if not names:
+        raise click.UsageError("say which: gpu NODE/INDEX, or a UUID")
+    return names
+
+
+def _card(origin: cluster.Cluster, name: str) -> cards.Card:
+    node = name.rpartition("/")[0]
+    found = cards.named(cards.of(origin.gpu_nodes(name=node)), name)
+    if found.gone:
+        raise errors.NotFound(f'{found.node} has no GPU "{found.gpu.uuid}" any more')
+    return found
+
+
+def _change(
+    origin: cluster.Cluster, node: str, found: Sequence[cards.Card], cordoned: bool, dry_run: bool
+) -> Iterator[str]:
+    changed = swap(origin, node, frozenset(card.gpu.uuid for card in found), cordoned=cordoned, dry_run=dry_run)
+    word = "cordoned" if cordoned else "uncordoned"
+    for card in found:
+        already = "" if card.gpu.uuid in changed else "already "
+        yield f"{card.name} {already}{word}{_stay(card, cordoned)}{' (dry run)' * dry_run}"
+
+
+def swap(
+    origin: cluster.Cluster, node: str, uuids: frozenset[str], *, cordoned: bool, dry_run: bool = False
+) -> frozenset[str]:
+    """Cordons or uncordons these GPUs of a node; those for which that was a change."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        nodes = origin.gpu_nodes(name=node)
+        if not nodes:
+            raise errors.NotFound(f"the GPUNode {node} is gone")
+        before = nodes[0].cordoned
+        after = before | uuids if cordoned else before - uuids
+        if after == before:
+            break
+        patch = {"metadata": {"resourceVersion": nodes[0].version}, "spec": {"cordoned": sorted(after)}}
+        try:
+            origin.kubectl.patch(f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}", node, json.dumps(patch), dry_run)
+        except errors.Conflict:
+            if attempt == _ATTEMPTS:
+                raise
+            continue
+        break
+    return uuids - before if cordoned else uuids & before
+
+
+def _stay(card: cards.Card, cordoned: bool) -> str:
+    count = len([holder for holder in card.used.holders if not holder.is_hold])
+    if not cordoned or not count:
+        return ""
+    return f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"

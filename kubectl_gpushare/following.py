@@ -1,0 +1,81 @@
+"""`-w`: a list that is shown again after every change, in place on a terminal, one after the other in a pipe."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import colour, printing, screen, terminal
+from kubectl_gpushare.source import cluster, live
+
+SETTLE_SECONDS = 0.2  # changes that come together are shown together
+POLL_SECONDS = 5.0  # how often is asked for what no watch tells
+_LOOK_SECONDS = 0.5  # how often a change of the terminal's size is looked for, and the longest that news is held back
+_BETWEEN = {"yaml": "---"}  # what separates one print from the next in a pipe
+
+Make = Callable[[Sequence[GpuNode]], printing.Listing]
+
+
+def follow(origin: cluster.Cluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
+    """Shows what `make` makes of the GPUNodes, until it is ended. `polled`: on a terminal also every few seconds."""
+    gc.enable()  # this one may run for days
+    # Ended like this too, the terminal is given back, and kubectl does not go on alone.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, signal.default_int_handler)
+    feed = live.Feed(origin, label_selector=label_selector)
+    try:
+        if sys.stdout.isatty() and chosen.output in {"", "table", "wide"}:
+            with screen.opened(sys.stdout) as page:
+                _redraw(feed, page, make, chosen, polled=polled)
+        else:
+            _reprint(feed, make, chosen)
+    finally:
+        feed.close()
+
+
+def _redraw(feed: live.Feed, page: screen.Screen, make: Make, chosen: Options, *, polled: bool) -> None:
+    size = None
+    changed = True
+    drawn_at = 0.0
+    while not page.quit_pressed():
+        place = terminal.of(sys.stdout, color=chosen.color)
+        due = polled and time.monotonic() - drawn_at >= POLL_SECONDS
+        if changed or due or place != size:
+            size = place
+            listing = make(feed.nodes)
+            sentences = [*([feed.trouble] if feed.trouble else []), *listing.problems()]
+            warnings = [
+                colour.paint(line, "warn", on=place.colours)
+                for sentence in sentences
+                for line in terminal.wrapped(f"warning: {sentence}", place)
+            ]
+            page.draw([*warnings, *printing.lines(listing.table(), place, chosen)], place.rows)
+            drawn_at = time.monotonic()
+        changed = _settled(feed, (page.keys,) if page.keys is not None else ())
+
+
+def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:
+    told = ""
+    while True:
+        printing.show(make(feed.nodes), chosen)
+        while not _settled(feed, ()) or feed.trouble:
+            if feed.trouble != told:
+                printing.warn([feed.trouble])
+            told = feed.trouble
+        told = ""
+        print(_BETWEEN.get(chosen.output, ""), flush=True)
+
+
+def _settled(feed: live.Feed, also: tuple[int, ...]) -> bool:
+    """Waits a little for a change, and for those that come right after it."""
+    changed = feed.wait(_LOOK_SECONDS, also=also)
+    until = time.monotonic() + _LOOK_SECONDS
+    while changed and time.monotonic() < until and feed.wait(SETTLE_SECONDS, also=also):
+        pass
+    return changed

@@ -1,0 +1,55 @@
+"""Page: what `describe` shows, as values: fields, sections, pictures of cards, tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+
+from kubectl_gpushare.output.table import Table
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """`Key:  value`; several values stand below each other."""
+
+    key: str
+    values: tuple[str, ...]
+    style: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Picture:
+    """A bar of what tenants hold: `(position of the tenant, amount)`, in the same unit as `total`."""
+
+    label: str
+    parts: tuple[tuple[int, int], ...]
+    total: int
+    caption: str
+    over: bool = False  # more is held than there is
+
+
+Block = str | Picture | Table
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Section:
+    """`Title:` and blocks below it, indented."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    style: str = ""
+
+
+Page = tuple[Field | Section, ...]
+
+
+def field(key: str, *values: str, style: str = "") -> tuple[Field, ...]:
+    """A field, or nothing if there is nothing to say."""
+    said = tuple(value for value in values if value)
+    return (Field(key, said, style),) if said else ()
+
+
+def letter(position: int) -> str:
+    """The letter of a tenant in pictures and tables."""
+    letters = string.ascii_letters
+    return letters[position] if position < len(letters) else "#"

@@ -1,0 +1,117 @@
+"""Printing lists: one listing, six formats. Data goes to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import colour, documents, terminal
+from kubectl_gpushare.output.table import Table
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listing:
+    """What a verb has found; only what the chosen format needs is made of it."""
+
+    table: Callable[[], Table]
+    document: Callable[[], documents.Document]
+    names: Callable[[], Iterable[str]]
+    problems: Callable[[], Sequence[str]]  # sentences for standard error
+
+
+def show(found: Listing, options: Options) -> None:
+    """Prints a listing as asked for; an empty one is a sentence on standard error for people, and no error."""
+    place = terminal.of(sys.stdout, color=options.color)
+    if options.output in WRITERS:
+        WRITERS[options.output](found, sys.stdout)
+        return
+    table = found.table()
+    if not table.rows:
+        print(f"No {table.what} found.", file=sys.stderr)
+        return
+    write_lines(lines(table, place, options), sys.stdout)
+
+
+def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:
+    """The lines of a table for people, with its caption on a terminal."""
+    from kubectl_gpushare.output import colour, layout
+
+    drawn, left_out = layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
+    if not place.interactive or options.no_headers:
+        return drawn
+    top = [colour.paint(line, "dim", on=place.colours) for line in _caption(table, place, left_out)]
+    return [*top, *([""] if top else []), *drawn]
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Prints warnings to standard error."""
+    place = terminal.of(sys.stderr)
+    for sentence in sentences:
+        for line in terminal.wrapped(f"warning: {sentence}", place):
+            print(colour.paint(line, "warn", on=place.colours), file=sys.stderr)
+
+
+def write_lines(text: Iterable[str], stream: TextIO) -> None:
+    """Writes lines at once: a table of thousands of them is one write."""
+    stream.write("".join(f"{line}\n" for line in text))
+    stream.flush()
+
+
+def write_json(document: Mapping[str, Any], stream: TextIO) -> None:
+    """JSON as kubectl prints it."""
+    import json
+
+    stream.write(json.dumps(document, indent=4, ensure_ascii=False) + "\n")
+    stream.flush()
+
+
+def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
+    """YAML in the order of the document."""
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    yaml.dump(document, stream, dumper, sort_keys=False, allow_unicode=True, width=4096)
+    stream.flush()
+
+
+def _csv(found: Listing, stream: TextIO) -> None:
+    import csv
+
+    rows = [dict(_flat(item)) for item in found.document()["items"]]
+    if rows:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(rows[0])
+        writer.writerows(row.values() for row in rows)
+    stream.flush()
+
+
+def _flat(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in item.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield prefix + key, ",".join(":".join(map(str, _parts(one))) for one in value)
+        elif isinstance(value, bool):
+            yield prefix + key, str(value).lower()
+        else:
+            yield prefix + key, value
+
+
+def _parts(one: Any) -> Iterable[Any]:
+    return one.values() if isinstance(one, dict) else (one,)
+
+
+WRITERS: Mapping[str, Callable[[Listing, TextIO], None]] = {
+    "json": lambda found, stream: write_json(found.document(), stream),
+    "yaml": lambda found, stream: write_yaml(found.document(), stream),
+    "csv": _csv,
+    "name": lambda found, stream: write_lines(found.names(), stream),
+}
+
+
+def _caption(table: Table, place: terminal.Terminal, left_out: Sequence[str]) -> list[str]:
+    sentences = [table.caption, f"not shown at this width: {', '.join(left_out)}" if left_out else ""]
+    return [line for sentence in sentences if sentence for line in terminal.wrapped(sentence, place)]

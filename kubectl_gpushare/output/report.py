@@ -1,0 +1,87 @@
+"""Report: a page → lines, as `kubectl describe` lays them out; pictures in letters, and in colours if there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kubectl_gpushare.output import colour, layout, page, terminal
+from kubectl_gpushare.output.table import Table
+from kubectl_gpushare.output.terminal import Terminal
+
+_PLAIN_WIDTH = 80
+_WIDEST_PICTURE = 50
+_NARROWEST_PICTURE = 10
+_HANGING = "     "  # before what a sentence of a section goes on with
+
+
+def lines(content: page.Page, place: Terminal) -> list[str]:
+    """The lines of a page. On a terminal long sentences are wrapped; in a pipe a value stays one line."""
+    fields = [entry for entry in content if isinstance(entry, page.Field)]
+    indent = max((len(entry.key) for entry in fields), default=0) + 3
+    drawn: list[str] = []
+    for entry in content:
+        if isinstance(entry, page.Field):
+            drawn += _field(entry, indent, place)
+        else:
+            drawn += _section(entry, place)
+    return drawn
+
+
+def _field(entry: page.Field, indent: int, place: Terminal) -> Iterator[str]:
+    wrapped = [line for value in entry.values for line in terminal.wrapped(value, place, indent=indent)]
+    for number, text in enumerate(wrapped):
+        key = f"{entry.key}:" if number == 0 else ""
+        painted = colour.paint(text, entry.style, on=place.colours)
+        yield colour.paint(key, "bold", on=place.colours) + " " * (indent - len(key)) + painted
+
+
+def _section(entry: page.Section, place: Terminal) -> Iterator[str]:
+    yield colour.paint(f"{entry.title}:", entry.style or "bold", on=place.colours)
+    pictures = [block for block in entry.blocks if isinstance(block, page.Picture)]
+    label_width = max((len(picture.label) for picture in pictures), default=0)
+    for block in entry.blocks:
+        if isinstance(block, str):
+            for number, text in enumerate(terminal.wrapped(block, place, indent=len(_HANGING))):
+                yield (_HANGING if number else "  ") + colour.paint(text, entry.style, on=place.colours)
+        elif isinstance(block, Table):
+            yield from _table(block, place)
+        else:
+            longest = max(len(picture.caption) for picture in pictures)
+            drawn = picture(block, _room(label_width + longest, place), place)
+            yield f"    {block.label:<{label_width}}  {drawn}"
+
+
+def _table(block: Table, place: Terminal) -> Iterator[str]:
+    narrower = Terminal(
+        columns=place.columns - 2 if place.columns else None,
+        colours=place.colours,
+        unicode=place.unicode,
+    )
+    drawn, _ = layout.draw(block, narrower, dashes=True)
+    yield from (f"  {line}".rstrip() for line in drawn)
+
+
+def picture(block: page.Picture, width: int, place: Terminal) -> str:
+    """`[aaaaaabbb...]  0.75 of 1`, `width` characters between the brackets."""
+    whole = max(block.total, sum(amount for _, amount in block.parts)) or 1
+    drawn, held, end = [], 0, 0
+    for position, amount in block.parts:
+        held += amount
+        start, end = end, round(held / whole * width)
+        if amount and end == start < width:
+            end += 1  # a little is not nothing
+        drawn.append(_part(page.letter(position), position, end - start, place))
+    free = ("·" if place.unicode else ".") * (width - end)
+    caption = colour.paint(block.caption, "bad" if block.over else "", on=place.colours)
+    return f"[{''.join(drawn)}{colour.paint(free, 'dim', on=place.colours)}]  {caption}"
+
+
+def _part(name: str, position: int, width: int, place: Terminal) -> str:
+    if not place.colours:
+        return name * width
+    return colour.tenant(f"{name:^{width}}" if width else "", position, on=True)
+
+
+def _room(taken: int, place: Terminal) -> int:
+    free = (place.columns or _PLAIN_WIDTH) - taken - len("      []  ")
+    return max(_NARROWEST_PICTURE, min(_WIDEST_PICTURE, free))

@@ -1,0 +1,99 @@
+"""Capacity: where pods would go one after the other, what the cluster is like then, and how many more would fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from gpushare import pod
+from gpushare.fragmentation import Fragmentation
+from gpushare.placement import Placement
+from gpushare.refusal import Refusal
+from kubectl_gpushare.planning import changes
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.changes import Change
+from kubectl_gpushare.planning.world import Asked, World
+
+MOST = 1000  # of one pod that are tried
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """Some pods that are alike."""
+
+    name: str
+    asked: Asked
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fit:
+    """What became of them: the places of those that fit, in order, and why the next one does not."""
+
+    wanted: Wanted
+    gpus: tuple[str, ...]
+    refusal: Refusal | None
+    changes: tuple[Change, ...]  # by which it would
+
+    @property
+    def missing(self) -> int:
+        """How many do not fit."""
+        return self.wanted.count - len(self.gpus)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """Of all together. `more`: how many more of the last would fit after that; None if some do not fit."""
+
+    fits: tuple[Fit, ...]
+    before: Fragmentation
+    after: Fragmentation
+    more: int | None
+
+    @property
+    def all_fit(self) -> bool:
+        """Whether every pod has a place."""
+        return not any(one.missing for one in self.fits)
+
+
+def answer(world: World, wanted: Sequence[Wanted]) -> Answer:
+    """Places them in this order, as the webhook would. The world is as before afterwards."""
+    undone: list[Callable[[], None]] = []
+    before = world.fragmentation()
+    try:
+        fits = tuple(_fit(world, one, undone) for one in wanted)
+        after = world.fragmentation()
+        all_fit = not any(one.missing for one in fits)
+        more = len(_as_many(world, wanted[-1].asked, MOST, undone)[0]) if all_fit and wanted else None
+        return Answer(fits, before, after, more)
+    finally:
+        for undo in reversed(undone):
+            undo()
+
+
+def _fit(world: World, one: Wanted, undone: list[Callable[[], None]]) -> Fit:
+    gpus, refusal = _as_many(world, one.asked, one.count, undone)
+    found: Sequence[Change] = ()
+    if refusal is not None:
+        whole = world.refuse(one.asked.manifest, one.asked.request)
+        found = changes.all_of(world, one.asked, whole.rejected) if isinstance(whole, Refusal) else ()
+    return Fit(one, gpus, refusal, tuple(found))
+
+
+def _as_many(
+    world: World, asked: Asked, count: int, undone: list[Callable[[], None]]
+) -> tuple[tuple[str, ...], Refusal | None]:
+    gpus: list[str] = []
+    while len(gpus) < count:
+        copy = _copy(asked.manifest, len(undone))
+        found = world.place(copy, asked.request)
+        if not isinstance(found, Placement):
+            return tuple(gpus), found
+        gpus.append(worlds.gpus(found, world.views))
+        undone.append(world.take(copy, asked.request, found))
+    return tuple(gpus), None
+
+
+def _copy(manifest: pod.PodJson, number: int) -> pod.PodJson:
+    metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key != "uid"}
+    return {**manifest, "metadata": {**metadata, "name": f"{metadata.get('name') or 'pod'}-copy-{number}"}}

@@ -1,0 +1,197 @@
+"""Changes: the one change by which a pod that fits nowhere would fit. Each is tried, none is guessed.
+
+Of every kind the smallest is looked for: the pod asks for less, or is less choosy; a card is uncordoned; a pod that is
+in its way moves. They are told in this order of how much they disturb.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpushare import contract, errors, ledger, pod, quantity
+from gpushare.allocation import Allocation
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Rejected
+from gpushare.share import Share
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.world import Asked, World
+
+_MIB = 2**20
+_MOST_MOVES = 200  # pods that are tried to be moved away, those on the nearest misses first
+_MOST_SIZES = 64  # sizes of a kind that are tried, the largest first
+_BY_ROOM = frozenset({"compute", "memory", "exclusion", "anti-affinity", "affinity", "count"})
+_CHOOSY = (
+    contract.MODEL,
+    contract.MIN_MEMORY,
+    contract.MIN_COMPUTE_CAPABILITY,
+    contract.UUID,
+    contract.NOT_UUID,
+    contract.AFFINITY,
+    contract.ANTI_AFFINITY,
+    contract.EXCLUSION,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """What would have to be different, as the rest of "it would fit …", and where the pod would go then."""
+
+    sentence: str
+    found: Placement
+    gpus: str  # where, in a word
+    kind: str  # memory, request, gpus, a constraint's key without its prefix, uncordon, move
+    key: str = ""  # the annotation that would have to be written otherwise, if it is one
+    value: str | None = None  # how; None: left out
+
+
+def all_of(world: World, asked: Asked, rejected: Sequence[Rejected]) -> list[Change]:
+    """The smallest change of each kind that would do, the least disturbing first. `rejected`: why it does not fit."""
+    return [change for kind in (_less, _less_choosy, _uncordoned, _moved) for change in kind(world, asked, rejected)]
+
+
+def _less(world: World, asked: Asked, _rejected: Sequence[Rejected]) -> Iterator[Change]:
+    annotations = pod.annotations_of(asked.manifest)
+    for kind, sizes in (("memory", _memory_sizes), ("request", _compute_sizes), ("gpus", _counts)):
+        key = contract.PREFIX + kind
+        present = [name for name in annotations if name == key or name.startswith(f"{key}.")] or (
+            [key] if kind == "memory" and contract.REQUEST in annotations else []
+        )
+        for name in present:
+            before = f'instead of "{annotations[name]}"' if name in annotations else "as well"
+            for value in sizes(world, asked, name):
+                change = _tried(world, asked, name, value, f'with {name} "{value}" {before}', kind)
+                if change is not None:
+                    yield change
+                    break
+
+
+def _less_choosy(world: World, asked: Asked, _rejected: Sequence[Rejected]) -> Iterator[Change]:
+    annotations = pod.annotations_of(asked.manifest)
+    for key in _CHOOSY:
+        if key in annotations:
+            told = f"without {key} {errors.quoted(annotations[key])}"
+            change = _tried(world, asked, key, None, told, key.removeprefix(contract.PREFIX))
+            if change is not None:
+                yield change
+
+
+def _tried(world: World, asked: Asked, key: str, value: str | None, told: str, kind: str) -> Change | None:
+    changed = asked.with_annotation(key, value)
+    found = world.place(changed.manifest, changed.request) if changed else None
+    if not isinstance(found, Placement):
+        return None
+    return Change(told, found, worlds.gpus(found, world.views), kind, key, value)
+
+
+def _uncordoned(world: World, asked: Asked, rejected: Sequence[Rejected]) -> Iterator[Change]:
+    for miss in rejected:
+        if miss.rule != "cordon" or miss.gpu_index is None:
+            continue
+        owner = world.views[miss.node].node
+        cards = tuple(
+            dataclasses.replace(card, cordoned=False) if card.index == miss.gpu_index else card for card in owner.gpus
+        )
+        with world.instead(dataclasses.replace(owner, gpus=cards)):
+            found = world.place(asked.manifest, asked.request)
+        if isinstance(found, Placement):
+            told = f"if {miss.node}/{miss.gpu_index} were uncordoned"
+            yield Change(told, found, worlds.gpus(found, world.views), "uncordon")
+            return
+
+
+def _moved(world: World, asked: Asked, rejected: Sequence[Rejected]) -> Iterator[Change]:
+    """One pod moves elsewhere; the smallest that can."""
+    for view, entry in _in_the_way(world, rejected):
+        manifest = world.manifest(entry)
+        if manifest is None:
+            continue
+        try:
+            mover = Asked.of(manifest)
+        except errors.RequestError:
+            continue
+        with world.instead(ledger.release(view.node, [entry.id])):
+            found = world.place(asked.manifest, asked.request)
+            if not isinstance(found, Placement):
+                continue
+            undo = world.take(asked.manifest, asked.request, found)
+            elsewhere = world.place(mover.manifest, mover.request)
+            undo()
+        if isinstance(elsewhere, Placement):
+            where = worlds.gpus(elsewhere, world.views)
+            told = f"if {entry.pod} moved to {where}"
+            yield Change(told, found, worlds.gpus(found, world.views), "move")
+            return
+
+
+def _in_the_way(world: World, rejected: Sequence[Rejected]) -> Iterator[tuple[NodeView, Allocation]]:
+    """Whose leaving might help: on the nearest misses first, the smallest share first."""
+    seen: set[str] = set()
+    misses = sorted((miss for miss in rejected if miss.rule in _BY_ROOM), key=lambda miss: miss.shortfall)
+    for miss in misses:
+        view = world.views[miss.node]
+        for card, used in view.cards():
+            if miss.gpu_index is not None and card.index != miss.gpu_index:
+                continue
+            for entry in sorted(used.holders, key=_size):
+                if entry.id in seen or entry.is_hold or entry.reserved_until is not None:
+                    continue
+                seen.add(entry.id)
+                if len(seen) > _MOST_MOVES:
+                    return
+                yield view, entry
+
+
+def _size(entry: Allocation) -> tuple[int, int]:
+    return (
+        sum(share.request_percent * len(share.gpu_uuids) for share in entry.shares),
+        sum(share.memory_bytes * len(share.gpu_uuids) for share in entry.shares),
+    )
+
+
+def _memory_sizes(world: World, asked: Asked, key: str) -> Iterable[str]:
+    """What is free on some card and less than what is asked, the most first."""
+    free = {
+        (card.memory_bytes - used.memory_bytes) // _MIB
+        for view in world.views.values()
+        for card, used in view.cards()
+        if card.healthy and not card.cordoned
+    }
+    share = _share(asked, key)
+    most = max(
+        (share.memory.on(card.memory_bytes) for view in world.views.values() for card in view.node.gpus), default=0
+    )
+    sizes = sorted((mib for mib in free if 0 < mib * _MIB < most), reverse=True)
+    return [_mebibytes(mib) for mib in sizes[:_MOST_SIZES]]
+
+
+def _compute_sizes(world: World, asked: Asked, key: str) -> Iterable[str]:
+    share = _share(asked, key)
+    free = {
+        100 - used.request_percent
+        for view in world.views.values()
+        for card, used in view.cards()
+        if card.healthy and not card.cordoned
+    }
+    sizes = sorted((percent for percent in free if 0 < percent < share.request_percent), reverse=True)
+    return [quantity.format_compute(percent) for percent in sizes]
+
+
+def _counts(_world: World, asked: Asked, key: str) -> Iterable[str]:
+    most = max(demand.gpus for demand in asked.request.demands if _is_of(key, demand.containers))
+    return [str(count) for count in range(most - 1, 0, -1)]
+
+
+def _share(asked: Asked, key: str) -> Share:
+    """That of the demand that an annotation is about."""
+    demands = [demand for demand in asked.request.demands if _is_of(key, demand.containers)]
+    return (demands or list(asked.request.demands))[0].share
+
+
+def _is_of(key: str, containers: Sequence[str]) -> bool:
+    _, dot, container = key.removeprefix(contract.PREFIX).partition(".")
+    return not dot or container in containers
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count // 1024}Gi" if count % 1024 == 0 else f"{count}Mi"

@@ -1,0 +1,80 @@
+"""Evicting: which pods may be moved: only those that somebody makes anew, that nobody protects, and whose
+PodDisruptionBudgets allow it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpushare import contract, pod
+from gpushare.fitness import selectors
+
+REMAKERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
+SYSTEM_PRIORITY = 1_000_000_000  # what users' priority classes may have at most
+
+
+@dataclasses.dataclass(slots=True)
+class Budgets:
+    """How many more disruptions each PodDisruptionBudget allows; `spend` takes one of them."""
+
+    _found: list[tuple[str, str, selectors.Selector]]  # namespace, name, whom it protects
+    _left: dict[tuple[str, str], int]
+
+    @classmethod
+    def of(cls, declared: Iterable[Mapping[str, Any]]) -> Budgets:
+        """Those of a cluster."""
+        found, left = [], {}
+        for one in declared:
+            metadata = one.get("metadata") or {}
+            key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+            found.append((*key, selectors.of_labels((one.get("spec") or {}).get("selector"))))
+            left[key] = int((one.get("status") or {}).get("disruptionsAllowed") or 0)
+        return cls(found, left)
+
+    def against(self, manifest: pod.PodJson, spent: Mapping[tuple[str, str], int]) -> str:
+        """Which budget would not allow it after so many were `spent`; empty if all would."""
+        for key in self.of_pod(manifest):
+            if self._left[key] - spent.get(key, 0) < 1:
+                return key[1]
+        return ""
+
+    def of_pod(self, manifest: pod.PodJson) -> list[tuple[str, str]]:
+        """Namespace and name of those that protect a pod."""
+        namespace = pod.namespaced_name(manifest)[0]
+        labels = (manifest.get("metadata") or {}).get("labels") or {}
+        return [(space, name) for space, name, chosen in self._found if space == namespace and chosen.matches(labels)]
+
+
+def spend(budgets: Budgets, manifests: Iterable[pod.PodJson]) -> collections.Counter[tuple[str, str]]:
+    """How many disruptions of each budget these pods' moves take."""
+    return collections.Counter(key for manifest in manifests for key in budgets.of_pod(manifest))
+
+
+def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
+    """Why a pod is never moved, in a few words; empty if it may be."""
+    if pod.annotations_of(manifest).get(contract.NO_EVICT) == "true":
+        return contract.NO_EVICT
+    if (manifest.get("metadata") or {}).get("deletionTimestamp"):
+        return "being deleted"
+    kind = owner(manifest)[0]
+    if not kind:
+        return "no owner that would make it anew"
+    if kind not in REMAKERS:
+        return f"owned by a {kind}, which would not simply make it anew"
+    if pod.priority(manifest) >= SYSTEM_PRIORITY:
+        return "a system priority"
+    if pod.priority(manifest) > most_priority:
+        return "a higher priority"
+    if contract.GROUP in pod.annotations_of(manifest):
+        return "a member of a group"
+    return ""
+
+
+def owner(manifest: pod.PodJson) -> tuple[str, str]:
+    """Kind and uid of its controller; empty if it has none."""
+    for one in (manifest.get("metadata") or {}).get("ownerReferences") or ():
+        if one.get("controller"):
+            return str(one.get("kind", "")), str(one.get("uid", ""))
+    return "", ""

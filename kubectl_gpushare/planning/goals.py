@@ -1,0 +1,50 @@
+"""Goals: what `defrag` makes room for: pods that wait, a share that is asked for, or the largest hole there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpushare import contract, errors, pod, quantity
+from gpushare.refusal import Refusal
+from kubectl_gpushare.planning import defragmentation
+from kubectl_gpushare.planning.defragmentation import Plan
+from kubectl_gpushare.planning.evicting import Budgets
+from kubectl_gpushare.planning.world import Asked, World
+
+_HOLES = (100, 75, 50, 25)  # per cent of a GPU, compute and memory
+
+
+def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, Asked]]:
+    """Gated pods that fit nowhere now, by priority, then age."""
+    found = []
+    for manifest in manifests:
+        if contract.SCHEDULING_GATE not in pod.gates(manifest) or len(pod.gates(manifest)) > 1:
+            continue
+        try:
+            asked = Asked.of(manifest)
+        except errors.RequestError:
+            continue
+        if asked.request.group_size < 2 and isinstance(world.place(manifest, asked.request), Refusal):
+            created = str((manifest.get("metadata") or {}).get("creationTimestamp") or "")
+            found.append((-pod.priority(manifest), created, "/".join(pod.namespaced_name(manifest)), asked))
+    return [(name, asked) for _, _, name, asked in sorted(found, key=lambda one: one[:3])]
+
+
+def share(annotations: Mapping[str, str]) -> Asked:
+    """What some annotations ask for. Raises `RequestError`."""
+    metadata = {"name": "hole", "namespace": "default", "annotations": dict(annotations)}
+    return Asked.of({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
+
+
+def largest_hole(world: World, budgets: Budgets) -> Plan:
+    """The plan for the largest part of a GPU that can be made free; one without moves if none can, or all is well."""
+    now = world.fragmentation()
+    plan = None
+    for percent in _HOLES:
+        asked = share({contract.REQUEST: quantity.format_compute(percent)})
+        name = f"a hole of {quantity.format_compute(percent)} GPU"
+        plan = defragmentation.plan(world, [(name, asked)], budgets, stay=False)
+        if plan.steps[0].gpus or now.largest_percent >= percent:
+            break
+    assert plan is not None  # noqa: S101 - there are sizes
+    return plan

@@ -1,0 +1,85 @@
+"""Ranking: where a pod could go, in the order in which placement would take it: each time without those before."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+from gpushare import ledger
+from gpushare.fragmentation import Fragmentation
+from gpushare.placement import Placement, explanation, filters
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.world import Asked, World
+
+# What each policy looks for, as the rest of "of the GPUs that fit, …".
+AIMS: Mapping[str, str] = {
+    "fragmentation": "the one whose use costs the typical mix of requests the least, and of equals the fullest",
+    "pack": "the fullest",
+    "spread": "the emptiest",
+}
+DEFAULT_POLICY = "fragmentation"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """One place a pod could go, and what the cluster would be like then."""
+
+    found: Placement
+    gpus: str
+    after: Fragmentation
+    left: tuple[int, int]  # compute in per cent and memory in bytes, on the first of its GPUs
+
+
+def choices(world: World, asked: Asked, *, most: int) -> list[Choice]:
+    """The best places, at most so many: by GPU if the pod wants one, else by node."""
+    found: list[Choice] = []
+    alone = len(asked.request.demands) == 1 and asked.request.demands[0].gpus == 1
+    taken_nodes: set[str] = set()
+    judge = world.judge(asked.manifest)
+    request = asked.request
+    while len(found) < most:
+        answer = world.place(
+            asked.manifest, request, judge=lambda name: "was told before" if name in taken_nodes else judge(name)
+        )
+        if not isinstance(answer, Placement):
+            break
+        found.append(_choice(world, asked, answer))
+        if alone:
+            known = request.constraints
+            uuids = (*known.not_uuids, *answer.shares[0].gpu_uuids)
+            request = dataclasses.replace(request, constraints=dataclasses.replace(known, not_uuids=uuids))
+        else:
+            taken_nodes.add(answer.node)
+    return found
+
+
+def counts(world: World, asked: Asked) -> tuple[int, dict[str, int]]:
+    """`(GPUs that would do, GPUs or nodes that each rule rules out)`, for the first part of the request."""
+    judge = world.judge(asked.manifest)
+    demand = asked.request.demands[0]
+    fits = 0
+    ruled_out: collections.Counter[str] = collections.Counter()
+    for view in world.views.values():
+        if view.node.gpus and judge(view.node.name) is not None:
+            ruled_out[explanation.NODE_RULE] += 1
+            continue
+        for card, used in view.cards():
+            verdict = filters.reject(filters.Question(card, used, demand.share, asked.request.constraints))
+            fits += verdict is None
+            if verdict is not None:
+                ruled_out[verdict[0]] += 1
+    return fits, dict(ruled_out)
+
+
+def _choice(world: World, asked: Asked, answer: Placement) -> Choice:
+    undo = world.take(asked.manifest, asked.request, answer)
+    try:
+        view = world.views[answer.node]
+        uuid = answer.shares[0].gpu_uuids[0]
+        used = view.used.get(uuid, ledger.NOTHING)
+        card = view.node.gpu_by_uuid()[uuid]
+        left = (100 - used.request_percent, card.memory_bytes - used.memory_bytes)
+        return Choice(answer, worlds.gpus(answer, world.views), world.fragmentation(), left)
+    finally:
+        undo()

@@ -1,0 +1,82 @@
+"""Reasons: why a pod waits, or why it is where it is, found by placing it as if it came now."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from gpushare import contract, errors, pod
+from gpushare.gpunode import GpuNode
+from gpushare.placement import Placement
+from gpushare.refusal import Refusal
+from kubectl_gpushare.planning import changes, ranking
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.changes import Change
+from kubectl_gpushare.planning.ranking import Choice
+from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.source.snapshot import Snapshot
+
+_CHOICES = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reasons:
+    """What was found out. `refusal` has every candidate; it is None if the pod fits, or is placed."""
+
+    asked: Asked
+    policy: str
+    refusal: Refusal | None
+    changes: tuple[Change, ...]
+    choices: tuple[Choice, ...]
+    fits: int  # GPUs that would do
+    ruled_out: Mapping[str, int]  # rule -> GPUs
+    held_back: tuple[str, ...]  # why it waits whatever is free
+    free_before: float  # stranded GPUs of the cluster without the pod
+
+
+def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reasons:
+    """The reasons of one pod. `change`: look for what would make it fit, too. Raises `RequestError`."""
+    asked = Asked.of(manifest)
+    world = around(manifest, taken)
+    answer = world.place(manifest, asked.request)
+    fits, ruled_out = ranking.counts(world, asked)
+    refusal = None
+    tried: Sequence[Change] = ()
+    choices: Sequence[Choice] = ()
+    if isinstance(answer, Placement):
+        choices = ranking.choices(world, asked, most=_CHOICES)
+    else:
+        whole = world.refuse(manifest, asked.request)
+        refusal = whole if isinstance(whole, Refusal) else answer
+        tried = changes.all_of(world, asked, refusal.rejected) if change else ()
+    return Reasons(
+        asked=asked,
+        policy=asked.request.policy or ranking.DEFAULT_POLICY,
+        refusal=refusal,
+        changes=tuple(tried),
+        choices=tuple(choices),
+        fits=fits,
+        ruled_out=ruled_out,
+        held_back=tuple(_held_back(asked)),
+        free_before=world.fragmentation().stranded_gpus,
+    )
+
+
+def around(manifest: pod.PodJson, taken: Snapshot) -> World:
+    """The cluster as it would be if the pod came now."""
+    nodes: Sequence[GpuNode] = worlds.without(taken.nodes, manifest)
+    identity = pod.namespaced_name(manifest)
+    others = [one for one in taken.pods or () if pod.namespaced_name(one) != identity]
+    return World(nodes, taken.machines, others)
+
+
+def _held_back(asked: Asked) -> list[str]:
+    sentences = []
+    foreign = [gate for gate in pod.gates(asked.manifest) if gate != contract.SCHEDULING_GATE]
+    if foreign:
+        names = ", ".join(errors.quoted(name) for name in foreign[:3])
+        sentences.append(f"waits for the scheduling gate {names}, which is somebody else's")
+    if asked.request.group_size > 1:
+        group = errors.quoted(asked.request.group)
+        sentences.append(f"waits for its group {group}: its {asked.request.group_size} pods are placed together")
+    return sentences

@@ -1,0 +1,230 @@
+"""World: the cluster in memory, to try things on: the rules, sentences and choices are the webhook's own.
+
+The choice is made by the engine that the webhook uses, as far as numpy is there for it; without it by the reference,
+which lets the same pods fit for the same reasons, and of several GPUs that fit may take another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gpushare import contract, errors, fragmentation, ledger, node, placement, pod
+from gpushare import request as requests
+from gpushare.allocation import Allocation, PodRef
+from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, resources
+from gpushare.gpunode import GpuNode
+from gpushare.mix import NO_HOST, Host
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+
+WITHOUT_NUMPY = (
+    "numpy is not installed, so of several GPUs that fit the webhook may choose another: install it beside the plugin"
+)
+Answer = Placement | Refusal
+Judge = Callable[[str], str | None]
+
+
+def exact() -> bool:
+    """Whether the webhook's own engine is there, which chooses as the webhook does."""
+    return importlib.util.find_spec("numpy") is not None
+
+
+class World:
+    """GPUNodes as views by name, with what is known of Nodes and pods. Not for threads.
+
+    machines: Nodes; None where they could not be read: then every node will do. pods: those on nodes, for what they
+    take of them; of ours also to be found by `manifest`.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[GpuNode],
+        machines: Iterable[node.NodeJson] | None = None,
+        pods: Iterable[pod.PodJson] = (),
+    ) -> None:
+        self.views: dict[str, NodeView] = {}
+        self._census: Census | None = None if machines is None else Census()
+        self._engine = _engine()
+        self._manifests: dict[str, pod.PodJson] = {}
+        for one in machines or ():
+            assert self._census is not None  # noqa: S101 - there are machines
+            self._census.put_machine(node.name(one), Machine.of(one))
+        for manifest in pods:
+            self._manifests[_key(pod.uid(manifest), *pod.namespaced_name(manifest))] = manifest
+            self._occupy(manifest)
+        for found in nodes:
+            self.put(NodeView.of(found))
+
+    def put(self, view: NodeView) -> None:
+        """A node as it is from now on."""
+        self.views[view.node.name] = view
+        if self._engine is not None:
+            self._engine.update(view, room=self._room(view.node.name))
+
+    @contextlib.contextmanager
+    def instead(self, *changed: GpuNode) -> Iterator[None]:
+        """For a while these nodes are as given here."""
+        before = [self.views[one.name] for one in changed]
+        for one in changed:
+            self.put(NodeView.of(one))
+        try:
+            yield
+        finally:
+            for view in before:
+                self.put(view)
+
+    def place(self, manifest: pod.PodJson, request: Request, *, judge: Judge | None = None) -> Answer:
+        """Where the pod would go; a refusal has the nearest miss of each rule, or every candidate without numpy."""
+        unfit = judge or self.judge(manifest)
+        if self._engine is None:
+            return placement.place(self.views.values(), request, unfit=unfit)
+        found: Answer = self._engine.place(request, host=self._host(manifest), unfit=unfit)
+        return found
+
+    def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
+        """The same with every candidate in a refusal; in the order of the nodes, and slower."""
+        return placement.place(self.views.values(), request, unfit=self.judge(manifest))
+
+    def judge(self, manifest: pod.PodJson) -> Judge:
+        """Why a node cannot take the pod at all, as the rest of a sentence, or None."""
+        if self._census is None:
+            return placement.fits_anywhere
+        itself = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
+        return self._census.judge(Shape.of(manifest), Relations.of(manifest), itself=itself)
+
+    def take(self, manifest: pod.PodJson, request: Request, found: Placement) -> Callable[[], None]:
+        """Let the pod, which is nowhere yet, have it; returns what undoes that. Raises `LedgerError` if it cannot."""
+        before = self.views[found.node].node
+        namespace, name = pod.namespaced_name(manifest)
+        holder = PodRef(namespace or "default", name, pod.uid(manifest))
+        identity = f"planned-{len(before.allocations)}-{holder}"
+        entry = found.allocation(request, allocation_id=identity, pod=holder, reserved_until=None)
+        after = ledger.reserve(before, entry)
+        self._occupy(manifest, found.node)
+        self.put(NodeView.of(after))
+
+        def undo() -> None:
+            if self._census is not None:
+                self._census.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
+            self.put(NodeView.of(before))
+
+        return undo
+
+    def leave(self, manifest: pod.PodJson, name: str, entry: Allocation) -> Callable[[], None]:
+        """Let a pod leave a node; returns what undoes that."""
+        before = self.views[name]
+        if self._census is not None:
+            self._census.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
+        self.put(NodeView.of(ledger.release(before.node, [entry.id])))
+
+        def undo() -> None:
+            self._occupy(manifest)
+            self.put(before)
+
+        return undo
+
+    def manifest(self, entry: Allocation) -> pod.PodJson | None:
+        """The pod of an allocation, if it was read."""
+        return self._manifests.get(_key(entry.pod.uid, entry.pod.namespace, entry.pod.name))
+
+    def fragmentation(self) -> fragmentation.Fragmentation:
+        """Of the whole cluster, as `top` shows it."""
+        return fragmentation.measure(card for view in self.views.values() for card in view.cards())
+
+    def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:
+        if self._census is None or pod.is_terminal(manifest):
+            return
+        where = where or str((manifest.get("spec") or {}).get("nodeName") or "")
+        where = where or str(pod.annotations_of(manifest).get(contract.NODE, ""))
+        if where:
+            key = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
+            self._census.put(key, Occupant.of(manifest, where))
+
+    def _room(self, name: str) -> Any:
+        from gpushare.placement.grid import Room
+
+        machine = self._census.machine(name) if self._census is not None else None
+        if self._census is None or machine is None or machine.allocatable is None:
+            return Room()
+        there = self._census.crowd(name)
+        cpu, memory, pods = (
+            machine.allocatable.get(one, 0) for one in (resources.CPU, resources.MEMORY, resources.PODS)
+        )
+        taken = (there.amounts.get(resources.CPU, 0), there.amounts.get(resources.MEMORY, 0))
+        return Room(cpu - taken[0], memory - taken[1], pods - there.count)
+
+    def _host(self, manifest: pod.PodJson) -> Host:
+        """What it asks of its node; nothing where it already takes that, as the census knows it."""
+        if self._census is None or (manifest.get("spec") or {}).get("nodeName"):
+            return NO_HOST
+        amounts = dict(Shape.of(manifest).amounts)
+        return Host(amounts.get(resources.CPU, 0), amounts.get(resources.MEMORY, 0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """A pod with what it asks for."""
+
+    manifest: pod.PodJson
+    request: Request
+
+    @classmethod
+    def of(cls, manifest: pod.PodJson) -> Asked:
+        """Raises `RequestError` if it asks for nonsense."""
+        return cls(manifest, requests.parse(manifest))
+
+    def with_annotation(self, key: str, value: str | None) -> Asked | None:
+        """The same pod with one annotation written otherwise, or (None) left out; None if that is no request."""
+        metadata = self.manifest.get("metadata") or {}
+        annotations = {**pod.annotations_of(self.manifest)}
+        if value is None:
+            annotations.pop(key, None)
+        else:
+            annotations[key] = value
+        changed = {**self.manifest, "metadata": {**metadata, "annotations": annotations}}
+        try:
+            return Asked.of(changed) if pod.asks_for_share(changed) else None
+        except errors.RequestError:
+            return None
+
+
+def without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
+    """The nodes without what the pod has, and without what is kept free for it: as if it came now."""
+    identity, name = pod.uid(manifest), pod.namespaced_name(manifest)
+
+    def is_its(entry: Allocation) -> bool:
+        if entry.pod.uid and identity:
+            return entry.pod.uid == identity
+        return bool(entry.pod.name) and (entry.pod.namespace, entry.pod.name) == name
+
+    return [
+        ledger.release(one, [entry.id for entry in one.allocations if is_its(entry)])
+        if any(map(is_its, one.allocations))
+        else one
+        for one in nodes
+    ]
+
+
+def gpus(found: Placement, views: Mapping[str, NodeView]) -> str:
+    """A placement in a word: `gpu-1/0`, or `gpu-1/0,2`."""
+    cards = views[found.node].node.gpu_by_uuid()
+    indexes = sorted({cards[uuid].index for share in found.shares for uuid in share.gpu_uuids if uuid in cards})
+    return f"{found.node}/" + ",".join(map(str, indexes))
+
+
+def _engine() -> Any:
+    """A `Fleet`, or None without numpy."""
+    if not exact():
+        return None
+    from gpushare.placement.fleet import Fleet
+
+    return Fleet()
+
+
+def _key(uid: str, namespace: str, name: str) -> str:
+    return uid or f"{namespace}/{name}"

@@ -1,0 +1,1 @@
+"""Where a verb looks: the cluster, through kubectl, or saved files; and what it saw there, as a `Snapshot`."""

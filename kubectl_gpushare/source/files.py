@@ -1,0 +1,159 @@
+"""The source `--from FILE`: saved GPUNodes and pods, in JSON or YAML, as kubectl prints them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from gpushare import codec, contract, pod
+from gpushare import errors as domain_errors
+from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
+from kubectl_gpushare import errors
+from kubectl_gpushare.source import objects, selector
+
+_CHUNK_BYTES = 1 << 20
+_MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
+
+
+class Files:
+    """Some files, read once, together one cluster."""
+
+    default_namespace = "default"
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._nodes: dict[str, tuple[GpuNode, selector.Labels]] = {}
+        self._pods: dict[tuple[str, str], pod.PodJson] = {}
+        self._machines: list[NodeJson] = []
+        self._budgets: list[objects.Json] = []
+        self._events: list[objects.Json] = []
+        for path in paths:
+            self._read(path)
+
+    def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
+        """The GPUNodes with these labels, or the one of that name."""
+        matches = selector.parse(label_selector)
+        return [node for node, labels in self._nodes.values() if matches(labels) and (not name or node.name == name)]
+
+    def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
+        """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none saved."""
+        if not self._pods:
+            return None
+        matches = selector.parse(label_selector)
+        return [
+            manifest
+            for manifest in self._pods.values()
+            if _is_ours(manifest)
+            and (not namespace or pod.namespaced_name(manifest)[0] == namespace)
+            and (not node or _node_of(manifest) in {"", node})
+            and matches((manifest.get("metadata") or {}).get("labels") or {})
+        ]
+
+    def machines(self) -> list[NodeJson] | None:
+        """The Node objects; None: none were saved."""
+        return self._machines or None
+
+    def everybody(self) -> list[pod.PodJson] | None:
+        """All pods that have not ended, ours or not; None: none were saved."""
+        return [one for one in self._pods.values() if not pod.is_terminal(one)] if self._pods else None
+
+    def events(self, kind: str, namespace: str, name: str) -> list[objects.Json] | None:
+        """The Events about one object; None: none were saved."""
+        wanted = (kind, namespace or "default", name)
+        found = [one for one in self._events if _about(one) == wanted]
+        return found if self._events else None
+
+    def budgets(self) -> list[objects.Json]:
+        """The PodDisruptionBudgets."""
+        return self._budgets
+
+    def pod(self, namespace: str, name: str) -> pod.PodJson:
+        """The pod of that name, ours or not."""
+        if found := self._pods.get((namespace, name)):
+            return found
+        elsewhere = sorted(space for space, other in self._pods if other == name)
+        hint = f"; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}" if elsewhere else ""
+        raise errors.NotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
+
+    def _read(self, path: str) -> None:
+        known = len(self._nodes) + len(self._pods)
+        where = "standard input" if path == "-" else path
+        try:
+            if path == "-":
+                self._take(sys.stdin.buffer, where)
+            else:
+                with Path(path).open("rb") as stream:
+                    self._take(stream, where)
+        except OSError as error:
+            raise errors.FileError(f"{where} cannot be read: {error.strerror}; {_MAKE_ONE}") from error
+        if len(self._nodes) + len(self._pods) == known:
+            raise errors.FileError(f"{where} has no GPUNode and no pod in it: {_MAKE_ONE}")
+
+    def _take(self, stream: IO[bytes], where: str) -> None:
+        first = stream.read(_CHUNK_BYTES)
+        chunks = itertools.chain([first], iter(lambda: stream.read(_CHUNK_BYTES), b""))
+        found = objects.Reader(chunks) if first.lstrip()[:1] == b"{" else _yaml(chunks, where)
+        try:
+            for kind, item in found:
+                self._keep(kind, item, where)
+        except objects.NotJson as error:
+            raise errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
+
+    def _keep(self, kind: str, item: objects.Json, where: str) -> None:
+        if kind == contract.GPUNODE_KIND:
+            try:
+                node = codec.read(item)
+            except domain_errors.CodecError as error:
+                raise errors.FileError(f"{where} has a GPUNode that makes no sense: {error}") from error
+            self._nodes[node.name] = node, (item.get("metadata") or {}).get("labels") or {}
+        elif kind == "Pod":
+            namespace, name = pod.namespaced_name(item)
+            self._pods[namespace or self.default_namespace, name] = item
+        elif kind == "Node":
+            self._machines.append(item)
+        elif kind == "PodDisruptionBudget":
+            self._budgets.append(item)
+        elif kind == "Event":
+            self._events.append(item)
+
+
+def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, objects.Json]]:
+    import yaml
+
+    try:
+        for document in yaml.load_all(b"".join(chunks), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            yield from _flatten(document)
+    except yaml.YAMLError as error:
+        raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
+
+
+def _flatten(document: Any) -> Iterator[tuple[str, objects.Json]]:
+    if not isinstance(document, dict):
+        return
+    items = document.get("items")
+    kind = str(document.get("kind", ""))
+    if not isinstance(items, list):
+        yield kind, document
+        return
+    for item in items:
+        if isinstance(item, dict):
+            yield str(item.get("kind") or kind.removesuffix("List")), item
+
+
+def _is_ours(manifest: pod.PodJson) -> bool:
+    labels = (manifest.get("metadata") or {}).get("labels") or {}
+    return labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE or pod.asks_for_share(manifest)
+
+
+def _node_of(manifest: pod.PodJson) -> str:
+    return str((manifest.get("spec") or {}).get("nodeName") or "")
+
+
+def _about(event: objects.Json) -> tuple[str, str, str]:
+    """Kind, namespace and name of what an Event is about; its own namespace, which things without one have too."""
+    about = event.get("involvedObject") or event.get("regarding") or {}
+    namespace = str((event.get("metadata") or {}).get("namespace") or "default")
+    return str(about.get("kind", "")), namespace, str(about.get("name", ""))

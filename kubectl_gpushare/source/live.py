@@ -1,0 +1,121 @@
+"""`-w`: GPUNodes as they change. The API server sends each change; nothing is asked for in turns.
+
+The loop has no logic of its own: `Feed.wait` is one step, and what to draw is the caller's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import time
+
+from gpushare import codec, contract
+from gpushare import errors as domain_errors
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare import errors, kubectl
+from kubectl_gpushare.source import cluster
+
+RETRY_SECONDS = (0.5, 2.0, 5.0, 10.0)
+_READ_BYTES = 1 << 16
+
+
+class Feed:
+    """The GPUNodes of a cluster, kept up to date by a watch."""
+
+    def __init__(self, source: cluster.Cluster, *, label_selector: str = "") -> None:
+        """Lists once; what goes wrong there is the caller's to show."""
+        self._source = source
+        self._selector = label_selector
+        self._nodes: dict[str, GpuNode] = {}
+        self._watch: kubectl.Running | None = None
+        self._line = b""
+        self._failures = 0
+        self._retry_at = 0.0
+        self.trouble = ""  # why what is shown may be old; empty while all is well
+        self._list()
+
+    @property
+    def nodes(self) -> list[GpuNode]:
+        """As they are now."""
+        return list(self._nodes.values())
+
+    def wait(self, seconds: float, *, also: tuple[int, ...] = ()) -> bool:
+        """Waits for news, at most `seconds`, or until a descriptor of `also` has input; whether anything changed."""
+        if self._watch is None:
+            return self._reconnect(seconds, also)
+        output = self._watch.stdout.fileno()
+        ready, _, _ = select.select([output, *also], [], [], seconds)
+        if output not in ready:
+            return False
+        data = os.read(output, _READ_BYTES)
+        if not data:
+            self._ended()
+            return bool(self.trouble)
+        *complete, self._line = (self._line + data).split(b"\n")
+        changed = False
+        for line in complete:
+            changed |= bool(line.strip()) and self._take(json.loads(line))
+        return changed
+
+    def close(self) -> None:
+        """Ends the watch."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+
+    def _list(self) -> None:
+        nodes, version = self._source.listing(label_selector=self._selector)
+        self._nodes = {node.name: node for node in nodes}
+        self._watch = self._source.watching(version, label_selector=self._selector)
+        self._line = b""
+
+    def _reconnect(self, seconds: float, also: tuple[int, ...]) -> bool:
+        pause = min(seconds, self._retry_at - time.monotonic())
+        if pause > 0:
+            select.select(list(also), [], [], pause)
+            return False
+        try:
+            self._list()
+        except errors.PluginError as error:
+            self._failed(str(error))
+            return True
+        self.trouble = ""
+        return True
+
+    def _ended(self) -> None:
+        """A watch ends after some minutes by itself: then list again soon. After an error, later and later."""
+        if self._watch is None:
+            return
+        watch, self._watch = self._watch, None
+        self._retry_at = time.monotonic() + RETRY_SECONDS[0]
+        try:
+            watch.finish()
+        except errors.PluginError as error:
+            self._failed(str(error))
+
+    def _failed(self, reason: str) -> None:
+        self.trouble = reason
+        self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
+        self._failures += 1
+
+    def _take(self, event: dict[str, object]) -> bool:
+        found = event.get("object")
+        kind = event.get("type")
+        if kind == "ERROR" or not isinstance(found, dict):
+            self.close()  # mostly 410: too old a version; list again
+            self._retry_at = time.monotonic() + RETRY_SECONDS[0]
+            return False
+        self._failures = 0
+        if found.get("kind") != contract.GPUNODE_KIND or kind == "BOOKMARK":
+            return False
+        try:
+            node = codec.read(found)
+        except domain_errors.CodecError:
+            return False  # a nameless object: the API server has none
+        before = self._nodes.pop(node.name, None)
+        if kind == "DELETED":
+            return before is not None
+        self._nodes[node.name] = node
+        return before is None or dataclasses.replace(before, version=node.version) != node

@@ -1,0 +1,87 @@
+"""Manifests: the pods that a file for `kubectl apply -f` would make, be it by a Deployment, a Job, or by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpushare import pod
+from kubectl_gpushare import errors
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Manifest:
+    """A pod, as often as its owner would make it."""
+
+    name: str  # `Deployment/web`, `Pod/trainer`
+    pod: pod.PodJson
+    count: int = 1
+
+
+# kind -> where its pod template is, and where it says how many
+_TEMPLATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "Deployment": (("spec", "template"), ("spec", "replicas")),
+    "ReplicaSet": (("spec", "template"), ("spec", "replicas")),
+    "StatefulSet": (("spec", "template"), ("spec", "replicas")),
+    "ReplicationController": (("spec", "template"), ("spec", "replicas")),
+    "Job": (("spec", "template"), ("spec", "parallelism")),
+    "CronJob": (("spec", "jobTemplate", "spec", "template"), ("spec", "jobTemplate", "spec", "parallelism")),
+    "DaemonSet": (("spec", "template"), ()),
+}
+
+
+def read(path: str, *, namespace: str) -> list[Manifest]:
+    """The pods of a file that ask for a share; `-` is standard input. Raises `FileError`."""
+    import yaml
+
+    where = "standard input" if path == "-" else path
+    try:
+        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        documents = list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except OSError as error:
+        raise errors.FileError(f"{where} cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
+    found = [one for document in documents for one in _of(document, namespace)]
+    if not found:
+        raise errors.FileError(
+            f"{where} has no pod that asks for a share of a GPU: it needs an annotation such as "
+            'gpushare.io/request: "0.5", on the pod itself or in the template of its owner'
+        )
+    return found
+
+
+def _of(document: Any, namespace: str) -> Iterator[Manifest]:
+    if not isinstance(document, Mapping):
+        return
+    if isinstance(document.get("items"), list):
+        for item in document["items"]:
+            yield from _of(item, namespace)
+        return
+    kind = str(document.get("kind", ""))
+    metadata = document.get("metadata") or {}
+    name = str(metadata.get("name") or metadata.get("generateName") or "")
+    if kind == "Pod":
+        template, count = document, 1
+    elif kind in _TEMPLATES:
+        at, counted = _TEMPLATES[kind]
+        template = _at(document, at) or {}
+        given = _at(document, counted) if counted else None
+        count = given if isinstance(given, int) else 1
+    else:
+        return
+    labelled = {**(template.get("metadata") or {}), "name": name}
+    labelled["namespace"] = str(metadata.get("namespace") or labelled.get("namespace") or namespace)
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": labelled, "spec": template.get("spec") or {}}
+    if pod.asks_for_share(manifest):
+        yield Manifest(f"{kind}/{name}", manifest, count)
+
+
+def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    found: Any = document
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found

@@ -1,0 +1,123 @@
+"""Origin: the source that the flags choose, and what is read from any source in the same way."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from gpushare import pod
+from kubectl_gpushare import errors, options
+from kubectl_gpushare.source import cluster
+
+if TYPE_CHECKING:
+    from gpushare.gpunode import GpuNode
+    from gpushare.node import NodeJson
+    from kubectl_gpushare.source.snapshot import Snapshot
+
+_Object = TypeVar("_Object")
+
+
+class Source(Protocol):
+    """Where GPUNodes and pods come from."""
+
+    @property
+    def default_namespace(self) -> str:
+        """The namespace to look in when none is given."""
+
+    def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
+        """The GPUNodes with these labels, or the one of that name."""
+
+    def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
+        """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: not known."""
+
+    def machines(self) -> list[NodeJson] | None:
+        """The Node objects. None: not known."""
+
+    def everybody(self) -> list[pod.PodJson] | None:
+        """All pods that have not ended, ours or not. None: not known."""
+
+    def events(self, kind: str, namespace: str, name: str) -> list[dict[str, Any]] | None:
+        """The Events about one object. None: not known."""
+
+    def budgets(self) -> list[dict[str, Any]] | None:
+        """The PodDisruptionBudgets."""
+
+    def pod(self, namespace: str, name: str) -> pod.PodJson:
+        """One pod, ours or not; raises `NotFound`."""
+
+
+def of(chosen: options.Options) -> Source:
+    """The files of `--from`, or else the cluster."""
+    if not chosen.files:
+        return cluster.Cluster(chosen.kubectl())
+    from kubectl_gpushare.source import files
+
+    return files.Files(chosen.files)
+
+
+def with_pods(
+    origin: Source, nodes: list[GpuNode], *, node: str = "", namespace: str = "", label_selector: str = ""
+) -> Snapshot:
+    """These nodes with the pods on them; without the right to read pods, a note says what is left out."""
+    from kubectl_gpushare.source.snapshot import Snapshot
+
+    try:
+        pods = origin.pods(node=node, namespace=namespace, label_selector=label_selector)
+    except errors.Forbidden as error:
+        return Snapshot(tuple(nodes), None, (f"pods' states and times: {error}",))
+    if pods is None:
+        return Snapshot(tuple(nodes), None, ("pods' states and times: no pods were saved with the GPUNodes",))
+    return Snapshot(tuple(nodes), tuple(pods))
+
+
+_SAVED = "none were saved: save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
+
+
+def everything(origin: Source) -> Snapshot:
+    """GPUNodes, Nodes and all pods; without the right to read Nodes or pods, a note says what is not looked at then."""
+    from kubectl_gpushare.source.snapshot import Snapshot
+
+    if isinstance(origin, cluster.Cluster):
+        origin.begin_all()
+    try:
+        nodes = origin.gpu_nodes()
+        notes: list[str] = []
+        machines = _unless_forbidden(origin.machines, "nodes' readiness, taints, labels, CPU and memory", notes)
+        pods = _unless_forbidden(origin.everybody, "what pods take of their nodes", notes)
+    finally:
+        if isinstance(origin, cluster.Cluster):
+            origin.end()
+    return Snapshot(
+        tuple(nodes),
+        None if pods is None else tuple(pods),
+        tuple(notes),
+        machines=None if machines is None else tuple(machines),
+    )
+
+
+def with_events(origin: Source, taken: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
+    """The snapshot with the Events about one object; without the right to read them, a note."""
+    notes = list(taken.notes)
+    found = _unless_forbidden(lambda: origin.events(kind, namespace, name), "Events", notes, silent=True)
+    return dataclasses.replace(taken, events=None if found is None else tuple(found), notes=tuple(notes))
+
+
+def budgets(origin: Source) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """The PodDisruptionBudgets; without the right to read them none, and a note."""
+    notes: list[str] = []
+    found = _unless_forbidden(origin.budgets, "PodDisruptionBudgets, which the API server heeds all the same", notes)
+    return found or [], tuple(notes)
+
+
+def _unless_forbidden(
+    read: Callable[[], list[_Object] | None], what: str, notes: list[str], *, silent: bool = False
+) -> list[_Object] | None:
+    try:
+        found = read()
+    except errors.Forbidden as error:
+        notes.append(f"{what}: {error}")
+        return None
+    if found is None and not silent:
+        notes.append(f"{what}: {_SAVED}")
+    return found

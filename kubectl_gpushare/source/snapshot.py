@@ -1,0 +1,28 @@
+"""Snapshot: what a verb looks at, taken once from a source; views are functions of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare import pod
+from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
+from kubectl_gpushare.source.usage import Usage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """GPUNodes and pods at one moment.
+
+    `pods` and `machines` (the Node objects) are None when they were not looked at or may not be read, `usage` when
+    nobody was asked for it; `notes` says, in sentences, what is missing and why.
+    """
+
+    nodes: tuple[GpuNode, ...]
+    pods: tuple[pod.PodJson, ...] | None = None
+    notes: tuple[str, ...] = ()
+    usage: Usage | None = None
+    machines: tuple[NodeJson, ...] | None = None
+    events: tuple[Mapping[str, Any], ...] | None = None  # of the one thing that is looked at

@@ -1,0 +1,122 @@
+"""Traces: pods that come and go, from a CSV file, and made-up nodes for them, from a short text.
+
+Columns of a trace: `name`, `start` and `duration` (or `end`) in seconds, and any request key of gpushare without its
+prefix, as `request`, `memory`, `gpus`, `model`. Those of Alibaba's published GPU traces are understood as well:
+`creation_time`, `deletion_time`, `num_gpu`, `gpu_milli`, `gpu_spec`, `cpu_milli`, `memory_mib`.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpushare import contract, quantity
+from gpushare import errors as domain_errors
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare import errors
+
+_KEYS = {key.removeprefix(contract.PREFIX): key for key in contract.REQUEST_KEYS}
+_NODES = re.compile(r"([1-9]\d{0,4})x([1-9]\d?)(?::([^:]+))?(?::([^:]+))?")
+_MODEL, _MEMORY = "NVIDIA A100-SXM4-80GB", "80Gi"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """A pod of a trace; `duration_seconds` is None if it stays."""
+
+    start_seconds: float
+    duration_seconds: float | None
+    pod: Mapping[str, Any]
+
+
+def read(path: str) -> list[Line]:
+    """The pods of a trace that ask for a share, by start. Raises `FileError`."""
+    where = "standard input" if path == "-" else path
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.FileError(f"{where} cannot be read: {error}") from error
+    found = []
+    for number, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
+        try:
+            line = _line(row, number)
+        except ValueError as error:
+            raise errors.FileError(f"{where}, line {number}, makes no sense: {error}") from error
+        if line is not None:
+            found.append(line)
+    if not found:
+        raise errors.FileError(f"{where} has no pod that asks for a share: it needs a column such as request or gpus")
+    return sorted(found, key=lambda line: line.start_seconds)
+
+
+def copy(manifest: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """The same pod under a name of its own."""
+    metadata = manifest.get("metadata") or {}
+    return {**manifest, "metadata": {**metadata, "name": f"{metadata.get('name') or 'pod'}-{number}"}}
+
+
+def nodes(text: str) -> list[GpuNode]:
+    """`100x8`, `100x8:Tesla T4:16Gi`: so many nodes with so many GPUs each. Raises `PluginError`."""
+    match = _NODES.fullmatch(text.strip())
+    if match is None:
+        raise errors.PluginError(
+            f'--nodes "{text}" makes no sense: write NODESxGPUS[:MODEL[:MEMORY]], as 100x8 or "20x4:Tesla T4:16Gi"'
+        )
+    try:
+        memory_bytes = quantity.parse_bytes(match[4] or _MEMORY)
+    except domain_errors.QuantityError as error:
+        raise errors.PluginError(f'--nodes "{text}": {error}') from error
+    model = match[3] or _MODEL
+    stem = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
+    found = []
+    for number in range(int(match[1])):
+        name = f"{stem}-{number}"
+        cards = tuple(Gpu(f"GPU-{name}-{index}", index, model, memory_bytes) for index in range(int(match[2])))
+        found.append(GpuNode(name, cards))
+    return found
+
+
+def _line(row: Mapping[str, str | None], number: int) -> Line | None:
+    given = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
+    asked = dict(_asked(given))
+    if not asked:
+        return None
+    start = float(given.get("start") or given.get("creation_time") or 0)
+    end = given.get("end") or given.get("deletion_time")
+    duration = given.get("duration")
+    name = re.sub(r"[^a-z0-9.-]", "-", (given.get("name") or "pod").lower())
+    host = {
+        resource: text
+        for resource, text in (
+            ("cpu", f"{given['cpu_milli']}m" if given.get("cpu_milli") else ""),
+            ("memory", f"{given['memory_mib']}Mi" if given.get("memory_mib") else ""),
+        )
+        if text
+    }
+    metadata = {"name": f"{name}-{number}", "namespace": "simulated", "annotations": asked}
+    spec = {"containers": [{"name": "main", "resources": {"requests": host}}]}
+    left = float(duration) if duration else max(0.0, float(end) - start) if end else None
+    return Line(start, left, {"metadata": metadata, "spec": spec})
+
+
+def _asked(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for column, value in given.items():
+        if column in _KEYS and value:
+            yield _KEYS[column], value
+    count = int(given.get("num_gpu") or 0)
+    if count:
+        milli = int(given.get("gpu_milli") or 1000)
+        try:
+            yield contract.REQUEST, quantity.format_compute(max(1, round(milli / 10)) if milli < 1000 else 100)
+        except domain_errors.QuantityError as error:
+            raise ValueError(error) from error
+        yield contract.GPUS, str(count)
+        if given.get("gpu_spec"):
+            yield contract.MODEL, given["gpu_spec"].replace("|", ",")

@@ -1,0 +1,178 @@
+"""Card: one GPU with what is used of it, as every view looks at it; and what some cards add up to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from gpushare import fragmentation, ledger
+from gpushare.allocation import Allocation
+from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare import errors
+
+_LEAST_UUID = 4  # characters of a UUID that may stand for it
+_DIGITS = re.compile(r"(\d+)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU of a node. `gone`: allocations name it, but the node has it no more.
+
+    `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
+    of the card.
+    """
+
+    node: str
+    gpu: Gpu
+    used: ledger.Use
+    gone: bool = False
+    free: tuple[int, int] = (0, 0)
+    parts: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def name(self) -> str:
+        """`NODE/INDEX`, or `NODE/UUID` of one that is gone."""
+        return f"{self.node}/{self.gpu.uuid if self.gone else self.gpu.index}"
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is there and takes shares by annotation, be it only in principle."""
+        return self.gpu.mode is Mode.FRACTIONAL and not self.gone
+
+    @property
+    def over_committed(self) -> bool:
+        """Whether more is given than there is."""
+        return self.used.request_percent > 100 or self.used.memory_bytes > self.gpu.memory_bytes
+
+    @property
+    def largest(self) -> tuple[int, int] | None:
+        """The largest share that still fits, None if none does: every share needs memory."""
+        return None if self.gone else fragmentation.largest(self.gpu, self.used)
+
+    @property
+    def holders(self) -> tuple[Allocation, ...]:
+        """Who has a share of it; what is merely kept free for somebody is in `holds`."""
+        return tuple(holder for holder in self.used.holders if not holder.is_hold)
+
+    @property
+    def holds(self) -> tuple[Allocation, ...]:
+        """What is kept free on it for gated pods that have waited too long."""
+        return tuple(holder for holder in self.used.holders if holder.is_hold)
+
+    @property
+    def reason(self) -> str:
+        """The sentence that belongs to its status."""
+        if self.gpu.health_reason or not self.holds:
+            return self.gpu.health_reason
+        return f"what comes free is held for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """What is the matter with it, worst first; empty if nothing is."""
+        if self.gone:
+            return ("Gone",)
+        found = []
+        if self.over_committed:
+            found.append("OverCommitted")
+        if not self.gpu.healthy:
+            found.append("Unhealthy")
+        if self.gpu.cordoned:
+            found.append("Cordoned")
+        if self.holds:
+            found.append("Held")
+        return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sum:
+    """What some cards add up to; compute and memory count those that take shares by annotation."""
+
+    gpus: int
+    pods: int
+    request_percent: int
+    total_percent: int
+    memory_bytes: int
+    total_memory_bytes: int
+    free_gpus: float  # free part, in GPUs: the mean of compute and memory
+    stranded_gpus: float  # of that, what the typical request cannot use
+    largest: Card | None  # the card on which the largest share still fits
+
+    @property
+    def fragmentation(self) -> float:
+        """Stranded part of what is free, 0 to 1."""
+        return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
+
+
+def of(nodes: Iterable[GpuNode]) -> list[Card]:
+    """All cards of the nodes, by node name and index; those that are gone last on their node."""
+    cards = []
+    known_parts: _Parts = {}
+    for node in sorted(nodes, key=lambda one: natural(one.name)):
+        used = ledger.use(node)
+        there = sorted(node.gpus, key=lambda gpu: gpu.index)
+        cards += [_card(node.name, gpu, used[gpu.uuid], known_parts) for gpu in there]
+        if len(used) > len(there):
+            known = {gpu.uuid for gpu in there}
+            cards += [
+                Card(node.name, Gpu(uuid, -1, "", 0, healthy=False, health_reason="the node has it no more"), use, True)
+                for uuid, use in sorted(used.items())
+                if uuid not in known
+            ]
+    return cards
+
+
+# (free compute, free memory, memory) of a card -> its parts: of thousands of cards many look the same
+_Parts = dict[tuple[int, int, int], tuple[float, float]]
+
+
+def _card(node: str, gpu: Gpu, used: ledger.Use, known: _Parts) -> Card:
+    free = fragmentation.free(gpu, used)
+    key = (*free, gpu.memory_bytes)
+    if key not in known:
+        known[key] = fragmentation.stranded(gpu, used) if any(free) else (0.0, 0.0)
+    return Card(node, gpu, used, False, free, known[key])
+
+
+def add_up(cards: Sequence[Card]) -> Sum:
+    """The sum of the cards; a pod on several of them counts once."""
+    shared = [card for card in cards if card.shared]
+    fitting = [card for card in shared if card.largest]
+    return Sum(
+        gpus=sum(not card.gone for card in cards),
+        pods=len({holder.id for card in cards for holder in card.holders}),
+        request_percent=sum(card.used.request_percent for card in shared),
+        total_percent=100 * len(shared),
+        memory_bytes=sum(card.used.memory_bytes for card in shared),
+        total_memory_bytes=sum(card.gpu.memory_bytes for card in shared),
+        free_gpus=sum(card.parts[0] for card in shared),
+        stranded_gpus=sum(card.parts[1] for card in shared),
+        largest=max(fitting, key=lambda card: card.free, default=None),
+    )
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """A sort key by which `node-2` comes before `node-10`."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
+
+
+def named(found: Iterable[Card], name: str) -> Card:
+    """The one of that name: NODE/INDEX, or its UUID or the beginning of it. Raises `NotFound`."""
+    by_uuid = "/" not in name
+    some = [card for card in found if _is(card, name, by_uuid=by_uuid)]
+    if not some:
+        raise errors.NotFound(f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them')
+    if len(some) > 1:
+        names = ", ".join(f"{card.name} ({card.gpu.uuid})" for card in some[:5])
+        raise errors.NotFound(f'"{name}" is the beginning of {len(some)} UUIDs: {names}')
+    return some[0]
+
+
+def _is(card: Card, name: str, *, by_uuid: bool) -> bool:
+    if not by_uuid:
+        return card.name == name
+    bare = card.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
+    return card.gpu.uuid == name or (
+        len(name) >= _LEAST_UUID and (card.gpu.uuid.startswith(name) or bare.startswith(name))
+    )

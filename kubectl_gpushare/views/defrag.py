@@ -1,0 +1,108 @@
+"""`defrag`: the moves in order, what they make room for, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpushare import pod, quantity
+from gpushare.fragmentation import Fragmentation
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.page import Field, Page, Section, field
+from kubectl_gpushare.output.table import NONE, Column, Table
+from kubectl_gpushare.planning import evicting
+from kubectl_gpushare.planning.defragmentation import Move, Plan, Step
+from kubectl_gpushare.views import figures
+
+_COLUMNS = (
+    Column("#"),
+    Column("Pod", least=14, wrap=True),
+    Column("From", least=10, wrap=True),
+    Column("To", least=10, wrap=True),
+    Column("Request"),
+    Column("Memory"),
+    Column("Owner", least=6, wrap=True),
+    Column("Priority"),
+)
+
+
+def page(plan: Plan, notes: Sequence[str]) -> Page:
+    """The plan as a page."""
+    moves = plan.moves
+    rows = [_row(number, move) for number, move in enumerate(moves, 1)]
+    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
+    return (
+        *field("Now", _state(plan.before)),
+        *field("Then", _state(plan.after) if moves else "as now: nothing is moved"),
+        *_room(plan.steps),
+        Section(f"Moves ({len(rows)})", (Table(_COLUMNS, rows),) if rows else (NONE,)),
+        *field("Never Moved", *(f"{_pods(count)}: {reason}" for reason, count in plan.fixed)),
+        *missing,
+    )
+
+
+def document(plan: Plan, notes: Sequence[str]) -> documents.Document:
+    """The plan as the content of a `DefragmentationPlan`."""
+    return {
+        "before": figures.fragmentation_document(plan.before),
+        "after": figures.fragmentation_document(plan.after),
+        "steps": [
+            {
+                "for": step.name,
+                "gpus": step.gpus,
+                "reason": step.reason,
+                "cordon": [{"node": node, "uuid": uuid} for node, uuid in step.cordon],
+                "moves": [_move(move) for move in step.moves],
+            }
+            for step in plan.steps
+        ],
+        "neverMoved": [{"reason": reason, "pods": count} for reason, count in plan.fixed],
+        "notes": list(notes),
+    }
+
+
+def _room(steps: Sequence[Step]) -> Iterator[Field]:
+    made = [f"{step.name}, by {_count(step)}: on {step.gpus}" for step in steps if step.gpus and step.moves]
+    there = [f"{step.name}: on {step.gpus}" for step in steps if step.gpus and not step.moves]
+    none = [f"{step.name}: {step.reason}" for step in steps if not step.gpus]
+    yield from field("Makes Room For", *made, style="good")
+    yield from field("Fits Already", *there)
+    yield from field("No Way For", *none, style="warn")
+
+
+def _count(step: Step) -> str:
+    return f"{len(step.moves)} move{'' if len(step.moves) == 1 else 's'}"
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod{'' if count == 1 else 's'}"
+
+
+def _row(number: int, move: Move) -> tuple[str, ...]:
+    return (
+        str(number),
+        "/".join(pod.namespaced_name(move.manifest)),
+        move.before,
+        move.after,
+        quantity.format_compute(sum(one.request_percent * len(one.gpu_uuids) for one in move.entry.shares)),
+        quantity.format_bytes(sum(one.memory_bytes * len(one.gpu_uuids) for one in move.entry.shares)),
+        evicting.owner(move.manifest)[0] or NONE,
+        str(pod.priority(move.manifest)),
+    )
+
+
+def _move(move: Move) -> documents.Document:
+    namespace, name = pod.namespaced_name(move.manifest)
+    return {
+        "pod": {"namespace": namespace, "name": name, "uid": pod.uid(move.manifest)},
+        "from": move.before,
+        "to": move.after,
+    }
+
+
+def _state(found: Fragmentation) -> str:
+    memory = quantity.format_bytes(found.largest_memory_bytes)
+    largest = (
+        f"{quantity.format_compute(found.largest_percent)} with {memory}" if found.largest_memory_bytes else "none"
+    )
+    stranded = f"{figures.gpus(found.stranded_gpus)} of {figures.gpus(found.free_gpus)} free GPUs stranded"
+    return f"{stranded} ({found.ratio:.0%}); largest single share {largest}"

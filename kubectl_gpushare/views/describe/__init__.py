@@ -1,0 +1,1 @@
+"""`describe`: one node, GPU or pod as a page."""

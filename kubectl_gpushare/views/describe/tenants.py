@@ -1,0 +1,186 @@
+"""Tenants: who holds what of some cards, with a letter each that pictures and tables share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpushare import pod, quantity
+from gpushare.allocation import Allocation, GivenShare
+from kubectl_gpushare.output import page
+from kubectl_gpushare.output.page import Picture
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.source.usage import Usage, Used
+from kubectl_gpushare.views import ages, figures, podstate
+from kubectl_gpushare.views.cards import Card
+
+_USED = (Column("Used"), Column("Busy"))
+COLUMNS = (
+    Column(""),
+    Column("Pod", least=14, wrap=True),
+    Column("GPU", least=6, wrap=True),
+    Column("Containers", least=10, wrap=True),
+    Column("Request"),
+    Column("Limit"),
+    Column("Memory"),
+    *_USED,
+    Column("State", least=8, wrap=True),
+    Column("Since"),
+)
+
+_STYLES = {"Running": "good", "Gone": "bad"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pods:
+    """The pods that were read, to be found by uid or by name. `known` is false when they could not be read.
+
+    `usage`: what they use; None if nobody was asked.
+    """
+
+    by_uid: Mapping[str, pod.PodJson]
+    by_name: Mapping[tuple[str, str], pod.PodJson]
+    known: bool
+    usage: Usage | None = None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Pods:
+        """An index of the pods of a snapshot."""
+        listed = snapshot.pods or ()
+        return cls(
+            {pod.uid(one): one for one in listed if pod.uid(one)},
+            {pod.namespaced_name(one): one for one in listed},
+            snapshot.pods is not None,
+            snapshot.usage,
+        )
+
+    def holder(self, entry: Allocation) -> pod.PodJson | None:
+        """The pod of an allocation."""
+        if entry.pod.uid:
+            return self.by_uid.get(entry.pod.uid)
+        return self.by_name.get((entry.pod.namespace, entry.pod.name))
+
+
+def letters(cards: Iterable[Card]) -> dict[str, int]:
+    """Position of each allocation among the tenants of the cards, by its id."""
+    found: dict[str, int] = {}
+    for card in cards:
+        for holder in card.used.holders:
+            found.setdefault(holder.id, len(found))
+    return found
+
+
+def pictures(card: Card, order: Mapping[str, int]) -> tuple[Picture, Picture]:
+    """The card's compute and memory with their tenants."""
+    compute, memory = [], []
+    for holder in card.used.holders:
+        for share in _on(holder, card):
+            compute.append((order[holder.id], share.request_percent))
+            memory.append((order[holder.id], share.memory_bytes))
+    percent, count = card.used.request_percent, card.used.memory_bytes
+    total = 0 if card.gone else 100
+    return (
+        Picture(
+            "compute",
+            tuple(compute),
+            total,
+            f"{quantity.format_compute(percent)} of {quantity.format_compute(total)}",
+            percent > total,
+        ),
+        Picture(
+            "memory",
+            tuple(memory),
+            card.gpu.memory_bytes,
+            f"{quantity.format_bytes(count)} of {quantity.format_bytes(card.gpu.memory_bytes)}",
+            count > card.gpu.memory_bytes,
+        ),
+    )
+
+
+def table(cards: Sequence[Card], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:
+    """A row for each share on the cards; a share on several cards is one row."""
+    names = {card.gpu.uuid: str(card.gpu.index) if not card.gone else card.gpu.uuid for card in cards}
+    holders = {holder.id: holder for card in cards for holder in card.used.holders}
+    rows = [
+        _row(holder, share, names, order[holder.id], pods, cards[0].node, now)
+        for holder in holders.values()
+        for share in holder.shares
+        if any(uuid in names for uuid in share.gpu_uuids)
+    ]
+    whole = Table(COLUMNS, rows)
+    return whole if pods.usage else figures.without(whole, _USED)
+
+
+def items(card: Card, pods: Pods) -> list[dict[str, Any]]:
+    """The card's tenants in a document."""
+    return [
+        {
+            "allocation": holder.id,
+            "hold": holder.is_hold,
+            "pod": {"namespace": holder.pod.namespace, "name": holder.pod.name, "uid": holder.pod.uid},
+            "containers": list(share.containers),
+            "requestPercent": share.request_percent,
+            "limitPercent": share.limit_percent,
+            "memoryBytes": share.memory_bytes,
+            "state": _state(holder, pods)[0],
+            "since": _since(holder, pods),
+            **figures.used_document(_used(holder, [card.gpu.uuid], pods, card.node)),
+        }
+        for holder in card.used.holders
+        for share in _on(holder, card)
+    ]
+
+
+def _row(
+    holder: Allocation,
+    share: GivenShare,
+    names: Mapping[str, str],
+    position: int,
+    pods: Pods,
+    node: str,
+    now: float,
+) -> Row:
+    uuids = [uuid for uuid in share.gpu_uuids if uuid in names]
+    state, style = _state(holder, pods)
+    if holder.reserved_until is not None:
+        left = holder.reserved_until - now
+        state += f" (expires in {ages.text(left)})" if left > 0 else " (expired)"
+    return (
+        page.letter(position),
+        f"held for {holder.pod}" if holder.is_hold else str(holder.pod),
+        ",".join(names[uuid] for uuid in share.gpu_uuids if uuid in names),
+        ",".join(share.containers) or NONE,
+        quantity.format_compute(share.request_percent),
+        quantity.format_compute(share.limit_percent),
+        quantity.format_bytes(share.memory_bytes),
+        *figures.used(_used(holder, uuids, pods, node), share.memory_bytes * len(uuids)),
+        Cell(state, style),
+        ages.since(_since(holder, pods), now=now) or UNKNOWN,
+    )
+
+
+def _used(holder: Allocation, uuids: Sequence[str], pods: Pods, node: str) -> Used | None:
+    return pods.usage.of_pod(node, holder.pod.namespace, holder.pod.name, uuids) if pods.usage else None
+
+
+def _state(holder: Allocation, pods: Pods) -> tuple[str, str]:
+    if holder.is_hold:
+        return "Held", "warn"
+    if holder.reserved_until is not None:
+        return "Reserved", "warn"
+    manifest = pods.holder(holder)
+    if manifest is None:
+        return ("Gone", "warn") if pods.known else (UNKNOWN, "dim")
+    state = podstate.state(manifest)
+    return state, _STYLES.get(state, "")
+
+
+def _since(holder: Allocation, pods: Pods) -> str:
+    manifest = pods.holder(holder)
+    return podstate.started(manifest) if manifest else ""
+
+
+def _on(holder: Allocation, card: Card) -> Iterable[GivenShare]:
+    return (share for share in holder.shares if card.gpu.uuid in share.gpu_uuids)

@@ -1,0 +1,96 @@
+"""`fit`: where pods would go, what fragmentation becomes, how many more would fit, or why one does not."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+
+from gpushare import quantity
+from gpushare.fragmentation import Fragmentation
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.page import Field, Page, Section, field
+from kubectl_gpushare.planning.capacity import MOST, Answer, Fit
+from kubectl_gpushare.views import figures
+from kubectl_gpushare.views.describe import pod as described
+
+_MOST_PLACES = 12
+
+
+def page(answer: Answer, notes: Sequence[str]) -> Page:
+    """The answer as a page."""
+    several = len(answer.fits) > 1
+    each = tuple(entry for one in answer.fits for entry in _one(one, several=several))
+    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
+    return (
+        *each,
+        *field("Stranded", _change(answer.before, answer.after)),
+        *field("Largest Left", _largest(answer.after)),
+        *field("Fits More", _more(answer)),
+        *missing,
+    )
+
+
+def document(answer: Answer, notes: Sequence[str]) -> documents.Document:
+    """The same as the content of a `Fit`."""
+    return {
+        "fits": answer.all_fit,
+        "pods": [
+            {
+                "name": one.wanted.name,
+                "asksFor": described.asked(one.wanted.asked.manifest)[0],
+                "count": one.wanted.count,
+                "gpus": list(one.gpus),
+                "missing": one.missing,
+                "reason": str(one.refusal or ""),
+                "changes": [{"kind": change.kind, "change": change.sentence, "gpus": change.gpus}
+                            for change in one.changes],
+            }
+            for one in answer.fits
+        ],
+        "before": figures.fragmentation_document(answer.before),
+        "after": figures.fragmentation_document(answer.after),
+        "more": answer.more,
+        "notes": list(notes),
+    }  # fmt: skip
+
+
+def _one(one: Fit, *, several: bool) -> Iterator[Field]:
+    name = one.wanted.name if several or one.wanted.name else ""
+    yield from field("Name", name)
+    yield from field("Asks For", *described.asked(one.wanted.asked.manifest)[0])
+    if not one.missing:
+        yield from field("Fits", f"yes, on {_places(one.gpus)}", style="good")
+        return
+    said = f"{len(one.gpus)} of {one.wanted.count}, on {_places(one.gpus)}" if one.gpus else "no"
+    yield from field("Fits", said, style="bad")
+    yield from field("Reason", str(one.refusal), style="warn")
+    told = [f"{change.sentence}: on {change.gpus}" for change in one.changes]
+    yield from field("Would Fit", *(told or ["by no single change that was tried"]))
+
+
+def _places(gpus: Sequence[str]) -> str:
+    """`gpu-1/0` or `gpu-1/0 (2), gpu-1/1 and 5 more`."""
+    counted = collections.Counter(gpus)
+    words = [place if count == 1 else f"{place} ({count})" for place, count in counted.items()]
+    more = len(words) - _MOST_PLACES
+    return ", ".join(words[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _change(before: Fragmentation, after: Fragmentation) -> str:
+    return (
+        f"{figures.gpus(before.stranded_gpus)} of {figures.gpus(before.free_gpus)} free GPUs now ({before.ratio:.0%}), "
+        f"{figures.gpus(after.stranded_gpus)} of {figures.gpus(after.free_gpus)} then ({after.ratio:.0%})"
+    )
+
+
+def _largest(after: Fragmentation) -> str:
+    if not after.largest_memory_bytes:
+        return "nothing"
+    memory = quantity.format_bytes(after.largest_memory_bytes)
+    return f"{quantity.format_compute(after.largest_percent)} with {memory}"
+
+
+def _more(answer: Answer) -> str:
+    if answer.more is None:
+        return ""
+    return f"at least {MOST} more like the last" if answer.more >= MOST else f"{answer.more} more like the last"

@@ -1,0 +1,133 @@
+"""`simulate`: the cluster as pods come and go, as a table, and as a picture (SVG)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpushare import quantity
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.table import Cell, Column, Table
+from kubectl_gpushare.planning.simulation import Moment, Outcome
+from kubectl_gpushare.views import ages, figures
+
+MOST_LINES = 20  # of the table: programs get all moments
+
+COLUMNS = (
+    Column("TIME"),
+    Column("ARRIVED"),
+    Column("RUNNING"),
+    Column("WAITING"),
+    Column("COMPUTE"),
+    Column("MEMORY", leave_out=2),
+    Column("STRANDED", leave_out=3),
+    Column("FRAG"),
+    Column("LARGEST", leave_out=1),
+)
+
+_WIDTH, _HEIGHT, _EDGE = 900, 420, 60
+# what is drawn: (name, colour, part of the cluster 0 to 1 at a moment)
+_LINES = (
+    ("compute allocated", "#2a9d3a"),
+    ("memory allocated", "#1f7fbf"),
+    ("free but stranded", "#d1495b"),
+    ("pods that wait (of those that came)", "#8a8a8a"),
+)
+
+
+def table(outcome: Outcome) -> Table:
+    """The moments, evenly chosen, the last one among them."""
+    step = max(1, -(-len(outcome.moments) // MOST_LINES))
+    chosen = [*reversed(outcome.moments[::-1][::step])]
+    return Table(COLUMNS, [_row(one, outcome) for one in chosen], what="pods")
+
+
+def summary(outcome: Outcome) -> str:
+    """What came of it, in a sentence."""
+    told = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
+    ran = outcome.waited - outcome.never
+    if ran:
+        told += f", {ran} of them for {ages.text(outcome.waited_seconds / ran)} on average"
+    if outcome.never:
+        told += f"; {outcome.never} {'waits' if outcome.never == 1 else 'wait'} at the end"
+    return told + (f"; the first because {outcome.first_refusal}" if outcome.first_refusal else "")
+
+
+def document(outcome: Outcome) -> documents.Document:
+    """All moments as the content of a `Simulation`."""
+    return {
+        "arrived": outcome.arrived,
+        "waited": outcome.waited,
+        "waitedSeconds": round(outcome.waited_seconds, 3),
+        "waitingAtTheEnd": outcome.never,
+        "moments": [_item(one, outcome) for one in outcome.moments],
+    }
+
+
+def picture(outcome: Outcome) -> str:
+    """The moments as an SVG: parts of the cluster over arrivals."""
+    right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
+    most = max((one.arrived for one in outcome.moments), default=1)
+
+    def at(part: float, arrived: int) -> str:
+        x = _EDGE + (right - _EDGE) * arrived / most
+        return f"{x:.1f},{bottom - (bottom - 20) * min(1.0, max(0.0, part)):.1f}"
+
+    shapes = []
+    for number, (name, colour) in enumerate(_LINES):
+        points = " ".join(at(_parts(one, outcome)[number], one.arrived) for one in outcome.moments)
+        shapes.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>')
+        x, y = _EDGE + 210 * number, _HEIGHT - 14
+        shapes.append(f'<rect x="{x}" y="{y - 9}" width="12" height="12" fill="{colour}"/>')
+        shapes.append(f'<text x="{x + 18}" y="{y + 2}">{name}</text>')
+    for tenth in range(0, 11, 2):
+        height = bottom - (bottom - 20) * tenth / 10
+        shapes.append(f'<line x1="{_EDGE}" x2="{right}" y1="{height:.1f}" y2="{height:.1f}" stroke="#dddddd"/>')
+        shapes.append(f'<text x="{_EDGE - 8}" y="{height + 4:.1f}" text-anchor="end">{tenth * 10}%</text>')
+    for part in (0, 1, 2, 3, 4):
+        place = _EDGE + (right - _EDGE) * part / 4
+        shapes.append(f'<text x="{place:.1f}" y="{bottom + 18}" text-anchor="middle">{most * part // 4}</text>')
+    shapes.append(f'<text x="{(right + _EDGE) / 2}" y="{bottom + 34}" text-anchor="middle">pods that came</text>')
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
+    return (
+        head + 'font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(shapes) + "\n</svg>\n"
+    )
+
+
+def _row(one: Moment, outcome: Outcome) -> Sequence[str | Cell]:
+    found = one.fragmentation
+    fits = found.largest_memory_bytes
+    return (
+        ages.text(one.at_seconds),
+        str(one.arrived),
+        str(one.running),
+        Cell(str(one.waiting), "warn" if one.waiting else ""),
+        figures.compute(one.request_percent, outcome.total_percent),
+        figures.memory(one.memory_bytes, outcome.total_bytes),
+        figures.gpus(found.stranded_gpus),
+        figures.fragmentation(found.free_gpus, found.stranded_gpus),
+        figures.share(found.largest_percent, found.largest_memory_bytes) if fits else "<none>",
+    )
+
+
+def _item(one: Moment, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "seconds": one.at_seconds,
+        "arrived": one.arrived,
+        "running": one.running,
+        "waiting": one.waiting,
+        "compute": {"allocatedPercent": one.request_percent, "totalPercent": outcome.total_percent},
+        "memory": {"allocatedBytes": one.memory_bytes, "totalBytes": outcome.total_bytes},
+        **figures.fragmentation_document(one.fragmentation),
+        "largest": quantity.format_bytes(one.fragmentation.largest_memory_bytes),
+    }
+
+
+def _parts(one: Moment, outcome: Outcome) -> tuple[float, ...]:
+    gpus = outcome.total_percent / 100 or 1.0
+    return (
+        one.request_percent / (outcome.total_percent or 1),
+        one.memory_bytes / (outcome.total_bytes or 1),
+        one.fragmentation.stranded_gpus / gpus,
+        one.waiting / (one.arrived or 1),
+    )

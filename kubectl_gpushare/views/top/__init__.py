@@ -1,0 +1,1 @@
+"""`top`: a line per GPU, node or pod."""

@@ -1,0 +1,219 @@
+"""`top nodes`: a line per node."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpushare import contract
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.printing import Listing
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.source.usage import Usage, Used
+from kubectl_gpushare.views import ages, cards, figures, problems
+from kubectl_gpushare.views.cards import Card, Sum
+from kubectl_gpushare.views.top import summary
+
+COLUMNS = (
+    Column("NAME", least=14, middle=True),
+    Column("GPUS"),
+    Column("MODEL", least=8, leave_out=5),
+    Column("MODE", least=10, leave_out=9),
+    Column("COMPUTE"),
+    Column("MEMORY"),
+    *figures.USED_COLUMNS,
+    Column("PODS", leave_out=4),
+    Column("FREE", leave_out=8),
+    Column("LARGEST", leave_out=3),
+    Column("FRAG", leave_out=6),
+    Column("STATUS", least=8, leave_out=1),
+    Column("AGE", wide=True),
+    Column("CONFIG", wide=True),
+    Column("REASON", wide=True, least=20),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node with its cards and their sum."""
+
+    node: GpuNode
+    cards: tuple[Card, ...]
+    total: Sum
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """What is the matter: conditions that are not True, then what its cards and its ledger say."""
+        words = [
+            f"Not{one.type}" if one.status == "False" else f"{one.type}Unknown"
+            for one in self.node.conditions
+            if one.status != "True" and one.reason != contract.NOT_BUILT  # no trouble of this node
+        ]
+        if not self.node.gpus:
+            words.append("NoGPUs")
+        counts = collections.Counter(word for card in self.cards for word in card.statuses)
+        words += [f"{word}:{count}" for word, count in counts.items()]
+        if self.node.problems:
+            words.append("Unreadable")
+        return tuple(words)
+
+    @property
+    def reason(self) -> str:
+        """The first sentence about it."""
+        said = [one.message or one.reason for one in self.node.conditions if one.status != "True"]
+        said += problems.of([self.node], self.cards)
+        said += [f"{card.name}: {card.gpu.health_reason}" for card in self.cards if not card.gpu.healthy]
+        said += [f"{card.name}: {card.reason}" for card in self.cards if card.holds]
+        return next(filter(None, said), "")
+
+
+SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
+    "name": (lambda row: cards.natural(row.node.name), False),
+    "gpus": (lambda row: row.total.gpus, True),
+    "model": (lambda row: models(row.cards), False),
+    "compute": (lambda row: row.total.request_percent, True),
+    "memory": (lambda row: row.total.memory_bytes, True),
+    "pods": (lambda row: row.total.pods, True),
+    "free": (lambda row: row.total.free_gpus, True),
+    "largest": (lambda row: row.total.largest.free if row.total.largest else (-1, 0), True),
+    "frag": (lambda row: row.total.fragmentation, True),
+    "status": (lambda row: row.statuses, True),
+}
+
+
+def of(nodes: Iterable[GpuNode], sort_by: str = "") -> list[NodeRow]:
+    """A row for each node, sorted by a column, by name where that is equal."""
+    rows = []
+    for node in sorted(nodes, key=lambda one: cards.natural(one.name)):
+        found = cards.of([node])
+        rows.append(NodeRow(node, tuple(found), cards.add_up(found)))
+    key, largest_first = SORT_KEYS[sort_by or "name"]
+    return sorted(rows, key=key, reverse=largest_first)
+
+
+def table(rows: Sequence[NodeRow], usage: Usage | None = None, *, now: float = 0.0) -> Table:
+    """The nodes as a table with totals; with what is really used where that was asked for. `now` is for their ages."""
+    found = [card for row in rows for card in row.cards]
+    total = cards.add_up(found)
+    lines = [_row(row, usage, now) for row in rows]
+    totals = _totals(len(rows), total, [_used(row, usage) for row in rows] if usage else None)
+    columns = COLUMNS if usage else figures.unused(COLUMNS)
+    return Table(columns, lines, totals, summary.sentence(found, total), "nodes")
+
+
+def document(rows: Sequence[NodeRow], usage: Usage | None = None) -> documents.Document:
+    """The nodes as a `NodeList`."""
+    total = cards.add_up([card for row in rows for card in row.cards])
+    items = [{**item(row), **figures.used_document(_used(row, usage))} for row in rows]
+    return documents.listing("NodeList", items, totals=figures.sum_document(total))
+
+
+def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+    """What is printed of the nodes that are named, or of all; with -n, of those that pods of the namespace are on."""
+    rows = [
+        row
+        for row in of(taken.nodes, chosen.sort_by)
+        if (not names or row.node.name in names)
+        and (
+            not chosen.namespace
+            or any(holder.pod.namespace == chosen.namespace for card in row.cards for holder in card.used.holders)
+        )
+    ]
+    return Listing(
+        lambda: table(rows, taken.usage, now=now),
+        lambda: document(rows, taken.usage),
+        lambda: map(name, rows),
+        lambda: problems.of(taken.nodes, (card for row in rows for card in row.cards)),
+    )
+
+
+def item(row: NodeRow) -> dict[str, Any]:
+    """A node in a document."""
+    return {
+        "name": row.node.name,
+        "created": row.node.created,
+        "labels": dict(row.node.labels),
+        "models": _counts(card.gpu.model for card in row.cards if not card.gone),
+        "modes": _counts(card.gpu.mode.value for card in row.cards if not card.gone),
+        "config": row.node.config,
+        "status": list(row.statuses) or ["Ready"],
+        "reason": row.reason,
+        **figures.sum_document(row.total),
+    }
+
+
+def name(row: NodeRow) -> str:
+    """As `-o name` has it."""
+    return f"gpunode.gpushare.io/{row.node.name}"
+
+
+def models(found: Iterable[Card]) -> str:
+    """`A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` of a mixed node."""
+    return _mixed(figures.model(card.gpu) for card in found if not card.gone)
+
+
+def _row(row: NodeRow, usage: Usage | None, now: float) -> Row:
+    total = row.total
+    return (
+        row.node.name,
+        str(total.gpus),
+        models(row.cards),
+        _mixed(card.gpu.mode.value for card in row.cards if not card.gone),
+        figures.compute(total.request_percent, total.total_percent) if total.total_percent else figures.unknown(),
+        figures.memory(total.memory_bytes, total.total_memory_bytes) if total.total_percent else figures.unknown(),
+        *(figures.used(_used(row, usage), total.memory_bytes) if usage else ()),
+        str(total.pods),
+        figures.gpus(total.free_gpus),
+        figures.largest(total.largest),
+        figures.fragmentation(total.free_gpus, total.stranded_gpus),
+        figures.status(row.statuses),
+        ages.since(row.node.created, now=now) or UNKNOWN,
+        plain(row.node.config),
+        sentence(row.reason),
+    )
+
+
+def _totals(nodes: int, total: cards.Sum, used: Sequence[Used | None] | None) -> Row:
+    return (
+        Cell("TOTAL", "bold"),
+        str(total.gpus),
+        f"{nodes}-{'node' if nodes == 1 else 'nodes'}",
+        "",
+        figures.compute(total.request_percent, total.total_percent),
+        figures.memory(total.memory_bytes, total.total_memory_bytes),
+        *(figures.used_in_all(used) if used is not None else ()),
+        str(total.pods),
+        figures.gpus(total.free_gpus),
+        figures.largest(total.largest),
+        figures.fragmentation(total.free_gpus, total.stranded_gpus),
+        *[""] * 4,
+    )
+
+
+def _used(row: NodeRow, usage: Usage | None) -> Used | None:
+    if usage is None or row.node.name not in usage.nodes:
+        return None
+    found = [usage.of_gpu(row.node.name, card.gpu.uuid) or Used() for card in row.cards]
+    return functools.reduce(Used.plus, found, Used())
+
+
+def _mixed(words: Iterable[str]) -> str:
+    counts = counted(words)
+    if len(counts) < 2:
+        return counts[0][0] if counts else NONE
+    return ",".join(f"{word}:{count}" for word, count in counts)
+
+
+def _counts(words: Iterable[str]) -> list[dict[str, Any]]:
+    return [{"name": word, "gpus": count} for word, count in counted(words)]
+
+
+def counted(words: Iterable[str]) -> list[tuple[str, int]]:
+    """How often each word occurs, most often first."""
+    return sorted(collections.Counter(words).items(), key=lambda entry: (-entry[1], entry[0]))

@@ -1,0 +1,223 @@
+"""`top pods`: a line per pod that shares GPUs, those that wait among them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpushare import contract, pod, quantity
+from gpushare.allocation import Allocation
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.printing import Listing
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.source.usage import Usage, Used
+from kubectl_gpushare.views import ages, cards, figures, podstate
+
+COLUMNS = (
+    Column("NAMESPACE", least=6),
+    Column("NAME", least=14, middle=True),
+    Column("GPUS", least=8),
+    Column("REQUEST", leave_out=5),
+    Column("LIMIT", leave_out=6),
+    Column("MEMORY", leave_out=3),
+    *figures.USED_COLUMNS,
+    Column("STATE", least=8, leave_out=1),
+    Column("AGE", leave_out=4),
+    Column("MODEL", wide=True),
+    Column("CONTAINERS", wide=True),
+    Column("ALLOCATION", wide=True),
+    Column("REASON", wide=True, least=20),
+)
+_STYLES = {"Running": "good", "Reserved": "warn", podstate.GATED: "warn", "Gone": "bad"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod with what it holds. `manifest` is None if it could not be read, `entry` if it holds nothing."""
+
+    namespace: str
+    name: str
+    manifest: pod.PodJson | None
+    entry: Allocation | None
+    cards: tuple[cards.Card, ...]  # it is on; all of one node
+    state: str
+    used: Used | None = None
+
+    @property
+    def request_percent(self) -> int:
+        """Of all its GPUs."""
+        shares = self.entry.shares if self.entry else ()
+        return sum(share.request_percent * len(share.gpu_uuids) for share in shares)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all its GPUs."""
+        shares = self.entry.shares if self.entry else ()
+        return sum(share.memory_bytes * len(share.gpu_uuids) for share in shares)
+
+    @property
+    def created(self) -> str:
+        """RFC 3339, or empty."""
+        return str(((self.manifest or {}).get("metadata") or {}).get("creationTimestamp") or "")
+
+
+# Column a list may be sorted by -> (key, largest first).
+SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
+    "name": (lambda row: (cards.natural(row.namespace), cards.natural(row.name)), False),
+    "gpus": (lambda row: len(row.cards), True),
+    "compute": (lambda row: row.request_percent, True),
+    "memory": (lambda row: row.memory_bytes, True),
+    "used": (lambda row: row.used.memory_bytes if row.used else -1, True),
+    "status": (lambda row: row.state, False),
+    "age": (lambda row: row.created or "9", False),
+}
+
+
+def of(taken: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
+    """A row for each pod in the ledger and each pod of ours that was read and has not ended."""
+    there = {card.gpu.uuid: card for card in cards.of(taken.nodes)}
+    holders = _holders(taken)
+    rows = []
+    for manifest in taken.pods or ():
+        namespace, name = pod.namespaced_name(manifest)
+        entry = holders.pop(pod.uid(manifest), None) or holders.pop(f"{namespace}/{name}", None)
+        if entry is not None or (pod.asks_for_share(manifest) and not pod.is_terminal(manifest)):
+            rows.append(_made(namespace, name, manifest, entry, there, taken))
+    if not (chosen and chosen.selector):  # of a pod that was not read, no label is known
+        rows += [
+            _made(entry.pod.namespace, entry.pod.name or "<not-yet-named>", None, entry, there, taken)
+            for entry in holders.values()
+            if not chosen or not chosen.namespace or entry.pod.namespace == chosen.namespace
+        ]
+    key, largest_first = SORT_KEYS[sort_by or "name"]
+    by_name = sorted(rows, key=SORT_KEYS["name"][0])
+    return sorted(by_name, key=key, reverse=largest_first) if sort_by else by_name
+
+
+def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_used: bool = False) -> Table:
+    """The pods as a table with totals."""
+    whole = Table(COLUMNS, [_row(row, now) for row in rows], _totals(rows), what="pods that share GPUs")
+    if not with_used:
+        whole = figures.without(whole, figures.USED_COLUMNS)
+    return whole if namespaces else figures.without(whole, COLUMNS[:1])
+
+
+def document(rows: Sequence[PodRow]) -> documents.Document:
+    """The pods as a `PodList`."""
+    return documents.listing("PodList", [item(row) for row in rows])
+
+
+def item(row: PodRow) -> dict[str, Any]:
+    """A pod in a document."""
+    return {
+        "namespace": row.namespace,
+        "name": row.name,
+        "uid": pod.uid(row.manifest or {}) or (row.entry.pod.uid if row.entry else ""),
+        "state": row.state,
+        "gpus": [{"name": card.name, "uuid": card.gpu.uuid} for card in row.cards],
+        "allocation": row.entry.id if row.entry else "",
+        "requestPercent": row.request_percent,
+        "memoryBytes": row.memory_bytes,
+        "created": row.created,
+        "reason": _reason(row),
+        **figures.used_document(row.used),
+    }
+
+
+def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+    """What is printed of the pods that are named, or of all."""
+    rows = [row for row in of(taken, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
+    return Listing(
+        lambda: table(rows, now=now, namespaces=not chosen.namespace, with_used=taken.usage is not None),
+        lambda: document(rows),
+        lambda: (f"pod/{row.name}" for row in rows),
+        lambda: (),
+    )
+
+
+def _holders(taken: Snapshot) -> dict[str, Allocation]:
+    """Every share given, by the uid of its pod, or by its name as long as nobody has seen the pod."""
+    return {
+        entry.pod.uid or str(entry.pod): entry
+        for node in taken.nodes
+        for entry in node.allocations
+        if not entry.is_hold
+    }
+
+
+def _made(
+    namespace: str,
+    name: str,
+    manifest: pod.PodJson | None,
+    entry: Allocation | None,
+    there: Mapping[str, cards.Card],
+    taken: Snapshot,
+) -> PodRow:
+    held = tuple(there[uuid] for uuid in entry.gpu_uuids if uuid in there) if entry else ()
+    used = _used(held, namespace, name, taken.usage)
+    return PodRow(namespace, name, manifest, entry, held, _state(manifest, entry, taken), used)
+
+
+def _used(held: Sequence[cards.Card], namespace: str, name: str, usage: Usage | None) -> Used | None:
+    if usage is None or not held:
+        return None
+    return usage.of_pod(held[0].node, namespace, name, [card.gpu.uuid for card in held])
+
+
+def _state(manifest: pod.PodJson | None, entry: Allocation | None, taken: Snapshot) -> str:
+    if manifest is not None:
+        return podstate.state(manifest)
+    if entry is not None and entry.reserved_until is not None:
+        return "Reserved"
+    return UNKNOWN if taken.pods is None else "Gone"
+
+
+def _row(row: PodRow, now: float) -> Row:
+    limits = sorted({share.limit_percent for share in row.entry.shares}) if row.entry else []
+    return (
+        row.namespace,
+        row.name,
+        _places(row.cards),
+        quantity.format_compute(row.request_percent) if row.entry else NONE,
+        ",".join(map(quantity.format_compute, limits)) or NONE,
+        quantity.format_bytes(row.memory_bytes) if row.entry else NONE,
+        *(figures.used(row.used, row.memory_bytes) if row.entry else (NONE, NONE)),
+        Cell(row.state, _STYLES.get(row.state, "")),
+        ages.since(row.created, now=now) or UNKNOWN,
+        ",".join(dict.fromkeys(figures.model(card.gpu) for card in row.cards)) or NONE,
+        ",".join(dict.fromkeys(name for share in (row.entry.shares if row.entry else ()) for name in share.containers))
+        or NONE,
+        row.entry.id if row.entry else NONE,
+        sentence(_reason(row)),
+    )
+
+
+def _totals(rows: Sequence[PodRow]) -> Row:
+    waiting = sum(row.state == podstate.GATED for row in rows)
+    return (
+        Cell("TOTAL", "bold"),
+        "",
+        f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}" + (f",{waiting}-waiting" if waiting else ""),
+        quantity.format_compute(sum(row.request_percent for row in rows)),
+        "",
+        quantity.format_bytes(sum(row.memory_bytes for row in rows)),
+        *figures.used_in_all(row.used for row in rows if row.entry),
+        *[""] * 6,
+    )
+
+
+def _places(held: Sequence[cards.Card]) -> str:
+    """`gpu-1/0`, or of several `gpu-1/0,2`: all are on one node."""
+    if not held:
+        return NONE
+    return f"{held[0].node}/" + ",".join(card.name.rpartition("/")[2] for card in held)
+
+
+def _reason(row: PodRow) -> str:
+    """Why it waits, in the words of its annotation."""
+    if row.manifest is None or row.entry is not None:
+        return ""
+    return str(pod.annotations_of(row.manifest).get(contract.REASON, ""))

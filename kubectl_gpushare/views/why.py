@@ -1,0 +1,175 @@
+"""`why`: of a waiting pod each candidate with the rule and numbers against it; of a placed one why this card won."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpushare import contract, pod, quantity
+from gpushare.placement import explanation, filters
+from gpushare.refusal import Rejected
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.page import Page, Section, field
+from kubectl_gpushare.output.table import Cell, Column, Table
+from kubectl_gpushare.planning import ranking
+from kubectl_gpushare.planning.ranking import Choice
+from kubectl_gpushare.planning.reasons import Reasons
+from kubectl_gpushare.views import cards, figures
+from kubectl_gpushare.views.describe import pod as described
+
+MOST_CANDIDATES = 24  # lines, the nearest misses; programs get all
+
+_MISSES = (
+    Column("GPU", least=12, middle=True),
+    Column("Rule"),
+    Column("Why-Not", least=24, wrap=True),
+)
+_CHOICES = (
+    Column("Rank"),
+    Column("GPU", least=12, middle=True),
+    Column("Left-On-It"),
+    Column("Stranded-Then"),
+    Column(""),
+)
+
+
+def page(found: described.Found, reasons: Reasons, notes: Sequence[str]) -> Page:
+    """The pod's reasons as a page."""
+    namespace, name = pod.namespaced_name(found.manifest)
+    head = (*field("Name", name), *field("Namespace", namespace), *field("Placement", described.placement(found)))
+    body = _placed(found, reasons) if found.entry else _waiting(found, reasons)
+    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
+    return (*head, *field("Asks For", *described.asked(found.manifest)[0]), *body, *missing)
+
+
+def document(found: described.Found, reasons: Reasons, notes: Sequence[str]) -> documents.Document:
+    """The same as the content of a `PodReasons`."""
+    namespace, name = pod.namespaced_name(found.manifest)
+    return {
+        "namespace": namespace,
+        "name": name,
+        "placement": found.placement,
+        "asksFor": described.asked(found.manifest)[0],
+        "policy": reasons.policy,
+        "reason": str(reasons.refusal or ""),
+        "heldBack": list(reasons.held_back),
+        "fitsOn": reasons.fits,
+        "candidates": [
+            {
+                "gpu": _place(miss),
+                "rule": miss.rule,
+                "reason": miss.detail,
+                "shortfall": round(miss.shortfall, 4),
+            }
+            for miss in _nearest(reasons)
+        ],
+        "changes": [{"kind": one.kind, "change": one.sentence, "gpus": one.gpus} for one in reasons.changes],
+        "choices": [_choice(number, one) for number, one in enumerate(reasons.choices, 1)],
+        "notes": list(notes),
+    }
+
+
+def _waiting(found: described.Found, reasons: Reasons) -> Page:
+    if reasons.refusal is None:
+        where = reasons.choices[0].gpus if reasons.choices else ""
+        now = f"it would fit now, on {where}" if where else ""
+        nothing_else = "" if reasons.held_back else "; the placer comes to it by priority, then age"
+        return (
+            *field("Waits For", *reasons.held_back, style="warn"),
+            *field("Fits", now + nothing_else, style="good"),
+            *_ranked(reasons, here=""),
+        )
+    told = str(pod.annotations_of(found.manifest).get(contract.REASON, ""))
+    nearest = _nearest(reasons)
+    shown = [(_place(miss), miss.rule, miss.detail) for miss in nearest[:MOST_CANDIDATES]]
+    more = len(nearest) - len(shown)
+    title = f"Candidates (the nearest {len(shown)}; {more} more with -o json)" if more else "Candidates"
+    return (
+        *field("Waits For", *reasons.held_back, style="warn"),
+        *field("Reason", str(reasons.refusal), style="warn"),
+        *field("Told", told if told and told != str(reasons.refusal) else ""),
+        *field("Nearest", str(nearest[0]) if nearest else ""),
+        *field("Would Fit", *_changes(reasons), style="good" if reasons.changes else ""),
+        Section(title, (Table(_MISSES, shown),)),
+    )
+
+
+def _placed(found: described.Found, reasons: Reasons) -> Page:
+    here = _held(found)
+    total = reasons.fits + sum(count for rule, count in reasons.ruled_out.items() if rule in filters.RULES)
+    first = reasons.choices[0].gpus if reasons.choices else ""
+    aim = f"by the policy {reasons.policy}, of the GPUs that fit {ranking.AIMS[reasons.policy]}"
+    if not first:
+        won = "it would fit nowhere if it came now: what it has was given before something changed"
+    elif first == here:
+        won = f"{aim}: it would get the same if it came now"
+    else:
+        won = f"{aim}; that was {here} when it came, and would be {first} now"
+    fit = f"{reasons.fits} of {total} GPUs would do" if total else ""
+    return (
+        *field("Why There", won),
+        *field("Would Do", "; ".join([fit, *_ruled_out(reasons.ruled_out)])),
+        *_ranked(reasons, here=here),
+    )
+
+
+def _ranked(reasons: Reasons, *, here: str) -> tuple[Section, ...]:
+    if not reasons.choices:
+        return ()
+    rows = []
+    for number, one in enumerate(reasons.choices, 1):
+        more = one.after.stranded_gpus - reasons.free_before
+        style = "good" if one.gpus == here else ""
+        rows.append(
+            (
+                str(number),
+                Cell(one.gpus, style),
+                figures.share(*one.left),
+                f"{figures.gpus(one.after.stranded_gpus)} ({more:+.2f})",
+                Cell("it is here", "good") if one.gpus == here else "",
+            )
+        )
+    return (Section("Choices (as if it came now, the best first)", (Table(_CHOICES, rows),)),)
+
+
+def _changes(reasons: Reasons) -> Iterator[str]:
+    for one in reasons.changes:
+        yield f"{one.sentence}: on {one.gpus}"
+    if not reasons.changes:
+        yield "by no single change that was tried: less of one thing, one constraint less, one card or one pod"
+
+
+def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
+    for rule, (_, phrase) in filters.RULES.items():
+        if counts.get(rule):
+            yield f"{counts[rule]} {phrase}"
+    if counts.get(explanation.NODE_RULE):
+        yield f"{counts[explanation.NODE_RULE]} nodes cannot take the pod"
+
+
+def _nearest(reasons: Reasons) -> list[Rejected]:
+    missed = reasons.refusal.rejected if reasons.refusal else ()
+    return sorted(missed, key=lambda miss: (miss.shortfall, cards.natural(miss.node), miss.gpu_index or 0))
+
+
+def _place(miss: Rejected) -> str:
+    return miss.node if miss.gpu_index is None else f"{miss.node}/{miss.gpu_index}"
+
+
+def _held(found: described.Found) -> str:
+    """As `world.gpus` names a placement."""
+    if found.owner is None or found.entry is None:
+        return ""
+    known = found.owner.gpu_by_uuid()
+    indexes = sorted(known[uuid].index for uuid in found.entry.gpu_uuids if uuid in known)
+    return f"{found.owner.name}/" + ",".join(map(str, indexes))
+
+
+def _choice(number: int, one: Choice) -> dict[str, Any]:
+    return {
+        "rank": number,
+        "gpus": one.gpus,
+        "left": {"computePercent": one.left[0], "memoryBytes": one.left[1]},
+        "strandedGpus": round(one.after.stranded_gpus, 4),
+        "summary": f"{quantity.format_compute(one.left[0])} and {quantity.format_bytes(one.left[1])} would be left",
+    }

@@ -1,0 +1,207 @@
+"""A plan of defragmentation plays out, moves only what may be moved, and no more than is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import contract, ledger
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from kubectl_gpushare.planning import defragmentation, evicting, goals
+from kubectl_gpushare.planning.evicting import Budgets
+from kubectl_gpushare.planning.world import Asked, World
+from tests import builders
+
+NONE = Budgets.of([])
+
+
+def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = "", **asks: str) -> dict[str, Any]:
+    manifest = builders.pod(name, **asks)
+    owner = {"kind": kind, "name": "owner", "uid": f"owner-of-{name}", "controller": True}
+    manifest["metadata"] |= {"uid": f"uid-{name}", "ownerReferences": [owner] if kind else []}
+    manifest["metadata"]["labels"] = {"app": app or name}
+    manifest["spec"]["priority"] = priority
+    return manifest
+
+
+def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) -> World:
+    """Nodes n0, n1, … with these pods on these GPUs (`n0/1`)."""
+    found = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
+    for manifest, where in placed:
+        name, _, index = where.partition("/")
+        share = Asked.of(manifest).request.demands[0].share
+        entry = builders.allocation(
+            manifest["metadata"]["name"],
+            f"GPU-{name}-{index}",
+            request=share.request_percent,
+            memory_gib=share.memory.on(80 * builders.GIB) // builders.GIB,
+            pod_name=manifest["metadata"]["name"],
+            uid=manifest["metadata"]["uid"],
+        )
+        found[name] = ledger.reserve(found[name], entry)
+        manifest["spec"]["nodeName"] = name
+    return World(found.values(), None, [manifest for manifest, _ in placed])
+
+
+def hole(**annotations: str) -> tuple[str, Asked]:
+    return "a hole", goals.share({contract.PREFIX + key: value for key, value in annotations.items()})
+
+
+def moved(plan: defragmentation.Plan) -> list[tuple[str, str, str]]:
+    return [(move.manifest["metadata"]["name"], move.before, move.after) for move in plan.moves]
+
+
+def test_one_move_makes_a_hole() -> None:
+    world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n0/1"))
+    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    assert moved(plan) == [("a", "n0/0", "n0/1")]
+    assert plan.steps[0].gpus == "n0/0"
+    assert plan.steps[0].cordon == (("n0", "GPU-n0-0"),)
+    assert plan.after.largest_percent == 100
+
+
+def test_who_leaves_does_not_come_back_to_the_hole() -> None:
+    """Placement itself would put the small pod back where it was: it is the fullest GPU on which it fits."""
+    world = cluster((owned("a", request="0.6"), "n0/0"), (owned("b", request="0.3"), "n0/1"))
+    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    assert moved(plan) == [("b", "n0/1", "n0/0")]
+
+
+def test_what_fits_already_moves_nobody() -> None:
+    plan = defragmentation.plan(cluster((owned("a", request="0.25"), "n0/0")), [hole(request="1")], NONE, stay=False)
+    assert (moved(plan), plan.steps[0].gpus) == ([], "n0/1")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        (owned("a", request="0.25", kind=""), "no owner that would make it anew"),
+        (owned("a", request="0.25", kind="Job"), "owned by a Job, which would not simply make it anew"),
+        (owned("a", request="0.25", no_evict="true"), "gpushare.io/no-evict"),
+        (owned("a", request="0.25", priority=2_000_000_000), "a system priority"),
+        (owned("a", request="0.25", group="g", group_size="2"), "a member of a group"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_who_is_protected_stays(manifest: dict[str, Any], reason: str) -> None:
+    world = cluster((manifest, "n0/0"), (owned("b", request="0.8"), "n0/1"))
+    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    assert moved(plan) == []
+    assert plan.steps[0].reason
+    assert dict(plan.fixed)[reason] == 1
+
+
+def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:
+    placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", priority=10), "n0/1")
+    for priority, moves in ((9, 0), (10, 1)):
+        waits = Asked.of(owned("w", request="1", priority=priority))
+        plan = defragmentation.plan(cluster(*placed), [("w", waits)], NONE)
+        assert len(plan.moves) == moves
+
+
+def test_a_budget_is_not_overdrawn_by_several_moves() -> None:
+    def budget(allowed: int) -> Budgets:
+        spec = {"selector": {"matchLabels": {"app": "web"}}}
+        metadata = {"namespace": "default", "name": "web"}
+        return Budgets.of([{"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}}])
+
+    pods = [(owned(f"w{number}", request="0.3", app="web"), f"n0/{number}") for number in range(4)]
+    wanted = [hole(request="1", gpus="2")]
+    for allowed, moves in ((0, 0), (1, 0), (2, 2)):
+        plan = defragmentation.plan(cluster(*pods, gpus=4), wanted, budget(allowed), stay=False)
+        assert len(plan.moves) == moves
+
+
+def test_the_largest_hole_that_can_be_made_is_made() -> None:
+    fixed = owned("fixed", request="0.2", kind="")
+    world = cluster((fixed, "n0/0"), (owned("b", request="0.4"), "n0/0"), (owned("c", request="0.6"), "n0/1"))
+    plan = goals.largest_hole(world, NONE)
+    assert plan.steps[0].name == "a hole of 0.75 GPU"
+    assert moved(plan) == [("b", "n0/0", "n0/1")]
+
+
+def test_pods_that_wait_come_by_priority_then_age() -> None:
+    def gated(name: str, priority: int, created: str) -> dict[str, Any]:
+        manifest = owned(name, request="1", priority=priority)
+        manifest["metadata"]["creationTimestamp"] = created
+        manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+        return manifest
+
+    world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n0/1"))
+    waiting = [gated("young", 0, "2026-02-01T00:00:00Z"), gated("old", 0, "2026-01-01T00:00:00Z"), gated("high", 5, "")]
+    assert [name for name, _ in goals.waiting(world, waiting)] == ["default/high", "default/old", "default/young"]
+
+
+SIZES = st.sampled_from(["0.1", "0.2", "0.3", "0.5", "0.6"])
+PODS = st.lists(st.tuples(SIZES, st.integers(0, 5), st.booleans()), max_size=10)
+
+
+@given(PODS, st.sampled_from(["0.5", "0.8", "1"]), st.sampled_from(["1", "2"]))
+@settings(max_examples=80, deadline=None)
+def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], request: str, gpus: str) -> None:
+    placed = []
+    for number, (size, where, movable) in enumerate(pods):
+        manifest = owned(f"p{number}", request=size, kind="ReplicaSet" if movable else "")
+        try:
+            cluster(*placed, (manifest, f"n{where // 2}/{where % 2}"), nodes=3)
+        except ledger.errors.LedgerError:
+            continue
+        placed.append((manifest, f"n{where // 2}/{where % 2}"))
+    world = cluster(*placed, nodes=3)
+    before = {name: view.node for name, view in world.views.items()}
+    asked = hole(request=request, gpus=gpus)
+    plan = defragmentation.plan(world, [asked], NONE, stay=False)
+    for view in world.views.values():
+        assert not ledger.violations(view.node)
+        assert not any(card.cordoned for card in view.node.gpus)
+    assert sum(len(view.node.allocations) for view in world.views.values()) == len(placed)
+    assert all(evicting.owner(move.manifest)[0] for move in plan.moves)
+    assert max(Counter(move.entry.id for move in plan.moves).values(), default=1) == 1
+    if plan.steps[0].gpus:
+        assert isinstance(world.place(asked[1].manifest, asked[1].request), Placement)
+    else:
+        assert {name: view.node for name, view in world.views.items()} == before
+
+
+@given(PODS)
+@settings(max_examples=40, deadline=None)
+def test_no_single_move_would_do_where_several_are_planned(pods: list[tuple[str, int, bool]]) -> None:
+    placed = []
+    for number, (size, where, _) in enumerate(pods):
+        manifest = owned(f"p{number}", request=size)
+        try:
+            cluster(*placed, (manifest, f"n{where // 2}/{where % 2}"), nodes=3)
+        except ledger.errors.LedgerError:
+            continue
+        placed.append((manifest, f"n{where // 2}/{where % 2}"))
+    name, asked = hole(request="1")
+    plan = defragmentation.plan(cluster(*placed, nodes=3), [(name, asked)], NONE, stay=False)
+    if len(plan.moves) > 1 or not plan.steps[0].gpus:
+        for manifest, where in placed:
+            assert not _would_do_alone(cluster(*placed, nodes=3), asked, manifest, where)
+
+
+def _would_do_alone(world: World, asked: Asked, manifest: dict[str, Any], where: str) -> bool:
+    """Whether the share fits on this GPU when this one pod has gone elsewhere."""
+    node, _, index = where.partition("/")
+    view = world.views[node]
+    cordoned = _cordoned(ledger.release(view.node, [manifest["metadata"]["name"]]), int(index), cordoned=True)
+    world.put(NodeView.of(cordoned))
+    mover = Asked.of(manifest)
+    elsewhere = world.place({"metadata": {"name": "anew"}}, mover.request)
+    if not isinstance(elsewhere, Placement):
+        return False
+    world.take({"metadata": {"name": "anew"}}, mover.request, elsewhere)
+    world.put(NodeView.of(_cordoned(world.views[node].node, int(index), cordoned=False)))
+    return isinstance(world.place(asked.manifest, asked.request), Placement)
+
+
+def _cordoned(node: GpuNode, index: int, *, cordoned: bool) -> GpuNode:
+    cards = tuple(dataclasses.replace(card, cordoned=cordoned) if card.index == index else card for card in node.gpus)
+    return dataclasses.replace(node, gpus=cards)

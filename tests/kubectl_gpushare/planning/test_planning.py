@@ -1,0 +1,187 @@
+"""What is planned comes true when it is tried, and trying changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import contract, ledger, placement
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Refusal
+from kubectl_gpushare.planning import capacity, changes, ranking, reasons
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.world import Asked, World
+from tests import builders
+from tests.gpushare.laws import strategies
+from tests.kubectl_gpushare import sample
+
+
+def asked(**annotations: str) -> Asked:
+    return Asked.of(builders.pod("asked", **annotations))
+
+
+def machine(name: str, *, cpu: str = "8", ready: str = "True", pods: str = "110") -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": "64Gi", "pods": pods},
+            "conditions": [{"type": "Ready", "status": ready}],
+        },
+    }
+
+
+def of_sample() -> World:
+    return World(sample.nodes(), None, sample.pods())
+
+
+REQUESTS = st.fixed_dictionaries(
+    {"request": st.sampled_from(["0.1", "0.25", "0.5", "0.75", "1"])},
+    optional={
+        "memory": st.sampled_from(["1Gi", "8Gi", "20Gi", "75Gi", "500Gi", "30%"]),
+        "gpus": st.sampled_from(["1", "2", "3", "9"]),
+        "model": st.sampled_from(["*A100*", "H100*", "Tesla*"]),
+    },
+)
+
+
+@given(st.lists(strategies.gpu_nodes(), min_size=1, max_size=3, unique_by=lambda node: node.name), REQUESTS)
+@settings(max_examples=60, deadline=None)
+def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
+    world = World(nodes)
+    wanted = asked(**annotations)
+    before = {name: view.node for name, view in world.views.items()}
+    answer = world.refuse(wanted.manifest, wanted.request)
+    if isinstance(answer, Refusal):
+        for change in changes.all_of(world, wanted, answer.rejected):
+            if change.key:
+                again = wanted.with_annotation(change.key, change.value)
+                assert again is not None
+                tried = placement.place([NodeView.of(node) for node in nodes], again.request)
+                assert isinstance(tried, Placement)
+            assert change.gpus == worlds.gpus(change.found, world.views)
+    assert {name: view.node for name, view in world.views.items()} == before
+
+
+@given(st.lists(strategies.gpu_nodes(), min_size=1, max_size=3, unique_by=lambda node: node.name), REQUESTS)
+@settings(max_examples=40, deadline=None)
+def test_a_world_lets_fit_what_the_reference_lets_fit(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
+    wanted = asked(**annotations)
+    world = World(nodes)
+    reference = placement.place([NodeView.of(node) for node in nodes], wanted.request)
+    assert isinstance(world.place(wanted.manifest, wanted.request), Placement) is isinstance(reference, Placement)
+    found = ranking.choices(world, wanted, most=1)
+    assert bool(found) is isinstance(reference, Placement)
+    if found:
+        assert found[0].found == world.place(wanted.manifest, wanted.request)
+
+
+def test_the_best_choice_comes_first_and_none_comes_twice() -> None:
+    found = ranking.choices(of_sample(), asked(request="0.1", memory="1Gi"), most=9)
+    names = [one.gpus for one in found]
+    assert len(names) == len(set(names)) > 3
+    assert found[0].found == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)
+
+
+def test_without_numpy_the_reference_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "exact", lambda: False)
+    world = of_sample()
+    wanted = asked(request="1", memory="75Gi")
+    assert isinstance(world.place(wanted.manifest, wanted.request), Refusal)
+    assert isinstance(world.place(builders.pod("p"), asked(request="0.5").request), Placement)
+
+
+def test_memory_may_be_less_to_the_last_mebibyte() -> None:
+    world = of_sample()
+    wanted = asked(request="1", memory="75Gi")
+    answer = world.refuse(wanted.manifest, wanted.request)
+    assert isinstance(answer, Refusal)
+    told = {change.kind: change for change in changes.all_of(world, wanted, answer.rejected)}
+    assert told["memory"].sentence == 'with gpushare.io/memory "70Gi" instead of "75Gi"'
+    assert told["uncordon"].sentence == "if gpu-2/2 were uncordoned"
+    assert told["move"].sentence == "if web/small moved to gpu-1/0"
+
+
+def test_fewer_gpus_and_no_constraint_are_changes_too() -> None:
+    world = of_sample()
+    for written, kind, word in (
+        ({"gpus": "4", "request": "1"}, "gpus", '"2" instead of "4"'),
+        ({"request": "0.1", "model": "H100*"}, "model", "without gpushare.io/model"),
+    ):
+        wanted = asked(**written)
+        answer = world.refuse(wanted.manifest, wanted.request)
+        assert isinstance(answer, Refusal)
+        told = {change.kind: change.sentence for change in changes.all_of(world, wanted, answer.rejected)}
+        assert word in told[kind]
+
+
+def test_a_node_that_cannot_take_the_pod_is_no_place() -> None:
+    nodes = [builders.node("a"), builders.node("b")]
+    world = World(nodes, [machine("a", ready="False"), machine("b")])
+    found = world.place(builders.pod("p"), asked(request="0.5").request)
+    assert isinstance(found, Placement)
+    assert found.node == "b"
+    world = World(nodes, [machine("a", ready="False")])
+    refused = world.refuse(builders.pod("p"), asked(request="0.5").request)
+    assert isinstance(refused, Refusal)
+    assert {miss.rule for miss in refused.rejected} == {"node"}
+
+
+def test_pods_take_cpu_from_those_that_come_after_them() -> None:
+    wanted = asked(request="0.1", memory="1Gi")
+    wanted.manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}  # type: ignore[index]
+    world = World([builders.node("a")], [machine("a")])
+    answer = capacity.answer(world, [capacity.Wanted("", Asked.of(wanted.manifest), 5)])
+    assert len(answer.fits[0].gpus) == 2
+    assert "CPUs free" in str(answer.fits[0].refusal)
+
+
+def test_counting_leaves_the_world_as_it_was() -> None:
+    world = of_sample()
+    before = {name: view.node for name, view in world.views.items()}
+    answer = capacity.answer(world, [capacity.Wanted("", asked(request="0.25", memory="4Gi"), 2)])
+    assert answer.all_fit
+    assert answer.more
+    assert {name: view.node for name, view in world.views.items()} == before
+    assert world.fragmentation() == answer.before
+
+
+def test_as_many_fit_as_there_is_room_for() -> None:
+    world = World([builders.node("a", gpus=2)])
+    answer = capacity.answer(world, [capacity.Wanted("", asked(request="0.3"), 1)])
+    assert (answer.fits[0].missing, answer.more) == (0, 5)
+    answer = capacity.answer(world, [capacity.Wanted("", asked(request="0.3"), 9)])
+    assert (answer.fits[0].missing, answer.more) == (3, None)
+
+
+def test_a_placed_pod_is_judged_as_if_it_came_now() -> None:
+    manifest = next(one for one in sample.pods() if one["metadata"]["name"] == "trainer")
+    told = reasons.of(manifest, sample.snapshot())
+    assert told.refusal is None
+    assert told.choices[0].gpus == "gpu-1/0"
+
+
+def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
+    hold = builders.allocation(
+        f"{contract.HOLD_PREFIX}x", "GPU-a-0", request=100, memory_gib=80, pod_name="waits", uid="u1"
+    )
+    node = dataclasses.replace(builders.node("a", gpus=1), allocations=(hold,))
+    manifest = builders.pod("waits", request="1")
+    manifest["metadata"]["uid"] = "u1"
+    assert not ledger.use(worlds.without([node], manifest)[0])["GPU-a-0"].holders
+    other = builders.pod("other", request="1")
+    assert isinstance(World(worlds.without([node], other)).place(other, Asked.of(other).request), Refusal)
+
+
+def test_a_gate_and_a_group_hold_a_pod_back_whatever_is_free() -> None:
+    manifest = sample.gated("ml/waiting", request="0.1", group="g", group_size="2")
+    manifest["spec"]["schedulingGates"].append({"name": "example.org/gate"})
+    told = reasons.of(manifest, sample.snapshot())
+    assert told.held_back == (
+        'waits for the scheduling gate "example.org/gate", which is somebody else\'s',
+        'waits for its group "g": its 2 pods are placed together',
+    )

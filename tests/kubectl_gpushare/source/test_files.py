@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare import codec
+from kubectl_gpushare import errors
+from kubectl_gpushare.source import files
+from tests.kubectl_gpushare import sample
+
+
+def names(source: files.Files, **chosen: str) -> list[str]:
+    return [node.name for node in source.gpu_nodes(**chosen)]
+
+
+def test_json_as_kubectl_prints_it(saved: Path) -> None:
+    source = files.Files([str(saved)])
+    assert tuple(source.gpu_nodes()) == sample.nodes()
+    assert source.pod("ml", "trainer")["metadata"]["uid"] == "uid-trainer"
+
+
+def test_a_yaml_list_reads_as_the_same_json(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(json.loads(saved.read_text())))
+    assert files.Files([str(path)]).gpu_nodes() == files.Files([str(saved)]).gpu_nodes()
+
+
+def test_yaml_of_several_documents(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump_all([*map(codec.to_document, sample.nodes()), *sample.pods(), None]))
+    source = files.Files([str(path)])
+    assert names(source) == ["gpu-1", "gpu-2", "gpu-10"]
+    assert source.pods() is not None
+
+
+def test_several_files_are_one_cluster(tmp_path: Path) -> None:
+    paths = []
+    for node in sample.nodes():
+        paths.append(tmp_path / f"{node.name}.json")
+        paths[-1].write_text(json.dumps(codec.to_document(node)))
+    assert names(files.Files(map(str, paths))) == ["gpu-1", "gpu-2", "gpu-10"]
+
+
+def test_labels_and_names_choose_nodes(tmp_path: Path) -> None:
+    documents = [codec.to_document(node) for node in sample.nodes()]
+    documents[1]["metadata"]["labels"] = {"pool": "b"}
+    path = tmp_path / "nodes.json"
+    path.write_text("".join(map(json.dumps, documents)))
+    source = files.Files([str(path)])
+    assert names(source, label_selector="pool=b") == ["gpu-2"]
+    assert names(source, name="gpu-10") == ["gpu-10"]
+
+
+def test_only_pods_that_share_gpus_are_listed(saved: Path) -> None:
+    found = files.Files([str(saved)]).pods(namespace="web")
+    assert [one["metadata"]["name"] for one in found or ()] == ["small"]
+
+
+def test_pods_of_a_node_are_those_on_it_and_those_on_none_yet(saved: Path) -> None:
+    found = files.Files([str(saved)]).pods(node="gpu-10")
+    assert [one["metadata"]["name"] for one in found or ()] == ["b", "waiting", "just-made"]
+
+
+def test_without_any_pod_in_the_files_pods_are_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps(codec.to_document(sample.nodes()[0])))
+    assert files.Files([str(path)]).pods() is None
+
+
+def test_a_pod_in_another_namespace_is_pointed_at(saved: Path) -> None:
+    with pytest.raises(
+        errors.NotFound, match='"trainer" not found in namespace "default"; there is one in ml: add -n ml'
+    ):
+        files.Files([str(saved)]).pod("default", "trainer")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "has no GPUNode and no pod"),
+        ('{"kind": "List", "items": []}', "has no GPUNode and no pod"),
+        ("kind: Node\nmetadata: {name: a}\n", "has no GPUNode and no pod"),
+        ('{"kind": "GPUNode"', "is not JSON"),
+        ('{"kind": "GPUNode"}', r"GPUNode that makes no sense: metadata\.name"),
+        ("a: [", "neither JSON nor YAML"),
+    ],
+)
+def test_a_file_without_sense_is_named_with_the_remedy(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "bad"
+    path.write_text(content)
+    with pytest.raises(errors.FileError, match=rf"bad .*{sentence}"):
+        files.Files([str(path)])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.FileError, match=r"missing cannot be read: No such file.*kubectl get gpunodes"):
+        files.Files([str(tmp_path / "missing")])

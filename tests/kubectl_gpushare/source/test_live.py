@@ -1,0 +1,113 @@
+"""A watch that ends, errs and comes back. What an API server rarely does is done by a script in kubectl's place."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpushare import codec
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare import errors, kubectl
+from kubectl_gpushare.source import cluster, live
+from tests import builders
+
+SECONDS = 20.0
+
+
+def event(kind: str, node: GpuNode) -> str:
+    return json.dumps({"type": kind, "object": codec.to_document(node)})
+
+
+def answer(*nodes: GpuNode) -> str:
+    items = [codec.to_document(node) for node in nodes]
+    return json.dumps({"kind": "GPUNodeList", "items": items, "metadata": {"resourceVersion": "1"}})
+
+
+@pytest.fixture
+def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., object]:
+    """A feed whose n-th list is the n-th of `lists` (the last for ever), and likewise its watches: lines, then silence."""
+
+    @contextmanager
+    def make(*, lists: list[str], watches: list[str]) -> Iterator[live.Feed]:
+        for name, texts in (("list", lists), ("watch", watches)):
+            for number, text in enumerate(texts):
+                (tmp_path / f"{name}-{number}").write_text(text)
+            (tmp_path / f"{name}-last").write_text(str(len(texts) - 1))
+        program = fake_kubectl(f"""
+            cd {tmp_path}
+            case "$3" in *watch=true*) what=watch;; *) what=list;; esac
+            number=$(cat $what-count 2>/dev/null || echo 0)
+            echo $((number + 1)) > $what-count
+            last=$(cat $what-last)
+            [ "$number" -lt "$last" ] || number=$last
+            text=$(cat $what-$number)
+            case "$text" in fail*) echo "error: $text" >&2; exit 1;; esac
+            [ -z "$text" ] || printf '%s\\n' "$text"
+            if [ $what = watch ]; then case "$text" in *'"END"'*) ;; *) exec sleep 60;; esac; fi
+        """)
+        one = live.Feed(cluster.Cluster(kubectl.Kubectl((), program)))
+        try:
+            yield one
+        finally:
+            one.close()
+
+    return make
+
+
+def wait_until(feed: live.Feed, true: Callable[[], bool]) -> None:
+    until = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < until, "nothing came"
+        feed.wait(1.0)
+
+
+def names(feed: live.Feed) -> list[str]:
+    return sorted(node.name for node in feed.nodes)
+
+
+def test_nodes_come_change_and_go(feed: Callable[..., object]) -> None:
+    a, b = builders.node("a"), builders.node("b")
+    changed = builders.node("a", gpus=1)
+    lines = "\n".join([event("ADDED", b), event("MODIFIED", changed), event("DELETED", b)])
+    with feed(lists=[answer(a)], watches=[lines]) as one:  # type: ignore[attr-defined]
+        assert names(one) == ["a"]
+        wait_until(one, lambda: one.nodes == [changed])
+
+
+def test_a_change_of_nothing_that_is_shown_is_no_news(feed: Callable[..., object]) -> None:
+    a = builders.node("a")
+    bookmark = json.dumps({"type": "BOOKMARK", "object": {"kind": "GPUNode", "metadata": {"resourceVersion": "9"}}})
+    with feed(lists=[answer(a)], watches=[f"{event('MODIFIED', a)}\n{bookmark}"]) as one:  # type: ignore[attr-defined]
+        assert not one.wait(SECONDS)
+        assert one.nodes == [a]
+
+
+@pytest.mark.parametrize(
+    "watch", ['{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}', '{"type": "END"}'], ids=["410", "end"]
+)
+def test_after_a_watch_has_ended_all_is_listed_again(feed: Callable[..., object], watch: str) -> None:
+    lists = [answer(builders.node("a")), answer(builders.node("b"))]
+    with feed(lists=lists, watches=[watch, ""]) as one:  # type: ignore[attr-defined]
+        wait_until(one, lambda: names(one) == ["b"])
+        assert one.trouble == ""
+
+
+def test_while_the_server_is_away_the_last_state_stays_and_the_trouble_is_told(feed: Callable[..., object]) -> None:
+    lists = [answer(builders.node("a")), "fail away", answer(builders.node("b"))]
+    with feed(lists=lists, watches=["fail gone", ""]) as one:  # type: ignore[attr-defined]
+        wait_until(one, lambda: one.trouble == "fail gone")
+        assert names(one) == ["a"]
+        wait_until(one, lambda: one.trouble == "fail away")
+        assert names(one) == ["a"]
+        wait_until(one, lambda: names(one) == ["b"])
+        assert one.trouble == ""
+
+
+def test_a_first_list_that_fails_is_an_error(feed: Callable[..., object]) -> None:
+    with pytest.raises(errors.ClusterError, match="fail now"), feed(lists=["fail now"], watches=[""]):  # type: ignore[attr-defined]
+        pass

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubectl_gpushare import errors
+from kubectl_gpushare.source import manifests
+from tests.kubectl_gpushare.conftest import ROOT
+
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 3
+  template:
+    metadata: {annotations: {gpushare.io/request: "0.5"}}
+    spec: {containers: [{name: main}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: x}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec:
+  jobTemplate:
+    spec:
+      parallelism: 2
+      template:
+        metadata: {annotations: {gpushare.io/memory: 8Gi}}
+        spec: {containers: [{name: main}]}
+"""
+
+
+def test_owners_make_as_many_pods_as_they_say(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(DEPLOYMENT)
+    found = manifests.read(str(path), namespace="ml")
+    assert [(one.name, one.count, one.pod["metadata"]["namespace"]) for one in found] == [
+        ("Deployment/web", 3, "shop"),
+        ("CronJob/nightly", 2, "ml"),
+    ]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config" / "samples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_sample_is_understood(path: Path) -> None:
+    assert manifests.read(str(path), namespace="default")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("a: [", "neither JSON nor YAML"), ("kind: Pod\nmetadata: {name: x}", "no pod that asks"), ("", "no pod")],
+)
+def test_what_has_no_pod_of_ours_is_an_error(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    with pytest.raises(errors.FileError, match=sentence):
+        manifests.read(str(path), namespace="default")
+
+
+def test_a_file_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(errors.FileError, match="No such file"):
+        manifests.read("/nonexistent", namespace="default")

@@ -1,0 +1,51 @@
+"""Views and plans are functions of what was fetched: no file, no clock, no process, no cluster."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubectl_gpushare.conftest import ROOT
+
+PACKAGE = ROOT / "kubectl_gpushare"
+IMPURE = {"os", "sys", "time", "pathlib", "subprocess", "threading", "select", "signal", "random", "click"}
+OURS = {
+    "kubectl_gpushare.kubectl",
+    "kubectl_gpushare.commands",
+    "kubectl_gpushare.applying",
+    "kubectl_gpushare.cordoning",
+}
+SOURCES = {f"kubectl_gpushare.source.{name}" for name in ("cluster", "files", "live", "origin", "agents", "manifests")}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Names of modules, wherever in the file; not what is imported for annotations only through another module."""
+    for statement in ast.walk(ast.parse(path.read_text())):
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            yield statement.module
+            yield from (f"{statement.module}.{alias.name}" for alias in statement.names)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*(PACKAGE / "views").rglob("*.py"), *(PACKAGE / "planning").rglob("*.py")],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_a_view_or_a_plan_is_pure(path: Path) -> None:
+    names = set(imported(path))
+    assert not names & (IMPURE | OURS | SOURCES)
+    assert not any(name.startswith(tuple(f"{one}." for one in IMPURE)) for name in names)
+
+
+def test_only_two_modules_write_to_the_cluster() -> None:
+    writers = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if ".kubectl.patch(" in path.read_text() or ".kubectl.create(" in path.read_text()
+    }
+    assert writers == {"cordoning.py", "applying.py"}

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given
+
+from gpushare import fragmentation, ledger
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.views import cards
+from tests import builders
+from tests.gpushare.laws import strategies
+from tests.kubectl_gpushare import sample
+
+GIB = 2**30
+
+
+def test_nodes_come_in_the_order_people_count() -> None:
+    assert list(dict.fromkeys(card.node for card in cards.of(reversed(sample.nodes())))) == ["gpu-1", "gpu-2", "gpu-10"]
+
+
+def test_a_gpu_that_is_gone_is_still_shown_with_its_holder() -> None:
+    gone = [card for card in cards.of(sample.nodes()) if card.gone]
+    assert [(card.name, card.statuses, card.free) for card in gone] == [("gpu-2/GPU-gone", ("Gone",), (0, 0))]
+
+
+def test_without_memory_no_share_fits_however_much_compute_is_free() -> None:
+    node = builders.node(gpus=2)
+    full = builders.allocation("a1", "GPU-node-a-0", request=10, memory_gib=80)
+    half = builders.allocation("a2", "GPU-node-a-1", request=50, memory_gib=8)
+    found = cards.of([dataclasses.replace(node, allocations=(full, half))])
+    assert found[0].largest is None
+    assert cards.add_up(found).largest == found[1]
+
+
+def test_a_pod_on_several_gpus_counts_once() -> None:
+    assert cards.add_up(cards.of(sample.nodes()[:1])).pods == 4
+
+
+def test_gpus_of_other_modes_and_those_gone_are_no_capacity() -> None:
+    total = cards.add_up(cards.of(sample.nodes()[1:2]))
+    assert (total.gpus, total.total_percent, total.total_memory_bytes) == (4, 300, 240 * GIB)
+
+
+@given(strategies.gpu_nodes())
+def test_sums_agree_with_the_domain(node: GpuNode) -> None:
+    total = cards.add_up(cards.of([node]))
+    used = ledger.use(node)
+    measured = fragmentation.measure([(card, used[card.uuid]) for card in node.gpus])
+    assert total.free_gpus == measured.free_gpus
+    assert total.stranded_gpus == measured.stranded_gpus
+    assert total.pods == len([entry for entry in node.allocations if entry.shares])

@@ -1,0 +1,67 @@
+"""What is kept free for a gated pod is shown as that: not as a pod that runs, not as free, and not as a share of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpushare import contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.output import report
+from kubectl_gpushare.output.terminal import Terminal
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import cards
+from kubectl_gpushare.views.describe import cards as describe
+from kubectl_gpushare.views.describe import pod as describe_pod
+from kubectl_gpushare.views.top import gpus, nodes
+from tests import builders
+from tests.kubectl_gpushare import sample
+
+PLAIN = Terminal(columns=None, colours=False, unicode=True)
+
+
+def held() -> GpuNode:
+    """On the first GPU a pod has a half, and what is left is held for another."""
+    share = GivenShare(("main",), ("GPU-node-a-0",), 50, 100, 40 * builders.GIB)
+    runs = builders.allocation("a1", request=50, memory_gib=40, uid="u-1")
+    hold = Allocation(f"{contract.HOLD_PREFIX}a2", PodRef("ml", "large", "u-2"), (share,))
+    return dataclasses.replace(builders.node(gpus=2), allocations=(runs, hold), created="2026-03-01T09:00:00Z")
+
+
+def test_a_list_says_for_whom_it_is_held_and_counts_no_pod_for_it() -> None:
+    first, second = gpus.of([held()])
+    assert (first.statuses, second.statuses) == (("Held",), ())
+    document = gpus.item(first)
+    assert document["pods"] == 1
+    assert document["heldFor"] == ["ml/large"]
+    assert document["compute"]["freePercent"] == 0
+    assert document["reason"] == "what comes free is held for ml/large"
+    (row,) = nodes.of([held()])
+    assert row.statuses == ("Held:1",)
+    assert row.total.pods == 1
+    assert row.reason == "node-a/0: what comes free is held for ml/large"
+
+
+def test_a_description_names_it_among_those_who_share_the_card() -> None:
+    card = cards.of([held()])[0]
+    text = "\n".join(report.lines(describe.gpu(card, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
+    assert "held for ml/large" in text
+    assert "Held For:" in text
+    assert "1 pod" in text
+
+
+def test_the_pod_that_it_is_held_for_is_not_placed() -> None:
+    waiting = builders.pod("large", namespace="ml", request="1", node="node-a")
+    waiting["metadata"]["uid"] = "u-2"
+    waiting["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    found = describe_pod.find(waiting, [held()])
+    assert (found.entry, found.placement) == (None, "Waiting")
+
+
+def test_a_node_has_an_age_and_labels() -> None:
+    described = dataclasses.replace(held(), labels={"zone": "a"})
+    page = describe.node(described, Snapshot((described,), ()), now=sample.NOW)
+    assert any(line.split() == ["Age:", "3h"] for line in report.lines(page, PLAIN))
+    (row,) = nodes.of([described])
+    assert nodes.item(row)["labels"] == {"zone": "a"}
+    assert nodes.item(row)["created"] == "2026-03-01T09:00:00Z"

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubectl_gpushare.views import podstate
+from tests.kubectl_gpushare import sample
+
+
+def with_status(**status: Any) -> dict[str, Any]:
+    return {**sample.pod("ml/trainer"), "status": status}
+
+
+@pytest.mark.parametrize(
+    ("pod", "state"),
+    [
+        ({}, "Pending"),
+        (sample.pod("ml/a"), "Running"),
+        (sample.gated("ml/a"), "Gated"),
+        (with_status(phase="Failed", reason="Evicted"), "Evicted"),
+        (with_status(phase="Running", containerStatuses=[{"state": {"running": {}}}]), "Running"),
+        (
+            with_status(phase="Running", containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]),
+            "CrashLoopBackOff",
+        ),
+        (
+            with_status(phase="Pending", initContainerStatuses=[{"state": {"waiting": {"reason": "ErrImagePull"}}}]),
+            "ErrImagePull",
+        ),
+        ({"metadata": {"deletionTimestamp": "2026-03-01T00:00:00Z"}, "status": {"phase": "Running"}}, "Terminating"),
+    ],
+)
+def test_a_pod_s_state_is_a_word(pod: dict[str, Any], state: str) -> None:
+    assert podstate.state(pod) == state
