@@ -9,6 +9,7 @@ typedef enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_SYSTEM_NOT_READY = 802,
@@ -20,6 +21,7 @@ typedef unsigned int CUdeviceptr_v1; /* before CUDA 3.2 */
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 
 typedef struct {
@@ -50,6 +52,10 @@ typedef struct {
     int type;
 } CUgraphNodeParams;
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
+
+#define CU_EVENT_BLOCKING_SYNC 1u
+#define CU_EVENT_DISABLE_TIMING 2u
+#define CU_STREAM_CAPTURE_MODE_RELAXED 2
 
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)

@@ -17,6 +17,14 @@
 #define MESSAGE_REFUSED 3   /* arbiter -> library: one sentence */
 #define MESSAGE_RECLAIM 4   /* library -> arbiter: are there dead processes' bytes? */
 #define MESSAGE_RECLAIMED 5 /* arbiter -> library: bytes freed */
+#define MESSAGE_WANT 6      /* library -> arbiter: there is something to launch */
+#define MESSAGE_OPEN 7      /* arbiter -> library: launch until it is revoked; the same lease again: other flags */
+#define MESSAGE_REVOKE 8    /* arbiter -> library: launch nothing more, give it back; lease 0: whatever it is */
+#define MESSAGE_CLOSED 9    /* library -> arbiter: nothing more is launched, what runs ends within milliseconds */
+#define MESSAGE_RELEASED 10 /* library -> arbiter: nothing runs any more; also unasked */
+#define LEASE_HELD 1        /* in WANT: the gate is open since before */
+#define LEASE_COUNTED 2     /* in OPEN: do not run far ahead */
+#define LEASE_CONTENDED 4   /* in OPEN: give it back as soon as there is nothing to do */
 #define WIRE_MAX 512
 
 typedef struct {
@@ -47,6 +55,13 @@ typedef struct {
     wire_header_t header;
     uint64_t bytes;
 } __attribute__((packed)) wire_reclaimed_t;
+
+typedef struct {
+    wire_header_t header;
+    uint32_t gpu; /* the record in the limits page */
+    uint32_t flags;
+    uint64_t lease;
+} wire_lease_t;
 
 /* The limits page: written by the arbiter, read-only here. */
 #define PAGE_SIZE 4096

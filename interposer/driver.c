@@ -2,6 +2,7 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 /* The oldest version is asked for, which every glibc has. Weak, because before glibc 2.34 it is in libdl, which the
  * application has if it uses dlsym at all. */
@@ -80,8 +81,12 @@ static void bind(library_t library, void *found_in) {
     if (handle == NULL)
         return;
     for (unsigned i = 0; i < HOOK_COUNT; i++) {
-        if (hook_rows[i].library == library)
-            __atomic_store_n(&functions[i], real_dlsym(handle, hook_rows[i].symbol), __ATOMIC_RELEASE);
+        if (hook_rows[i].library != library)
+            continue;
+        void *function = real_dlsym(handle, hook_rows[i].symbol);
+        if (hook_rows[i].real != NULL)
+            __atomic_store_n(hook_rows[i].real, function != NULL ? function : (void *)cuda_missing, __ATOMIC_RELEASE);
+        __atomic_store_n(&functions[i], function, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&bound[library], true, __ATOMIC_RELEASE);
 }
@@ -104,6 +109,23 @@ void *driver_hook_for(const void *function) {
             return hook_rows[i].replacement;
     }
     return NULL;
+}
+
+/* Threads are in libc since glibc 2.34, before that in a library of their own, which the driver needs and so has
+ * loaded.
+ */
+bool driver_thread(void *(*run)(void *)) {
+    typedef int create_t(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    static const char *const homes[] = {"libc.so.6", "libpthread.so.0"};
+    pthread_t thread;
+    create_t *create = NULL;
+    driver_chain();
+    for (unsigned i = 0; create == NULL && driver_next_dlopen != NULL && i < sizeof homes / sizeof *homes; i++) {
+        void *home = ((dlopen_t *)driver_next_dlopen)(homes[i], RTLD_LAZY | RTLD_NOLOAD);
+        if (home != NULL)
+            *(void **)&create = real_dlsym(home, "pthread_create");
+    }
+    return create != NULL && create(&thread, NULL, run, NULL) == 0;
 }
 
 void *driver_lookup(void *handle, const hook_row_t *row) {

@@ -19,6 +19,9 @@ void *driver_hook_for(const void *function);
 /* The real function where an application looks for it, or NULL, with the reason left for dlerror. */
 void *driver_lookup(void *handle, const hook_row_t *row);
 
+/* Starts a thread; false: this process cannot have one. */
+bool driver_thread(void *(*run)(void *));
+
 /* The next dlsym and dlopen in the chain, for the assembly to jump to. Set by driver_chain. */
 extern void *driver_next_dlsym;
 extern void *driver_next_dlopen;

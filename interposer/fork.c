@@ -13,6 +13,10 @@ static void begin_anew(void) {
     context_after_fork();
     pool_after_fork();
     vmm_after_fork();
+    gate_after_fork();
+    helper_after_fork();
+    marker_after_fork();
+    capture_after_fork();
 }
 
 bool fork_watch(void) {

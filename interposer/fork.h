@@ -14,5 +14,9 @@ void charge_after_fork(void);
 void context_after_fork(void);
 void pool_after_fork(void);
 void vmm_after_fork(void);
+void gate_after_fork(void);
+void helper_after_fork(void);
+void marker_after_fork(void);
+void capture_after_fork(void);
 
 #endif

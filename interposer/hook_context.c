@@ -2,6 +2,8 @@
 #include "charge.h"
 #include "driver.h"
 #include "fork.h"
+#include "gate.h"
+#include "marker.h"
 #include "share.h"
 
 #define MAX_DEVICES 64
@@ -18,11 +20,34 @@ CUresult cuInit(unsigned flags) {
     return share_join() ? REAL(cuInit)(flags) : CUDA_ERROR_SYSTEM_NOT_READY;
 }
 
+/* From now on there may be work on this device, and its gate counts. */
+static CUresult begun(CUresult result, const CUcontext *context, CUdevice device) {
+    if (result == CUDA_SUCCESS)
+        gate_context(*context, device);
+    return result;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
     if (result == CUDA_SUCCESS && device >= 0 && device < MAX_DEVICES)
         __atomic_store_n(&primary[device], *context, __ATOMIC_RELEASE);
-    return result;
+    return begun(result, context, device);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device) {
+    return begun(REAL(cuCtxCreate_v4)(context, parameters, flags, device), context, device);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
+    return begun(REAL(cuCtxCreate_v3)(context, affinity, count, flags, device), context, device);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    return begun(REAL(cuCtxCreate_v2)(context, flags, device), context, device);
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    return begun(REAL(cuCtxCreate)(context, flags, device), context, device);
 }
 
 typedef CUresult end_primary_t(CUdevice device);
@@ -34,11 +59,14 @@ static CUresult end_primary(end_primary_t *end, CUdevice device) {
     uint64_t aside = charge_set_aside(context);
     unsigned flags;
     int active = 1;
+    marker_forget(context);
     CUresult result = end(device);
     if (result == CUDA_SUCCESS && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && !active)
         charge_drop(aside);
     else
         charge_restore(aside, context);
+    if (active && context != NULL)
+        gate_context(context, device); /* others hold it still, and it may have work */
     return result;
 }
 
@@ -62,6 +90,7 @@ typedef CUresult destroy_t(CUcontext context);
 
 static CUresult destroy(destroy_t *real, CUcontext context) {
     uint64_t aside = charge_set_aside(context);
+    marker_forget(context);
     CUresult result = real(context);
     if (result == CUDA_SUCCESS)
         charge_drop(aside);

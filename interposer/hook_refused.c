@@ -17,6 +17,7 @@ CUresult refusal(hook_t hook, const char *what) {
 
 #define HOOK(library, symbol, returns, parameters)
 #define NEED(library, symbol, returns, parameters)
+#define LAUNCH(library, symbol, stream)
 #define REFUSE(symbol, what)                                                                                           \
     CUresult symbol(void) {                                                                                            \
         return refusal(HOOK_##symbol, what);                                                                           \

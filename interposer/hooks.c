@@ -2,14 +2,26 @@
 
 #include <string.h>
 
-const hook_row_t hook_rows[HOOK_COUNT] = {
-#define HOOK(library, symbol, returns, parameters) {#symbol, LIBRARY_##library, (void *)symbol},
-#define REFUSE(symbol, what) {#symbol, LIBRARY_CUDA, (void *)symbol},
-#define NEED(library, symbol, returns, parameters) {#symbol, LIBRARY_##library, NULL},
+#define HOOK(library, symbol, returns, parameters)
+#define REFUSE(symbol, what)
+#define NEED(library, symbol, returns, parameters)
+#define LAUNCH(library, symbol, stream) extern void *real_##symbol;
 #include "hooks.def"
 #undef HOOK
 #undef REFUSE
 #undef NEED
+#undef LAUNCH
+
+const hook_row_t hook_rows[HOOK_COUNT] = {
+#define HOOK(library, symbol, returns, parameters) {#symbol, LIBRARY_##library, (void *)symbol, NULL},
+#define REFUSE(symbol, what) {#symbol, LIBRARY_CUDA, (void *)symbol, NULL},
+#define NEED(library, symbol, returns, parameters) {#symbol, LIBRARY_##library, NULL, NULL},
+#define LAUNCH(library, symbol, stream) {#symbol, LIBRARY_##library, (void *)symbol, &real_##symbol},
+#include "hooks.def"
+#undef HOOK
+#undef REFUSE
+#undef NEED
+#undef LAUNCH
 };
 
 const hook_row_t *hooks_find(const char *symbol) {

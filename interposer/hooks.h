@@ -8,20 +8,24 @@
 #define HOOK(library, symbol, returns, parameters) returns symbol parameters;
 #define REFUSE(symbol, what) CUresult symbol(void);
 #define NEED(library, symbol, returns, parameters) returns symbol parameters;
+#define LAUNCH(library, symbol, stream) CUresult symbol(void);
 #include "hooks.def"
 #undef HOOK
 #undef REFUSE
 #undef NEED
+#undef LAUNCH
 #pragma GCC visibility pop
 
 typedef enum {
 #define HOOK(library, symbol, returns, parameters) HOOK_##symbol,
 #define REFUSE(symbol, what) HOOK_##symbol,
 #define NEED(library, symbol, returns, parameters) HOOK_##symbol,
+#define LAUNCH(library, symbol, stream) HOOK_##symbol,
 #include "hooks.def"
 #undef HOOK
 #undef REFUSE
 #undef NEED
+#undef LAUNCH
     HOOK_COUNT
 } hook_t;
 
@@ -31,6 +35,7 @@ typedef struct {
     const char *symbol;
     library_t library;
     void *replacement; /* NULL: called, not intercepted */
+    void **real;       /* of a launch: where its assembly finds the real one */
 } hook_row_t;
 
 extern const hook_row_t hook_rows[HOOK_COUNT];

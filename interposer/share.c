@@ -5,13 +5,15 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "fork.h"
+#include "helper.h"
 #include "quota.h"
 #include "report.h"
-#include "wire.h"
 
 #define RACE_PAUSE_NS 100000
 
@@ -21,6 +23,8 @@ static struct {
     bool joined;
     bool complained;
     bool arbiter_gone;
+    bool handed_over;
+    ino_t ledger_inode;
     int socket;
     unsigned slot;
     const limits_page_t *limits;
@@ -42,7 +46,13 @@ void share_after_fork(void) {
     share.socket = -1;
 }
 
+static ino_t inode_of(int descriptor) {
+    struct stat status; /* asked of the kernel itself: glibc's fstat has a new version in 2.33 */
+    return syscall(SYS_fstat, descriptor, &status) == 0 ? status.st_ino : 0;
+}
+
 static bool map_pages(const wire_welcome_result_t *welcome) {
+    share.ledger_inode = inode_of(welcome->ledger);
     void *limits = mmap(NULL, PAGE_SIZE, PROT_READ, MAP_SHARED, welcome->limits, 0);
     size_t ledgers_bytes = welcome->gpu_count * sizeof(ledger_page_t);
     void *ledgers = welcome->gpu_count > 0
@@ -96,20 +106,53 @@ uint32_t share_gpu(const uint8_t uuid[16]) {
 }
 
 static quota_t quota_of(uint32_t gpu) {
-    return (quota_t){.ledger = &share.ledgers[gpu], .limits = share.limits, .gpu = gpu, .slot = share.slot};
+    return (quota_t){.ledger = &share.ledgers[gpu],
+                     .limits = __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE),
+                     .gpu = gpu,
+                     .slot = share.slot};
 }
 
 /* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
  * arbiter that the bytes are free. */
 static void reclaim(void) {
     pthread_mutex_lock(&share.reclaim_mutex);
-    if (!share.arbiter_gone && wire_reclaim(share.socket) == WIRE_CLOSED) {
+    if (share.handed_over)
+        helper_reclaim();
+    else if (!share.arbiter_gone && wire_reclaim(share.socket) == WIRE_CLOSED) {
         share.arbiter_gone = true;
         report(
             "the arbiter went away: limits still hold; memory of processes that end is given back to this one once the "
             "node's agent runs again");
     }
     pthread_mutex_unlock(&share.reclaim_mutex);
+}
+
+int share_hand_over(void) {
+    pthread_mutex_lock(&share.reclaim_mutex);
+    share.handed_over = true;
+    pthread_mutex_unlock(&share.reclaim_mutex);
+    return share.socket;
+}
+
+/* The ledger stays the one that is mapped. The limits are a new page: the old one has nobody any more who could write
+ * it. It stays mapped, for a thread may be reading it. */
+bool share_rejoin(const wire_welcome_result_t *welcome) {
+    bool same = welcome->slot == share.slot && welcome->gpu_count == share.gpu_count &&
+                inode_of(welcome->ledger) == share.ledger_inode;
+    void *limits = same ? mmap(NULL, PAGE_SIZE, PROT_READ, MAP_SHARED, welcome->limits, 0) : MAP_FAILED;
+    close(welcome->limits);
+    close(welcome->ledger);
+    if (limits != MAP_FAILED)
+        __atomic_store_n(&share.limits, limits, __ATOMIC_RELEASE);
+    return limits != MAP_FAILED;
+}
+
+unsigned share_request_percent(uint32_t gpu) {
+    return share.limits->gpu[gpu].request_percent;
+}
+
+uint32_t share_gpu_count(void) {
+    return share.gpu_count;
 }
 
 bool share_charge(uint32_t gpu, uint64_t bytes) {

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "wire.h"
+
 /* A GPU that the share has no record of. */
 #define SHARE_NO_GPU UINT32_MAX
 
@@ -21,6 +23,15 @@ uint32_t share_gpu(const uint8_t uuid[16]);
  * arbiter is asked whether a dead process still holds something. */
 bool share_charge(uint32_t gpu, uint64_t bytes);
 void share_refund(uint32_t gpu, uint64_t bytes);
+
+/* What this share is given of a GPU's time, in percent. */
+unsigned share_request_percent(uint32_t gpu);
+uint32_t share_gpu_count(void);
+
+/* For the helper thread: from now on it alone receives; then, what it was welcomed with when it has connected anew. The
+ * pages' descriptors are closed. False: what it was welcomed to is not what we hold. */
+int share_hand_over(void);
+bool share_rejoin(const wire_welcome_result_t *welcome);
 
 uint64_t share_limit_bytes(uint32_t gpu);
 uint64_t share_used_bytes(uint32_t gpu);

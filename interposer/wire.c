@@ -28,6 +28,7 @@ typedef union {
     wire_header_t header;
     wire_welcome_t welcome;
     wire_refused_t refused;
+    wire_lease_t lease;
 } message_t;
 
 static bool __attribute__((format(printf, 3, 4))) fail(char *sentence, unsigned size, const char *format, ...) {
@@ -123,25 +124,40 @@ static bool check_pages(const wire_welcome_result_t *result, char *sentence, uns
     return true;
 }
 
-static bool converse(wire_welcome_result_t *result, char *sentence, unsigned size) {
+#define NO_ANSWER "the arbiter does not answer: look at the agent's log, then restart the container"
+
+static void close_all(const int *descriptors, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        if (descriptors[i] >= 0)
+            close(descriptors[i]);
+    }
+}
+
+bool wire_begin(int *socket_p, char *sentence, unsigned size) {
     wire_hello_t hello = {
         .header = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = MESSAGE_HELLO, .size = sizeof hello},
         .library_version = GPUSHARE_VERSION};
+    if (!connect_arbiter(socket_p, sentence, size)) {
+        close_all(socket_p, 1);
+        return false;
+    }
+    if (send_message(*socket_p, &hello, sizeof hello))
+        return true;
+    close(*socket_p);
+    return fail(sentence, size, NO_ANSWER);
+}
+
+static bool welcomed(int socket, wire_welcome_result_t *result, bool *again_p, char *sentence, unsigned size) {
     message_t answer;
     int descriptors[2];
     unsigned count;
-    if (!connect_arbiter(&result->socket, sentence, size))
-        return false;
-    if (!send_message(result->socket, &hello, sizeof hello) ||
-        !wait_readable(result->socket, now_ms() + WELCOME_TIMEOUT_MS))
-        return fail(sentence, size, "the arbiter does not answer: look at the agent's log, then restart the container");
-
-    ssize_t length = receive(result->socket, &answer, descriptors, &count, 0);
+    ssize_t length = receive(socket, &answer, descriptors, &count, MSG_DONTWAIT);
+    *again_p = length < 0 && errno == EAGAIN;
     if (count > 0)
         result->limits = descriptors[0];
     if (count > 1)
         result->ledger = descriptors[1];
-    if (!check_answer(&answer, length, sentence, size))
+    if (*again_p || !check_answer(&answer, length, sentence, size))
         return false;
     if (count != 2)
         return fail(sentence, size, "the arbiter's welcome came with %u of 2 pages: " RESTART, count);
@@ -150,28 +166,68 @@ static bool converse(wire_welcome_result_t *result, char *sentence, unsigned siz
     return check_pages(result, sentence, size);
 }
 
-bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
-    *result = (wire_welcome_result_t){.socket = -1, .limits = -1, .ledger = -1};
-    if (converse(result, sentence, sentence_size))
+bool wire_finish(int socket, wire_welcome_result_t *result, bool *again_p, char *sentence, unsigned sentence_size) {
+    *result = (wire_welcome_result_t){.socket = socket, .limits = -1, .ledger = -1};
+    if (welcomed(socket, result, again_p, sentence, sentence_size))
         return true;
-    const int opened[] = {result->socket, result->limits, result->ledger};
-    for (unsigned i = 0; i < sizeof opened / sizeof *opened; i++) {
-        if (opened[i] >= 0)
-            close(opened[i]);
-    }
+    close_all((const int[]){result->limits, result->ledger}, 2);
     return false;
 }
 
-wire_reclaim_t wire_reclaim(int socket) {
+bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
+    bool again;
+    int socket;
+    if (!wire_begin(&socket, sentence, sentence_size))
+        return false;
+    if (!wait_readable(socket, now_ms() + WELCOME_TIMEOUT_MS))
+        (void)fail(sentence, sentence_size, NO_ANSWER);
+    else if (wire_finish(socket, result, &again, sentence, sentence_size))
+        return true;
+    close(socket);
+    return false;
+}
+
+bool wire_send_lease(int socket, unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease) {
+    wire_lease_t message = {
+        .header = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = (uint16_t)type, .size = sizeof message},
+        .gpu = gpu,
+        .flags = flags,
+        .lease = lease};
+    return send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof message;
+}
+
+wire_next_t wire_next(int socket, wire_lease_t *lease) {
+    message_t message;
+    int descriptors[2];
+    unsigned count;
+    ssize_t length = receive(socket, &message, descriptors, &count, MSG_DONTWAIT);
+    close_all(descriptors, count);
+    if (length < 0 && errno == EAGAIN)
+        return WIRE_NOTHING;
+    if (length < (ssize_t)sizeof message.header)
+        return WIRE_END;
+    if (message.header.type == MESSAGE_RECLAIMED)
+        return WIRE_RECLAIMED;
+    if (length != sizeof message.lease || message.lease.gpu >= MAX_GPUS)
+        return WIRE_END;
+    *lease = message.lease;
+    return WIRE_LEASE;
+}
+
+bool wire_ask_reclaim(int socket) {
     wire_header_t question = {
         .magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = MESSAGE_RECLAIM, .size = sizeof question};
+    return send_message(socket, &question, sizeof question);
+}
+
+wire_reclaim_t wire_reclaim(int socket) {
     message_t answer;
     int descriptors[2];
     unsigned count;
     /* An answer that came too late for an earlier question is not the answer to this one. */
     while (receive(socket, &answer, descriptors, &count, MSG_DONTWAIT) > 0)
         continue;
-    if (!send_message(socket, &question, sizeof question))
+    if (!wire_ask_reclaim(socket))
         return WIRE_CLOSED;
     if (!wait_readable(socket, now_ms() + RECLAIM_TIMEOUT_MS))
         return WIRE_SILENT;

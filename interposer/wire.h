@@ -18,6 +18,19 @@ typedef struct {
 /* Connects and is welcomed. False: `sentence` says why not, and what to do. */
 bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size);
 
+/* The same in two steps, for whoever must not wait in between. */
+bool wire_begin(int *socket_p, char *sentence, unsigned sentence_size);
+/* True: welcomed. `again_p`: there is no answer yet. The socket is the caller's, also on failure. */
+bool wire_finish(int socket, wire_welcome_result_t *result, bool *again_p, char *sentence, unsigned sentence_size);
+
+/* Leases. False: it cannot be sent now. */
+bool wire_send_lease(int socket, unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease);
+
+typedef enum { WIRE_NOTHING, WIRE_LEASE, WIRE_RECLAIMED, WIRE_END } wire_next_t;
+/* The next message, without waiting for one. */
+wire_next_t wire_next(int socket, wire_lease_t *lease);
+bool wire_ask_reclaim(int socket);
+
 typedef enum { WIRE_ANSWERED, WIRE_SILENT, WIRE_CLOSED } wire_reclaim_t;
 
 /* Asks for the bytes of dead processes, and waits up to a second for them to be returned. */

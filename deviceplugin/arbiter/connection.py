@@ -1,4 +1,4 @@
-"""One client's connection: HELLO, then RECLAIM as often as it likes. Nothing a client does makes anybody else wait.
+"""One client's connection: HELLO, then leases and RECLAIM as often as it likes. Nothing it does makes others wait.
 
 What is no message of ours ends the connection. What comes too fast is read later, so that only the sender waits. An
 answer that the client does not take ends the connection too. All answers of one container are paced together, or many
@@ -19,9 +19,11 @@ from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.group import Group, JoinError
 from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.leases import Leases
 from deviceplugin.arbiter.lookup import Lookup
 from deviceplugin.arbiter.pace import Pace
 from deviceplugin.arbiter.process import Process
+from deviceplugin.arbiter.tenant import Tenant
 from gpushare import contract
 from gpushare.refusal import Refusal
 
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 HELLO_SECONDS: Final = 10.0
 MESSAGES_A_TURN: Final = 8
+_ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
 
 
 class Connection:
@@ -41,6 +44,8 @@ class Connection:
         who: Process,
         container: Container,
         pace: Pace,
+        lease_pace: Pace,
+        leases: Leases,
         lookup: Lookup,
         groups: Groups,
         closed: Callable[[Connection], None],
@@ -49,6 +54,8 @@ class Connection:
         self._socket = connected
         self._who = who
         self._pace = pace
+        self._lease_pace = lease_pace
+        self._leases = leases
         self._lookup = lookup
         self._groups = groups
         self._closed = closed
@@ -70,10 +77,22 @@ class Connection:
             self._greeting.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
+        self._leases.left(self)
         if self._group is not None:
             self._groups.disconnected(self._group, self._who)
         os.close(self._who.pidfd)
         self._closed(self)
+
+    @property
+    def tenant(self) -> Tenant:
+        """The share that its process uses; only once it has been welcomed."""
+        assert self._group is not None  # noqa: S101
+        return self._group.tenant
+
+    def tell(self, message: bytes) -> None:
+        """Send it; a client that does not take it is disconnected."""
+        if self._open:
+            self._send(message)
 
     def refuse(self, sentence: str) -> None:
         """Say why not, and end it."""
@@ -95,8 +114,8 @@ class Connection:
             if not data:
                 self.close()
                 return
-            self._take(data)
-            wait_seconds = self._pace.take(time.monotonic())
+            pace = self._take(data)
+            wait_seconds = pace.take(time.monotonic())
             if wait_seconds and self._open:
                 self._loop.remove_reader(self._socket)
                 self._timer.cancel()
@@ -106,15 +125,21 @@ class Connection:
     def _resume(self) -> None:
         self._loop.add_reader(self._socket, self._readable)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> Pace:
+        """Do as it says; return the pace that such messages must keep."""
         try:
             kind = wire.read(data)
         except wire.VersionError as error:
             self.refuse(str(error))
-            return
+            return self._pace
         except wire.WireError as error:
             self._end(str(error))
-            return
+            return self._pace
+        if kind in _ABOUT_LEASES and self._group is not None:
+            said = wire.lease(data)
+            if said.card < len(self._group.tenant.grants):
+                self._leases.said(self, kind, said)
+                return self._lease_pace
         if kind == contract.MESSAGE_HELLO and self._greeting is None:
             self._timer.cancel()
             self._greeting = self._loop.create_task(self._greeted(wire.library_version(data)))
@@ -122,6 +147,7 @@ class Connection:
             self._reclaim(self._group)
         else:
             self._end(f"a message of type {kind} has no place here")
+        return self._pace
 
     async def _greeted(self, library_version: str) -> None:
         try:
@@ -152,6 +178,7 @@ class Connection:
             wire.welcome(gpu_count=len(found.grants), slot=slot),
             [self._group.limits.descriptor, self._group.ledger.descriptor],
         )
+        self._leases.joined(self)
         extra = {
             **self._named(),
             "slot": slot,
@@ -171,9 +198,12 @@ class Connection:
         try:
             socket.send_fds(self._socket, [message], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError as error:
-            self._end(f"it does not take its answer: {error.strerror}")
+            # Not from here: whoever sends may be in the middle of the books of a GPU.
+            self._loop.call_soon(self._end, f"it does not take its answer: {error.strerror}")
 
     def _end(self, why: str) -> None:
+        if not self._open:
+            return
         logger.warning("Disconnected a process", extra={**self._named(), "err": why})
         self.close()
 

@@ -23,6 +23,7 @@ from deviceplugin.arbiter import identity, process, wire
 from deviceplugin.arbiter.connection import Connection
 from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.leases import Leases
 from deviceplugin.arbiter.lookup import Lookup
 from deviceplugin.arbiter.pace import Pace
 from gpushare import contract
@@ -35,6 +36,7 @@ ACCEPTS_A_TURN: Final = 16
 ACCEPTS_PER_SECOND: Final = 1000.0
 ACCEPT_BURST: Final = 4096
 MESSAGES_PER_SECOND: Final = 200.0
+LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # of one container: five hundred turns
 MESSAGE_BURST: Final = 2048
 MOST_CONNECTIONS: Final = 8192
 DESCRIPTORS_A_CONNECTION: Final = 3  # the socket, its pidfd, and the pidfd of its slot
@@ -76,6 +78,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._of_container: collections.Counter[Container] = collections.Counter()
         self._paces: dict[Container, Pace] = {}
+        self._lease_paces: dict[Container, Pace] = {}
+        self.leases = Leases()
         self._accepts = Pace(per_second=ACCEPTS_PER_SECOND, burst=ACCEPT_BURST)
         self._paused: asyncio.TimerHandle | None = None
         self._leaving: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -109,6 +113,8 @@ class Server:
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
+        # First, or each that leaves would be a turn for the next one, and all would go on believing that it is theirs.
+        self.leases.close()
         for connection in list(self._connections):
             connection.close()
         for connected in list(self._leaving):
@@ -157,6 +163,10 @@ class Server:
                     who=who,
                     container=container,
                     pace=self._paces.setdefault(container, Pace(per_second=MESSAGES_PER_SECOND, burst=MESSAGE_BURST)),
+                    lease_pace=self._lease_paces.setdefault(
+                        container, Pace(per_second=LEASE_MESSAGES_PER_SECOND, burst=MESSAGE_BURST)
+                    ),
+                    leases=self.leases,
                     lookup=self._lookup,
                     groups=self._groups,
                     closed=self._forget,
@@ -191,6 +201,7 @@ class Server:
         if not self._of_container[connection.container]:
             del self._of_container[connection.container]
             del self._paces[connection.container]
+            del self._lease_paces[connection.container]
 
 
 def _raised_limit() -> int:

@@ -40,6 +40,7 @@ class Tenant:
     containers: tuple[str, ...]
     share: int
     grants: tuple[Grant, ...]
+    latency: bool = False
 
     @property
     def key(self) -> str:
@@ -94,7 +95,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
             grants = tuple(
                 Grant(card, share.memory_bytes, share.request_percent, share.limit_percent) for card in share.gpu_uuids
             )
-            tenant = Tenant(container.pod_uid, namespace, name, share.containers, position, grants)
+            tenant = Tenant(container.pod_uid, namespace, name, share.containers, position, grants, entry.latency)
             return _unusable(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from typing import Final
 
@@ -12,11 +13,15 @@ _HELLO: Final = struct.Struct(contract.WIRE_HELLO)
 _WELCOME: Final = struct.Struct(contract.WIRE_WELCOME)
 _REFUSED: Final = struct.Struct(contract.WIRE_REFUSED)
 _RECLAIMED: Final = struct.Struct(contract.WIRE_RECLAIMED)
+_LEASE: Final = struct.Struct(contract.WIRE_LEASE)
 
 # What a client may send, and how long each is with its header.
 _SIZES: Final = {
     contract.MESSAGE_HELLO: _HEADER.size + _HELLO.size,
     contract.MESSAGE_RECLAIM: _HEADER.size,
+    contract.MESSAGE_WANT: _HEADER.size + _LEASE.size,
+    contract.MESSAGE_CLOSED: _HEADER.size + _LEASE.size,
+    contract.MESSAGE_RELEASED: _HEADER.size + _LEASE.size,
 }
 
 
@@ -51,6 +56,30 @@ def library_version(hello: bytes) -> str:
     """What the library says it is; for logs only."""
     (text,) = _HELLO.unpack_from(hello, _HEADER.size)
     return str(text.split(b"\0", 1)[0].decode("ascii", "replace"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lease:
+    """What a message about a lease says; `card`: the place of the GPU in the limits page."""
+
+    card: int
+    flags: int
+    number: int
+
+
+def lease(data: bytes) -> Lease:
+    """What a client says of a lease."""
+    return Lease(*_LEASE.unpack_from(data, _HEADER.size))
+
+
+def opened(said: Lease) -> bytes:
+    """Launch; with these flags."""
+    return _message(contract.MESSAGE_OPEN, _LEASE.pack(said.card, said.flags, said.number))
+
+
+def revoked(said: Lease) -> bytes:
+    """Launch nothing more."""
+    return _message(contract.MESSAGE_REVOKE, _LEASE.pack(said.card, said.flags, said.number))
 
 
 def welcome(*, gpu_count: int, slot: int) -> bytes:

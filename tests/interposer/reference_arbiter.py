@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import fcntl
 import mmap
 import os
+import queue
 import selectors
 import socket
 import struct
 import threading
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +48,7 @@ class Misbehaviour:
     version: int = contract.WIRE_VERSION
     silent: bool = False
     descriptors: int = 2
+    grants: bool = True  # a lease to everybody who wants one
 
 
 GOOD = Misbehaviour()
@@ -63,6 +67,8 @@ class ReferenceArbiter:
         self._stopped = False
         self.hellos = 0
         self.reclaims = 0
+        self.heard: queue.Queue[tuple[int, int, int, int]] = queue.Queue()  # of leases: kind, GPU, flags, number
+        self._unheard: list[tuple[int, int, int, int]] = []
         self._limits_descriptor, self._limits = _page("limits", 1)
         self._ledger_descriptor, self._ledger = _page("ledger", max(1, len(shares)))
         for index, share in enumerate(shares):
@@ -119,7 +125,11 @@ class ReferenceArbiter:
         )
 
     def _write_header(self, slot_count: int) -> None:
-        struct.pack_into(contract.LIMITS_HEADER, self._limits, 0, len(self._shares), slot_count)
+        # Whole words: pack_into clears first what it then writes, and a process that looks in between counts no slot.
+        for at, value in ((0, len(self._shares)), (4, slot_count)):
+            word = ctypes.c_uint32.from_buffer(self._limits, at)
+            word.value = value
+            del word
         self._slot_count = slot_count
 
     def _serve(self) -> None:
@@ -159,7 +169,27 @@ class ReferenceArbiter:
             self.reclaims += 1
             freed = sum(self._forget(each) for each in list(self._slots) if _hung_up(each))
             self._send(connection, contract.MESSAGE_RECLAIMED, struct.pack(contract.WIRE_RECLAIMED, freed))
+        else:
+            said = struct.unpack_from(contract.WIRE_LEASE, message, HEADER_SIZE)
+            self.heard.put((kind, *said))
+            if kind == contract.MESSAGE_WANT and self._behaviour.grants:
+                self._send(connection, contract.MESSAGE_OPEN, struct.pack(contract.WIRE_LEASE, said[0], 0, 1))
         return True
+
+    def say(self, kind: int, gpu: int, flags: int, number: int) -> None:
+        """Send a message about a lease to every process."""
+        for connection in list(self._slots):
+            self._send(connection, kind, struct.pack(contract.WIRE_LEASE, gpu, flags, number))
+
+    def hears(self, kind: int, *, seconds: float = 10.0) -> tuple[int, int, int]:
+        """GPU, flags and number of the next message of a kind; those of other kinds can be heard later."""
+        until = time.monotonic() + seconds
+        while True:
+            for position, (heard, *said) in enumerate(self._unheard):
+                if heard == kind:
+                    del self._unheard[position]
+                    return said[0], said[1], said[2]
+            self._unheard.append(self.heard.get(timeout=max(0.0, until - time.monotonic())))
 
     def _welcome(self, connection: socket.socket) -> None:
         if self._behaviour.silent:

@@ -77,6 +77,8 @@ async def connect(node: ArbiterNode) -> socket.socket:
         header(contract.MESSAGE_WELCOME, size=24) + bytes(8),
         header(99),
         RECLAIM,  # before hello
+        header(contract.MESSAGE_WANT, size=32) + bytes(16),  # likewise
+        header(contract.MESSAGE_OPEN, size=32) + bytes(16),  # that is for us to say
         header(contract.MESSAGE_HELLO, magic=1),
     ],
     ids=lambda data: data[:24].hex(),

@@ -1,0 +1,281 @@
+"""The library and the arbiter: what a launch costs, how true shares and limits are, what is lost at handovers.
+
+Everything that ships runs here; only the GPU is simulated. Its kernels take their time without computing, one after
+another, so the figures are about the sharing and not about a model of hardware. The processes run at real-time
+priority where that is allowed, because a simulated GPU waits for a core as no real one does; the load of the machine is
+printed all the same. Prints tables, then one JSON object a line per figure.
+
+Run: `python bench/interposer.py [--seconds N] [--only NAME,...]`; with ten seconds a case it takes five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from launches import node as nodes
+from launches.node import Node, Tenant
+
+from deviceplugin.arbiter import turns
+from tests.interposer import container
+
+WORKLOADS: Mapping[str, tuple[str, int]] = {
+    "async": ("async", 1000),
+    "sync": ("sync", 1000),
+    "tiny": ("async", 20),
+    "graph": ("graph", 1000),
+}
+SPLITS = ((30, 70), (10, 90), (50, 50))
+CAPS = (10, 30, 50, 70)
+GIB = 1 << 30
+
+
+@dataclasses.dataclass
+class Report:
+    """What was measured."""
+
+    seconds: float
+    figures: list[dict[str, object]] = dataclasses.field(default_factory=list)
+
+    def add(self, name: str, value: float, unit: str, *, goal: float, against: str = "goal") -> None:
+        ratio = round(value / goal, 3) if goal else None
+        one = {"figure": f"interposer.{name}", "value": round(value, 3), "unit": unit, "against": against}
+        self.figures.append({**one, "ratio": ratio})
+
+
+async def launch_cost(node: Node, report: Report) -> None:
+    """Nanoseconds a launch, on a driver that does nothing: alone on the GPU, and with a neighbour."""
+    node.arbiter.server.leases.settle()
+    bare, ours, lock = await _rate(node)
+    async with node.neighbour():
+        _, counted, _ = await _rate(node)
+    print(f"a launch: bare {bare:.2f} ns, with the gate {ours:.2f} ns, counted {counted:.2f} ns", end="")
+    print(f", with a lock and a clock {lock:.2f} ns\n")
+    report.add("launch.added", ours - bare, "ns", goal=2.0)
+    report.add("launch.counted.added", counted - bare, "ns", goal=lock - bare, against="lock and clock")
+    report.add("launch.lock_and_clock.added", lock - bare, "ns", goal=max(ours - bare, 0.1), against="ours")
+
+
+async def _rate(node: Node) -> list[float]:
+    environment = {
+        **node.give(100, 100),
+        "LD_LIBRARY_PATH": str(nodes.BUILT / "null"),
+        "NULL_DRIVER_UUID": node.uuid.removeprefix("GPU-").replace("-", ""),
+    }
+    result = await asyncio.to_thread(node.box.run, [nodes.BUILT / "rate"], environment)
+    return [float(word) for word in result.stdout.split()]
+
+
+async def caps(node: Node, report: Report) -> None:
+    """One tenant, alone, with a limit."""
+    print(f"{'limit, alone':<14}" + "".join(f"{name:>9}" for name in WORKLOADS))
+    alone = {name: (await node.run([Tenant(5, 100, *load)], 2.0))[0].percent for name, load in WORKLOADS.items()}
+    print(f"{'none':<14}" + "".join(f"{alone[name]:>9.2f}" for name in WORKLOADS))
+    worst = 0.0
+    for limit in CAPS:
+        got = {}
+        for name, load in WORKLOADS.items():
+            (done,) = await node.run([Tenant(5, limit, *load)], report.seconds)
+            got[name] = done.percent * 100 / alone[name]
+            worst = max(worst, abs(got[name] - limit))
+            report.add(f"cap.{limit}.{name}", got[name], "%", goal=limit, against="limit")
+        print(f"{limit:<14}" + "".join(f"{got[name]:>9.2f}" for name in WORKLOADS))
+    print("in percent of what it does without a limit\n")
+    report.add("cap.worst_error", worst, "points", goal=1.0)
+
+
+async def splits(node: Node, report: Report) -> None:
+    """Two tenants that always want."""
+    pairs = [(name, name) for name in WORKLOADS] + [("async", "sync"), ("tiny", "graph")]
+    print(f"{'requests':<10}{'workloads':<16}{'shares':>18}{'sum of parts':>14}")
+    worst, lost = 0.0, 0.0
+    alone = {name: (await node.run([Tenant(5, 100, *load)], 2.0))[0].percent for name, load in WORKLOADS.items()}
+    for request, other in SPLITS:
+        for one, two in pairs:
+            tenants = [Tenant(request, 100, *WORKLOADS[one]), Tenant(other, 100, *WORKLOADS[two])]
+            done = await node.run(tenants, report.seconds)
+            parts = [done[0].percent * 100 / alone[one], done[1].percent * 100 / alone[two]]
+            share = 100 * parts[0] / sum(parts)
+            worst, lost = max(worst, abs(share - request)), max(lost, 100 - sum(parts))
+            print(f"{request}/{other:<7}{one + ', ' + two:<16}{share:>9.2f}/{100 - share:<8.2f}{sum(parts):>13.2f}")
+            report.add(f"split.{request}.{one}.{two}", share, "%", goal=request, against="request")
+            report.add(f"split.{request}.{one}.{two}.lost", 100 - sum(parts), "%", goal=1.0)
+    print()
+    report.add("split.worst_error", worst, "points", goal=1.0)
+    report.add("split.most_lost", lost, "%", goal=1.0)
+
+
+async def elasticity(node: Node, report: Report) -> None:
+    """What an idle neighbour leaves, and how fast it is back."""
+    (alone,) = await node.run([Tenant(30, 100, "async", 1000)], 2.0)
+    yields = []
+    for _ in range(5):
+        both = [Tenant(30, 100, "async", 1000), Tenant(70, 100, "sync", 1000, after_ms=3300)]
+        done = await node.run(both, 2.0)
+        yields.append(done[1].first_ms - 1)  # its own kernel
+    idle = [Tenant(30, 100, "async", 1000), Tenant(70, 100, "async", 1000, after_ms=60_000_000)]
+    used = await _beside_idle(node, idle[0], report)
+    print(f"alone {alone.percent:.2f} %, beside an idle neighbour {used:.2f} %")
+    print(
+        f"a neighbour that returns is served after {statistics.median(yields):.1f} ms, at worst {max(yields):.1f} ms\n"
+    )
+    report.add("elastic.beside_idle", used, "%", goal=alone.percent, against="alone")
+    report.add("elastic.yield", max(yields), "ms", goal=20.0)
+
+
+async def _beside_idle(node: Node, tenant: Tenant, report: Report) -> float:
+    """With another process connected that has used the GPU and now sleeps."""
+    async with node.neighbour():
+        (done,) = await node.run([tenant], min(report.seconds, 5.0))
+    return done.percent
+
+
+async def latency(node: Node, report: Report) -> None:
+    """Requests of 2 ms, fifty a second, beside training that always wants."""
+    print(f"{'2 ms requests':<28}{'p50 ms':>8}{'p99 ms':>8}{'training %':>12}")
+    training = Tenant(80, 100, "async", 1000)
+    kinds = {
+        "alone": [Tenant(20, 100, "requests", 2000)],
+        "beside": [Tenant(20, 100, "requests", 2000), training],
+        "beside, latency class": [Tenant(20, 100, "requests", 2000, latency=True), training],
+    }
+    for name, tenants in kinds.items():
+        done = await node.run(tenants, report.seconds)
+        rest = f"{done[1].percent:>12.2f}" if len(done) > 1 else ""
+        p50, p99 = done[0].quantile(0.5), done[0].quantile(0.99)
+        print(f"{name:<28}{p50:>8.2f}{p99:>8.2f}{rest}")
+        report.add(f"latency.{name.replace(', ', '_').replace(' ', '_')}.p99", p99, "ms", goal=2.0, against="kernel")
+    print()
+
+
+async def handover(node: Node, report: Report) -> None:
+    """What is lost of two tenants' time, against how long turns are."""
+    print(f"{'turn ms':<10}{'done %':>8}{'turns a second':>16}")
+    for length_ms in (5, 10, 20, 30, 50, 100):
+        lengths = dataclasses.replace(turns.DEFAULT, contended_ns=length_ms * 1_000_000)
+        shares = await _with_lengths(node, lengths, report)
+        print(f"{length_ms:<10}{sum(shares):>8.2f}{1000 / length_ms:>16.0f}")
+        report.add(f"handover.{length_ms}ms.lost", 100 - sum(shares), "%", goal=1.0)
+    print()
+
+
+async def _with_lengths(node: Node, lengths: turns.Lengths, report: Report) -> list[float]:
+    made = turns.Turns.__init__
+    turns.Turns.__init__ = lambda self: made(self, lengths)  # type: ignore[method-assign, misc, assignment]
+    try:
+        tenants = [Tenant(50, 100, "async", 1000), Tenant(50, 100, "async", 1000)]
+        return [each.percent for each in await node.run(tenants, min(report.seconds, 5.0))]
+    finally:
+        turns.Turns.__init__ = made  # type: ignore[method-assign]
+
+
+async def reclaim(node: Node, report: Report) -> None:
+    """A process is killed while it holds lease and memory: when the next one has both."""
+    environment = node.give(50, 100, memory=GIB)
+    memory, lease = [], []
+    for _ in range(5):
+        holder = node.box.start([container.PROBE, "--allocate", str(GIB), "--hold", "60"], environment)
+        await asyncio.to_thread(nodes.until_holding, holder)
+        holder.kill()
+        started = time.monotonic()
+        while True:
+            result = await asyncio.to_thread(node.box.run, [container.PROBE, "--allocate", str(GIB)], environment)
+            if f"allocated {GIB}" in result.stdout:
+                break
+            assert time.monotonic() < started + 10, result.stdout
+        memory.append((time.monotonic() - started) * 1000)
+        await asyncio.to_thread(holder.communicate)
+    lease += [await _killed_in_lease(node) for _ in range(5)]
+    print(f"killed holding 1 GiB: the next process starts and has it within {max(memory):.0f} ms")
+    print(f"killed holding the lease: the next launch is done within {max(lease):.1f} ms\n")
+    report.add("reclaim.memory", max(memory), "ms", goal=1000.0)
+    report.add("reclaim.lease", max(lease), "ms", goal=20.0)
+
+
+async def _killed_in_lease(node: Node) -> float:
+    holder = node.box.start([nodes.BUILT / "load", "async", "1000"], node.give(50, 100))
+    waiting = node.box.start([nodes.BUILT / "load", "sync", "1000"], node.give(50, 100))
+    assert holder.stdin is not None
+    try:
+        for process in (holder, waiting):
+            await asyncio.to_thread(nodes.until_ready, process)
+        now = int(time.monotonic() * 1000)
+        holder.stdin.write(f"{now} {now} {now + 60_000}\n")
+        holder.stdin.flush()
+        await asyncio.sleep(0.5)
+        at = int(time.monotonic() * 1000)
+        answer = asyncio.create_task(asyncio.to_thread(waiting.communicate, f"{at} {at} {at}\n", timeout=10))
+        holder.kill()
+        output, _ = await answer
+    finally:
+        for process in (holder, waiting):
+            if process.poll() is None:
+                process.kill()
+        await asyncio.to_thread(holder.communicate)
+    return float(output.split()[2]) - 1
+
+
+async def start(node: Node, report: Report) -> None:
+    """Sixteen processes of one container start at once."""
+    environment = node.give(50, 100)
+    started = time.monotonic()
+    runs = [asyncio.to_thread(node.box.run, [container.PROBE, "--kernels", "1"], environment) for _ in range(16)]
+    results = await asyncio.gather(*runs)
+    ours = (time.monotonic() - started) * 1000
+    assert all(result.returncode == 0 for result in results)
+    bare = dataclasses.replace(node.box, preload=())
+    started = time.monotonic()
+    await asyncio.gather(*(asyncio.to_thread(bare.run, [container.PROBE, "--kernels", "1"]) for _ in range(16)))
+    without = (time.monotonic() - started) * 1000
+    print(f"16 processes from start to end of a first kernel: {ours:.0f} ms, without the library {without:.0f} ms\n")
+    report.add("start.16", ours, "ms", goal=without, against="without the library")
+
+
+CASES: Mapping[str, Callable[[Node, Report], Awaitable[None]]] = {
+    "launch": launch_cost,
+    "start": start,
+    "reclaim": reclaim,
+    "elasticity": elasticity,
+    "latency": latency,
+    "handover": handover,
+    "caps": caps,
+    "splits": splits,
+}
+
+
+async def measure(names: list[str], report: Report) -> None:
+    for name in names:
+        async with nodes.opened() as node:
+            await CASES[name](node, report)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long each case is counted (%(default)s)")
+    parser.add_argument("--only", default=",".join(CASES), help="comma list (%(default)s)")
+    arguments = parser.parse_args()
+    names = arguments.only.split(",")
+    nodes.build()
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    report = Report(arguments.seconds)
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.seconds:g} seconds a case\n")
+    asyncio.run(measure(names, report))
+    print(f"load at the end {os.getloadavg()[0]:.1f}\n")
+    for figure in report.figures:
+        print(json.dumps(figure))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+/* A program that uses the GPU in one of the ways that programs do, and says how much it got done.
+ *
+ *   load async|sync|graph|requests DURATION_US
+ *
+ * async launches and never waits; sync waits for each kernel; graph launches graphs of twenty kernels that take
+ * DURATION_US together; requests serves fifty a second, each a kernel, waited for.
+ *
+ * It says "ready" and reads three moments of CLOCK_MONOTONIC, in milliseconds: when to begin, and between which two to
+ * count. Prints one line: launches, milliseconds counted, milliseconds that the first launch took, then for requests
+ * each latency in microseconds. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MS_NS 1000000ull
+#define GRAPH_KERNELS 20
+#define REQUEST_NS (20 * MS_NS)
+#define MOST_REQUESTS 100000
+#define AFTER_NS (300 * MS_NS) /* nobody is alone while another one still counts */
+
+extern int cuInit(unsigned flags);
+extern int cuDevicePrimaryCtxRetain(void **context, int device);
+extern int cuCtxSetCurrent(void *context);
+extern int cuCtxSynchronize(void);
+extern int cuModuleLoadData(void **module, const void *image);
+extern int cuModuleGetFunction(void **function, void *module, const char *name);
+extern int cuStreamCreate(void **stream, unsigned flags);
+extern int cuStreamSynchronize(void *stream);
+extern int cuStreamBeginCapture_v2(void *stream, int mode);
+extern int cuStreamEndCapture(void *stream, void **graph);
+extern int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags);
+extern int cuGraphLaunch(void *exec, void *stream);
+extern int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
+                          void **extra);
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void sleep_until(uint64_t at_ns) {
+    struct timespec at = {.tv_sec = (time_t)(at_ns / 1000000000u), .tv_nsec = (long)(at_ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+        continue;
+}
+
+static void check(const char *what, int result) {
+    if (result == 0)
+        return;
+    fprintf(stderr, "%s: %d\n", what, result);
+    exit(EXIT_FAILURE);
+}
+
+static void *stream, *function, *graph_exec;
+
+static void launch(void) {
+    check("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+}
+
+static void find(unsigned long duration_us) {
+    char name[64];
+    void *context, *module;
+    check("cuInit", cuInit(0));
+    check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, 0));
+    check("cuCtxSetCurrent", cuCtxSetCurrent(context));
+    check("cuModuleLoadData", cuModuleLoadData(&module, ""));
+    (void)snprintf(name, sizeof name, "work_%luus", duration_us);
+    check("cuModuleGetFunction", cuModuleGetFunction(&function, module, name));
+    check("cuStreamCreate", cuStreamCreate(&stream, 0));
+}
+
+static void make_graph(void) {
+    void *graph;
+    check("cuStreamBeginCapture", cuStreamBeginCapture_v2(stream, 0));
+    for (unsigned i = 0; i < GRAPH_KERNELS; i++)
+        launch();
+    check("cuStreamEndCapture", cuStreamEndCapture(stream, &graph));
+    check("cuGraphInstantiate", cuGraphInstantiateWithFlags(&graph_exec, graph, 0));
+}
+
+static void work_once(const char *mode) {
+    if (graph_exec != NULL)
+        check("cuGraphLaunch", cuGraphLaunch(graph_exec, stream));
+    else
+        launch();
+    if (strcmp(mode, "sync") == 0)
+        check("cuStreamSynchronize", cuStreamSynchronize(stream));
+}
+
+static void work(const char *mode, uint64_t from_ns, uint64_t until_ns) {
+    uint64_t launches = 0, from_launches = 0, from = 0, until_launches = 0, until = 0;
+    uint64_t begun = now_ns(), first = 0, now;
+    while ((now = now_ns()) < until_ns + AFTER_NS) {
+        if (from == 0 && now >= from_ns) {
+            from = now;
+            from_launches = launches;
+        }
+        if (until == 0 && now >= until_ns) {
+            until = now;
+            until_launches = launches;
+        }
+        work_once(mode);
+        if (launches++ == 0)
+            first = now_ns() - begun;
+    }
+    if (until == 0) { /* it was held up beyond the end */
+        until = now;
+        until_launches = launches;
+    }
+    printf("%" PRIu64 " %.3f %.3f\n", until_launches - from_launches, (double)(until - from) / 1e6,
+           (double)first / 1e6);
+}
+
+static void serve(uint64_t from_ns, uint64_t until_ns) {
+    static double latencies_us[MOST_REQUESTS];
+    unsigned count = 0;
+    for (uint64_t at_ns = from_ns; at_ns < until_ns + AFTER_NS && count < MOST_REQUESTS; at_ns += REQUEST_NS) {
+        sleep_until(at_ns);
+        launch();
+        check("cuStreamSynchronize", cuStreamSynchronize(stream));
+        if (at_ns < until_ns)
+            latencies_us[count++] = (double)(now_ns() - at_ns) / 1e3;
+    }
+    printf("%u %.3f 0", count, (double)(until_ns - from_ns) / 1e6);
+    for (unsigned i = 0; i < count; i++)
+        printf(" %.1f", latencies_us[i]);
+    printf("\n");
+}
+
+int main(int count, char **arguments) {
+    uint64_t begin_ms, from_ms, until_ms;
+    if (count != 3) {
+        fprintf(stderr, "usage: load async|sync|graph|requests DURATION_US\n");
+        return 2;
+    }
+    const char *mode = arguments[1];
+    bool graph = strcmp(mode, "graph") == 0;
+    unsigned long duration_us = strtoul(arguments[2], NULL, 10);
+    find(graph ? duration_us / GRAPH_KERNELS : duration_us);
+    if (graph)
+        make_graph();
+    printf("ready\n");
+    fflush(stdout);
+    if (scanf("%" SCNu64 " %" SCNu64 " %" SCNu64, &begin_ms, &from_ms, &until_ms) != 3)
+        return EXIT_FAILURE;
+    sleep_until(begin_ms * MS_NS);
+    if (strcmp(mode, "requests") == 0)
+        serve(from_ms * MS_NS, until_ms * MS_NS);
+    else
+        work(mode, from_ms * MS_NS, until_ms * MS_NS);
+    /* A simulated GPU would go on with what is queued, and the next one would have to wait for it. */
+    check("cuCtxSynchronize", cuCtxSynchronize());
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,147 @@
+"""A node for the benches: arbiter and library that ship, the former in this process; containers; simulated GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import arbiter_node, simulated
+from tests.interposer import container
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "bench" / "launches"
+BUILT = ROOT / "build" / "bench"
+MEMORY_BYTES = 1 << 28
+WARM_MS = 1500
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tenant:
+    """A share and the program that uses it: request and limit in percent, `load`'s mode, microseconds a kernel.
+
+    after_ms: how much later than the others it begins.
+    """
+
+    request: int
+    limit: int
+    mode: str
+    kernel_us: int
+    latency: bool = False
+    after_ms: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done:
+    """What a tenant got done: percent of the GPU's time; how long its first launch took; latencies of requests."""
+
+    percent: float
+    first_ms: float
+    latencies_ms: tuple[float, ...]
+
+    def quantile(self, part: float) -> float:
+        """Of the latencies."""
+        return sorted(self.latencies_ms)[min(len(self.latencies_ms) - 1, int(part * len(self.latencies_ms)))]
+
+
+def build() -> None:
+    """Build everything that is measured, and with."""
+    flags = ["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
+    null = BUILT / "null" / "libcuda.so.1"
+    null.parent.mkdir(parents=True, exist_ok=True)
+    for part in ("simgpu", "interposer"):
+        subprocess.run(["make", "-s", "-C", ROOT / part], check=True)
+    driver = [f"-L{ROOT / 'build' / 'simgpu'}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]
+    subprocess.run([*flags, "-o", BUILT / "load", SOURCES / "load.c", *driver], check=True)
+    subprocess.run([*flags, "-o", BUILT / "rate", SOURCES / "rate.c", "-ldl", "-pthread"], check=True)
+    shared = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run([*flags, *shared, "-o", null, SOURCES / "null_driver.c"], check=True)
+
+
+class Node:
+    """A node with one GPU that matters."""
+
+    def __init__(self, arbiter: arbiter_node.ArbiterNode, gpus: Path) -> None:
+        self.arbiter = arbiter
+        self.gpus = gpus
+        self.uuid = simulated.uuids(gpus)[0]
+        self.box = container.Container(arbiter.socket.parent, gpus)
+        self._count = 0
+
+    def give(self, request: int, limit: int, *, latency: bool = False, memory: int = MEMORY_BYTES) -> dict[str, str]:
+        """A new pod with a share; the environment that says to the arbiter of this bench whose a process is."""
+        self._count += 1
+        name = f"t{self._count}"
+        self.arbiter.add_pod(name, GivenShare(("main",), (self.uuid,), request, limit, memory))
+        if latency:
+            self.arbiter.allocations[-1] = dataclasses.replace(self.arbiter.allocations[-1], latency=True)
+        return {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
+
+    @contextlib.asynccontextmanager
+    async def neighbour(self) -> AsyncIterator[None]:
+        """Another share's process that has used the GPU and now sleeps."""
+        probe = self.box.start([container.PROBE, "--kernels", "1", "--hold", "300"], self.give(70, 100))
+        try:
+            await asyncio.to_thread(until_holding, probe)
+            yield
+        finally:
+            probe.kill()
+            await asyncio.to_thread(probe.communicate)
+
+    async def run(self, tenants: Sequence[Tenant], seconds: float) -> list[Done]:
+        """Let them compete for so long, after a moment to warm up."""
+        processes = []
+        for each in tenants:
+            environment = self.give(each.request, each.limit, latency=each.latency)
+            processes.append(self.box.start([BUILT / "load", each.mode, str(each.kernel_us)], environment))
+        try:
+            for process in processes:
+                await asyncio.to_thread(until_ready, process)
+            begin = int(time.monotonic() * 1000) + 100
+            answers = []
+            for each, process in zip(tenants, processes, strict=True):
+                moments = (begin + each.after_ms, begin + WARM_MS, begin + WARM_MS + int(seconds * 1000))
+                text = " ".join(map(str, moments)) + "\n"
+                answers.append(asyncio.to_thread(process.communicate, text, timeout=seconds + 30))
+            said = [output for output, _ in await asyncio.gather(*answers)]
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+        return [_done(each, line) for each, line in zip(tenants, said, strict=True)]
+
+
+def until_holding(process: subprocess.Popen[str]) -> None:
+    """The probe has done as it was asked, and now keeps it."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("holding"):
+            return
+    raise AssertionError(process.communicate())
+
+
+def until_ready(process: subprocess.Popen[str]) -> None:
+    """`load` is about to begin."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", process.communicate()
+
+
+def _done(tenant: Tenant, line: str) -> Done:
+    launches, counted_ms, first_ms, *latencies = line.split()
+    percent = int(launches) * tenant.kernel_us / 10 / float(counted_ms)
+    return Done(percent, float(first_ms), tuple(float(each) / 1000 for each in latencies))
+
+
+@contextlib.asynccontextmanager
+async def opened() -> AsyncIterator[Node]:
+    """A node, for as long as the context lasts."""
+    with tempfile.TemporaryDirectory() as directory:
+        gpus = simulated.create(Path(directory) / "gpus")
+        async with arbiter_node.opened(Path(directory)) as arbiter:
+            yield Node(arbiter, gpus)

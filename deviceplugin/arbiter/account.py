@@ -1,0 +1,132 @@
+"""What one share has coming to it on one GPU, and what it may still take. Pure: time is a parameter, in nanoseconds.
+
+Three books, kept from one event to the next:
+
+owed     what it is guaranteed and has not had yet. It grows by `request` while the share wants the GPU; while it does
+         not, only up to a small credit, so that nobody saves up an hour. Time that it holds the GPU by its guarantee
+         is taken off, and so is all time that it holds the GPU for longer than it was given: that is its debt.
+room     what its limit still allows: a small bucket that fills by `limit` and empties by 1 while it holds the GPU.
+surplus  what it has had of the time that nobody was owed, divided by its weight: the least is served next.
+
+A plain sliding window would do for the first two, but it forgets a debt after ten seconds and repeats every burst ten
+seconds later; over any ten seconds in which a share wants the GPU the books promise what the window would.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Final
+
+MILLISECOND_NS: Final = 1_000_000
+WINDOW_NS: Final = 10_000 * MILLISECOND_NS
+CREDIT_NS: Final = 50 * MILLISECOND_NS
+LATENCY_CREDIT_NS: Final = 100 * MILLISECOND_NS
+BURST_NS: Final = 50 * MILLISECOND_NS
+# A share at its limit waits until it may run for so long: shorter turns would be spent on taking turns.
+SHORTEST_ROOM_NS: Final = 20 * MILLISECOND_NS
+LEAST_WEIGHT: Final = 0.01  # of a share with no request, in what nobody was owed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entitlement:
+    """What a share was given of one GPU's time, in percent; `latency`: it is of the latency class."""
+
+    request_percent: int
+    limit_percent: int
+    latency: bool = False
+
+
+class Charge(enum.Enum):
+    """Which book pays for the time that passes."""
+
+    NOTHING = "nothing"
+    OWED = "owed"
+    SURPLUS = "surplus"
+
+
+class Account:
+    """The books of one share on one GPU. What it does now (`wanting`, `charge`) is set by `set`, from then on."""
+
+    def __init__(self, given: Entitlement, now_ns: int) -> None:
+        self.given = given
+        self.held_ns = 0  # all time charged, ever
+        self.owed_ns = 0.0
+        self.room_ns = float(BURST_NS)
+        self.surplus_ns = 0.0
+        self.wanting = False
+        self.charge = Charge.NOTHING
+        self.at_ns = now_ns
+
+    def change(self, given: Entitlement, now_ns: int) -> None:
+        """Give it more or less from now on."""
+        self.pass_time(now_ns)
+        self.given = given
+
+    def set(self, now_ns: int, *, wanting: bool | None = None, charge: Charge | None = None) -> None:
+        """From now on it wants the GPU or not, and pays from this book."""
+        self.pass_time(now_ns)
+        if wanting is not None:
+            self.wanting = wanting
+        if charge is not None:
+            self.charge = charge
+
+    def pass_time(self, now_ns: int) -> None:
+        """Bring the books up to now."""
+        passed_ns = now_ns - self.at_ns
+        if passed_ns <= 0:
+            return
+        self.at_ns = now_ns
+        holds = self.charge is not Charge.NOTHING
+        self.held_ns += passed_ns if holds else 0
+        self._owe(passed_ns)
+        if self.charge is Charge.SURPLUS:
+            self.surplus_ns += passed_ns / self.weight
+        filled_ns = passed_ns * (self.given.limit_percent / 100 - (1 if holds else 0))
+        # Whoever has waited for what it is owed must be let have it then: the bucket may hold as much.
+        most_ns = max(BURST_NS, self.room_ns - passed_ns, self.owed_ns if self.wanting else 0)
+        self.room_ns = max(-float(WINDOW_NS), min(most_ns, self.room_ns + filled_ns))
+
+    @property
+    def weight(self) -> float:
+        """Its part of what nobody was owed."""
+        return max(self.given.request_percent / 100, LEAST_WEIGHT)
+
+    @property
+    def limited(self) -> bool:
+        """Whether it has a limit at all."""
+        return self.given.limit_percent < 100
+
+    def eligible(self) -> bool:
+        """Whether its limit lets it begin."""
+        return not self.limited or self.room_ns >= SHORTEST_ROOM_NS - 1
+
+    def eligible_in_ns(self) -> int:
+        """How long until it does, if it holds nothing."""
+        if self.eligible():
+            return 0
+        return int((SHORTEST_ROOM_NS - self.room_ns) * 100 / max(1, self.given.limit_percent)) + 1
+
+    def lasts_ns(self) -> int | None:
+        """How long it may hold the GPU before its limit ends that; None: for ever."""
+        if not self.limited:
+            return None
+        return max(0, int(self.room_ns * 100 / (100 - self.given.limit_percent)))
+
+    @property
+    def _credit_ns(self) -> float:
+        return float(LATENCY_CREDIT_NS if self.given.latency else CREDIT_NS)
+
+    def _owe(self, passed_ns: int) -> None:
+        request = self.given.request_percent / 100
+        owed_ns = self.owed_ns + passed_ns * (request - (1 if self.charge is Charge.OWED else 0))
+        if self.charge is Charge.SURPLUS:
+            # It is served: what comes due meanwhile is no more than a credit.
+            owed_ns = min(owed_ns, max(self.owed_ns, self._credit_ns))
+        elif self.wanting or self.charge is not Charge.NOTHING:
+            owed_ns = min(owed_ns, max(request * WINDOW_NS, self._credit_ns))
+        elif owed_ns > self._credit_ns:
+            # What is above the credit runs out rather than being gone at once: between two kernels of a program that
+            # waits for each of them it wants nothing, for a moment.
+            owed_ns = max(self._credit_ns, self.owed_ns - passed_ns)
+        self.owed_ns = max(-float(WINDOW_NS), owed_ns)

@@ -1,0 +1,270 @@
+"""Whose turn it is on one GPU: leases given, taken back, ended. Pure: events and times in, commands out.
+
+    WAITING ─open→ OPEN ─revoke→ REVOKED ─closed→ DRAINING ─released→ (none)
+                     └──── released (idle, or gone) ─────────────────↗
+
+One share at a time holds the GPU. It is asked to give it back (revoke) when its time is up and another is to be served;
+it says first that nothing new is launched (closed: the next one begins while the last work runs out), then that nothing
+runs any more (released). Who does neither in time is late: the next one begins beside it, because two shares whose
+kernels wait for each other across two GPUs would otherwise wait for ever. The late one goes on being charged.
+
+While nobody else is to be served, the holder keeps its turn, without a message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Final
+
+from deviceplugin.arbiter import choice
+from deviceplugin.arbiter.account import MILLISECOND_NS, WINDOW_NS, Account, Charge, Entitlement
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long turns are, in nanoseconds."""
+
+    alone_ns: int = 100 * MILLISECOND_NS
+    contended_ns: int = 30 * MILLISECOND_NS
+    latency_ns: int = 10 * MILLISECOND_NS  # while a share of the latency class waits or holds
+    longest_ns: int = 100 * MILLISECOND_NS
+    drains: int = 4  # a turn is at least so many times what it took the share to give the last ones back
+    drain_timeout_ns: int = 100 * MILLISECOND_NS
+    late_ns: int = WINDOW_NS  # so long a late one is charged: its process may be stopped, and hold nothing
+
+
+DEFAULT: Final = Lengths()
+
+
+class Phase(enum.Enum):
+    """What a lease has come to."""
+
+    OPEN = "open"
+    REVOKED = "revoked"
+    DRAINING = "draining"
+    LATE = "late"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Open:
+    """Let the share launch."""
+
+    key: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Revoke:
+    """Take it back."""
+
+    key: str
+
+
+Command = Open | Revoke
+
+
+class Seat:
+    """One share at this GPU."""
+
+    def __init__(self, given: Entitlement, now_ns: int) -> None:
+        self.account = Account(given, now_ns)
+        self.phase: Phase | None = None
+        self.since_ns = 0  # the beginning of the turn, or of what it renewed
+        self.due_ns = 0
+        self.revoked_ns = 0
+        self.drain_ns = 0.0  # how long it took to give back, lately
+        self.leases = 0
+
+
+class Turns:
+    """One GPU. Every method that takes `now_ns` returns what is to be done; times must not go back."""
+
+    def __init__(self, lengths: Lengths = DEFAULT) -> None:
+        self.seats: dict[str, Seat] = {}
+        self.holder: str | None = None  # OPEN or REVOKED
+        self._draining: str | None = None
+        self._lengths = lengths
+        self._surplus_ns = 0.0
+
+    def join(self, key: str, given: Entitlement, now_ns: int) -> list[Command]:
+        """A share is there, or has been given something else."""
+        if key in self.seats:
+            self.seats[key].account.change(given, now_ns)
+        else:
+            self.seats[key] = Seat(given, now_ns)
+        return self.tick(now_ns)
+
+    def leave(self, key: str, now_ns: int) -> list[Command]:
+        """It has gone, and its work with it."""
+        if key not in self.seats:
+            return []
+        self._end(key, now_ns)
+        del self.seats[key]
+        return self.tick(now_ns)
+
+    def want(self, key: str, now_ns: int) -> list[Command]:
+        """It has something to launch."""
+        seat = self.seats[key]
+        if not seat.account.wanting:
+            seat.account.set(now_ns, wanting=True)
+            seat.account.surplus_ns = max(seat.account.surplus_ns, self._surplus_ns)
+            self._shorten(key, now_ns)
+        return self.tick(now_ns)
+
+    def adopt(self, key: str, now_ns: int) -> bool:
+        """It says that it holds the GPU since before we were there. False: another one does."""
+        if self.holder is not None:
+            return False
+        seat = self.seats[key]
+        seat.account.set(now_ns, wanting=True)
+        self._open(key, now_ns)
+        return True
+
+    def closed(self, key: str, now_ns: int) -> list[Command]:
+        """After a revoke: it launches nothing new, and what runs will have ended soon."""
+        if self.holder == key and self.seats[key].phase is Phase.REVOKED and self._draining is None:
+            self.seats[key].phase = Phase.DRAINING
+            self._draining, self.holder = key, None
+        return self.tick(now_ns)
+
+    def released(self, key: str, now_ns: int) -> list[Command]:
+        """Nothing of it runs any more. It says so after a revoke, or by itself when it has nothing to do."""
+        seat = self.seats[key]
+        if seat.phase in {Phase.REVOKED, Phase.DRAINING, Phase.LATE}:
+            seat.drain_ns += ((now_ns - seat.revoked_ns) - seat.drain_ns) / 4
+        self._end(key, now_ns)
+        return self.tick(now_ns)
+
+    def contended(self, key: str) -> bool:
+        """Whether another share waits for what this one holds."""
+        return any(other != key for other in self._candidates())
+
+    def tick(self, now_ns: int) -> list[Command]:
+        """Let time pass; to be called at `due_ns`, or at any time."""
+        for seat in self.seats.values():
+            seat.account.pass_time(now_ns)
+        self._give_up(now_ns)
+        commands: list[Command] = []
+        if self.holder is not None:
+            commands += self._review(self.holder, now_ns)
+        if self.holder is None:
+            key = choice.choose(self._candidates())
+            if key is not None:
+                self._open(key, now_ns)
+                commands.append(Open(key))
+        return commands
+
+    def due_ns(self) -> int | None:
+        """When to tick next, if nothing happens before."""
+        times = []
+        for seat in self.seats.values():
+            if seat.phase is Phase.OPEN:
+                times.append(seat.due_ns)
+            elif seat.phase in {Phase.REVOKED, Phase.DRAINING}:
+                times.append(seat.revoked_ns + self._lengths.drain_timeout_ns)
+            elif seat.phase is Phase.LATE and seat.account.charge is not Charge.NOTHING:
+                times.append(seat.revoked_ns + self._lengths.late_ns)
+        if self.holder is None:
+            now_ns = max((seat.account.at_ns for seat in self.seats.values()), default=0)
+            times += [now_ns + account.eligible_in_ns() for account in self._candidates().values()]
+        return min(times, default=None)
+
+    def _candidates(self) -> dict[str, Account]:
+        ready = {None, Phase.LATE}
+        return {key: seat.account for key, seat in self.seats.items() if seat.account.wanting and seat.phase in ready}
+
+    def _review(self, key: str, now_ns: int) -> list[Command]:
+        """The holder's turn: over, renewed, or going on."""
+        seat = self.seats[key]
+        if seat.phase is not Phase.OPEN or now_ns < seat.due_ns:
+            return []
+        others = self._candidates()
+        if seat.account.lasts_ns() == 0:
+            return [self._revoke(key, now_ns)]
+        # The holder competes as one of those that want; its limit is no question of beginning.
+        best = choice.choose(others)
+        if best is not None and not _goes_before(seat.account, others[best]):
+            return [self._revoke(key, now_ns)]
+        self._renew(seat, now_ns, contended=best is not None)
+        return []
+
+    def _revoke(self, key: str, now_ns: int) -> Revoke:
+        seat = self.seats[key]
+        seat.phase = Phase.REVOKED
+        seat.revoked_ns = now_ns
+        if seat.account.charge is not Charge.NOTHING:
+            seat.account.set(now_ns, charge=Charge.OWED)
+        # Whether it still has something to launch is for it to say.
+        seat.account.set(now_ns, wanting=False)
+        return Revoke(key)
+
+    def _open(self, key: str, now_ns: int) -> None:
+        seat = self.seats[key]
+        seat.phase = Phase.OPEN
+        seat.leases += 1
+        seat.since_ns = now_ns
+        self.holder = key
+        self._renew(seat, now_ns, contended=self.contended(key))
+
+    def _renew(self, seat: Seat, now_ns: int, *, contended: bool) -> None:
+        charge = choice.charge_of(seat.account)
+        if charge is Charge.SURPLUS:
+            self._surplus_ns = max(self._surplus_ns, seat.account.surplus_ns)
+        # While the last work of the one before runs out, that one pays.
+        seat.account.set(now_ns, charge=Charge.NOTHING if self._draining is not None else charge)
+        length_ns = self._length_ns(seat) if contended else self._lengths.alone_ns
+        lasts_ns = seat.account.lasts_ns()
+        seat.due_ns = now_ns + (length_ns if lasts_ns is None else min(length_ns, lasts_ns))
+
+    def _length_ns(self, seat: Seat) -> int:
+        if any(other.account.given.latency and other.account.wanting for other in self.seats.values()):
+            return self._lengths.latency_ns
+        wanted_ns = max(self._lengths.contended_ns, int(self._lengths.drains * seat.drain_ns))
+        return min(wanted_ns, self._lengths.longest_ns)
+
+    def _shorten(self, newcomer: str, now_ns: int) -> None:
+        """Somebody has begun to wait: the holder's turn is one among others from now on."""
+        if self.holder is None or self.holder == newcomer:
+            return
+        holder = self.seats[self.holder]
+        if choice.interrupts(self.seats[newcomer].account, holder.account):
+            holder.due_ns = now_ns
+        else:
+            holder.due_ns = min(holder.due_ns, max(now_ns, holder.since_ns + self._length_ns(holder)))
+
+    def _give_up(self, now_ns: int) -> None:
+        """Those that take too long to give back are late; and those that are late are not charged for ever."""
+        for key, seat in self.seats.items():
+            waiting = seat.phase in {Phase.REVOKED, Phase.DRAINING}
+            if waiting and now_ns >= seat.revoked_ns + self._lengths.drain_timeout_ns:
+                seat.phase = Phase.LATE
+                seat.account.set(now_ns, charge=Charge.OWED)
+                self._let_go(key, now_ns)
+            elif seat.phase is Phase.LATE and now_ns >= seat.revoked_ns + self._lengths.late_ns:
+                seat.account.set(now_ns, charge=Charge.NOTHING)
+
+    def _end(self, key: str, now_ns: int) -> None:
+        seat = self.seats[key]
+        if seat.phase is None:
+            return
+        if seat.phase is Phase.OPEN:
+            seat.account.set(now_ns, wanting=False)
+        seat.phase = None
+        seat.account.set(now_ns, charge=Charge.NOTHING)
+        self._let_go(key, now_ns)
+
+    def _let_go(self, key: str, now_ns: int) -> None:
+        if self.holder == key:
+            self.holder = None
+        if self._draining == key:
+            self._draining = None
+            if self.holder is not None:
+                account = self.seats[self.holder].account
+                revoked = self.seats[self.holder].phase is Phase.REVOKED
+                account.set(now_ns, charge=Charge.OWED if revoked else choice.charge_of(account))
+
+
+def _goes_before(holder: Account, best: Account) -> bool:
+    """Whether the holder would be chosen again before `best`, the first of those that wait; of equals, who waits is."""
+    able = {"best": best, "holder": holder} if holder.eligible() else {"best": best}
+    return choice.choose(able) == "holder"

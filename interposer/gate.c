@@ -1,0 +1,167 @@
+#define _GNU_SOURCE
+#include "gate.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "capture.h"
+#include "contract.h"
+#include "device.h"
+#include "driver.h"
+#include "flow.h"
+#include "fork.h"
+#include "helper.h"
+#include "launch.h"
+#include "marker.h"
+#include "share.h"
+
+/* Where hStream is in CUlaunchConfig: after seven 32-bit numbers. */
+#define CONFIG_STREAM_OFFSET 32
+/* A wake-up that is lost, in a way nobody has thought of, costs so much and not the program. */
+#define LONGEST_SLEEP_NS 100000000
+
+uint32_t gate_word __attribute__((aligned(64)));
+
+typedef struct {
+    uint32_t open; /* a futex */
+    uint32_t waiting;
+    uint32_t opened;
+    bool used;
+    bool counted;
+    uint64_t launches;
+} gate_t;
+
+static struct {
+    pthread_mutex_t mutex; /* of gate_word, against a GPU that comes into use while the word is worked out */
+    gate_t gates[MAX_GPUS] __attribute__((aligned(64)));
+} state = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+void gate_after_fork(void) {
+    gate_word = 0;
+    memset(&state, 0, sizeof state);
+    state.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+static void set_word(void) {
+    bool wide_open = true, used = false;
+    pthread_mutex_lock(&state.mutex);
+    for (unsigned i = 0; i < MAX_GPUS; i++) {
+        const gate_t *gate = &state.gates[i];
+        used = used || gate->used;
+        if (gate->used && (!gate->open || gate->counted))
+            wide_open = false;
+    }
+    __atomic_store_n(&gate_word, used && wide_open ? GATE_WIDE_OPEN : 0, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&state.mutex);
+}
+
+static void use(uint32_t gpu) {
+    gate_t *gate = &state.gates[gpu];
+    if (__atomic_load_n(&gate->used, __ATOMIC_ACQUIRE))
+        return;
+    __atomic_store_n(&gate->used, true, __ATOMIC_RELEASE);
+    set_word();
+}
+
+void gate_context(CUcontext context, CUdevice device) {
+    uint32_t gpu;
+    if (!share_join() || device_gpu(device, &gpu) != CUDA_SUCCESS || gpu == SHARE_NO_GPU)
+        return;
+    marker_context(context, gpu);
+    use(gpu);
+}
+
+void gate_open(uint32_t gpu, bool counted) {
+    gate_t *gate = &state.gates[gpu];
+    gate->counted = counted;
+    if (!gate->open)
+        __atomic_add_fetch(&gate->opened, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&gate->open, 1, __ATOMIC_SEQ_CST);
+    set_word();
+    if (__atomic_load_n(&gate->waiting, __ATOMIC_SEQ_CST) > 0)
+        (void)syscall(SYS_futex, &gate->open, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+void gate_close(uint32_t gpu) {
+    __atomic_store_n(&state.gates[gpu].open, 0, __ATOMIC_SEQ_CST);
+    set_word();
+}
+
+bool gate_is_open(uint32_t gpu) {
+    return __atomic_load_n(&state.gates[gpu].open, __ATOMIC_SEQ_CST) != 0;
+}
+
+bool gate_is_waited_for(uint32_t gpu) {
+    return __atomic_load_n(&state.gates[gpu].waiting, __ATOMIC_SEQ_CST) > 0;
+}
+
+uint32_t gate_opened(uint32_t gpu) {
+    return __atomic_load_n(&state.gates[gpu].opened, __ATOMIC_SEQ_CST);
+}
+
+uint64_t gate_launches(uint32_t gpu) {
+    return __atomic_load_n(&state.gates[gpu].launches, __ATOMIC_SEQ_CST);
+}
+
+static void wait_until_open(gate_t *gate) {
+    const struct timespec longest = {.tv_nsec = LONGEST_SLEEP_NS};
+    if (__atomic_load_n(&gate->open, __ATOMIC_SEQ_CST))
+        return;
+    __atomic_add_fetch(&gate->waiting, 1, __ATOMIC_SEQ_CST);
+    while (!__atomic_load_n(&gate->open, __ATOMIC_SEQ_CST)) {
+        helper_wake();
+        (void)syscall(SYS_futex, &gate->open, FUTEX_WAIT_PRIVATE, 0, &longest, NULL, 0);
+    }
+    __atomic_sub_fetch(&gate->waiting, 1, __ATOMIC_SEQ_CST);
+}
+
+static void pass(uint32_t gpu, CUstream stream) {
+    gate_t *gate = &state.gates[gpu];
+    use(gpu);
+    uint64_t launches = __atomic_add_fetch(&gate->launches, 1, __ATOMIC_SEQ_CST);
+    wait_until_open(gate);
+    if (gate->counted)
+        flow_launch(gpu, stream, launches);
+    /* It may have closed while the flow was waited for. */
+    wait_until_open(gate);
+}
+
+static CUstream stream_of(const uint64_t registers[6], const uint64_t *stack, unsigned where) {
+    CUstream stream = NULL;
+    unsigned place = where & ~(unsigned)LAUNCH_PER_THREAD;
+    if (place == LAUNCH_CONFIG && registers[0] != 0)
+        memcpy(&stream, (const char *)(uintptr_t)registers[0] + CONFIG_STREAM_OFFSET, sizeof stream);
+    else if (place == LAUNCH_STREAM_2 || place == LAUNCH_STREAM_4)
+        stream = (CUstream)(uintptr_t)registers[place - 1];
+    else if (place == LAUNCH_STREAM_9)
+        stream = (CUstream)(uintptr_t)stack[2];
+    if (stream == NULL)
+        stream = where & LAUNCH_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    return stream;
+}
+
+CUresult gate_pass(const uint64_t registers[6], const uint64_t *stack, unsigned where) {
+    uint32_t gpu;
+    CUcontext context;
+    if (!share_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    /* Without a context the real function knows best what to say. */
+    if (device_current(&gpu) != CUDA_SUCCESS || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL)
+        return CUDA_SUCCESS;
+    if (gpu == SHARE_NO_GPU)
+        return CUDA_ERROR_NOT_PERMITTED;
+    CUstream stream = stream_of(registers, stack, where);
+    if (capture_has(stream))
+        return CUDA_SUCCESS;
+    marker_context(context, gpu);
+    pass(gpu, stream);
+    for (uint32_t other = 0; where == LAUNCH_SEVERAL && other < MAX_GPUS; other++) {
+        if (other != gpu && state.gates[other].used)
+            wait_until_open(&state.gates[other]);
+    }
+    return CUDA_SUCCESS;
+}

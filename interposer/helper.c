@@ -1,0 +1,313 @@
+#define _GNU_SOURCE
+#include "helper.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "flow.h"
+#include "fork.h"
+#include "gate.h"
+#include "marker.h"
+#include "report.h"
+#include "share.h"
+#include "wire.h"
+
+#define MS_NS 1000000ull
+#define DRAIN_LOOK_NS (MS_NS / 5)
+#define CONTENDED_LOOK_NS (MS_NS / 2)
+#define QUIET_LOOKS 1 /* so often the GPU is seen idle before its lease goes back */
+#define COUNTED_LOOK_NS (100 * MS_NS)
+#define SOON_NS (4 * MS_NS) /* what runs ends soon enough for the next one to begin */
+#define RECONNECT_NS (500 * MS_NS)
+#define PERIOD_NS (100 * MS_NS) /* of those that share without an arbiter */
+#define FOR_EVER UINT64_MAX
+
+typedef struct {
+    uint64_t lease;
+    uint64_t returned; /* the last one that was given back: what is said of it comes too late */
+    uint32_t flags;
+    bool wanted;    /* we have asked */
+    bool draining;  /* the gate is closed, and what ran when it closed may run still */
+    unsigned quiet; /* for so many looks nothing was launched */
+    uint64_t launches;
+} lease_t;
+
+static struct {
+    bool started;
+    bool running;
+    int wake;
+    int socket;
+    bool connected, connecting;
+    bool told;
+    uint64_t try_ns;
+    uint32_t reclaimed; /* a futex: answers so far */
+    lease_t leases[MAX_GPUS];
+} helper = {.wake = -1, .socket = -1};
+
+void helper_after_fork(void) {
+    if (helper.wake >= 0)
+        close(helper.wake);
+    if (helper.connecting)
+        close(helper.socket);
+    memset(&helper, 0, sizeof helper);
+    helper.wake = helper.socket = -1;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static bool tell(unsigned type, uint32_t gpu, uint32_t flags, uint64_t number) {
+    return helper.connected && wire_send_lease(helper.socket, type, gpu, flags, number);
+}
+
+static bool give_back(uint32_t gpu) {
+    lease_t *lease = &helper.leases[gpu];
+    if (!tell(MESSAGE_RELEASED, gpu, 0, lease->lease))
+        return false;
+    lease->returned = lease->lease;
+    return true;
+}
+
+static void open_gate(uint32_t gpu, uint32_t flags) {
+    lease_t *lease = &helper.leases[gpu];
+    lease->flags = flags;
+    lease->draining = false;
+    lease->quiet = 0;
+    gate_open(gpu, (flags & (LEASE_COUNTED | LEASE_CONTENDED)) != 0);
+}
+
+static void close_gate(uint32_t gpu) {
+    gate_close(gpu);
+    marker_record(gpu);
+    helper.leases[gpu].draining = true;
+}
+
+static void take_back(uint32_t gpu, uint64_t number) {
+    lease_t *lease = &helper.leases[gpu];
+    bool any = number == 0;
+    if (!gate_is_open(gpu) || !(any || number == lease->lease)) {
+        if (any || (number == lease->lease && !lease->draining))
+            (void)tell(MESSAGE_RELEASED, gpu, 0, number);
+        return;
+    }
+    if (any)
+        lease->lease = 0;
+    close_gate(gpu);
+    if (marker_done(gpu)) {
+        lease->draining = !give_back(gpu);
+    } else if (flow_queued_ns(gpu, gate_launches(gpu)) <= SOON_NS) {
+        (void)tell(MESSAGE_CLOSED, gpu, 0, lease->lease);
+    }
+}
+
+static void receive(void) {
+    wire_lease_t message;
+    for (;;) {
+        switch (wire_next(helper.socket, &message)) {
+        case WIRE_NOTHING:
+            return;
+        case WIRE_RECLAIMED:
+            __atomic_add_fetch(&helper.reclaimed, 1, __ATOMIC_SEQ_CST);
+            (void)syscall(SYS_futex, &helper.reclaimed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+            break;
+        case WIRE_LEASE:
+            if (message.header.type == MESSAGE_OPEN && message.lease != helper.leases[message.gpu].returned) {
+                helper.leases[message.gpu].lease = message.lease;
+                helper.leases[message.gpu].wanted = false;
+                open_gate(message.gpu, message.flags);
+            } else if (message.header.type == MESSAGE_REVOKE) {
+                take_back(message.gpu, message.lease);
+            }
+            break;
+        case WIRE_END:
+            /* The socket stays open until there is another: only this process's death may close its last one. */
+            helper.connected = false;
+            helper.try_ns = 0;
+            if (!helper.told)
+                report("the arbiter went away: memory limits still hold, and where the GPU is shared this program "
+                       "launches for its request's part of the time, until the node's agent runs again");
+            helper.told = true;
+            return;
+        }
+    }
+}
+
+/* Nothing to do, and others wait, or there is a limit: the lease goes back. What is launched in between is seen. */
+static void look_whether_idle(uint32_t gpu) {
+    lease_t *lease = &helper.leases[gpu];
+    uint64_t launches = gate_launches(gpu);
+    if (launches != lease->launches || gate_is_waited_for(gpu)) {
+        lease->launches = launches;
+        lease->quiet = 0;
+        return;
+    }
+    if (lease->quiet == 0)
+        marker_record(gpu);
+    if (!marker_done(gpu))
+        return;
+    /* It may be about to launch the next one, as a program does that waits for each of them. */
+    if (lease->quiet++ < QUIET_LOOKS)
+        return;
+    gate_close(gpu);
+    if (gate_launches(gpu) != launches || !give_back(gpu))
+        open_gate(gpu, lease->flags);
+}
+
+/* Without an arbiter those that have neighbours take turns by the clock, each for its request's part of the time. */
+static void share_by_clock(uint32_t gpu) {
+    lease_t *lease = &helper.leases[gpu];
+    uint64_t phase_ns = (now_ns() + (uint64_t)getpid() * 37 * MS_NS) % PERIOD_NS;
+    unsigned percent = share_request_percent(gpu);
+    bool turn = phase_ns < (percent > 0 ? percent : 1) * (PERIOD_NS / 100);
+    if (turn && !gate_is_open(gpu) && gate_is_waited_for(gpu))
+        open_gate(gpu, LEASE_COUNTED);
+    else if (!turn && gate_is_open(gpu) && lease->flags != 0)
+        gate_close(gpu);
+}
+
+static uint64_t look(uint32_t gpu) {
+    lease_t *lease = &helper.leases[gpu];
+    if (!helper.connected) {
+        share_by_clock(gpu);
+        return gate_is_open(gpu) ? (lease->flags != 0 ? MS_NS : FOR_EVER) : gate_is_waited_for(gpu) ? MS_NS : FOR_EVER;
+    }
+    if (lease->draining && marker_done(gpu))
+        lease->draining = !give_back(gpu);
+    bool is_open = gate_is_open(gpu);
+    if (!is_open && !lease->wanted && gate_is_waited_for(gpu))
+        lease->wanted = tell(MESSAGE_WANT, gpu, 0, 0);
+    if (is_open && lease->flags != 0)
+        look_whether_idle(gpu);
+    if (lease->draining)
+        return DRAIN_LOOK_NS;
+    if (!gate_is_open(gpu) || lease->flags == 0)
+        return FOR_EVER;
+    return lease->flags & LEASE_CONTENDED ? CONTENDED_LOOK_NS : COUNTED_LOOK_NS;
+}
+
+/* A new arbiter knows nothing: it is told what we hold, and asked for what we wait for. */
+static void resume(void) {
+    for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
+        lease_t *lease = &helper.leases[gpu];
+        lease->wanted = lease->draining = false;
+        lease->lease = 0;
+        if (gate_is_open(gpu))
+            (void)tell(MESSAGE_WANT, gpu, LEASE_HELD, 0);
+    }
+}
+
+static void reconnect(int *fresh_p) {
+    char sentence[512];
+    wire_welcome_result_t welcome;
+    bool again = false;
+    if (!helper.connecting) {
+        helper.connecting = wire_begin(fresh_p, sentence, sizeof sentence);
+        helper.try_ns = now_ns() + RECONNECT_NS;
+        return;
+    }
+    if (!wire_finish(*fresh_p, &welcome, &again, sentence, sizeof sentence)) {
+        if (again)
+            return;
+        close(*fresh_p);
+        helper.connecting = false;
+        return;
+    }
+    helper.connecting = false;
+    if (!share_rejoin(&welcome)) {
+        close(*fresh_p);
+        report("the arbiter that runs now has other pages for this container: restart the container");
+        helper.try_ns = FOR_EVER;
+        return;
+    }
+    close(helper.socket);
+    helper.socket = *fresh_p;
+    helper.connected = true;
+    resume();
+}
+
+static void wait_until(uint64_t wake_ns, const int *fresh_p) {
+    uint64_t at_ns = now_ns();
+    uint64_t left_ns = wake_ns > at_ns ? wake_ns - at_ns : 0;
+    struct timespec timeout = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
+    struct pollfd descriptors[] = {
+        {.fd = helper.wake, .events = POLLIN},
+        {.fd = helper.connected    ? helper.socket
+               : helper.connecting ? *fresh_p
+                                   : -1,
+         .events = POLLIN},
+    };
+    (void)ppoll(descriptors, 2, wake_ns == FOR_EVER ? NULL : &timeout, NULL);
+    uint64_t count;
+    if (descriptors[0].revents != 0 && read(helper.wake, &count, sizeof count) < 0)
+        return; /* it does not matter how often */
+}
+
+static void *run(void *unused) {
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    int fresh = -1;
+    (void)unused;
+    /* What this thread asks the driver concerns nobody's capture. */
+    (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    for (;;) {
+        uint64_t wake_ns = FOR_EVER;
+        if (helper.connected)
+            receive();
+        if (!helper.connected && (helper.connecting || now_ns() >= helper.try_ns))
+            reconnect(&fresh);
+        if (!helper.connected)
+            wake_ns = helper.try_ns > now_ns() ? helper.try_ns : now_ns() + RECONNECT_NS;
+        for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
+            uint64_t after_ns = look(gpu);
+            if (after_ns != FOR_EVER && now_ns() + after_ns < wake_ns)
+                wake_ns = now_ns() + after_ns;
+        }
+        wait_until(wake_ns, &fresh);
+    }
+    return NULL;
+}
+
+/* No signal of the application's is for this thread. */
+static bool start(void) {
+    sigset_t all, old;
+    helper.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    helper.socket = share_hand_over();
+    helper.connected = true;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &old);
+    bool started = helper.wake >= 0 && driver_thread(run);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    if (!started)
+        report("no thread for leases can be started: launches wait for ever; raise the container's limit of processes");
+    return started;
+}
+
+void helper_wake(void) {
+    uint64_t one = 1;
+    if (!__atomic_load_n(&helper.running, __ATOMIC_ACQUIRE)) {
+        if (__atomic_exchange_n(&helper.started, true, __ATOMIC_ACQ_REL))
+            return; /* it is being started, and will look at once */
+        if (!start())
+            return;
+        __atomic_store_n(&helper.running, true, __ATOMIC_RELEASE);
+    }
+    if (write(helper.wake, &one, sizeof one) < 0)
+        return; /* it is full: it will wake */
+}
+
+void helper_reclaim(void) {
+    const struct timespec longest = {.tv_sec = 1};
+    uint32_t before = __atomic_load_n(&helper.reclaimed, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&helper.connected, __ATOMIC_SEQ_CST) && wire_ask_reclaim(helper.socket))
+        (void)syscall(SYS_futex, &helper.reclaimed, FUTEX_WAIT_PRIVATE, before, &longest, NULL, 0);
+}

@@ -1,0 +1,220 @@
+"""What clients say, and what each is told: leases of shares with one process and with several, and what hostile ones say."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import struct
+
+import pytest
+
+from deviceplugin.arbiter import leases, wire
+from deviceplugin.arbiter.tenant import Grant, Tenant
+from gpushare import contract
+
+MS = 1_000_000
+HEADER = struct.calcsize(contract.WIRE_HEADER)
+WANT, CLOSED, RELEASED = contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED
+OPEN, REVOKE = contract.MESSAGE_OPEN, contract.MESSAGE_REVOKE
+COUNTED, CONTENDED, HELD = contract.LEASE_COUNTED, contract.LEASE_CONTENDED, contract.LEASE_HELD
+
+
+@dataclasses.dataclass(eq=False)
+class Client:
+    """A process, and what it was told."""
+
+    tenant: Tenant
+    told: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
+
+    def tell(self, message: bytes) -> None:
+        kind = struct.unpack_from(contract.WIRE_HEADER, message)[2]
+        self.told.append((kind, *struct.unpack_from(contract.WIRE_LEASE, message, HEADER)))
+
+    def last(self) -> tuple[int, int]:
+        """The kind and the flags of what it was told last."""
+        kind, _, flags, _ = self.told[-1]
+        return kind, flags
+
+    @property
+    def number(self) -> int:
+        return self.told[-1][3]
+
+
+class Node:
+    """Leases on a clock that the test turns."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1000 * MS
+        self.leases = leases.Leases(lambda: self.now_ns, settling_ns=0)
+
+    def client(self, pod: str, *, request: int = 50, limit: int = 100, gpus: tuple[str, ...] = ("GPU-0",)) -> Client:
+        grants = tuple(Grant(uuid, 1 << 30, request, limit) for uuid in gpus)
+        made = Client(Tenant(pod, "default", pod, ("main",), 0, grants))
+        self.leases.joined(made)
+        return made
+
+    def says(self, client: Client, kind: int, *, card: int = 0, flags: int = 0, number: int | None = None) -> None:
+        number = (client.number if client.told else 0) if number is None else number
+        self.leases.said(client, kind, wire.Lease(card, flags, number))
+
+    def later(self, milliseconds: int) -> None:
+        """Time passes; the arbiter's own timers are not waited for."""
+        self.now_ns += milliseconds * MS
+        for uuid in list(self.leases._gpus):
+            self.leases._tick(uuid)
+
+
+@pytest.fixture
+async def node() -> Node:
+    return Node()
+
+
+async def test_alone_it_is_open_at_once_and_free(node: Node) -> None:
+    one = node.client("a")
+    node.says(one, WANT)
+    assert one.last() == (OPEN, 0)
+    node.later(60_000)
+    assert len(one.told) == 1
+
+
+async def test_who_comes_later_makes_the_first_one_count_and_then_takes_its_turn(node: Node) -> None:
+    one = node.client("a")
+    node.says(one, WANT)
+    two = node.client("b")
+    assert one.last() == (OPEN, COUNTED)  # it has only come, and wants nothing yet
+    node.later(200)
+    node.says(two, WANT)
+    assert one.last()[0] == REVOKE
+    assert two.told == []
+    node.says(one, CLOSED)
+    assert two.last() == (OPEN, COUNTED)
+    node.says(one, RELEASED)
+    node.says(one, WANT)
+    assert two.last() == (OPEN, COUNTED | CONTENDED)
+    node.later(30)
+    assert two.last()[0] == REVOKE
+    node.says(two, RELEASED)
+    assert one.last()[0] == OPEN
+
+
+async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> None:
+    one, two, other = node.client("a"), node.client("a"), node.client("b")
+    node.says(one, WANT)
+    node.says(two, WANT)
+    assert two.told[-1][3] == one.told[-1][3]
+    node.later(200)
+    node.says(other, WANT)
+    assert one.last()[0] == two.last()[0] == REVOKE
+    node.says(one, RELEASED)
+    assert other.told == []  # the other process still runs
+    node.says(two, CLOSED)
+    assert other.last()[0] == OPEN
+
+
+async def test_a_share_with_a_limit_is_stopped_also_when_alone(node: Node) -> None:
+    one = node.client("a", request=30, limit=30)
+    node.says(one, WANT)
+    assert one.last() == (OPEN, COUNTED | CONTENDED)
+    node.later(80)
+    assert one.last()[0] == REVOKE
+    node.says(one, RELEASED)
+    node.says(one, WANT)
+    assert one.last()[0] == REVOKE
+    node.later(100)
+    assert one.last()[0] == OPEN
+
+
+@pytest.mark.parametrize("when", ["wants", "holds", "revoked", "closed", "late"])
+async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: str) -> None:
+    one, two = node.client("a"), node.client("b")
+    if when == "wants":
+        node.says(two, WANT)
+        node.says(one, WANT)
+        node.leases.left(one)
+        assert two.last() == (OPEN, 0)  # alone again
+        return
+    node.says(one, WANT)
+    node.later(200 if when != "holds" else 1)
+    node.says(two, WANT)
+    if when == "closed":
+        node.says(one, CLOSED)
+    if when == "late":
+        node.later(200)
+    node.leases.left(one)
+    assert two.last() == (OPEN, 0)
+    node.leases.left(two)
+    assert not list(node.leases.held())
+
+
+async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_back(node: Node) -> None:
+    one, two = node.client("a"), node.client("b")
+    node.says(one, WANT, flags=HELD)
+    node.says(two, WANT, flags=HELD)
+    assert one.last()[0] == OPEN
+    assert two.told[-1] == (REVOKE, 0, 0, 0)
+    node.says(two, RELEASED, number=0)
+    node.later(40)
+    assert one.last()[0] == REVOKE
+    node.says(one, RELEASED)
+    assert two.last()[0] == OPEN
+
+
+async def test_after_a_restart_nobody_is_taken_to_be_alone(node: Node) -> None:
+    node.leases = leases.Leases(lambda: node.now_ns)
+    one = node.client("a")
+    node.says(one, WANT, flags=HELD)
+    assert one.last() == (OPEN, COUNTED)
+    node.later(11_000)
+    assert one.last() == (OPEN, 0)
+
+
+async def test_when_the_agent_ends_nobody_is_told_that_it_is_their_turn(node: Node) -> None:
+    one, two = node.client("a"), node.client("b")
+    node.says(one, WANT)
+    node.says(two, WANT)
+    told = len(one.told)
+    node.leases.close()
+    node.leases.left(one)
+    node.leases.left(two)
+    assert (len(one.told), two.told) == (told, [])
+
+
+async def test_gpus_do_not_wait_for_each_other(node: Node) -> None:
+    both = node.client("a", gpus=("GPU-0", "GPU-1"))
+    other = node.client("b", gpus=("GPU-1",))
+    node.says(other, WANT)
+    node.says(both, WANT, card=0)
+    assert both.told[-1][:2] == (OPEN, 0)
+    node.says(both, WANT, card=1)
+    assert [kind for kind, card, *_ in both.told if card == 1] == []
+
+
+async def test_what_makes_no_sense_changes_nothing_for_others(node: Node) -> None:
+    dice = random.Random(5)
+    honest, hostile = node.client("a"), node.client("b")
+    for _ in range(400):
+        for _ in range(5):
+            kind = dice.choice([WANT, CLOSED, RELEASED])
+            number = dice.choice([0, 1, 2**64 - 1, hostile.number if hostile.told else 7])
+            node.says(hostile, kind, flags=dice.randrange(8), number=number)
+        if not honest.told or honest.last()[0] == REVOKE:
+            if honest.told:
+                node.says(honest, RELEASED)
+            node.says(honest, WANT)
+        node.later(dice.randrange(1, 30))
+    seconds = {held.tenant.pod: held.seconds for held in node.leases.held()}
+    assert seconds["a"] > 0.45 * (node.now_ns / 1e9 - 1)
+
+
+async def test_two_hundred_idle_containers_cost_nothing(node: Node) -> None:
+    clients = [node.client(f"pod-{number}", request=0, gpus=(f"GPU-{number % 8}",)) for number in range(200)]
+    for client in clients:
+        node.says(client, WANT)
+    for _ in range(3):
+        for client in clients:
+            if client.told and client.last()[0] == OPEN:
+                node.says(client, RELEASED)
+    assert all(gpu.timer is None for gpu in node.leases._gpus.values() if gpu.turns.holder is None)
+    for client in clients:
+        node.leases.left(client)
+    assert not node.leases._gpus

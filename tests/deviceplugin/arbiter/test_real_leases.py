@@ -1,0 +1,140 @@
+"""The library that ships, the arbiter that ships, a simulated GPU: shares measured by work done, and what breaks nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import simulated
+from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.interposer import container
+
+SOURCE = simulated.ROOT / "bench" / "launches" / "load.c"
+
+
+@pytest.fixture(scope="session")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that launches in one of several ways, and says how much it got done."""
+    simulated.build()
+    subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
+    program = tmp_path_factory.mktemp("load") / "load"
+    driver = [f"-L{simulated.BUILD}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]
+    subprocess.run(["gcc", "-std=c11", "-O2", "-o", program, SOURCE, *driver], check=True, timeout=60)
+    return program
+
+
+class Programs:
+    """Programs in containers of a node, each of a pod of its own."""
+
+    def __init__(self, node: ArbiterNode, gpus: Path, load: Path) -> None:
+        self._node = node
+        self._box = container.Container(node.socket.parent, gpus)
+        self._uuid = simulated.uuids(gpus)[0]
+        self._load = load
+        self._count = 0
+
+    @contextlib.asynccontextmanager
+    async def ready(
+        self, request: int, limit: int, mode: str = "async", kernel_us: int = 1000
+    ) -> AsyncIterator[subprocess.Popen[str]]:
+        """One that is about to begin."""
+        self._count += 1
+        pod = f"pod{self._count}"
+        self._node.add_pod(pod, GivenShare(("main",), (self._uuid,), request, limit, 1 << 28))
+        environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
+        process = self._box.start([self._load, mode, str(kernel_us)], environment)
+        with container.finishing(process):
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
+            yield process
+
+
+@pytest.fixture
+def programs(node: ArbiterNode, gpus: Path, load: Path) -> Programs:
+    return Programs(node, gpus, load)
+
+
+def begin(process: subprocess.Popen[str], *, after: float = 0.7, seconds: float = 1.5) -> None:
+    """Let it begin now; count from `after` seconds on."""
+    assert process.stdin is not None
+    now = int(time.monotonic() * 1000)
+    process.stdin.write(f"{now} {now + int(after * 1000)} {now + int((after + seconds) * 1000)}\n")
+    process.stdin.flush()
+
+
+async def percent(process: subprocess.Popen[str], kernel_us: int = 1000) -> float:
+    """How much of the GPU's time it had."""
+    output, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    assert process.returncode == 0, errors
+    launches, milliseconds, *_ = output.split()
+    return int(launches) * kernel_us / 10 / float(milliseconds)
+
+
+@pytest.mark.parametrize(("mode", "kernel_us"), [("async", 1000), ("sync", 1000), ("async", 50), ("graph", 1000)])
+async def test_two_shares_split_the_gpu_as_they_asked(programs: Programs, mode: str, kernel_us: int) -> None:
+    async with programs.ready(30, 100, mode, kernel_us) as one, programs.ready(70, 100, mode, kernel_us) as two:
+        begin(one)
+        begin(two)
+        first, second = await asyncio.gather(percent(one, kernel_us), percent(two, kernel_us))
+    # Loose, for a busy machine: bench/interposer.py has the exact figures.
+    assert 24 < 100 * first / (first + second) < 36
+    assert first + second > 75
+
+
+async def test_a_limit_is_kept_when_alone(programs: Programs) -> None:
+    async with programs.ready(10, 30) as one:
+        begin(one)
+        assert 23 < await percent(one) < 34
+
+
+async def test_an_idle_neighbour_leaves_everything(programs: Programs) -> None:
+    async with programs.ready(30, 100) as one, programs.ready(70, 100):
+        begin(one)
+        assert await percent(one) > 90
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobody(
+    programs: Programs, how: signal.Signals
+) -> None:
+    async with programs.ready(50, 100) as one, programs.ready(50, 100) as two:
+        begin(one, seconds=60)
+        begin(two, after=0.6, seconds=1.0)
+        await asyncio.sleep(0.3)
+        os.kill(one.pid, how)
+        assert await percent(two) > 80
+
+
+async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
+    programs: Programs, node: ArbiterNode
+) -> None:
+    async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
+        begin(one, after=3.0)
+        begin(two, after=3.0)
+        await asyncio.sleep(0.3)
+        await node.stop()
+        await asyncio.sleep(0.3)
+        await node.start()
+        first, second = await asyncio.gather(percent(one), percent(two))
+        held = {each.tenant.pod for each in node.server.leases.held()}
+    assert 20 < 100 * first / (first + second) < 40
+    assert held <= {"pod1", "pod2"}
+
+
+async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Programs, node: ArbiterNode) -> None:
+    node.server.leases.settle()  # it runs long enough to know who is alone
+    async with programs.ready(50, 100) as one:
+        begin(one, after=0.5, seconds=1)
+        await asyncio.sleep(0.3)
+        await node.stop()
+        assert await percent(one) > 80
+        await node.start()

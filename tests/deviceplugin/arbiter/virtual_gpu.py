@@ -1,0 +1,214 @@
+"""GPUs on a virtual clock: the arbiter's turns, and shares that launch as real programs do. Nothing here sleeps.
+
+A `Worker` is a share's program on one GPU: while it has something to do and its gate is open, it keeps the GPU busy;
+after a revoke its last work takes `drain_ns` to run out. `busy` and `pause` make it come and go.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Callable
+
+from deviceplugin.arbiter.account import MILLISECOND_NS, Entitlement
+from deviceplugin.arbiter.turns import Command, Open, Phase, Turns
+
+MS = MILLISECOND_NS
+SECOND = 1000 * MS
+MESSAGE_NS = MS // 10
+
+
+@dataclasses.dataclass
+class Worker:
+    """How a share behaves. `bursts`: (busy, idle) in nanoseconds, over and over; none: it always wants."""
+
+    given: Entitlement
+    drain_ns: int = 2 * MS
+    bursts: tuple[tuple[int, int], ...] = ()
+    starts_ns: int = 0
+    closes: bool = True  # says that its gate is closed before its work has run out
+    open: bool = False
+    working: bool = False
+    doing: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """A share was charged, or wanted the GPU, from then to then."""
+
+    begin_ns: int
+    end_ns: int
+
+
+class BrokenLawError(AssertionError):
+    """A law does not hold."""
+
+
+class VirtualGpu:
+    """One GPU with its workers; `charged` and `wanted` say what happened, by worker."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.workers = {str(number): worker for number, worker in enumerate(workers)}
+        self.turns = Turns()
+        self.now_ns = 0
+        self.charged: dict[str, list[Span]] = {key: [] for key in self.workers}
+        self.wanted: dict[str, list[Span]] = {key: [] for key in self.workers}
+        self.handovers = 0
+        self._order = itertools.count()
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._held = dict.fromkeys(self.workers, 0)
+        for key, worker in self.workers.items():
+            self._do(self.turns.join(key, worker.given, 0))
+            self._at(worker.starts_ns, lambda key=key: self._begin(key, 0))  # type: ignore[misc]
+
+    def run(self, until_ns: int) -> None:
+        """Let time pass."""
+        while True:
+            due = self.turns.due_ns()
+            first = self._events[0][0] if self._events else until_ns
+            at = min(first, until_ns, max(due, self.now_ns) if due is not None else until_ns)
+            self._pass(at)
+            if at >= until_ns and first > until_ns:
+                return
+            if self._events and self._events[0][0] <= at:
+                heapq.heappop(self._events)[2]()
+            else:
+                before = self.turns.due_ns()
+                self._do(self.turns.tick(at))
+                if at >= until_ns:
+                    return
+                if before == self.turns.due_ns() and before is not None and before <= at:
+                    raise BrokenLawError(f"the turn does not go on at {at}")
+
+    def _pass(self, to_ns: int) -> None:
+        if to_ns < self.now_ns:
+            raise BrokenLawError("time went back")
+        for key, seat in self.turns.seats.items():
+            seat.account.pass_time(to_ns)
+            got = seat.account.held_ns - self._held[key]
+            self._held[key] = seat.account.held_ns
+            if got:
+                _extend(self.charged[key], self.now_ns, to_ns)
+            if self.workers[key].doing and to_ns > self.now_ns:
+                _extend(self.wanted[key], self.now_ns, to_ns)
+        self.now_ns = to_ns
+
+    def _at(self, when_ns: int, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when_ns, next(self._order), what))
+
+    def _begin(self, key: str, burst: int) -> None:
+        worker = self.workers[key]
+        worker.doing = True
+        if not worker.open:
+            self._do(self.turns.want(key, self.now_ns))
+        if worker.bursts:
+            busy_ns, _ = worker.bursts[burst % len(worker.bursts)]
+            self._at(self.now_ns + busy_ns, lambda: self._pause(key, burst))
+
+    def _pause(self, key: str, burst: int) -> None:
+        worker = self.workers[key]
+        worker.doing = False
+        _, idle_ns = worker.bursts[burst % len(worker.bursts)]
+        if worker.open and self.turns.contended(key):
+            worker.open = False
+            self._at(self.now_ns + worker.drain_ns, lambda: self._released(key))
+        self._at(self.now_ns + max(idle_ns, worker.drain_ns + MS), lambda: self._begin(key, burst + 1))
+
+    def _released(self, key: str) -> None:
+        if not self.workers[key].open:
+            self._do(self.turns.released(key, self.now_ns))
+            self._want_again(key)
+
+    def _want_again(self, key: str) -> None:
+        if self.workers[key].doing and not self.workers[key].open:
+            self._do(self.turns.want(key, self.now_ns))
+
+    def _do(self, commands: list[Command]) -> None:
+        for command in commands:
+            worker = self.workers[command.key]
+            if isinstance(command, Open):
+                self.handovers += 1
+                worker.open = True
+                continue
+            worker.open = False
+            if worker.closes:
+                self._at(self.now_ns + MESSAGE_NS, lambda key=command.key: self._closed(key))  # type: ignore[misc]
+            self._at(self.now_ns + MESSAGE_NS + worker.drain_ns, lambda key=command.key: self._released(key))  # type: ignore[misc]
+            self._at(self.now_ns + MESSAGE_NS, lambda key=command.key: self._want_again(key))  # type: ignore[misc]
+        self._check()
+
+    def _closed(self, key: str) -> None:
+        self._do(self.turns.closed(key, self.now_ns))
+
+    def _check(self) -> None:
+        """Nobody waits who could be served; and no two are open, and no two pay but for one that is late."""
+        able = [
+            key
+            for key, seat in self.turns.seats.items()
+            if seat.account.wanting and seat.phase is None and seat.account.room_ns >= choice_room(seat.account.given)
+        ]
+        if able and self.turns.holder is None:
+            raise BrokenLawError(f"at {self.now_ns} the GPU is idle while {able} wait")
+        in_time = [seat for seat in self.turns.seats.values() if seat.phase not in {None, Phase.LATE}]
+        paying = [seat for seat in in_time if seat.account.charge.value != "nothing"]
+        if len(paying) != bool(in_time):
+            raise BrokenLawError(f"at {self.now_ns} {len(paying)} of {len(in_time)} pay")
+
+
+def choice_room(given: Entitlement) -> float:
+    """What a share must have left of its limit to begin, said here once more, independently."""
+    return 20.0 * MS if given.limit_percent < 100 else float("-inf")
+
+
+def _extend(spans: list[Span], begin_ns: int, end_ns: int) -> None:
+    if spans and spans[-1].end_ns == begin_ns:
+        spans[-1] = Span(spans[-1].begin_ns, end_ns)
+    else:
+        spans.append(Span(begin_ns, end_ns))
+
+
+def within(spans: list[Span], begin_ns: int, end_ns: int) -> int:
+    """How much of a window the spans cover."""
+    return sum(max(0, min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns)) for span in spans)
+
+
+def check_ceiling(gpu: VirtualGpu, window_ns: int, slack_ns: int) -> None:
+    """No window has more of a share than its limit, and what it may do at once."""
+    for key, worker in gpu.workers.items():
+        for span in gpu.charged[key]:
+            got = within(gpu.charged[key], span.begin_ns, span.begin_ns + window_ns)
+            most = worker.given.limit_percent / 100 * window_ns + slack_ns + worker.drain_ns
+            if worker.given.limit_percent < 100 and got > most:
+                raise BrokenLawError(
+                    f"{key} had {got / MS:.1f} ms of {window_ns / MS} from {span.begin_ns}, {most / MS} allowed"
+                )
+
+
+def check_floor(gpu: VirtualGpu, window_ns: int, slack_ns: int) -> None:
+    """Every window that a share wants the GPU all through has its request in it."""
+    for key, worker in gpu.workers.items():
+        least = worker.given.request_percent / 100 * window_ns - slack_ns
+        for span in gpu.wanted[key]:
+            for begin in range(span.begin_ns, span.end_ns - window_ns + 1, 500 * MS):
+                got = within(gpu.charged[key], begin, begin + window_ns)
+                if got < least:
+                    raise BrokenLawError(
+                        f"{key} had {got / MS:.1f} ms of {window_ns / MS} from {begin}, {least / MS} is its own"
+                    )
+
+
+def check_waits(gpu: VirtualGpu, longest_ns: int) -> None:
+    """Nobody who has a request waits longer than that."""
+    for key, worker in gpu.workers.items():
+        if not worker.given.request_percent:
+            continue
+        for span in gpu.wanted[key]:
+            for begin in range(span.begin_ns, span.end_ns - longest_ns, longest_ns // 4):
+                if not within(gpu.charged[key], begin, begin + longest_ns):
+                    raise BrokenLawError(f"{key} waited longer than {longest_ns / MS} ms from {begin}")
+
+
+def shares(gpu: VirtualGpu, begin_ns: int, end_ns: int) -> list[float]:
+    """What each worker had of a window, in percent."""
+    return [100 * within(gpu.charged[key], begin_ns, end_ns) / (end_ns - begin_ns) for key in gpu.workers]

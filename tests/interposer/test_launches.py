@@ -1,0 +1,308 @@
+"""Every function that starts work on the GPU waits for the lease of that GPU, however it was found, and nothing else does."""
+
+from __future__ import annotations
+
+import queue
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gpushare import contract
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import CLIENT_PRELUDE, ROOT, Container, finishing, lines_of_the_library
+from tests.interposer.reference_arbiter import Misbehaviour
+
+STINGY = Misbehaviour(grants=False)
+OPEN, REVOKE, WANT = contract.MESSAGE_OPEN, contract.MESSAGE_REVOKE, contract.MESSAGE_WANT
+CLOSED, RELEASED = contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED
+
+# What every client below has: a kernel of `us` microseconds, and `launch`, by any of the functions.
+PRELUDE = """
+import sys, threading, time
+PTR = ctypes.c_void_p
+class Config(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_uint) for n in "abcdefg"] + [("stream", PTR), ("attributes", PTR), ("count", ctypes.c_uint)]
+class Launch(ctypes.Structure):
+    _fields_ = [("function", PTR)] + [(n, ctypes.c_uint) for n in "abcdefg"] + [("stream", PTR), ("parameters", PTR)]
+def kernel(c, us=1000):
+    module, function = PTR(), PTR()
+    c.check("cuModuleLoadData", ctypes.byref(module), b"")
+    c.check("cuModuleGetFunction", ctypes.byref(function), module, f"k_{us}us".encode())
+    return function
+def graph_of(c, function):
+    stream, graph, exec_ = PTR(), PTR(), PTR()
+    c.check("cuStreamCreate", ctypes.byref(stream), 0)
+    c.check("cuStreamBeginCapture_v2", stream, 0)
+    launch(c, function, "cuLaunchKernel", stream)
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+    c.check("cuGraphInstantiateWithFlags", ctypes.byref(exec_), graph, 0)
+    return exec_
+def launch(c, function, symbol="cuLaunchKernel", stream=None):
+    stream = stream or PTR()
+    if symbol.startswith("cuGraphLaunch"):
+        return c.call(symbol, function, stream)
+    if symbol.startswith("cuLaunchKernelEx"):
+        config = Config(1, 1, 1, 1, 1, 1, 0, stream)
+        return c.call(symbol, ctypes.byref(config), function, PTR(), PTR())
+    if symbol.endswith("MultiDevice"):
+        return c.call(symbol, ctypes.byref(Launch(function, 1, 1, 1, 1, 1, 1, 0, stream)), 1, 0)
+    if symbol == "cuLaunch":
+        return c.call(symbol, function)
+    if symbol.startswith("cuLaunchGrid"):
+        return c.call(symbol, function, 1, 1, *([stream] if symbol.endswith("Async") else []))
+    return c.call(symbol, function, 1, 1, 1, 1, 1, 1, 0, stream, PTR(), PTR())
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+@contextmanager
+def client(container: Container, code: str) -> Iterator[subprocess.Popen[str]]:
+    with finishing(container.start([sys.executable, "-c", CLIENT_PRELUDE + PRELUDE + code])) as process:
+        yield process
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def goes_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def ends_well(process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate("\n", timeout=20)
+    assert process.returncode == 0, output + errors
+    return output.strip()
+
+
+LAUNCHES = re.findall(r"^LAUNCH\(CUDA, (\w+),", (ROOT / "interposer" / "hooks.def").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("proc", [False, True], ids=["dlsym", "cuGetProcAddress"])
+def test_no_launch_passes_without_a_lease(container: Container, make_arbiter: ArbiterMaker, proc: bool) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = f"""
+QUERIES.update({{name: (name.removesuffix("_ptsz"), 12000, PER_THREAD if name.endswith("_ptsz") else 0)
+                 for name in {LAUNCHES!r}}})
+QUERIES["cuStreamBeginCapture_v2"] = ("cuStreamBeginCapture", 12000, 0)
+c = Cuda(proc={proc})
+function = kernel(c)
+graph = graph_of(c, function)
+assert len({{c.address(name) for name in {LAUNCHES!r}}}) == {len(LAUNCHES)}
+say("captured")
+for name in {LAUNCHES!r}:
+    input()
+    result = launch(c, graph if "Graph" in name else function, name)
+    say(name, result)
+input()
+"""
+    with client(container, code) as process:
+        assert line(process) == "captured"
+        with pytest.raises(queue.Empty):
+            arbiter.hears(WANT, seconds=0.05)  # what is captured is not launched
+        for number, name in enumerate(LAUNCHES, 1):
+            goes_on(process)
+            assert arbiter.hears(WANT) == (0, 0, 0)
+            arbiter.say(OPEN, 0, contract.LEASE_COUNTED, number)
+            assert line(process) == f"{name} 0"
+            arbiter.say(REVOKE, 0, 0, number)
+            assert arbiter.hears(RELEASED)[2] == number
+        ends_well(process)
+
+
+def test_a_revoked_lease_is_given_back_when_nothing_runs_any_more(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = """
+c = Cuda()
+function = kernel(c, 150000)
+launch(c, function)
+say("launched", time.monotonic())
+launch(c, function)
+say("again")
+input()
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, 0, 1)
+        launched = float(line(process).split()[1])
+        line(process)
+        arbiter.say(REVOKE, 0, 0, 1)
+        assert arbiter.hears(RELEASED) == (0, 0, 1)
+        assert time.monotonic() - launched > 0.25  # both kernels
+        ends_well(process)
+
+
+def test_a_lease_with_nothing_to_do_goes_back_when_others_wait(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = """
+c = Cuda()
+function = kernel(c, 1000)
+assert launch(c, function) == 0
+say("idle")
+input()
+assert launch(c, function) == 0
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, 0, 1)
+        assert line(process) == "idle"
+        with pytest.raises(queue.Empty):
+            arbiter.hears(RELEASED, seconds=0.05)  # nobody else wants it
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED | contract.LEASE_CONTENDED, 1)
+        assert arbiter.hears(RELEASED) == (0, 0, 1)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)  # said before it was known: no lease
+        goes_on(process)
+        assert arbiter.hears(WANT) == (0, 0, 0)
+        arbiter.say(OPEN, 0, 0, 2)
+        ends_well(process)
+
+
+def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = """
+c = Cuda()
+function = kernel(c, 1000)
+for _ in range(100): launch(c, function)
+began = time.monotonic()
+c.check("cuCtxSynchronize")
+say(time.monotonic() - began)
+"""
+    for flags, least, most in ((contract.LEASE_COUNTED, 0.0, 0.03), (0, 0.05, 1.0)):
+        with client(container, code) as process:
+            arbiter.hears(WANT)
+            arbiter.say(OPEN, 0, flags, 1)
+            assert least <= float(ends_well(process)) < most
+
+
+def test_gates_of_two_gpus_are_two(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
+    code = """
+c = Cuda()
+first = kernel(c)
+c.use(1)
+second = kernel(c)
+c.use(0)
+assert launch(c, first) == 0
+say("first")
+c.use(1)
+assert launch(c, second) == 0
+say("second")
+"""
+    with client(container, code) as process:
+        assert arbiter.hears(WANT)[0] == 0
+        arbiter.say(OPEN, 0, 0, 1)
+        assert line(process) == "first"
+        assert arbiter.hears(WANT)[0] == 1  # although the first is wide open
+        arbiter.say(OPEN, 1, 0, 2)
+        assert line(process) == "second"
+        ends_well(process)
+
+
+def test_a_capture_survives_the_end_of_a_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = """
+c = Cuda()
+function = kernel(c, 1000)
+assert launch(c, function) == 0
+stream, graph, event = PTR(), PTR(), PTR()
+c.check("cuStreamCreate", ctypes.byref(stream), 0)
+c.check("cuStreamBeginCapture_v2", stream, 0)
+say("capturing")
+for _ in range(50):
+    assert launch(c, function, "cuLaunchKernel", stream) == 0
+input()
+c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert line(process) == "capturing"
+        arbiter.say(REVOKE, 0, 0, 1)
+        assert arbiter.hears(RELEASED) == (0, 0, 1)
+        ends_well(process)
+
+
+def test_a_context_that_ends_holds_up_nobody(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = """
+c = Cuda()
+context = PTR()
+c.check("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
+function = kernel(c, 1000)
+assert launch(c, function) == 0
+c.check("cuCtxDestroy_v2", context)
+say("gone")
+input()
+c.use(0)
+assert launch(c, kernel(c, 1000)) == 0
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert line(process) == "gone"
+        arbiter.say(REVOKE, 0, 0, 1)
+        assert arbiter.hears(RELEASED) == (0, 0, 1)
+        goes_on(process)
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, 0, 2)
+        ends_well(process)
+
+
+def test_without_an_arbiter_a_program_goes_on_for_its_part_of_the_time(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)  # its request is 50 percent
+    code = """
+c = Cuda()
+function = kernel(c, 1000)
+launch(c, function)
+say("running")
+input()
+began, done = time.monotonic(), 0
+while time.monotonic() - began < 1:
+    launch(c, function)
+    c.check("cuCtxSynchronize")
+    done += 1
+say(done)
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert line(process) == "running"
+        arbiter.stop()
+        output, errors = process.communicate("\n", timeout=20)
+        assert process.returncode == 0, errors
+        assert 100 < int(output) < 650, output
+        assert len(lines_of_the_library(errors)) == 1
+
+
+def test_the_child_of_a_fork_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(MIB)
+    code = """
+import os
+c = Cuda()
+function = kernel(c, 1000)
+assert launch(c, function) == 0
+child = os.fork()
+if child == 0:
+    assert launch(c, function) != 0   # CUDA does not work in such a child; but nothing hangs
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert launch(c, function) == 0
+c.check("cuCtxSynchronize")
+"""
+    with client(container, code) as process:
+        ends_well(process)
