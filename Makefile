@@ -58,8 +58,8 @@ check: env build ## Formats, lints, types, import rules, shell scripts; C warnin
 	$(BIN)/shellcheck $(SHELL_SOURCES)
 
 .PHONY: test-quick
-test-quick: check ## The checks and all tests that need no cluster: over a minute
-	$(BIN)/pytest -q -n 2 -m 'not apiserver and not lab'
+test-quick: env build ## The quick tests, which need no cluster: under a minute
+	$(BIN)/pytest -q -n 2 -m 'not slow and not apiserver and not lab'
 
 .PHONY: test
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)

@@ -150,6 +150,8 @@ def test_threads_of_one_process_stay_within_the_limit(container: Container, make
     make_arbiter(LIMIT)
     container.python("""
 import threading
+
+pytestmark = pytest.mark.slow
 c, granted = Cuda(), []
 def work():
     c.use(0)

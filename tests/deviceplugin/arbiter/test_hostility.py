@@ -17,6 +17,8 @@ from gpushare import contract
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 
+pytestmark = pytest.mark.slow
+
 
 def header(
     kind: int, *, size: int | None = None, magic: int = contract.WIRE_MAGIC, version: int = contract.WIRE_VERSION

@@ -18,6 +18,8 @@ from tests.deviceplugin import simulated
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.interposer import container
 
+pytestmark = pytest.mark.slow
+
 SOURCE = simulated.ROOT / "bench" / "launches" / "load.c"
 
 

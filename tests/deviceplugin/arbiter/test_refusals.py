@@ -11,6 +11,8 @@ from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_process_outside_any_pod(node: ArbiterNode) -> None:
     stranger = await node.share(environment=False)

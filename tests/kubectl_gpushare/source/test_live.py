@@ -16,6 +16,8 @@ from kubectl_gpushare import errors, kubectl
 from kubectl_gpushare.source import cluster, live
 from tests import builders
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 20.0
 
 

@@ -17,6 +17,8 @@ from tests.webhook.laws import replica, stories, world
 from webhook.books import bookkeeper, bookkeeping, sightings
 from webhook.ledger import api_store, node_ledger, predecessors, reinvocation
 
+pytestmark = pytest.mark.slow
+
 MOST_STORIES = 1500
 
 Break = Callable[[pytest.MonkeyPatch], None]

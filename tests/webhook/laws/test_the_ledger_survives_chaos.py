@@ -33,7 +33,7 @@ def quiet() -> Iterator[None]:
         one.setLevel(level)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in range(1, CHUNKS))])
 def test_no_law_is_broken_in_any_order_of_what_happens(chunk: int) -> None:
     for seed in range(chunk, SEEDS, CHUNKS):
         stories.story(seed).run()

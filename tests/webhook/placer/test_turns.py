@@ -295,6 +295,7 @@ SMALL = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(stream=SMALL, gpus=st.integers(1, 3), large=st.integers(1, 3))
 async def test_law_whoever_fits_on_an_empty_cluster_is_placed_after_a_bounded_number_of_passes(
