@@ -13,14 +13,12 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
-import certifi
-
+from lab import certificates
 from tests.deviceplugin import agent_process, simulated
-from tests.deviceplugin import kubelet as kubelets
+from tests.deviceplugin import simulated_kubelet as kubelets
 
 GPUS, CONTAINERS = 8, 100
 GOAL_BYTES, GOAL_RATIO = 100 * 10**6, 0.01
@@ -43,7 +41,7 @@ def account(directory: Path) -> dict[str, str]:
     mounted.mkdir()
     (mounted / "token").write_text("token")
     (mounted / "namespace").write_text("gpushare-system")
-    shutil.copy(certifi.where(), mounted / "ca.crt")
+    certificates.create(mounted, [])  # its authority is ca.crt
     return {
         "BENCH_SERVICE_ACCOUNT": str(mounted),
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",

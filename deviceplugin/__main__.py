@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 
-from deviceplugin import agent, library, nvml
+from deviceplugin import agent, library, without_driver
 from deviceplugin import settings as configuration
+from deviceplugin.hardware import nvml
 from gpushare.daemon import logs, shutdown
 
 logger = logging.getLogger("deviceplugin")
@@ -22,13 +23,21 @@ def main() -> int:
         return 2
     logs.configure(settings.log_level, "agent")
     try:
-        driver = nvml.Nvml()
+        driver = nvml.Nvml() if settings.fail_on_init_error else None
         installed = library.install(settings.library, root=settings.root)
     except (nvml.NvmlError, library.LibraryError) as error:
         # The sentence says all: a stack would only hide it.
         logger.error("The agent cannot start", extra={"err": str(error)})  # noqa: TRY400
         return 1
-    return shutdown.run(lambda daemon: agent.run(settings, daemon, driver=driver, installed=installed))
+    return shutdown.run(lambda daemon: _run(settings, daemon, driver, installed))
+
+
+async def _run(
+    settings: configuration.Settings, daemon: shutdown.Daemon, opened: nvml.Nvml | None, installed: library.Installed
+) -> None:
+    driver = opened or await without_driver.opened(settings, daemon)
+    if driver is not None:
+        await agent.run(settings, daemon, driver=driver, installed=installed)
 
 
 if __name__ == "__main__":

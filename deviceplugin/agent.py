@@ -14,8 +14,10 @@ from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import library, metrics, node_view, nvml, plugins
+from deviceplugin import library, metrics, node_view
 from deviceplugin.arbiter import groups, lookup, server
+from deviceplugin.hardware import nvml
+from deviceplugin.kubelet import plugins
 from deviceplugin.node_capacity import NodeCapacity
 from deviceplugin.settings import Settings
 from gpushare import contract, pod
@@ -30,9 +32,6 @@ KNOWN_SECONDS: Final = 2.0  # an API server that answers at all answers sooner
 
 async def run(settings: Settings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed) -> None:
     """Serve until told to stop. `driver` may still be asked when this returns: it ends with the process."""
-    logger.info(
-        "Compute is not enforced yet: a share's request and limit of compute are accounted for, its memory is enforced"
-    )
     settings.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     async with client.connect(settings.kubeconfig, component="agent") as api:
         agent = Agent(settings, api, driver, installed)
@@ -120,6 +119,7 @@ class Agent:
                 connections=lambda: self.arbiter.connections,
                 turned_away=lambda: self.arbiter.turned_away,
                 holders=self.view.holders,
+                leases=self.arbiter.leases.held,
             )
         )
         return registry

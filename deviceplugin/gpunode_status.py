@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from deviceplugin import inventory
+from deviceplugin.hardware import inventory
 from deviceplugin.offer import Followed, Offer
 from gpushare import codec, contract
 from gpushare.cluster import backoff, client, errors, informer, store

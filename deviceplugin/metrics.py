@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deviceplugin.arbiter.groups import Use
+from deviceplugin.arbiter.leases import Held
 from deviceplugin.offer import Offer
 from gpushare import ledger
 from gpushare.gpunode import GpuNode
@@ -43,6 +44,7 @@ class AgentCollector(Collector):
         connections: Callable[[], int],
         turned_away: Callable[[], int],
         holders: Callable[[], Iterable[Holder]] = tuple,
+        leases: Callable[[], Iterable[Held]] = tuple,
     ) -> None:
         self._node_name = node_name
         self._offer = offer
@@ -51,6 +53,7 @@ class AgentCollector(Collector):
         self._connections = connections
         self._turned_away = turned_away
         self._holders = holders
+        self._leases = leases
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: what there is depends on the node."""
@@ -60,6 +63,7 @@ class AgentCollector(Collector):
         """Everything, as it is now."""
         yield from self._gpus()
         yield from self._shares()
+        yield from self._compute()
         yield self._containers()
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self._connections()
@@ -118,3 +122,27 @@ class AgentCollector(Collector):
                 used.add_metric([*values, grant.uuid], used_bytes)
                 limit.add_metric([*values, grant.uuid], grant.memory_bytes)
         yield from (used, limit, processes)
+
+    def _compute(self) -> Iterator[Metric]:
+        labels = ["node", "namespace", "pod", "containers", "gpu"]
+        seconds = CounterMetricFamily(
+            "gpushare_share_lease_seconds",
+            "Time for which a share had its GPU, used or not, since its first process came.",
+            labels=labels,
+        )
+        leases = CounterMetricFamily(
+            "gpushare_share_leases", "How often a share was given its GPU, since its first process came.", labels=labels
+        )
+        used = GaugeMetricFamily(
+            "gpushare_share_used_compute_ratio",
+            "Part of the last seconds in which a share used its GPU; absent while nobody else wants it.",
+            labels=labels,
+        )
+        for held in self._leases():
+            tenant = held.tenant
+            values = [self._node_name, tenant.namespace, tenant.pod, ",".join(tenant.containers), held.gpu_uuid]
+            seconds.add_metric(values, held.seconds)
+            leases.add_metric(values, held.leases)
+            if held.recent is not None:
+                used.add_metric(values, held.recent)
+        yield from (seconds, leases, used)

@@ -5,29 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from deviceplugin import (
-    advertisement,
-    announcing,
-    device_answers,
-    device_nodes,
-    faults,
-    library,
-    metrics,
-    nvml,
-    nvml_mig,
-    observation,
-    service,
-    share_answers,
-    xid,
-)
+from deviceplugin import announcing, library, metrics
 from deviceplugin.allocation import answer, joined
-from deviceplugin.driver import Driver
+from deviceplugin.cdi import specs
 from deviceplugin.gpunode_status import GpuNodeStatus, Statement
+from deviceplugin.hardware import device_nodes, faults, nvml, nvml_mig, observation, xid
+from deviceplugin.hardware.driver import Driver
+from deviceplugin.kubelet import advertisement, device_answers, service, share_answers
 from deviceplugin.labels import reading, resources, whole, words, writer
 from deviceplugin.live import applying, cluster_view, configuration, mig_part, setup, usage, witness
 from deviceplugin.mig import partitioner
@@ -40,6 +30,8 @@ from gpushare.cluster import client, events
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
+
+logger = logging.getLogger(__name__)
 
 BOOK: Final = "modes.json"
 HOLDERS_SECONDS: Final = 15.0  # between two questions for who holds what, for metrics
@@ -96,7 +88,9 @@ class NodeView:
             applying.Told(self.offer, self.advertised, statement),
             witness=self.witness,
             set_up=setup.SetUp(
-                mig_part.MigPart(self._driver, partitioner.Partitioner(cutting), self.observation.look),
+                mig_part.MigPart(
+                    self._driver, partitioner.Partitioner(cutting), self.observation.look, lambda: self.witness.in_use
+                ),
                 setup.TimeSlices(),
                 Mps(self._daemons, gpu_of=self._gpu),
             ),
@@ -107,6 +101,12 @@ class NodeView:
         self._labels = writer.LabelWriter(
             api, node_name=name, metadata=lambda: self.configuration.metadata, wanted=self._wanted_labels
         )
+        self._specs = specs.Specs(
+            settings.cdi_directory,
+            cards=lambda: self.observation.card_list,
+            nodes=self._nodes,
+            in_use=lambda: any(one.resource not in advertisement.PER_GPU for one in self.witness.held),
+        )
         mounts = share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory)
         self._share_answers = share_answers.ShareAnswers(mounts)
         self._device_answers = device_answers.DeviceAnswers(
@@ -114,7 +114,8 @@ class NodeView:
             nodes=self._nodes,
             mps=self._daemons.places,
             memory_bytes=lambda uuid: one.memory_bytes if (one := self._gpu(uuid)) is not None else 0,
-            scores=lambda: joined.scores(self.offer.gpus),
+            scores=lambda: joined.scores(self.offer.gpus, self.observation.paths),
+            described=self._specs.renew,
             given=self.witness.gave,
         )
 
@@ -147,6 +148,7 @@ class NodeView:
             "events": self._recorder.run(),
             "announcements": self._announce(),
             "holders": self._keep_holders(),
+            "cdi": self._describe(),
         }
 
     async def leave(self) -> None:
@@ -197,6 +199,15 @@ class NodeView:
         # What the GPUs are used for is a part of their status, and must not be missing from the first one.
         await self.applying.said.wait()
         await self.status.run(self.observation.informed)
+
+    async def _describe(self) -> None:
+        """Keep the files for container runtimes true also where nobody asks: containers are started anew from them."""
+        await self.applying.said.wait()
+        async for _ in self.advertised.follow():
+            try:
+                self._specs.renew(self.applying.settings)
+            except specs.SpecError as error:
+                logger.warning("Could not describe the GPUs for container runtimes", extra={"err": str(error)})
 
     async def _announce(self) -> None:
         before: tuple[Gpu, ...] = ()

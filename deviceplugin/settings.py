@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import advertisement
+from deviceplugin.kubelet import advertisement
 from deviceplugin.live import wishes
 from gpushare import contract, errors
 from gpushare.config import flags, selection
@@ -48,6 +48,7 @@ class Settings:
     probe_host: str
     probe_port: int
     log_level: str
+    fail_on_init_error: bool
     options: wishes.Options
 
 
@@ -61,7 +62,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     if found.state_directory is None:
         found.state_directory = found.run_directory.parent / "state"
     mps_root = Path(str(values["mpsRoot"] or found.run_directory.parent / "mps"))
-    settings = Settings(**vars(found), mps_root=mps_root, options=options)
+    fails = bool(values["failOnInitError"])
+    settings = Settings(**vars(found), mps_root=mps_root, fail_on_init_error=fails, options=options)
     for name in (
         "kubelet_directory",
         "pod_resources_socket",
@@ -118,8 +120,8 @@ def _options(
         raise SettingsError(str(error)) from error
     if values["configFile"]:
         raise SettingsError(
-            f"--config-file {values['configFile']} is not read: put it as an entry into the ConfigMap that "
-            "--config-map names, so that a change of it is applied"
+            f"--config-file {values['configFile']} is not read, as a mounted file says neither that it changed nor for "
+            "which node it is: put it as an entry into the ConfigMap that --config-map names"
         )
     return options, values
 

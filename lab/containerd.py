@@ -12,6 +12,7 @@ from lab import cgroups, component, errors, image, layout, mounts, network, prer
 # Every container starts through the runtime that adds the simulated GPUs, as on nodes where NVIDIA's is the default;
 # the handler `nvidia` is for pods that name a RuntimeClass. Why the other settings are not the defaults:
 # - netns_mounts_under_state_dir: network namespaces go with the node's mount namespace.
+# - container_annotations: this containerd has no CDI of its own; the runtime sees the names, as NVIDIA's does.
 # - restrict_oom_score_adj: without CAP_SYS_RESOURCE a sandbox could not be given its score, and dies.
 CONFIGURATION = """\
 version = 2
@@ -40,11 +41,13 @@ default_runtime_name = "runc"
 
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
+container_annotations = ["cdi.k8s.io/*"]
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 BinaryName = {runtime}
 
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
 runtime_type = "io.containerd.runc.v2"
+container_annotations = ["cdi.k8s.io/*"]
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
 BinaryName = {runtime}
 """

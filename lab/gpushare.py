@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare import contract
-from lab import access, addresses, cgroups, component, errors, kubeconfig, layout, mounts, process
+from lab import access, addresses, cgroups, component, errors, kubeconfig, layout, mounts, oci_runtime, process
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BUILD = REPOSITORY / "build"
@@ -79,6 +79,13 @@ def webhook_metrics_url(lab: layout.Layout) -> str:
     return f"http://{lab.address}:{probe_port}/metrics"
 
 
+def agent_metrics_url(lab: layout.Layout, node: layout.Node) -> str:
+    """Where the metrics of a node's agent are."""
+    host = lab.node_address(node.number)
+    _, probe_port = _ports(lab, agent_name(node), host)
+    return f"http://{host}:{probe_port}/metrics"
+
+
 def agent(lab: layout.Layout, node: layout.Node, administrator: access.Access) -> component.Component:
     """A node's agent, in the node's mount namespace: the kubelet's directory is where it always is."""
     name = agent_name(node)
@@ -90,7 +97,7 @@ def agent(lab: layout.Layout, node: layout.Node, administrator: access.Access) -
     argv = (
         *(sys.executable, "-m", "deviceplugin", f"--kubeconfig={credentials}", f"--node-name={node.name}"),
         *(f"--root={directory / 'gpushare'}", f"--run-directory={directory / 'arbiter'}"),
-        f"--library={BUILD / 'libgpushare.so'}",
+        *(f"--library={BUILD / 'libgpushare.so'}", f"--cdi-directory={oci_runtime.cdi_directory(lab, node)}"),
         f"--mps-program={DRIVER / 'nvidia-cuda-mps-control'}",
         *(f"--probe-host={host}", f"--probe-port={probe_port}"),
     )

@@ -22,21 +22,27 @@ for argument; do
     case $argument in create) create=yes ;; --bundle=*) bundle=${{argument#--bundle=}} ;; esac
     previous=$argument
 done
-if [ "$create" ] && grep -q {variable} "$bundle/config.json"; then
-    {python} -S -E {program} {devices} {libraries} "$@" || exit 1
+if [ "$create" ] && grep -qE {words} "$bundle/config.json"; then
+    {python} -S -E {program} {devices} {libraries} {cdi} "$@" || exit 1
 fi
 exec {runc} "$@"
 """
 
 
-def script(devices: Path, libraries: Path, runc: str) -> str:
-    """Return the runtime of a node with the GPUs of `devices` and the driver of `libraries`."""
+def cdi_directory(lab: layout.Layout, node: layout.Node) -> Path:
+    """Where a node's devices are described for the runtime."""
+    return lab.node_directory(node) / "cdi"
+
+
+def script(devices: Path, libraries: Path, cdi: Path, runc: str) -> str:
+    """Return the runtime of a node with these GPUs, libraries of the driver, and CDI files."""
     words: dict[str, str | Path] = {
-        "variable": create.VARIABLE,
+        "words": f"{create.VARIABLE}|{create.CDI_ANNOTATIONS}",
         "python": sys.executable,
         "program": HERE / "runtime" / "create.py",
         "devices": devices,
         "libraries": libraries,
+        "cdi": cdi,
         "runc": runc,
     }
     return SCRIPT.format_map({key: shlex.quote(str(value)) for key, value in words.items()})
@@ -45,6 +51,6 @@ def script(devices: Path, libraries: Path, runc: str) -> str:
 def write(lab: layout.Layout, node: layout.Node, path: Path) -> None:
     """Write the runtime of one node."""
     scratch = path.with_name(path.name + ".new")
-    scratch.write_text(script(lab.gpus(node), LIBRARIES, prerequisites.program("runc")))
+    scratch.write_text(script(lab.gpus(node), LIBRARIES, cdi_directory(lab, node), prerequisites.program("runc")))
     scratch.chmod(0o755)
     scratch.rename(path)  # in one step: a container may be starting

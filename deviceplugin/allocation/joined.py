@@ -1,20 +1,45 @@
-"""How well the GPUs of a node are joined, from what the inventory knows: NVLink groups and NUMA nodes."""
+"""How well the GPUs of a node are joined: as the driver says it, and else from what the inventory knows of them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
 from deviceplugin.allocation import aligned
 from gpushare.gpu import Gpu
 
 
-def scores(gpus: Sequence[Gpu]) -> dict[tuple[str, str], int]:
-    """The score of each pair, by UUID. GPUs of one NVLink group count as joined by one link."""
-    return {(one.uuid, other.uuid): _pair(one, other) for one, other in itertools.combinations(gpus, 2)}
+class Path(Protocol):
+    """Between two GPUs; `common` is a word of `aligned.WEIGHTS`."""
+
+    @property
+    def common(self) -> str:
+        """What they have in common."""
+
+    @property
+    def nvlinks(self) -> int:
+        """How many links of NVLink go from one to the other, without a switch."""
 
 
-def _pair(one: Gpu, other: Gpu) -> int:
-    linked = one.link_group is not None and one.link_group == other.link_group
+_UNKNOWN: Final[Mapping[tuple[str, str], Path]] = {}
+
+
+def scores(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], Path] = _UNKNOWN) -> dict[tuple[str, str], int]:
+    """The score of each pair, by UUID.
+
+    paths: of pairs, in either order. GPUs of one NVLink group count as joined by one link at least: through a switch
+    each reaches all others alike.
+    """
+    found = {}
+    for one, other in itertools.combinations(gpus, 2):
+        path = paths.get((one.uuid, other.uuid)) or paths.get((other.uuid, one.uuid))
+        found[one.uuid, other.uuid] = _pair(one, other, path)
+    return found
+
+
+def _pair(one: Gpu, other: Gpu, path: Path | None) -> int:
+    grouped = one.link_group is not None and one.link_group == other.link_group
     same_cpu = one.numa_node is not None and one.numa_node == other.numa_node
-    return aligned.pair_score(["SameCPU" if same_cpu else "CrossCPU"], nvlinks=int(linked))
+    common = path.common if path is not None else "SameCPU" if same_cpu else "CrossCPU"
+    return aligned.pair_score([common], nvlinks=max(int(grouped), path.nvlinks if path is not None else 0))

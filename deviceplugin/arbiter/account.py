@@ -63,6 +63,10 @@ class Account:
         self.pass_time(now_ns)
         self.given = given
 
+    def held_by_ns(self, now_ns: int) -> int:
+        """All time charged, up to now."""
+        return self.held_ns + (max(0, now_ns - self.at_ns) if self.charge is not Charge.NOTHING else 0)
+
     def set(self, now_ns: int, *, wanting: bool | None = None, charge: Charge | None = None) -> None:
         """From now on it wants the GPU or not, and pays from this book."""
         self.pass_time(now_ns)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.account import Entitlement
+from deviceplugin.arbiter.account import Charge, Entitlement
+from deviceplugin.arbiter.recent import Recent, Sight
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.arbiter.turns import Command, Open, Phase, Turns
 from gpushare import contract
@@ -37,19 +38,24 @@ class Client(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Held:
-    """For how long a share has had a GPU, since the agent started, and how often."""
+    """For how long a share has had a GPU, since it came, and how often.
+
+    recent: what part of the last seconds it used, from 0 to 1; None while that is not known.
+    """
 
     tenant: Tenant
     gpu_uuid: str
     seconds: float
     leases: int
+    recent: float | None
 
 
 class _Share:
     """A share at one GPU: its processes there, and what each was told last."""
 
-    def __init__(self, tenant: Tenant) -> None:
+    def __init__(self, tenant: Tenant, now_ns: int) -> None:
         self.tenant = tenant
+        self.recent = Recent(now_ns)
         self.number = 0
         self.flags = 0
         self.clients: dict[Client, int] = {}  # with the place of this GPU in the client's limits page
@@ -123,10 +129,12 @@ class Leases:
 
     def held(self) -> Iterator[Held]:
         """What every share that is here now has had."""
+        now_ns = self._clock()
         for uuid, gpu in self._gpus.items():
             for key, share in gpu.shares.items():
                 seat = gpu.turns.seats[key]
-                yield Held(share.tenant, uuid, seat.account.held_ns / _NANOSECONDS, seat.leases)
+                seconds = seat.account.held_by_ns(now_ns) / _NANOSECONDS
+                yield Held(share.tenant, uuid, seconds, seat.leases, share.recent.ratio(now_ns))
 
     def close(self) -> None:
         """Forget everything, say nothing; clients keep what they have until they find the next agent."""
@@ -140,7 +148,7 @@ class Leases:
         key = client.tenant.key
         share = gpu.shares.get(key)
         if share is None:
-            share = gpu.shares[key] = _Share(client.tenant)
+            share = gpu.shares[key] = _Share(client.tenant, now_ns)
         given = Entitlement(grant.request_percent, grant.limit_percent, client.tenant.latency)
         share.tenant = client.tenant
         seat = gpu.turns.seats.get(key)
@@ -208,6 +216,8 @@ class Leases:
                 share.flags = flags
                 for client in share.having:
                     self._send_open(share, client)
+        for each, share in gpu.shares.items():
+            share.recent.see(self._sight(gpu, each, share), now_ns)
         if not gpu.shares:
             if gpu.timer is not None:
                 gpu.timer.cancel()
@@ -228,6 +238,12 @@ class Leases:
         now_ns = self._clock()
         self._do(gpu, gpu.turns.tick(now_ns))
         self._settle(uuid, gpu, now_ns)
+
+    def _sight(self, gpu: _Gpu, key: str, share: _Share) -> Sight:
+        if gpu.turns.seats[key].account.charge is Charge.NOTHING:
+            return Sight.USES_NOT
+        asked_for = gpu.turns.holder != key or share.flags & contract.LEASE_CONTENDED
+        return Sight.USES if asked_for else Sight.UNKNOWN
 
     def _flags(self, gpu: _Gpu, share: _Share) -> int:
         """Alone on a GPU and without a limit, nobody needs to count."""

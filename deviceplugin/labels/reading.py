@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from deviceplugin import nvml, nvml_mig, pci
-from deviceplugin.cards import Found
+from deviceplugin.hardware import nvml, nvml_mig, nvml_topology, pci
+from deviceplugin.hardware.cards import Found
 from deviceplugin.labels import resources, whole
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes.assignment import Assignment
@@ -34,6 +34,7 @@ def facts(
         cards=tuple(_card(driver, gpu, found[gpu.uuid]) for gpu in known),
         pci_classes=tuple(number for gpu in known if (number := _pci_class(sys_root, gpu.pci_bus_id)) is not None),
         mig_capable=tuple(found[gpu.uuid].card.mig_capable for gpu in known),
+        cliques=tuple(nvml_topology.clique(gpu.uuid) for gpu in known),
     )
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from deviceplugin.advertisement import Advertisement
 from deviceplugin.gpunode_status import Statement
+from deviceplugin.kubelet.advertisement import Advertisement
 from deviceplugin.live import book, choosing, presenting, setup, statement, transition, wishes
 from deviceplugin.live.witness import Witness
 from deviceplugin.offer import Followed, Offer

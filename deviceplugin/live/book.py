@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.live import records
+from deviceplugin import records
 from gpushare.config.selection import InForce
 from gpushare.modes.assignment import Assignment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable
 
-from deviceplugin.driver import Driver
+from deviceplugin.hardware.driver import Driver
 from deviceplugin.live.setup import SetUpError
 from deviceplugin.mig import partitioner
 from gpushare.mig import check
@@ -15,11 +15,16 @@ from gpushare.modes.card import Card
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigPart:
-    """Cuts GPUs; `cut` is called when their MIG devices are not what they were."""
+    """Cuts GPUs. cut: called when their MIG devices are not what they were; held: UUIDs of those that pods have.
+
+    A GPU is cut anew only when nobody uses it. But when the agent starts, what is in force is made sure of, on GPUs in
+    use too: a device that somebody has and does not compute on at the moment looks idle to the driver.
+    """
 
     driver: Driver
     partitions: partitioner.Partitioner
     cut: Callable[[], Awaitable[None]]
+    held: Callable[[], frozenset[str]]
 
     async def enter(self, card: Card, assignment: Assignment) -> None:
         """Have the MIG devices of the assignment, and no others; nothing where it leaves MIG as it is."""
@@ -27,7 +32,7 @@ class MigPart:
         if wanted is None or not (card.mig_capable or wanted.enabled):
             return
         layout = check.named(dict(wanted.wanted)) if wanted.enabled else None
-        result = await self.driver.ask(self.partitions.apply, card.uuid, layout)
+        result = await self.driver.ask(self.partitions.apply, card.uuid, layout, held=self.held())
         if result.changed:
             await self.cut()
         if result.state is not partitioner.State.AS_WANTED:

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from deviceplugin import advertisement, pod_resources
+from deviceplugin.kubelet import advertisement, pod_resources
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes import offering
 from gpushare.modes.assignment import Assignment

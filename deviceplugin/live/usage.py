@@ -11,10 +11,12 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from deviceplugin import pod_resources
+from deviceplugin.kubelet import pod_resources
+from gpushare import contract
 from gpushare.allocation import Allocation
 
 REPLICA: Final = "::"
+COUNTERS: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ def users(
 ) -> dict[str, tuple[str, ...]]:
     """By the UUID of the GPU, everyone who uses it, each in a few words.
 
-    held: as the kubelet tells it; ids of resources that are counters say nothing of a GPU, and are not in `gpu_of`.
+    held: as the kubelet tells it; ids of shares by annotation are counters, and say nothing of a GPU.
     just_given: ids that a pod was given a moment ago, of which the kubelet may not tell yet.
     gpu_of: the GPU of each device id without its replica's number: of a GPU itself, of a MIG device its GPU.
     ended: pods, as NAMESPACE/NAME, that have run to their end; the kubelet may still list them.
@@ -49,6 +51,8 @@ def users(
             for uuid in entry.gpu_uuids:
                 found[uuid][_pod(entry)] = None
     for one in held:
+        if one.resource in COUNTERS:
+            continue
         pod = f"{one.namespace}/{one.pod}"
         for uuid in {gpu_of[card] for card in map(card_of, one.device_ids) if card in gpu_of}:
             known.update(one.device_ids)

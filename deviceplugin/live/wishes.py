@@ -13,6 +13,7 @@ from typing import Final
 from gpushare import errors
 from gpushare.config import reading, restrictions, selection
 from gpushare.config import settings as configured
+from gpushare.config.model import Config
 from gpushare.config.selection import InForce
 from gpushare.modes import plan
 from gpushare.modes.assignment import Assignment
@@ -20,6 +21,9 @@ from gpushare.modes.card import Card
 
 # Of a cluster that has no configuration: every GPU takes shares by annotation.
 BUILT_IN: Final = InForce("default", "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n")
+
+# What the agent needs to know before there is a configuration, and how it is told.
+AT_START: Final = {"mpsRoot": "--mps-root", "failOnInitError": "--fail-on-init-error"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +63,17 @@ def understood(config: InForce, cards: Sequence[Card], options: Options) -> Wish
         made = plan.plan(read, cards, mig_strategy=settings.mig_strategy)
     except errors.ConfigError as error:
         raise errors.ConfigError(f"configuration {config.name or 'without a name'}: {error}") from error
-    return Wish(config, settings, made.assignments, (*read.warnings, *made.warnings))
+    return Wish(config, settings, made.assignments, (*read.warnings, *made.warnings, *_too_late(read, options)))
+
+
+def _too_late(read: Config, options: Options) -> tuple[str, ...]:
+    """What the file says otherwise than the agent was started with, of what cannot be changed any more."""
+    present = configured.values_of(Config(), arguments=options.arguments, environment=options.environment)
+    return tuple(
+        f"flags.{key} {value} has no effect: it is fixed when the agent starts, by {option}"
+        for key, option in AT_START.items()
+        if (value := read.flags.values.get(key)) not in (None, "", present[key])
+    )
 
 
 def chosen(

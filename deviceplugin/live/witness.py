@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import nvml, pod_resources
 from deviceplugin.arbiter import identity
-from deviceplugin.driver import Driver
+from deviceplugin.hardware import nvml
+from deviceplugin.hardware.driver import Driver
+from deviceplugin.kubelet import pod_resources
 from deviceplugin.live import usage
 from gpushare import pod
 from gpushare.allocation import Allocation
@@ -56,6 +57,12 @@ class Witness:
         since = self._clock() - JUST_GIVEN_SECONDS
         self._given = {one: at for one, at in self._given.items() if at > since}
         return frozenset(self._given)
+
+    @property
+    def in_use(self) -> frozenset[str]:
+        """UUIDs of the GPUs and MIG devices that containers have been given, as far as that was told."""
+        held = (identity for one in self.held if one.resource not in usage.COUNTERS for identity in one.device_ids)
+        return frozenset(map(usage.card_of, (*held, *self.just_given)))
 
     async def ask_kubelet(self) -> str:
         """Renew `held`; return why that was not possible, or nothing."""

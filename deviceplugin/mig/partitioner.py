@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from deviceplugin import nvml, nvml_mig
+from deviceplugin.hardware import nvml, nvml_mig
 from deviceplugin.mig import plan
 from deviceplugin.mig.plan import Present, Verdict
 from gpushare.mig import catalogue, orders

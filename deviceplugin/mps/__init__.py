@@ -3,7 +3,9 @@
 limits      how much each share gets, and how many shares there can be
 places      the files of a daemon: its pipe, its log, what says that it runs
 steps       starting and stopping a daemon, as a list: pure
-control     carries a command to a daemon, by NVIDIA's own program
+running     runs NVIDIA's own program, here or in the container of a keeper
+keeper      the process in that container
+control     carries a command to a daemon, by that program
 daemon      one daemon: started, kept running, stopped
 daemons     those of all GPUs, as the parts of the agent want them
 client      what a container gets that shares a GPU by MPS

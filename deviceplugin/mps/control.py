@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-SECONDS: Final = 15.0
+from deviceplugin.mps import running
+
 ALIVE: Final = "get_default_active_thread_percentage"  # every version has it, and it changes nothing
 
 
@@ -16,7 +16,10 @@ class ControlError(Exception):
 
 
 class Control:
-    """program: `nvidia-cuda-mps-control`. environment: of the daemon, which names its pipe directory."""
+    """program: `nvidia-cuda-mps-control`, or the socket of a keeper that runs it.
+
+    environment: of the daemon, which names its pipe directory.
+    """
 
     def __init__(self, program: Path, environment: Mapping[str, str]) -> None:
         self._program = program
@@ -40,29 +43,9 @@ class Control:
 
     async def _run(self, arguments: tuple[str, ...], commands: str) -> str:
         shown = f"{self._program} {' '.join(arguments) or commands.strip()}"
-        try:
-            process = await asyncio.create_subprocess_exec(
-                self._program,
-                *arguments,
-                env=self._environment,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-        except OSError as error:
-            raise ControlError(
-                f"{shown} cannot be run ({error.strerror}): it comes with the driver, name it by its path"
-            ) from error
-        try:
-            async with asyncio.timeout(SECONDS):
-                output, _ = await process.communicate(commands.encode())
-        except TimeoutError as error:
-            raise ControlError(f"{shown} took longer than {SECONDS:.0f} s: the daemon hangs") from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        text = output.decode(errors="replace").strip()
-        if process.returncode != 0:
-            raise ControlError(f"{shown} failed ({process.returncode}): {text or 'it said nothing'}")
-        return text
+        outcome = await running.run(self._program, running.Call(arguments, self._environment, commands))
+        if outcome.problem:
+            raise ControlError(f"{shown} {outcome.problem}")
+        if outcome.code != 0:
+            raise ControlError(f"{shown} failed ({outcome.code}): {outcome.output or 'it said nothing'}")
+        return outcome.output

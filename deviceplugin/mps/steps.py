@@ -119,6 +119,10 @@ class FollowLog:
 Step = ComputeMode | MakeDirectory | RunDaemon | Command | Touch | Remove | FollowLog
 
 
+# All that the program is given.
+VARIABLES: Final = frozenset({"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
+
+
 def environment(spec: Spec, places: Places) -> dict[str, str]:
     """Of the daemon, and of the program that carries commands to it."""
     found = {"CUDA_MPS_PIPE_DIRECTORY": str(places.pipe), "CUDA_MPS_LOG_DIRECTORY": str(places.log)}

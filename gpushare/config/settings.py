@@ -28,6 +28,8 @@ class Settings:
     device_list_strategies: tuple[str, ...] = ("envvar",)
     device_id_strategy: str = "uuid"
     cdi_annotation_prefix: str = "cdi.k8s.io/"
+    cdi_hook: str = "/usr/bin/nvidia-ctk"
+    container_driver_root: str = "/driver-root"
     allocation_policy: str = "distributed"
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
@@ -48,6 +50,8 @@ _KEYS = {
     "device_list_strategies": "plugin.deviceListStrategy",
     "device_id_strategy": "plugin.deviceIDStrategy",
     "cdi_annotation_prefix": "plugin.cdiAnnotationPrefix",
+    "cdi_hook": "plugin.nvidiaCTKPath",
+    "container_driver_root": "plugin.containerDriverRoot",
     "allocation_policy": "plugin.sharedDevicesAllocationPolicy",
     "imex_required": "imex.required",
     "machine_type_file": "gfd.machineTypeFile",

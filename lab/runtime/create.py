@@ -1,9 +1,11 @@
 """What NVIDIA's container runtime does to a container before runc creates it, for the simulated GPUs.
 
-It reads NVIDIA_VISIBLE_DEVICES from the container's configuration, and mounts the driver's libraries and the files of
-the GPUs named there. A container's start waits for it, so it imports little.
+It reads which devices a container is to have: from NVIDIA_VISIBLE_DEVICES, from mounts that stand for devices, or from
+an annotation with names of the Container Device Interface. It mounts the driver's libraries and the files of these
+GPUs; a MIG device is in the file of its GPU. What a CDI file says of device nodes and of a driver is not there to be
+mounted in a simulation. A container's start waits for it, so it imports little.
 
-Usage: create.py DEVICES LIBRARIES ARGUMENTS-OF-RUNC...
+Usage: create.py DEVICES LIBRARIES CDI-DIRECTORY ARGUMENTS-OF-RUNC...
 """
 
 from __future__ import annotations
@@ -14,10 +16,18 @@ import platform
 import sys
 import time
 
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = dict[str, Any]
+
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 LIBRARY_NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 LIBRARY_DIRECTORY = f"/usr/lib/{platform.machine()}-linux-gnu"
 DEVICE_DIRECTORY = "/dev/simgpu"
+VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
+CDI_ANNOTATIONS = "cdi.k8s.io/"
 
 
 class UnknownDeviceError(ValueError):
@@ -34,6 +44,45 @@ def requested(environment: list[str]) -> list[str] | None:
     if value in {"", "void"}:
         return None
     return [] if value == "none" else [name.strip() for name in value.split(",") if name.strip()]
+
+
+def mounted(mounts: list[Json]) -> list[str]:
+    """Return the devices that mounts stand for, which nobody but the kubelet can add."""
+    prefix = f"{VOLUME_MOUNTS}/"
+    return [one["destination"].removeprefix(prefix) for one in mounts if one["destination"].startswith(prefix)]
+
+
+def described(annotations: dict[str, str], directory: str) -> tuple[list[str], list[str]]:
+    """Return the GPUs that CDI annotations name, and what their specifications add to the environment.
+
+    Raises:
+        UnknownDeviceError: no specification in `directory` has a name.
+    """
+    wanted = [name for key, text in annotations.items() if key.startswith(CDI_ANNOTATIONS) for name in text.split(",")]
+    known: dict[str, Json] = {}
+    for file in sorted(os.listdir(directory)) if wanted and os.path.isdir(directory) else ():  # noqa: PTH112, PTH208
+        if file.endswith(".json"):
+            with open(f"{directory}/{file}") as text:  # noqa: PTH123
+                document = json.load(text)
+            known |= {f"{document['kind']}={device['name']}": document for device in document["devices"]}
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise UnknownDeviceError(f"unresolvable CDI devices {', '.join(missing)}: no file in {directory} has them")
+    environment = [entry for name in wanted for entry in known[name].get("containerEdits", {}).get("env", ())]
+    return [name.partition("=")[2] for name in wanted if name.partition("=")[0].endswith("/gpu")], environment
+
+
+def parents(names: list[str], devices: str, files: list[str]) -> list[str]:
+    """Return the names with each MIG device's GPU in its place."""
+    found = []
+    for name in names:
+        owner = name
+        for file in files if name.startswith("MIG-") else ():
+            with open(f"{devices}/{file}", "rb") as image:  # noqa: PTH123
+                if f"{name}\0".encode() in image.read():
+                    owner = file.partition("-")[2]
+        found.append(owner)
+    return found
 
 
 def select(names: list[str], files: list[str]) -> list[str]:
@@ -65,19 +114,28 @@ def mounts(devices: str, files: list[str], libraries: str) -> list[dict[str, obj
     ]
 
 
-def edit(bundle: str, devices: str, libraries: str) -> None:
+def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
     """Rewrite a bundle's config.json for what its process asks for; leave it alone when it asks for nothing."""
     path = os.path.join(bundle, "config.json")  # noqa: PTH118 - pathlib would double the time this takes
     with open(path) as file:  # noqa: PTH123
         configuration = json.load(file)
-    names = requested(configuration.get("process", {}).get("env") or [])
+    environment = configuration.get("process", {}).get("env") or []
+    names = requested(environment)
+    if names == [VOLUME_MOUNTS]:
+        names = mounted(configuration.get("mounts") or [])
+    by_name, added = described(configuration.get("annotations") or {}, cdi)
+    environment += added
+    if by_name:
+        names = by_name
     if names is None:
         return
     for name in LIBRARY_NAMES:
         if not os.path.exists(f"{libraries}/{name}"):  # noqa: PTH110
             raise FileNotFoundError(f"{libraries}/{name} is not there; build the simulated driver by: make build")
     files = [file for file in os.listdir(devices) if file.startswith("gpu")]  # noqa: PTH208
-    configuration.setdefault("mounts", []).extend(mounts(devices, select(names, files), libraries))
+    configuration.setdefault("mounts", []).extend(
+        mounts(devices, select(parents(names, devices, files), files), libraries)
+    )
     with open(path, "w") as file:  # noqa: PTH123
         json.dump(configuration, file)
 
@@ -103,9 +161,9 @@ def fail(message: str, log: str | None) -> None:
 
 def main(arguments: list[str]) -> int:
     """Edit the bundle that runc is about to create; return the exit status."""
-    devices, libraries, *runc = arguments
+    devices, libraries, cdi, *runc = arguments
     try:
-        edit(option(runc, "bundle") or option(runc, "b") or os.getcwd(), devices, libraries)  # noqa: PTH109
+        edit(option(runc, "bundle") or option(runc, "b") or os.getcwd(), devices, libraries, cdi)  # noqa: PTH109
     except (OSError, ValueError) as error:
         fail(f"nvidia-container-runtime (simulated): {error}", option(runc, "log"))
         return 1

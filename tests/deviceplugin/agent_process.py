@@ -58,6 +58,10 @@ class Agent:
         """Ask its probes."""
         await self.until("Serving")
         (port,) = [line["probe_port"] for line in self.lines if line["msg"] == "Serving"]
+        return await self.ask(port, path)
+
+    async def ask(self, port: int, path: str) -> tuple[int, str]:
+        """Ask the probes of this port."""
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
             return answer.status, await answer.text()
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
+
+import pytest
 
 from gpushare import contract
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated
-from tests.deviceplugin import kubelet as kubelets
+from tests.deviceplugin import simulated_kubelet as kubelets
+
+pytestmark = pytest.mark.slow
 
 
 def unreachable(directory: Path) -> Path:
@@ -35,9 +40,6 @@ async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_pa
         assert "pods: the pods of this node are not known yet" in text
         assert (await agent.get("/healthz"))[0] == 200
         assert "gpushare_gpu_memory_bytes{" in (await agent.get("/metrics"))[1]
-        assert agent.said(
-            "Compute is not enforced yet: a share's request and limit of compute are accounted for, its memory is enforced"
-        )
         assert (short_path / "run" / contract.ARBITER_SOCKET_NAME).is_socket()
         assert await agent.stop() == 0
         assert not agent.other
@@ -69,6 +71,42 @@ async def test_an_xid_is_told_to_the_kubelet_at_once(short_path: Path, gpus: Pat
     await kubelet.stop()
 
 
+async def test_a_fault_outlives_the_agent_unless_the_next_one_is_told_to_ignore_it(
+    short_path: Path, gpus: Path
+) -> None:
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+
+    def ill() -> int:
+        return sum(health == "Unhealthy" for health in kubelet.devices[contract.RESOURCE_PERCENT].values())
+
+    async def started(agent: agent_process.Agent, told_before: int) -> None:
+        await agent.until("Serving")
+        await kubelet.until(lambda: kubelet.lists > told_before and len(kubelet.devices) == 2)
+
+    def running(environment: dict[str, str]) -> contextlib.AbstractAsyncContextManager[agent_process.Agent]:
+        credentials = unreachable(short_path)
+        return agent_process.running("node-a", short_path, kubeconfig=credentials, gpus=gpus, environment=environment)
+
+    async with running({"DP_DISABLE_HEALTHCHECKS": "95"}) as agent:
+        await started(agent, 0)
+        await asyncio.sleep(1.1)  # until the driver's events are subscribed to
+        await simulated.change("fail", gpus, "1", "xid=95")
+        await agent.until("The driver told of an XID", xid=95)
+        await simulated.change("fail", gpus, "2", "xid=94")
+        await kubelet.until(lambda: ill() == 100)
+        agent.process.kill()
+    # What the driver has told once, it does not tell the next agent.
+    for environment, expected in (({}, 100), ({"DP_DISABLE_HEALTHCHECKS": "94"}, 0)):
+        before = kubelet.lists
+        async with running(environment) as agent:
+            await started(agent, before + 1)
+            assert ill() == expected
+            agent.process.kill()
+    await kubelet.stop()
+
+
 async def test_without_a_kubelet_it_runs_and_is_not_ready(short_path: Path, gpus: Path) -> None:
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await agent.until("Not registered with the kubelet")
@@ -84,6 +122,36 @@ async def test_without_gpus_it_does_not_start_and_says_why_in_one_line(short_pat
         (line,) = agent.lines
         assert line["msg"] == "The agent cannot start"
         assert "nvmlInit() failed" in line["err"]
+
+
+async def test_where_a_driver_may_come_later_it_waits_and_says_so(short_path: Path, gpus: Path, tmp_path: Path) -> None:
+    later = tmp_path / "later"
+    more = ("--fail-on-init-error=false",)
+    program = (
+        "-c",
+        "import sys; from deviceplugin import __main__, without_driver; without_driver.LOOK_SECONDS = 0.1; "
+        "sys.exit(__main__.main())",
+    )
+    async with agent_process.running(
+        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=later, more=more, program=program
+    ) as agent:
+        await agent.until("There is no driver")
+        (port,) = [line["probe_port"] for line in agent.lines if line["msg"] == "Waiting for a driver"]
+        status, text = await agent.ask(port, "/readyz")
+        assert status == 503
+        assert "driver: nvmlInit() failed" in text
+        await asyncio.to_thread(gpus.rename, later)
+        await agent.until("Serving")
+        assert await agent.stop() == 0
+
+
+async def test_a_wait_for_a_driver_ends_when_it_is_told_to(short_path: Path, tmp_path: Path) -> None:
+    more = ("--fail-on-init-error=false",)
+    async with agent_process.running(
+        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=tmp_path / "none", more=more
+    ) as agent:
+        await agent.until("There is no driver")
+        assert await agent.stop() == 0
 
 
 async def test_without_its_library_it_does_not_start(short_path: Path, gpus: Path) -> None:

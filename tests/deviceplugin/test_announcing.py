@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from deviceplugin import announcing
-from deviceplugin.pod_resources import Held
+from deviceplugin.kubelet.pod_resources import Held
 from gpushare import contract, ledger
 from tests import builders
 

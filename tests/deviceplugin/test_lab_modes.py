@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,8 @@ mig:
   mig-enabled: true
   mig-devices: {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}
 """,
+    "mounts": "version: v1\nflags: {plugin: {deviceListStrategy: volume-mounts}}\n",
+    "cdi": "version: v1\nflags: {plugin: {deviceListStrategy: cdi-annotations}}\n",
     "mig-off": "version: v1\nmig: [{devices: all, mig-enabled: false}]\n",
 }
 
@@ -56,16 +59,17 @@ class Node:
         (found,) = [one for one in codec.read(document).conditions if one.type == kind]
         return found.status, found.message
 
-    def run(self, name: str, resource: str, count: int = 1, *, restart: str = "Never") -> None:
-        limits = {"limits": {resource: count}}
-        container = {
-            "name": "main",
-            "image": image.SAMPLE,
-            "command": ["sh", "-c", "env; sleep 3600"],
-            "resources": limits,
-        }
-        spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": restart}
-        metadata = {"name": name, "namespace": self.namespace}
+    def run(self, name: str, resource: str, count: int = 1) -> None:
+        self._create(name, {"limits": {resource: count}}, {})
+
+    def share(self, name: str, request: str) -> None:
+        self._create(name, {}, {contract.REQUEST: request})
+
+    def _create(self, name: str, resources: dict[str, Any], annotations: dict[str, str]) -> None:
+        command = ["sh", "-c", "env; gpushare-probe; echo end; sleep 3600"]
+        container = {"name": "main", "image": image.SAMPLE, "command": command, "resources": resources}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": "Never"}
+        metadata = {"name": name, "namespace": self.namespace, "annotations": annotations}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
 
@@ -73,12 +77,22 @@ class Node:
         path = "--output=jsonpath={.status.phase}/{.status.reason}/{.status.containerStatuses[0].restartCount}"
         return self.lab.kubectl("get", "pod", name, f"--namespace={self.namespace}", path)
 
-    def environment(self, name: str) -> dict[str, str]:
-        """What a pod's container was given; it has to be running."""
+    def lines(self, name: str) -> list[str]:
+        """What a pod's container was given, and what CUDA saw of it; it has to be running."""
         eventually(lambda: self.phase(name) == "Running//0")
-        eventually(lambda: "NVIDIA_VISIBLE_DEVICES" in self.lab.kubectl("logs", name, f"--namespace={self.namespace}"))
-        lines = self.lab.kubectl("logs", name, f"--namespace={self.namespace}").splitlines()
-        return dict(line.split("=", 1) for line in lines if "=" in line)
+        eventually(lambda: "end" in self.logs(name))
+        return self.logs(name)
+
+    def logs(self, name: str) -> list[str]:
+        return self.lab.kubectl("logs", name, f"--namespace={self.namespace}").splitlines()
+
+    def environment(self, name: str) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self.lines(name) if "=" in line)
+
+    def seen(self, name: str) -> list[str]:
+        """The devices that CUDA sees in a pod, by UUID without the kind in front of it."""
+        words = (word for line in self.lines(name) if line.startswith("device ") for word in line.split())
+        return [word.removeprefix("GPU-") for word in words if word.startswith("GPU-")]
 
     def end(self, *names: str) -> None:
         self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
@@ -105,13 +119,24 @@ def node(lab: access.Access) -> Iterator[Node]:
 
 
 def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> None:
+    node.label("default")
+    eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 400)
+    node.share("half", "0.5")
+    (shared,) = node.seen("half")
+
     node.label("exclusive")
+    eventually(lambda: node.amount(GPU) == 3)
+    assert node.amount(contract.RESOURCE_PERCENT) == 50  # what the pod has, and no more
+    assert f"pod {node.namespace}/half" in node.condition("ConfigPending")[1]
+    node.end("half")
     eventually(lambda: node.amount(GPU) == 4)
     eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 0)
+    assert f"GPU-{shared}" in node.uuids
     node.run("whole", GPU, 2)
     whole = node.environment("whole")["NVIDIA_VISIBLE_DEVICES"].split(",")
     assert len(set(whole)) == 2
     assert set(whole) <= set(node.uuids)
+    assert {f"GPU-{uuid}" for uuid in node.seen("whole")} == set(whole)
 
     node.label("time-slicing")
     # Two GPUs are idle and become four replicas each; the other two stay whole for the pod that has them.
@@ -140,13 +165,14 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
     assert client["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu/pipe"
     assert client["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
     assert client["NVIDIA_VISIBLE_DEVICES"] in node.uuids
+    assert [f"GPU-{uuid}" for uuid in node.seen("client")] == [client["NVIDIA_VISIBLE_DEVICES"]]
 
     node.label("mig")
     eventually(lambda: node.amount("nvidia.com/mig-1g.5gb") == 6)
     assert node.amount("nvidia.com/mig-3g.20gb") == 3
     assert f"pod {node.namespace}/client" in node.condition("ConfigPending")[1]
-    # The lab's container runtime knows no MIG devices: the pod gets one from the kubelet, and does not get to run.
-    node.run("part", "nvidia.com/mig-2g.10gb", restart="Always")
+    node.run("part", "nvidia.com/mig-2g.10gb")
+    assert [f"MIG-{uuid}" for uuid in node.seen("part")] == [node.environment("part")["NVIDIA_VISIBLE_DEVICES"]]
     assert node.phase("client") == "Running//0"
     node.end("client")
     eventually(lambda: node.amount("nvidia.com/mig-1g.5gb") == 8)
@@ -155,10 +181,28 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
     eventually(lambda: node.amount(GPU) == 3)
     eventually(lambda: f"pod {node.namespace}/part" in node.condition("ConfigPending")[1])
     assert node.amount("nvidia.com/mig-2g.10gb") == 1
+    assert node.phase("part") == "Running//0"
     node.end("part")
     eventually(lambda: node.amount(GPU) == 4)
 
     node.label("default")
     eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 400)
+    node.share("quarter", "0.25")
+    assert len(node.seen("quarter")) == 1
     eventually(lambda: node.amount(GPU, "capacity") == 0)
     eventually(lambda: node.condition("ConfigPending") == ("False", "every GPU is as configured"))
+    node.end("quarter")
+
+
+@pytest.mark.parametrize("strategy", ["mounts", "cdi"])
+def test_devices_are_given_by_every_way_that_is_configured(node: Node, strategy: str) -> None:
+    node.label(strategy)
+    eventually(lambda: node.amount(GPU) == 4)
+    eventually(lambda: f"{strategy} is in force" in node.condition("ConfigValid")[1])
+    node.run(strategy, GPU, 2)
+    seen = node.seen(strategy)
+    assert len(set(seen)) == 2
+    assert {f"GPU-{uuid}" for uuid in seen} <= set(node.uuids)
+    told = {"mounts": "/var/run/nvidia-container-devices", "cdi": "void"}
+    assert node.environment(strategy)["NVIDIA_VISIBLE_DEVICES"] == told[strategy]
+    node.end(strategy)

@@ -9,9 +9,11 @@ import pytest
 
 from deviceplugin import metrics
 from deviceplugin.arbiter.groups import Use
+from deviceplugin.arbiter.leases import Held
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.offer import Offer
 from gpushare import ledger
+from kubectl_gpushare.source import usage
 from tests import builders
 
 
@@ -29,6 +31,10 @@ def registry() -> prometheus_client.CollectorRegistry:
             uses=lambda: [Use(tenant, (1 << 30,), 3)],
             connections=lambda: 4,
             turned_away=lambda: 5,
+            leases=lambda: [
+                Held(tenant, "GPU-node-a-0", 12.5, 40, 0.25),
+                Held(dataclasses.replace(tenant, pod="alone"), "GPU-node-a-1", 60.0, 1, None),
+            ],
             holders=lambda: [metrics.Holder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
         )
     )
@@ -67,6 +73,21 @@ def test_a_container_with_devices_is_told_with_the_gpu_that_they_are_on(
     assert registry.get_sample_value("gpushare_container_devices", {**labels, "gpu": "GPU-node-a-1"}) == 2
     card = {"node": "node-a", "gpu": "GPU-node-a-0", "index": "0", "model": "NVIDIA A100-SXM4-80GB"}
     assert registry.get_sample_value("gpushare_gpu_mode", {**card, "mode": "fractional"}) == 1
+
+
+def test_a_share_is_told_with_the_time_it_had_its_gpu(registry: prometheus_client.CollectorRegistry) -> None:
+    card = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side", "gpu": "GPU-node-a-0"}
+    assert registry.get_sample_value("gpushare_share_lease_seconds_total", card) == 12.5
+    assert registry.get_sample_value("gpushare_share_leases_total", card) == 40
+    assert registry.get_sample_value("gpushare_share_used_compute_ratio", card) == 0.25
+    alone = {**card, "pod": "alone", "gpu": "GPU-node-a-1"}
+    assert registry.get_sample_value("gpushare_share_lease_seconds_total", alone) == 60
+    assert registry.get_sample_value("gpushare_share_used_compute_ratio", alone) is None
+
+
+def test_what_is_used_is_what_the_command_line_reads(registry: prometheus_client.CollectorRegistry) -> None:
+    read = usage.of({"node-a": prometheus_client.generate_latest(registry).decode()})
+    assert read.of_pod("node-a", "ml", "trainer", ["GPU-node-a-0"]) == usage.Used(1 << 30, 25.0)
 
 
 def test_the_arbiter_counts(registry: prometheus_client.CollectorRegistry) -> None:

@@ -6,8 +6,8 @@ import collections
 import itertools
 from typing import Any
 
-from deviceplugin import pci
 from deviceplugin.allocation import aligned, answer, cdi, greedy, preference, request
+from deviceplugin.hardware import pci
 from gpushare.config.settings import Settings
 from gpushare.gpu import Mode
 from gpushare.modes import sharing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deviceplugin import xid
+from deviceplugin.hardware import xid
 from tests.conformance.runner import Case, Facets
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
-from deviceplugin import registration, service
-from deviceplugin.advertisement import Device, socket_name
+from deviceplugin.kubelet import registration, service
+from deviceplugin.kubelet.advertisement import Device, socket_name
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.offer import Followed

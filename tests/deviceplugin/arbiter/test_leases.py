@@ -218,3 +218,23 @@ async def test_two_hundred_idle_containers_cost_nothing(node: Node) -> None:
     for client in clients:
         node.leases.left(client)
     assert not node.leases._gpus
+
+
+async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_known(node: Node) -> None:
+    one = node.client("a")
+    node.says(one, WANT)
+    node.now_ns += 5000 * MS
+    (held,) = node.leases.held()
+    assert (held.seconds, held.leases, held.recent) == (5, 1, None)
+    other = node.client("b")
+    node.says(other, WANT)
+    for _ in range(400):
+        for client in (one, other):
+            if client.told and client.last()[0] == REVOKE:
+                node.says(client, RELEASED)
+                node.says(client, WANT)
+        node.later(5)
+    parts = {each.tenant.pod: each for each in node.leases.held()}
+    assert parts["a"].recent == pytest.approx(0.5, abs=0.1)
+    assert parts["b"].recent == pytest.approx(0.5, abs=0.1)
+    assert sum(each.seconds for each in parts.values()) == pytest.approx(7, abs=0.2)

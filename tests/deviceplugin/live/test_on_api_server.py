@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from gpushare import codec, contract, ledger
 from lab import access
 from tests import builders
 from tests.deviceplugin import agent_process, simulated
-from tests.deviceplugin import kubelet as kubelets
+from tests.deviceplugin import simulated_kubelet as kubelets
 from tests.deviceplugin.test_agent_on_api_server import Cluster, installed
 
 __all__ = ["installed"]
@@ -31,6 +32,10 @@ version: v1
 sharing:
   timeSlicing: {resources: [{name: nvidia.com/gpu, rename: nvidia.com/slice, replicas: 3, devices: [0]}]}
   fractional: {resources: [{name: nvidia.com/gpu, devices: [1, 2]}]}
+""",
+    "mig": """
+version: v1
+mig: [{devices: [1], mig-enabled: true, mig-devices: {3g.20gb: 2}}, {devices: [0, 2, 3], mig-enabled: false}]
 """,
     "broken": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
 }
@@ -238,3 +243,84 @@ async def test_content_counts_and_each_gpu_has_a_mode_of_its_own(
     await asyncio.to_thread(
         configured.kubectl, "apply", "--server-side", "--force-conflicts", "--filename=-", input=restored
     )
+
+
+async def test_of_a_failing_gpu_the_kubelet_the_ledger_the_pods_and_the_metrics_say_the_same(
+    node: Node, short_path: Path
+) -> None:
+    part = "nvidia.com/mig-3g.20gb"
+    await node.label("mig")
+    async with running(node, short_path) as agent:
+        await node.kubelet.until(lambda: node.offered() == 3 and node.offered(part) == 2)
+        namespace = f"ml-{secrets.token_hex(3)}"
+        await node.kubectl("create", "namespace", namespace)
+        await node.kubectl("create", "serviceaccount", "default", f"--namespace={namespace}")
+        node.kubelet.namespace = namespace
+        await node.kubelet.admit("train", part, 1)
+        spec = {"nodeName": node.node, "containers": [{"name": "main", "image": "x"}]}
+        metadata = {"name": "train", "namespace": namespace}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        await node.kubectl("create", "--filename=-", input=json.dumps(pod))
+
+        await simulated.change("fail", node.gpus, "1", "xid=94")
+        await node.kubelet.until(lambda: node.offered(part) == 0)  # all MIG devices of the GPU, and no other GPU
+        assert node.offered() == 3
+
+        async def is_ill() -> bool:
+            return [card.healthy for card in codec.read(await node.gpunode()).gpus] == [True, False, True, True]
+
+        await node.until(is_ill)
+
+        async def are_told() -> bool:
+            path = (
+                "--output=jsonpath={range .items[*]}{.regarding.kind} {.regarding.name} {.reason} {.note}{'\\n'}{end}"
+            )
+            told = (await node.kubectl("get", "events.events.k8s.io", "--all-namespaces", path)).splitlines()
+            sentence = f"GpuUnhealthy GPU 1 ({node.uuids[1]}) is not healthy: XID 94 happened"
+            return all(
+                any(line.startswith(f"{who} {sentence}") for line in told)
+                for who in ("Pod train", f"GPUNode {node.node}")
+            )
+
+        await node.until(are_told)
+        text = (await agent.get("/metrics"))[1]
+        healthy = {
+            line.split('index="')[1][0]: line[-3:]
+            for line in text.splitlines()
+            if line.startswith("gpushare_gpu_healthy{")
+        }
+        assert healthy == {"0": "1.0", "1": "0.0", "2": "1.0", "3": "1.0"}
+
+
+async def test_metrics_say_what_the_plugin_shows(node: Node, short_path: Path) -> None:
+    async with running(node, short_path) as agent:
+
+        async def is_written() -> bool:
+            return await node.modes() == ["fractional"] * 4
+
+        await node.until(is_written)
+        entry = builders.allocation("a1", node.uuids[2], request=25, memory_gib=10, reserved_until=2e9)
+        held = ledger.reserve(codec.read(await node.gpunode()), entry)
+        await node.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(held)))
+
+        async def allocated(name: str) -> dict[str, float]:
+            lines = [line for line in (await agent.get("/metrics"))[1].splitlines() if line.startswith(f"{name}{{")]
+            return {line.split('gpu="')[1].split('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+        async def is_told() -> bool:
+            return (await allocated("gpushare_gpu_allocated_compute_ratio"))[node.uuids[2]] == 0.25
+
+        await node.until(is_told)
+        path = short_path / "nodes.json"
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [await node.gpunode()]}))
+        plugin = (sys.executable, "-m", "kubectl_gpushare", "top", "gpus", f"--from={path}", "--output=json")
+        process = await asyncio.create_subprocess_exec(*plugin, stdout=asyncio.subprocess.PIPE)
+        shown = {one["uuid"]: one for one in json.loads((await process.communicate())[0])["items"]}
+        assert set(shown) == set(node.uuids)
+        for metric, kind, amount in (
+            ("gpushare_gpu_allocated_memory_bytes", "memory", "allocatedBytes"),
+            ("gpushare_gpu_memory_bytes", "memory", "totalBytes"),
+        ):
+            assert await allocated(metric) == {uuid: one[kind][amount] for uuid, one in shown.items()}
+        parts = {uuid: one["compute"]["allocatedPercent"] / 100 for uuid, one in shown.items()}
+        assert await allocated("gpushare_gpu_allocated_compute_ratio") == parts

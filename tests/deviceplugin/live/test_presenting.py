@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from deviceplugin.kubelet.pod_resources import Held
 from deviceplugin.live import presenting
-from deviceplugin.pod_resources import Held
 from gpushare import contract
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from deviceplugin.kubelet.pod_resources import Held
 from deviceplugin.live import usage
-from deviceplugin.pod_resources import Held
 from tests import builders
 
 GPU_OF = {"GPU-a": "GPU-a", "GPU-b": "GPU-b", "MIG-1": "GPU-b"}
@@ -39,8 +39,8 @@ def test_a_device_a_replica_and_a_mig_device_are_their_gpus() -> None:
 
 
 def test_counters_say_nothing_of_a_gpu() -> None:
-    known = {"GPU-b": "GPU-b"}
-    assert users(held=[held("x", "GPU-a::7", resource="gpushare.io/gpu-percent")], gpu_of=known) == {}
+    for resource in ("gpushare.io/gpu-percent", "gpushare.io/gpu-idle"):
+        assert users(held=[held("x", "GPU-a::7", resource=resource)]) == {}
 
 
 def test_a_pod_that_has_ended_is_not_in_the_way_though_the_kubelet_still_lists_it() -> None:

@@ -10,7 +10,7 @@ from tests.deviceplugin import simulated
 
 PRELUDE = """
 import os
-from deviceplugin import nvml_mig
+from deviceplugin.hardware import nvml_mig
 from deviceplugin.mig import partitioner
 from gpushare.mig import check
 opened = nvml.Nvml()

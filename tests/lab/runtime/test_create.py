@@ -60,13 +60,17 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path / "bundle"
 
 
-def run(bundle: Path, visible: str, *, verb: str = "create") -> tuple[int, list[str]]:
+def run(
+    bundle: Path, visible: str, *, verb: str = "create", mounts: tuple[str, ...] = (), cdi: str = ""
+) -> tuple[int, list[str]]:
     """Run the runtime's script, with `true` as runc; return its exit status and the container's mount points."""
     runtime = bundle.parent / "runtime"
-    runtime.write_text(oci_runtime.script(bundle.parent / "devices", bundle.parent / "libraries", "/bin/true"))
+    here = bundle.parent
+    runtime.write_text(oci_runtime.script(here / "devices", here / "libraries", here / "cdi", "/bin/true"))
     config = {
         "process": {"env": ["PATH=/bin", f"NVIDIA_VISIBLE_DEVICES={visible}"]},
-        "mounts": [{"destination": "/proc"}],
+        "mounts": [{"destination": path} for path in ("/proc", *mounts)],
+        "annotations": {"cdi.k8s.io/nvidia-device-plugin_1": cdi} if cdi else {},
     }
     (bundle / "config.json").write_text(json.dumps(config))
     command = ["sh", runtime, "--root", "/r", f"--log={bundle}/log.json", verb, "--bundle", bundle, "id"]
@@ -95,3 +99,25 @@ def test_a_driver_that_was_not_built_fails_the_container_with_the_remedy(bundle:
     (bundle.parent / "libraries" / "libcuda.so.1").unlink()
     assert run(bundle, "all") == (1, ["/proc"])
     assert "libcuda.so.1 is not there; build the simulated driver" in (bundle / "log.json").read_text()
+
+
+def test_a_mig_device_is_in_the_file_of_its_gpu(bundle: Path) -> None:
+    (bundle.parent / "devices" / FILES[1]).write_bytes(b"\1\0MIG-1234\0\0")
+    assert run(bundle, "MIG-1234")[1][-1] == f"/dev/simgpu/{FILES[1]}"
+    assert run(bundle, "MIG-123")[0] == 1
+
+
+def test_mounts_stand_for_devices_where_the_variable_says_so(bundle: Path) -> None:
+    asked = (f"{create.VOLUME_MOUNTS}/{FIRST}",)
+    assert run(bundle, create.VOLUME_MOUNTS, mounts=asked)[1][-1] == f"/dev/simgpu/{FILES[0]}"
+
+
+def test_an_annotation_names_devices_that_a_file_describes(bundle: Path) -> None:
+    (bundle.parent / "cdi").mkdir()
+    edits = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+    document = {"kind": "a.com/gpu", "devices": [{"name": "1"}], "containerEdits": edits}
+    (bundle.parent / "cdi" / "a.json").write_text(json.dumps(document))
+    assert run(bundle, "all", cdi="a.com/gpu=1")[1][-1] == f"/dev/simgpu/{FILES[1]}"
+    assert "NVIDIA_VISIBLE_DEVICES=void" in (bundle / "config.json").read_text()
+    assert run(bundle, "all", cdi="a.com/gpu=2") == (1, ["/proc"])
+    assert "unresolvable CDI devices a.com/gpu=2" in (bundle / "log.json").read_text()

@@ -1,0 +1,72 @@
+"""The faults of this node's GPUs on disk, for the next agent: a GPU is no better because its agent was restarted.
+
+They are of this boot of the machine: the next one resets the GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from deviceplugin import records
+from deviceplugin.hardware import health
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "faults.json"
+BOOT_ID: Final = Path("sys/kernel/random/boot_id")
+
+
+class Notebook:
+    """The file in `directory`. Its times are seconds since the boot, as those of CLOCK_MONOTONIC."""
+
+    def __init__(self, directory: Path, *, proc: Path = Path("/proc")) -> None:
+        self._path = directory / NAME
+        self._boot = _text(proc / BOOT_ID)
+
+    def read(self) -> health.Faults:
+        """What the last agent left; nothing if that cannot be read, which is logged."""
+        try:
+            document = json.loads(self._path.read_text())
+            if document["boot"] != self._boot:
+                return {}
+            return {str(uuid): _fault(one) for uuid, one in document["faults"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            logger.warning(
+                "Starting without the faults that the last agent knew",
+                extra={"path": str(self._path), "err": str(error)},
+            )
+            return {}
+
+    def write(self, faults: health.Faults) -> None:
+        """Keep them. A disk that takes nothing is logged: the GPUs are judged all the same."""
+        document = {"boot": self._boot, "faults": {uuid: records.write(fault) for uuid, fault in faults.items()}}
+        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            fresh.write_text(json.dumps(document))
+            fresh.replace(self._path)
+        except OSError as error:
+            logger.warning("Could not keep the faults of the GPUs", extra={"err": str(error)})
+
+
+def _fault(document: dict[str, object]) -> health.Fault:
+    until = document["until"]
+    return health.Fault(
+        str(document["reason"]),
+        None if until is None else float(str(until)),
+        float(str(document["since"])),
+        int(str(document.get("number", 0))),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,78 @@
+"""What the GPUNode's status says, from what the driver says and what was said before. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from deviceplugin.hardware import health, nvml
+from gpushare import contract
+from gpushare.gpu import Gpu
+from gpushare.gpunode import Condition, GpuNode
+
+READY = "Ready"
+COMPUTE_LEASES = "ComputeLeases"
+
+
+def merged(
+    previous: Iterable[Gpu], seen: nvml.Snapshot, *, faults: health.Faults, held: Iterable[str]
+) -> tuple[Gpu, ...]:
+    """The node's GPUs, by index.
+
+    previous: what was known; a lost GPU cannot say who it is, so it is the one that had its index.
+    held: UUIDs that allocations name. One that the driver does not list any more stays, unhealthy, while it is held:
+        whoever holds it must be able to see what happened.
+    """
+    found = {card.uuid: _judged(card, faults) for card in seen.gpus}
+    unreadable = {one.index: one.reason for one in seen.unreadable}
+    still_held = frozenset(held)
+    for card in previous:
+        if card.uuid in found:
+            continue
+        if card.index in unreadable:
+            found[card.uuid] = _ill(card, f"it does not answer: {unreadable[card.index]}")
+        elif card.uuid in still_held:
+            found[card.uuid] = _ill(card, "the driver does not list it any more")
+    return tuple(sorted(found.values(), key=lambda card: (card.index, card.uuid)))
+
+
+def conditions(
+    gpus: Sequence[Gpu], *, previous: Sequence[Condition], now: str, more: Sequence[Condition] = ()
+) -> tuple[Condition, ...]:
+    """What is to be said of the node as a whole, and `more`.
+
+    now: in RFC 3339, taken over only where a status changes.
+    """
+    ill = [card for card in gpus if not card.healthy]
+    well = len(gpus) - len(ill)
+    message = f"{well} of {len(gpus)} GPUs are healthy" + "".join(
+        f"; GPU {card.index} ({card.uuid}): {card.health_reason}" for card in ill
+    )
+    reason = "NoGpus" if not gpus else "GpusHealthy" if not ill else "SomeGpusUnhealthy" if well else "AllGpusUnhealthy"
+    wanted = (
+        Condition(READY, "True" if well else "False", reason, message),
+        Condition(
+            COMPUTE_LEASES,
+            "False",
+            contract.NOT_BUILT,
+            "request and limit of compute are accounted for but not enforced yet; memory is enforced",
+        ),
+        *more,
+    )
+    since = {(one.type, one.status): one.last_transition for one in previous}
+    return tuple(dataclasses.replace(one, last_transition=since.get((one.type, one.status)) or now) for one in wanted)
+
+
+def status(node: GpuNode, gpus: Sequence[Gpu], *, config: str, now: str, more: Sequence[Condition] = ()) -> GpuNode:
+    """The GpuNode with this status in place of its own."""
+    said = conditions(gpus, previous=node.conditions, now=now, more=more)
+    return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said)
+
+
+def _judged(card: Gpu, faults: health.Faults) -> Gpu:
+    fault = faults.get(card.uuid)
+    return card if fault is None or not card.healthy else _ill(card, fault.reason)
+
+
+def _ill(card: Gpu, reason: str) -> Gpu:
+    return dataclasses.replace(card, healthy=False, health_reason=reason)

@@ -1,0 +1,284 @@
+"""What the driver says: the only file that imports pynvml.
+
+Every call goes through `ask`, which names the function and the device in whatever goes wrong. A GPU that has fallen
+off the bus answers nothing, not even its UUID, so what cannot be read is told by its index, next to what can.
+
+NVML looks for GPUs once, when it is initialised. A GPU that was lost is therefore looked for again by beginning anew.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml
+
+from deviceplugin.hardware import pci
+from deviceplugin.hardware.xid import WHOLE_GPU
+from gpushare.gpu import Gpu
+from gpushare.mig import device_id
+
+NEED_NO_ANSWER: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+_REMEDY: Final = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "libnvidia-ml.so.1 is not on the library path: install NVIDIA's driver on the node, and run this container by "
+        "the NVIDIA runtime (runtimeClassName, NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=utility)"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the node's kernel has no NVIDIA driver loaded: load it, or unlabel the node",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under this process: restart the pod or the node",
+    pynvml.NVML_ERROR_NO_PERMISSION: "the GPUs' device files may not be opened: run the agent privileged",
+}
+_SYS: Final = Path("/sys")
+
+
+class NvmlError(Exception):
+    """The driver did not give what was asked; the message is a sentence that names call and device.
+
+    code: NVML's number.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A GPU that the driver counts but that does not answer."""
+
+    index: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The GPUs as the driver describes them now; `healthy` false where it says itself that one must be reset."""
+
+    gpus: tuple[Gpu, ...]
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a GPU, by its pid on the host; `memory_bytes` is None where the driver does not tell."""
+
+    pid: int
+    memory_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Xid:
+    """A critical event; `uuid` is None for a GPU that has not answered since this NVML was initialised.
+
+    gpu_instance, compute_instance: of a MIG device, WHOLE_GPU for none.
+    """
+
+    uuid: str | None
+    number: int
+    gpu_instance: int = WHOLE_GPU
+    compute_instance: int = WHOLE_GPU
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class System:
+    """What the driver says of itself: its version, and the newest CUDA that it runs."""
+
+    driver_version: str
+    cuda_version: tuple[int, int]
+
+
+class Nvml:
+    """An initialised NVML. Not for several threads at once. `close` it.
+
+    sys_root: where sysfs is.
+    """
+
+    def __init__(self, *, sys_root: Path = _SYS) -> None:
+        self._sys_root = sys_root
+        self._events: Any = None
+        self._uuids: dict[int, str | None] = {}  # by handle: once lost, a GPU cannot be asked
+        self._links: dict[tuple[str, ...], Mapping[str, int]] = {}  # by all UUIDs: they do not change
+        self._begin()
+
+    def _begin(self) -> None:
+        try:
+            ask(pynvml.nvmlInit)
+        except NvmlError as error:
+            remedy = _REMEDY.get(error.code, "see the driver's messages in the kernel log (dmesg)")
+            raise NvmlError(f"{error}: {remedy}", error.code) from error
+
+    def close(self) -> None:
+        """Let go of the driver. No error if it has gone by itself."""
+        if self._events is not None:
+            ask(pynvml.nvmlEventSetFree, self._events, default=None, allowed=None)
+            self._events = None
+        ask(pynvml.nvmlShutdown, default=None, allowed=None)
+
+    def begin_anew(self) -> None:
+        """Close and initialise again, to find GPUs that have come back. Events in between are lost."""
+        self.close()
+        self._links.clear()
+        self._begin()
+
+    def snapshot(self) -> Snapshot:
+        """Read every GPU. Raises NvmlError only when the driver does not answer at all."""
+        gpus, unreadable = [], []
+        for index in range(ask(pynvml.nvmlDeviceGetCount)):
+            try:
+                gpus.append(self._gpu(index))
+            except NvmlError as error:
+                unreadable.append(Unreadable(index, str(error)))
+        groups = self._link_groups(gpus)
+        gpus = [dataclasses.replace(card, link_group=groups.get(card.uuid)) for card in gpus]
+        return Snapshot(tuple(gpus), tuple(unreadable))
+
+    def processes(self, uuid: str) -> tuple[Process, ...]:
+        """The processes that compute on a GPU."""
+        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        running = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, about=uuid)
+        return tuple(Process(int(one.pid), one.usedGpuMemory) for one in running)
+
+    def system(self) -> System:
+        """The driver's own versions."""
+        cuda = int(ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
+        return System(str(ask(pynvml.nvmlSystemGetDriverVersion)), (cuda // 1000, cuda % 1000 // 10))
+
+    def device_id(self, uuid: str) -> device_id.DeviceId:
+        """The model of a GPU, by the numbers of the PCI bus."""
+        found = ask(pynvml.nvmlDeviceGetPciInfo, ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), about=uuid)
+        return device_id.DeviceId(_pair(found.pciDeviceId), _pair(found.pciSubSystemId))
+
+    def minor_number(self, uuid: str) -> int | None:
+        """The number in the GPU's device node, `/dev/nvidia0`."""
+        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
+        number = None if handle is None else ask(pynvml.nvmlDeviceGetMinorNumber, handle, default=None, allowed=None)
+        return None if number is None else int(number)
+
+    def needs_recovery(self, uuid: str) -> bool | None:
+        """Whether the driver says that something is to be done to a GPU; None where it does not say."""
+        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
+        wanted = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        values = handle and ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted, default=None, allowed=None)
+        if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+            return None
+        return bool(values[0].value.uiVal != pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
+
+    def wait_for_xid(self, timeout_seconds: float) -> Xid | None:
+        """The next critical event, or None when there was none in that time. It always takes the time when None."""
+        end = time.monotonic() + timeout_seconds
+        try:
+            if self._events is None:
+                self._events = self._subscribed()
+            event = ask(pynvml.nvmlEventSetWait_v2, self._events, int(timeout_seconds * 1000))
+        except NvmlError as error:
+            # With a GPU lost, the wait fails at once and for good; the snapshot tells of that.
+            if error.code != pynvml.NVML_ERROR_TIMEOUT:
+                time.sleep(max(0.0, end - time.monotonic()))
+            return None
+        uuid = self._uuids.get(_address(event.device))
+        return Xid(uuid, int(event.eventData), int(event.gpuInstanceId), int(event.computeInstanceId))
+
+    def _subscribed(self) -> Any:
+        events = ask(pynvml.nvmlEventSetCreate)
+        self._uuids.clear()
+        for index in range(ask(pynvml.nvmlDeviceGetCount)):
+            # One that cannot tell of events (or is lost) is still looked at by every snapshot.
+            handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index, default=None, allowed=None)
+            if handle is not None:
+                self._uuids[_address(handle)] = ask(pynvml.nvmlDeviceGetUUID, handle, default=None, allowed=None)
+                arguments = (handle, pynvml.nvmlEventTypeXidCriticalError, events)
+                ask(pynvml.nvmlDeviceRegisterEvents, *arguments, default=None, allowed=None)
+        return events
+
+    def _gpu(self, index: int) -> Gpu:
+        handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+        about = f"GPU {index}"
+        bus_id = str(ask(pynvml.nvmlDeviceGetPciInfo, handle, about=about).busId)
+        capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, about=about)
+        ailment = _ailment(handle)
+        return Gpu(
+            uuid=ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
+            index=index,
+            model=ask(pynvml.nvmlDeviceGetName, handle, about=about),
+            memory_bytes=_memory_bytes(handle, about),
+            compute_capability=(int(capability[0]), int(capability[1])),
+            numa_node=self._numa_node(handle, bus_id),
+            pci_bus_id=bus_id,
+            healthy=not ailment,
+            health_reason=ailment,
+        )
+
+    def _link_groups(self, gpus: Sequence[Gpu]) -> Mapping[str, int]:
+        """By UUID the lowest index among those that NVLink joins a GPU with; nothing of one that it joins with none."""
+        known = tuple(card.uuid for card in gpus)
+        if known not in self._links:
+            group = {card.uuid: card.index for card in gpus}
+            handles = {uuid: ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None) for uuid in known}
+            for one, other in itertools.combinations(known, 2):
+                asked = (handles[one], handles[other], pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+                if ask(pynvml.nvmlDeviceGetP2PStatus, *asked, default=None, allowed=None) == pynvml.NVML_P2P_STATUS_OK:
+                    joined, lowest = {group[one], group[other]}, min(group[one], group[other])
+                    group = {uuid: lowest if number in joined else number for uuid, number in group.items()}
+            sizes = collections.Counter(group.values())
+            self._links = {known: {uuid: number for uuid, number in group.items() if sizes[number] > 1}}
+        return self._links[known]
+
+    def _numa_node(self, handle: Any, bus_id: str) -> int | None:
+        # NVML's own answer is about GPUs whose memory is a NUMA node; which CPUs are near, the kernel knows.
+        short = pci.kernel_address(bus_id)
+        try:
+            found = int((self._sys_root / "bus/pci/devices" / short / "numa_node").read_text())
+        except (OSError, ValueError):
+            found = ask(pynvml.nvmlDeviceGetNumaNodeId, handle, default=-1, allowed=None)
+        return found if found >= 0 else None
+
+
+def _pair(number: int) -> device_id.Pair:
+    return device_id.Pair(int(number) >> 16, int(number) & 0xFFFF)
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _memory_bytes(handle: Any, about: str) -> int:
+    """What programs can have: the driver's own part is not there to be shared."""
+    sizes = ask(
+        pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, about=about, default=None, allowed=NEED_NO_ANSWER
+    )
+    if sizes is not None:
+        return int(sizes.total) - int(sizes.reserved)
+    return int(ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about).total)
+
+
+def _ailment(handle: Any) -> str:
+    rows = ask(pynvml.nvmlDeviceGetRemappedRows, handle, default=None, allowed=None)
+    if rows is not None and rows[3]:
+        return "memory rows could not be remapped: the GPU has to be replaced"
+    if rows is not None and rows[2]:
+        return "memory rows wait to be remapped: the GPU has to be reset"
+    return ""
+
+
+def ask(
+    function: Callable[..., Any],
+    *arguments: Any,
+    about: str = "",
+    default: Any = ...,
+    allowed: tuple[int, ...] | None = (),
+) -> Any:
+    """Call NVML. With a `default`, the errors `allowed` (None: all) give that instead of an NvmlError."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        code = int(error.value)  # type: ignore[attr-defined]
+        if default is not ... and (allowed is None or code in allowed):
+            return default
+        shown = about or ", ".join(str(argument) for argument in arguments if isinstance(argument, (int, str)))
+        raise NvmlError(f"{function.__name__}({shown}) failed: {error}", code) from error

@@ -1,0 +1,254 @@
+"""What the driver says and does about MIG, and the compute mode: beside `nvml`, the only file that imports pynvml.
+
+NVML has three sorts of handles here (GPUs, GPU instances, compute instances), each good only for a while. None of them
+leaves this file: GPUs are named by UUID, instances by their ids, and each call finds its own handles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import pynvml
+
+from deviceplugin.hardware import nvml
+from deviceplugin.hardware.nvml import NEED_NO_ANSWER, NvmlError, Process
+from deviceplugin.mig import instance
+from gpushare.mig import legacy
+from gpushare.mig.geometry import Geometry, Kind
+from gpushare.mig.profile import ALL_MEDIA, GRAPHICS, MEDIA, Profile, memory_gb_of_mib
+
+# Errors of MIG that callers tell apart.
+IN_USE: Final = int(pynvml.NVML_ERROR_IN_USE)
+INSUFFICIENT_RESOURCES: Final = int(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+FUNCTION_NOT_FOUND: Final = int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+_NO_KIND: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+_NO_DEVICE: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+_PLACES: Final = 8  # no GPU has more, of either sort
+_Place: Final = pynvml.c_nvmlGpuInstancePlacement_t
+_GpuInstance: Final = pynvml.c_nvmlGpuInstance_t
+_ComputeInstance: Final = pynvml.c_nvmlComputeInstance_t
+_ENGINES: Final = {
+    "copy": "CopyEngine",
+    "decoder": "Decoder",
+    "encoder": "Encoder",
+    "jpeg": "Jpeg",
+    "ofa": "Ofa",
+}
+# What a profile's number in NVML's header says of attributes: what it has, what it lacks.
+_ATTRIBUTES: Final[Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: ((MEDIA,), ()),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: ((MEDIA,), ()),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: ((ALL_MEDIA,), ()),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: ((ALL_MEDIA,), ()),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: ((GRAPHICS,), ()),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX: ((GRAPHICS,), ()),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX: ((GRAPHICS,), ()),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX: ((GRAPHICS,), ()),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME: ((), (MEDIA,)),
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME: ((), (MEDIA,)),
+}
+
+
+class MigDriver:
+    """What an initialised NVML can do with MIG. `uuid` is a GPU's; every call may raise NvmlError."""
+
+    def __init__(self, driver: nvml.Nvml) -> None:
+        self._driver = driver
+
+    def processes(self, uuid: str) -> tuple[Process, ...]:
+        """The processes that compute on a GPU or MIG device."""
+        return self._driver.processes(uuid)
+
+    def model(self, uuid: str) -> tuple[str, int]:
+        """Name and memory in bytes, of a GPU or a MIG device."""
+        handle = _handle(uuid)
+        return str(nvml.ask(pynvml.nvmlDeviceGetName, handle, about=uuid)), _total_bytes(handle, uuid)
+
+    def mig_mode(self, uuid: str) -> instance.Mode | None:
+        """The mode; None for a GPU that cannot be cut."""
+        found = nvml.ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, default=None, allowed=NEED_NO_ANSWER)
+        return None if found is None else instance.Mode(current=bool(found[0]), pending=bool(found[1]))
+
+    def set_mig_mode(self, uuid: str, *, enabled: bool) -> str:
+        """Turn MIG on or off: "" when it is in force, else why it waits for a reset of the GPU."""
+        activation = int(nvml.ask(pynvml.nvmlDeviceSetMigMode, _handle(uuid), int(enabled), about=uuid))
+        return "" if activation == pynvml.NVML_SUCCESS else str(pynvml.NVMLError(activation))  # type: ignore[no-untyped-call]
+
+    def mig_geometry(self, uuid: str) -> Geometry:
+        """How a GPU in MIG mode can be cut."""
+        handle = _handle(uuid)
+        model, total_bytes = self.model(uuid)
+        kinds: dict[Profile, Kind] = {}
+        for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+            arguments = (handle, number, 1)
+            info = nvml.ask(
+                pynvml.nvmlDeviceGetGpuInstanceProfileInfo, *arguments, about=uuid, default=None, allowed=_NO_KIND
+            )
+            if info is None:
+                continue
+            places = _listed(
+                pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, (handle, info.id), _Place, most=_PLACES, about=uuid
+            )
+            with_, without = _ATTRIBUTES.get(number, ((), ()))
+            name = Profile(
+                gpu_slices=int(info.sliceCount),
+                memory_gb=memory_gb_of_mib(instance_mib=int(info.memorySizeMB), total_bytes=total_bytes),
+                compute_slices=int(info.sliceCount),
+                with_=with_,
+                without=without,
+            )
+            if places and name not in kinds:
+                starts = tuple(sorted(int(place.start) for place in places))
+                size, most = int(places[0].size), int(info.instanceCount)
+                sizes = (int(info.memorySizeMB), int(info.multiprocessorCount))
+                kinds[name] = Kind(name, int(info.id), size, starts, most, *sizes)
+        slices = [(kind.gpu_slices, kind.memory_slices) for kind in kinds.values()] or [(0, 0)]
+        return Geometry(model, max(gpu for gpu, _ in slices), max(size for _, size in slices), tuple(kinds.values()))
+
+    def mig_instances(self, uuid: str) -> tuple[instance.GpuInstance, ...]:
+        """The GPU instances of a GPU in MIG mode, by place, with the compute instances in each."""
+        handle = _handle(uuid)
+        uuids, busy = self._mig_uuids(handle, uuid), self._mig_busy(handle, uuid)
+        found = []
+        for kind in self.mig_geometry(uuid).kinds:
+            arguments = (handle, kind.device_profile_id)
+            for one in _listed(pynvml.nvmlDeviceGetGpuInstances, arguments, _GpuInstance, most=_PLACES, about=uuid):
+                info = nvml.ask(pynvml.nvmlGpuInstanceGetInfo, one, about=uuid)
+                parts = tuple(
+                    instance.ComputeInstance(part_id, slices, uuids.get(ids, ""), ids in busy)
+                    for part_id, slices in self._parts(one, uuid)
+                    for ids in [(int(info.id), part_id)]
+                )
+                found.append(instance.GpuInstance(int(info.id), kind, int(info.placement.start), parts))
+        return tuple(sorted(found, key=lambda one: one.start))
+
+    def mig_devices(self, uuid: str) -> tuple[instance.MigDevice, ...]:
+        """The MIG devices of a GPU, by NVML's index; none when it is not in MIG mode."""
+        total_bytes = self.model(uuid)[1]
+        whole = {one.id: one for one in self.mig_instances(uuid)} if self._in_mig_mode(uuid) else {}
+        found = []
+        for index, handle in self._mig_handles(_handle(uuid), uuid) if whole else ():
+            about = f"{uuid}, MIG device {index}"
+            sizes = nvml.ask(pynvml.nvmlDeviceGetAttributes, handle, about=about)
+            instance_id = int(nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle, about=about))
+            kind = whole[instance_id].kind
+            found.append(
+                instance.MigDevice(
+                    uuid=nvml.ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
+                    parent=uuid,
+                    index=index,
+                    gpu_instance=instance_id,
+                    compute_instance=int(nvml.ask(pynvml.nvmlDeviceGetComputeInstanceId, handle, about=about)),
+                    profile=dataclasses.replace(kind.profile, compute_slices=int(sizes.computeInstanceSliceCount)),
+                    memory_bytes=min(total_bytes, int(sizes.memorySizeMB) << 20),
+                    multiprocessors=int(sizes.multiprocessorCount),
+                    engines={word: int(getattr(sizes, f"shared{name}Count")) for word, name in _ENGINES.items()},
+                )
+            )
+        return tuple(found)
+
+    def located(self, uuid: str) -> legacy.Instance:
+        """Which instance of which GPU a MIG device is, by its UUID."""
+        handle = _handle(uuid)
+        parent = nvml.ask(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle, about=uuid)
+        return legacy.Instance(
+            str(nvml.ask(pynvml.nvmlDeviceGetUUID, parent, about=uuid)),
+            int(nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle, about=uuid)),
+            int(nvml.ask(pynvml.nvmlDeviceGetComputeInstanceId, handle, about=uuid)),
+        )
+
+    def create_gpu_instance(self, uuid: str, kind: Kind, start: int | None) -> int:
+        """Make a GPU instance at that place (None: where the driver likes); its id."""
+        if start is None:
+            made = nvml.ask(pynvml.nvmlDeviceCreateGpuInstance, _handle(uuid), kind.device_profile_id, about=uuid)
+        else:
+            place = ctypes.byref(_Place(start, kind.memory_slices))
+            arguments = (_handle(uuid), kind.device_profile_id, place)
+            made = nvml.ask(
+                pynvml.nvmlDeviceCreateGpuInstanceWithPlacement, *arguments, about=f"{uuid}, {kind.profile}"
+            )
+        return int(nvml.ask(pynvml.nvmlGpuInstanceGetInfo, made, about=uuid).id)
+
+    def create_compute_instance(self, uuid: str, instance_id: int, slices: int) -> None:
+        """Make a compute instance with so many slices of a GPU instance."""
+        owner = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
+        number = next((one for one, count in self._part_kinds(owner, uuid) if count == slices), None)
+        if number is None:
+            raise NvmlError(f"{uuid}: GPU instance {instance_id} has no compute instances of {slices} slices", 0)
+        nvml.ask(pynvml.nvmlGpuInstanceCreateComputeInstance, owner, number, about=uuid)
+
+    def destroy_compute_instance(self, uuid: str, instance_id: int, part_id: int) -> None:
+        """Destroy it; NvmlError IN_USE while a process computes on it."""
+        owner = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
+        nvml.ask(
+            pynvml.nvmlComputeInstanceDestroy, nvml.ask(pynvml.nvmlGpuInstanceGetComputeInstanceById, owner, part_id)
+        )
+
+    def destroy_gpu_instance(self, uuid: str, instance_id: int) -> None:
+        """Destroy it; NvmlError IN_USE while it has compute instances."""
+        nvml.ask(
+            pynvml.nvmlGpuInstanceDestroy, nvml.ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id)
+        )
+
+    def set_exclusive_process(self, uuid: str, *, exclusive: bool) -> None:
+        """Let one process at a time have the GPU (MPS is one), or any number."""
+        mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
+        nvml.ask(pynvml.nvmlDeviceSetComputeMode, _handle(uuid), mode, about=uuid)
+
+    def _in_mig_mode(self, uuid: str) -> bool:
+        mode = self.mig_mode(uuid)
+        return mode is not None and mode.current
+
+    def _mig_handles(self, handle: Any, uuid: str) -> Iterator[tuple[int, Any]]:
+        for index in range(nvml.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, about=uuid)):
+            arguments = (handle, index)
+            found = nvml.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, *arguments, default=None, allowed=_NO_DEVICE)
+            if found is not None:
+                yield index, found
+
+    def _mig_uuids(self, handle: Any, uuid: str) -> dict[tuple[int, int], str]:
+        return {
+            (
+                int(nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, one)),
+                int(nvml.ask(pynvml.nvmlDeviceGetComputeInstanceId, one)),
+            ): str(nvml.ask(pynvml.nvmlDeviceGetUUID, one))
+            for _, one in self._mig_handles(handle, uuid)
+        }
+
+    def _mig_busy(self, handle: Any, uuid: str) -> set[tuple[int, int]]:
+        running = nvml.ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, about=uuid)
+        return {(int(one.gpuInstanceId), int(one.computeInstanceId)) for one in running}
+
+    def _part_kinds(self, owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
+        """The driver's number and the slices of each kind of compute instance that a GPU instance can have."""
+        for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+            arguments = (owner, number, pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, 1)
+            asked = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+            info = nvml.ask(asked, *arguments, about=uuid, default=None, allowed=_NO_KIND)
+            if info is not None:
+                yield int(info.id), int(info.sliceCount)
+
+    def _parts(self, owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
+        """The id and the slices of each compute instance in a GPU instance."""
+        for number, slices in self._part_kinds(owner, uuid):
+            asked = pynvml.nvmlGpuInstanceGetComputeInstances
+            for one in _listed(asked, (owner, number), _ComputeInstance, most=_PLACES, about=uuid):
+                yield int(nvml.ask(pynvml.nvmlComputeInstanceGetInfo, one, about=uuid).id), slices
+
+
+def _handle(uuid: str) -> Any:
+    return nvml.ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+
+
+def _total_bytes(handle: Any, about: str) -> int:
+    return int(nvml.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about).total)
+
+
+def _listed(function: Callable[..., Any], arguments: tuple[Any, ...], kind: Any, *, most: int, about: str) -> list[Any]:
+    """What a call of NVML writes into an array of `kind`."""
+    count, found = ctypes.c_uint(most), (kind * most)()
+    nvml.ask(function, *arguments, found, ctypes.byref(count), about=about)
+    return list(found[: count.value])

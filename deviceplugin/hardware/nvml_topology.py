@@ -1,0 +1,88 @@
+"""How GPUs are joined, as the driver says it: beside `nvml` and `nvml_mig`, a file that imports pynvml.
+
+What the driver does not tell (an older one, a GPU in MIG mode, one that is lost) is left out, and is no error: GPUs of
+which nothing is known are as good as any others.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import uuid as uuids
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pynvml
+
+from deviceplugin.hardware import nvml, pci
+
+# By the driver's level of what two GPUs have in common, the words of `allocation.aligned.WEIGHTS`.
+_LEVELS: Final = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "SameBoard",
+    pynvml.NVML_TOPOLOGY_SINGLE: "SingleSwitch",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "MultiSwitch",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "HostBridge",
+    pynvml.NVML_TOPOLOGY_NODE: "SameCPU",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "CrossCPU",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Path:
+    """Between two GPUs: the nearest thing that they have in common, and the links of NVLink from one to the other."""
+
+    common: str
+    nvlinks: int = 0
+
+
+Paths = Mapping[tuple[str, str], Path]
+
+
+def paths(gpus: Sequence[str]) -> Paths:
+    """The paths between these GPUs, by UUID, of each pair of which the driver tells one."""
+    handles = {one: handle for one in gpus if (handle := _asked(pynvml.nvmlDeviceGetHandleByUUID, one)) is not None}
+    buses = {_bus(handle): one for one, handle in handles.items()}
+    linked: collections.Counter[frozenset[str]] = collections.Counter()
+    for one, handle in handles.items():
+        linked.update(frozenset((one, buses[bus])) for bus in _link_ends(handle) if bus in buses)
+    found = {}
+    for one, other in itertools.combinations(handles, 2):
+        level = _asked(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other])
+        if level in _LEVELS:
+            # Each link was counted from both of its ends.
+            found[one, other] = Path(_LEVELS[level], -(-linked[frozenset((one, other))] // 2))
+    return found
+
+
+def clique(gpu: str) -> str:
+    """The NVLink fabric of several nodes that a GPU is in, `CLUSTER.CLIQUE`; empty where it is in none."""
+    found = pynvml.c_nvmlGpuFabricInfo_t()
+    handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)
+    if handle is None or _asked(pynvml.nvmlDeviceGetGpuFabricInfo, handle, found) is None:
+        return ""
+    cluster = bytes(found.clusterUuid)
+    is_attached = found.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and found.status == pynvml.NVML_SUCCESS
+    return f"{uuids.UUID(bytes=cluster)}.{found.cliqueId}" if is_attached and any(cluster) else ""
+
+
+def _link_ends(handle: Any) -> list[str]:
+    """The PCI addresses at the other ends of a GPU's active links; a switch has none of a GPU."""
+    found = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        active = _asked(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        if active is None:
+            break  # there are no more
+        remote = _asked(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link) if active else None
+        if remote is not None:
+            found.append(pci.kernel_address(str(remote.busId)))
+    return found
+
+
+def _bus(handle: Any) -> str:
+    found = _asked(pynvml.nvmlDeviceGetPciInfo, handle)
+    return pci.kernel_address(str(found.busId)) if found is not None else ""
+
+
+def _asked(function: Any, *arguments: Any) -> Any:
+    return nvml.ask(function, *arguments, default=None, allowed=None)

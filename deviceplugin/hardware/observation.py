@@ -1,0 +1,182 @@
+"""Looks at the GPUs, all the time, and publishes what there is: the one loop that watches the driver.
+
+An event wakes it at once; everything that has none (a GPU lost without a word, one that came back, a MIG device that
+somebody made) is found by looking every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from deviceplugin.hardware import cards, health, inventory, nvml, nvml_topology, xid
+from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware.faults import Notebook
+from deviceplugin.offer import Offer
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.modes.card import Card
+
+logger = logging.getLogger(__name__)
+
+WAIT_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 5.0
+BEGIN_ANEW_SECONDS: Final = 60.0  # while a GPU does not answer
+_APPLICATION_XIDS: Final = xid.Filter()
+
+
+class Observation:
+    """Keeps `seen` true to the driver: the GPUs as they are, whatever they are used for.
+
+    node: the GPUNode as last seen, or None while there is none.
+    known: set once `node` is what the cluster says.
+    informed: set once a look could compare with it. A GPU that was lost before our start is known from there alone, so
+        until then what is seen may be short of it, and must not be written over what the cluster remembers.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        seen: Offer,
+        node: Callable[[], GpuNode | None],
+        known: asyncio.Event,
+        notebook: Notebook,
+        ignored: xid.Filter = _APPLICATION_XIDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._driver = driver
+        self._seen = seen
+        self._node = node
+        self._known = known
+        self._notebook = notebook
+        self._ignored = ignored
+        self.informed = asyncio.Event()
+        self._clock = clock
+        # What is to be ignored now may be what the last agent was stopped for.
+        self._faults: health.Faults = {
+            uuid: one for uuid, one in notebook.read().items() if not ignored.ignores(one.number)
+        }
+        self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
+        self._looked = self._began = clock()
+        self._found = cards.NONE
+        self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
+        self.paths: nvml_topology.Paths = {}  # between GPUs
+        self._joined: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
+        self.changed: Callable[[], None] = lambda: None  # called when `found` or `ill` are not what they were
+
+    @property
+    def card_list(self) -> tuple[Card, ...]:
+        """The GPUs with their MIG devices, by index."""
+        return tuple(sorted((one.card for one in self._found.values()), key=lambda card: (card.index, card.uuid)))
+
+    @property
+    def found(self) -> cards.Cards:
+        """The same with all that the driver says of the MIG devices."""
+        return self._found
+
+    @property
+    def ill(self) -> frozenset[str]:
+        """UUIDs of what has a fault of its own, GPUs and MIG devices."""
+        return frozenset(self._faults)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.step()
+
+    async def step(self) -> None:
+        """Wait a little for an event, and look if there was one, or it is time, or there is news to compare with."""
+        event = await self._driver.ask(self._driver.nvml.wait_for_xid, WAIT_SECONDS)
+        if event is not None:
+            self._note(event)
+        is_time = self._clock() - self._looked >= LOOK_SECONDS
+        if event is not None or is_time or self._known.is_set() > self.informed.is_set():
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask the driver for everything and publish it."""
+        is_known, node = self._known.is_set(), self._node()
+        known = {card.uuid: card for card in (*(node.gpus if node is not None else ()), *self._seen.gpus)}
+        previous = tuple(known.values())
+        before = (self._found, self.ill)
+        seen, recovered = await self._driver.ask(self._see, previous)
+        self._looked = self._clock()
+        answering = frozenset(card.uuid for card in seen.gpus)
+        self._keep(
+            health.after_look(self._faults, returned=self._silent & answering, now=self._looked, recovered=recovered)
+        )
+        self._silent = frozenset(card.uuid for card in previous) - answering
+        held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
+        gpus = inventory.merged(previous, seen, faults=self._faults, held=held)
+        self._found, self.minors = await self._driver.ask(self._describe, gpus)
+        if self._joined != answering:  # they do not change while the same GPUs are there
+            self.paths = await self._driver.ask(nvml_topology.paths, [card.uuid for card in seen.gpus])
+            self._joined = answering
+        _tell(self._seen.gpus, gpus)
+        if is_known:
+            self.informed.set()
+        self._seen.publish(gpus)
+        if before != (self._found, self.ill):
+            self.changed()
+
+    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.Snapshot, frozenset[str]]:
+        driver = self._driver.nvml
+        try:
+            if self._silent and self._clock() - self._began >= BEGIN_ANEW_SECONDS:
+                self._began = self._clock()
+                driver.begin_anew()
+            lasting = [uuid for uuid, fault in self._faults.items() if fault.until is None]
+            recovered = frozenset(uuid for uuid in lasting if driver.needs_recovery(uuid) is False)
+            return driver.snapshot(), recovered
+        except nvml.NvmlError as error:
+            # A driver that does not answer at all vouches for no GPU.
+            return nvml.Snapshot((), tuple(nvml.Unreadable(card.index, str(error)) for card in previous)), frozenset()
+
+    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[cards.Cards, Mapping[str, int]]:
+        driver = self._driver.nvml
+        minors = {card.uuid: driver.minor_number(card.uuid) for card in gpus}
+        known = {uuid: number for uuid, number in minors.items() if number is not None}
+        return cards.read(driver, gpus, self._found), {**self.minors, **known}
+
+    def _note(self, event: nvml.Xid) -> None:
+        logger.warning("The driver told of an XID", extra={"gpu": event.uuid, "xid": event.number})
+        # One that the driver cannot name did not answer before either, and is unhealthy for that already.
+        if event.uuid is None:
+            return
+        happened = xid.Event(xid.Kind.XID, event.number, event.uuid, event.gpu_instance, event.compute_instance)
+        struck = xid.stricken(self._watched(event), happened, self._ignored)
+        self._keep(health.after_xid(self._faults, uuids=struck, number=event.number, now=self._clock()))
+
+    def _watched(self, event: nvml.Xid) -> dict[str, xid.Watched]:
+        """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""
+        if event.gpu_instance == xid.WHOLE_GPU:
+            return {uuid: xid.Watched(uuid) for uuid in (*self._found, str(event.uuid))}
+        return {
+            one.uuid: xid.Watched(uuid, one.gpu_instance, one.compute_instance)
+            for uuid, found in self._found.items()
+            for one in found.devices
+        }
+
+    def _keep(self, faults: health.Faults) -> None:
+        if faults != self._faults:
+            self._faults = faults
+            self._notebook.write(faults)
+
+
+def _tell(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
+    known = {card.uuid: card for card in before}
+    for card in after:
+        was = known.get(card.uuid)
+        extra = {"gpu": card.uuid, "index": card.index, "model": card.model}
+        if was is None:
+            logger.info("There is a GPU", extra={**extra, "memory_bytes": card.memory_bytes})
+        if not card.healthy and (was is None or was.health_reason != card.health_reason):
+            logger.warning("A GPU is not healthy", extra={**extra, "err": card.health_reason})
+        if card.healthy and was is not None and not was.healthy:
+            logger.info("A GPU is healthy again", extra=extra)
+    for uuid in known.keys() - {card.uuid for card in after}:
+        logger.warning("A GPU is gone", extra={"gpu": uuid})

@@ -1,0 +1,134 @@
+"""What a container gets that asks for GPUs, MIG devices or replicas: of NVIDIA's resources, and of the admin's own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from deviceplugin.allocation import answer, greedy, preference, request
+from deviceplugin.cdi import specs
+from deviceplugin.kubelet import service
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
+from deviceplugin.mps import client, places
+from gpushare.config.settings import Settings
+from gpushare.gpu import Mode
+from gpushare.modes import offering
+from gpushare.modes.offering import Offered
+
+
+class InForce(Protocol):
+    """What is in force now; `applying.Applying`."""
+
+    offered: offering.Offer
+    settings: Settings
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """UUIDs of the GPUs that take nothing new."""
+
+
+class DeviceAnswers:
+    """Answers for all resources whose ids are devices, as `service.Answers`.
+
+    nodes: the device nodes of the host; mps: where the MPS daemon of a GPU (by UUID) has its files; memory_bytes: of a
+    GPU; scores: how well pairs of GPUs are joined; described: has the devices described for container runtimes, and
+    raises SpecError where that cannot be; given: called with the ids of each container.
+    """
+
+    has_preference = True
+
+    def __init__(
+        self,
+        in_force: InForce,
+        *,
+        nodes: Callable[[], answer.Nodes],
+        mps: Callable[[str], places.Places],
+        memory_bytes: Callable[[str], int],
+        scores: Callable[[], Mapping[tuple[str, str], int]],
+        described: Callable[[Settings], None],
+        given: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._in_force = in_force
+        self._nodes = nodes
+        self._mps = mps
+        self._memory_bytes = memory_bytes
+        self._scores = scores
+        self._described = described
+        self._given = given
+
+    def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
+        """The devices, in the ways that are configured. Raises RefusedError."""
+        known = self._devices(resource)
+        try:
+            request.check(resource, device_ids, known)
+        except greedy.AllocationError as error:
+            raise service.RefusedError(str(error)) from error
+        devices = [known[identity] for identity in device_ids]
+        shut = sorted({device.gpu for device in devices} & self._in_force.closed)
+        if shut:
+            raise service.RefusedError(
+                f"{', '.join(shut)} takes nothing new: its mode is being changed; make the pod again"
+            )
+        shared = self._mps_of(resource, devices)
+        made = answer.answer(
+            resource,
+            devices,
+            self._in_force.settings,
+            answer_id=secrets.token_hex(8),
+            nodes=self._nodes(),
+            mps=None if shared is None else answer.Mps(str(shared.pipe), str(shared.shm)),
+        )
+        try:
+            self._described(self._in_force.settings)
+        except specs.SpecError as error:
+            raise service.RefusedError(str(error)) from error
+        sizes = {} if shared is None else self._sizes(devices)
+        self._given(device_ids)
+        return messages.ContainerAllocateResponse(
+            envs={**made.envs, **sizes},
+            mounts=[
+                messages.Mount(container_path=one.container, host_path=one.host, read_only=one.read_only)
+                for one in made.mounts
+            ],
+            devices=[
+                messages.DeviceSpec(container_path=one.container, host_path=one.host, permissions=one.permissions)
+                for one in made.devices
+            ],
+            annotations=made.annotations,
+            cdi_devices=[messages.CDIDevice(name=name) for name in made.cdi_devices],
+        )
+
+    def preferred(
+        self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """The best of those by the configured policy. Raises RefusedError."""
+        try:
+            return preference.prefer(
+                self._devices(resource),
+                available=available,
+                required=required,
+                size=size,
+                policy=self._in_force.settings.allocation_policy,
+                scores=self._scores(),
+            )
+        except greedy.AllocationError as error:
+            raise service.RefusedError(str(error)) from error
+
+    def _devices(self, resource: str) -> dict[str, Offered]:
+        return {one.id: one for one in self._in_force.offered.get(resource, ())}
+
+    def _mps_of(self, resource: str, devices: Sequence[Offered]) -> places.Places | None:
+        cards = sorted({one.gpu for one in devices if one.mode is Mode.MPS})
+        if not cards:
+            return None
+        if len(cards) > 1 or any(one.mode is not Mode.MPS for one in devices):
+            raise service.RefusedError(
+                f"a container can use the MPS daemon of one GPU, and these devices of {resource} are on "
+                f"{', '.join(sorted({one.gpu for one in devices}))}: ask for 1"
+            )
+        return self._mps(cards[0])
+
+    def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
+        one = devices[0]
+        return client.sized(client.Share(one.gpu, self._memory_bytes(one.gpu), one.replicas, len(devices)))

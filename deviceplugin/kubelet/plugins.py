@@ -1,0 +1,107 @@
+"""One plugin a resource, as many as are advertised now: they come and go without the others noticing.
+
+A resource that is no longer advertised is told as empty for a while before its plugin ends: the kubelet would otherwise
+show its last devices as capacity for another five minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.kubelet import advertisement, registration, service
+from deviceplugin.offer import Followed
+
+logger = logging.getLogger(__name__)
+
+EMPTY_SECONDS: Final = 10.0
+
+
+class Plugins:
+    """Keeps a registration for each resource of `advertised`.
+
+    answers: who answers for a resource of this name.
+    registered: called each time one was registered.
+    """
+
+    def __init__(
+        self,
+        advertised: Followed[advertisement.Advertisement],
+        *,
+        answers: Callable[[str], service.Answers],
+        directory: Path,
+        registered: Callable[[], None] = lambda: None,
+        empty_seconds: float = EMPTY_SECONDS,
+    ) -> None:
+        self._advertised = advertised
+        self._answers = answers
+        self._directory = directory
+        self._registered = registered
+        self._empty_seconds = empty_seconds
+        self._registrations: dict[str, registration.Registration] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._endings: dict[str, asyncio.TimerHandle] = {}
+        self._failed = asyncio.get_running_loop().create_future()
+
+    @property
+    def problem(self) -> str:
+        """Why the kubelet does not list what is advertised, as a sentence; empty when it does."""
+        wanted = self._advertised.value
+        return "; ".join(one.problem for name, one in self._registrations.items() if one.problem and name in wanted)
+
+    async def run(self) -> None:
+        """Serve what is advertised until cancelled."""
+        following = asyncio.create_task(self._follow())
+        try:
+            await asyncio.wait({following, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            for done in (following, self._failed):
+                if done.done():
+                    await done
+        finally:
+            following.cancel()
+            for handle in self._endings.values():
+                handle.cancel()
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        async for wanted in self._advertised.follow():
+            for name in wanted:
+                self._begin(name)
+            for name in self._tasks.keys() - wanted.keys() - self._endings.keys():
+                loop = asyncio.get_running_loop()
+                self._endings[name] = loop.call_later(self._empty_seconds, self._end, name)
+
+    def _begin(self, name: str) -> None:
+        ending = self._endings.pop(name, None)
+        if ending is not None:
+            ending.cancel()
+        if name in self._tasks:
+            return
+        made = registration.Registration(
+            service.Served(name, self._answers(name)),
+            advertised=self._advertised,
+            directory=self._directory,
+            registered=self._registered,
+        )
+        self._registrations[name] = made
+        self._tasks[name] = asyncio.create_task(made.run(), name=name)
+        self._tasks[name].add_done_callback(self._ended)
+
+    def _end(self, name: str) -> None:
+        del self._endings[name]
+        logger.info("No longer served", extra={"resource": name})
+        self._tasks.pop(name).cancel()
+        del self._registrations[name]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and not self._failed.done():
+            error = task.exception() or RuntimeError(f"the plugin of {task.get_name()} ended, and should not have")
+            with contextlib.suppress(asyncio.InvalidStateError):
+                self._failed.set_exception(error)

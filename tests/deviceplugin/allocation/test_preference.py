@@ -1,0 +1,177 @@
+"""Which devices the kubelet is told to take: always as many as it asked for, of those it offered, the best ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.allocation import aligned, greedy, joined, preference
+from deviceplugin.hardware import nvml_topology
+from gpushare.gpu import Gpu, Mode
+from gpushare.modes import sharing
+from gpushare.modes.offering import Offered
+from tests import builders
+
+
+def shares(gpus: dict[str, int]) -> dict[str, Offered]:
+    found = [
+        Offered(identity, gpu, gpu, str(index), Mode.TIME_SLICING, replicas)
+        for index, (gpu, replicas) in enumerate(gpus.items())
+        for identity in sharing.identities(gpu, replicas)
+    ]
+    return {one.id: one for one in found}
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[dict[str, Offered], list[str], list[str], int]:
+    devices = shares({f"GPU-{n}": draw(st.integers(1, 4)) for n in range(draw(st.integers(1, 4)))})
+    available = draw(st.lists(st.sampled_from(sorted(devices)), unique=True, min_size=1))
+    required = draw(st.lists(st.sampled_from(available), unique=True))
+    return devices, available, required, draw(st.integers(len(required), len(available)))
+
+
+@given(questions(), st.sampled_from(["distributed", "packed", ""]))
+def test_the_answer_is_of_the_size_asked_for_of_what_is_available_with_what_is_required(
+    question: tuple[dict[str, Offered], list[str], list[str], int], policy: str
+) -> None:
+    devices, available, required, size = question
+    scores = {(f"GPU-{a}", f"GPU-{b}"): a * b for a in range(4) for b in range(a)}
+
+    def ask(order: list[str]) -> tuple[str, ...]:
+        return preference.prefer(devices, available=order, required=required, size=size, policy=policy, scores=scores)
+
+    chosen = ask(available)
+    if chosen or size == 0:
+        assert len(chosen) == len(set(chosen)) == size
+        assert set(required) <= set(chosen) <= set(available)
+    else:  # the aligned one finds no full group with all that is required; the kubelet then picks by itself
+        assert preference.algorithm(list(devices.values()), available) is preference.Algorithm.ALIGNED
+    assert set(ask(sorted(available, reverse=True))) == set(chosen)
+
+
+@given(questions())
+def test_distributed_leaves_no_gpu_two_fewer_free_than_one_it_could_have_taken(
+    question: tuple[dict[str, Offered], list[str], list[str], int],
+) -> None:
+    devices, available, required, size = question
+    gpus = {identity: device.gpu for identity, device in devices.items()}
+    chosen = greedy.prefer(gpus, available=available, required=required, size=size, policy=greedy.DISTRIBUTED)
+    left = set(available) - set(chosen)
+    allocated = {gpu: sum(one == gpu for one in gpus.values()) for gpu in gpus.values()}
+    for identity in left:
+        allocated[gpus[identity]] -= 1
+    for identity in set(chosen) - set(required):
+        for other in left:
+            assert allocated[gpus[identity]] - 1 <= allocated[gpus[other]]
+
+
+def test_more_than_there_is_is_an_error_with_both_numbers() -> None:
+    with pytest.raises(greedy.AllocationError, match="2 more are needed, and 1 are free"):
+        greedy.prefer({"a": "A", "b": "B"}, available=["a", "b"], required=["a"], size=3, policy="distributed")
+
+
+def test_mig_devices_count_for_their_gpu() -> None:
+    devices = {
+        f"MIG-{gpu}{part}": Offered(f"MIG-{gpu}{part}", f"MIG-{gpu}{part}", f"GPU-{gpu}", f"{gpu}:{part}", Mode.MIG)
+        for gpu in (0, 1)
+        for part in (0, 1)
+    }
+    for policy, expected in (("distributed", {"GPU-0", "GPU-1"}), ("packed", {"GPU-0"})):
+        chosen = preference.prefer(devices, available=list(devices), required=[], size=2, policy=policy, scores={})
+        assert {devices[identity].gpu for identity in chosen} == expected
+
+
+Matrix = dict[tuple[int, int], int]
+
+
+def splits(gpus: tuple[int | None, ...], size: int) -> list[list[tuple[int | None, ...]]]:
+    """Every split into groups of `size`, in the order of their members; None is a place without a GPU."""
+    if len(gpus) == size:
+        return [[gpus]]
+    found = []
+    for places in itertools.combinations(range(1, len(gpus)), size - 1):
+        group = (gpus[0], *(gpus[place] for place in places))
+        rest = tuple(one for place, one in enumerate(gpus) if place not in (0, *places))
+        found += [[group, *others] for others in splits(rest, size)]
+    return found
+
+
+def by_hand(available: list[int], required: set[int], size: int, scores: Matrix) -> tuple[int, ...]:
+    def score(group: tuple[int | None, ...]) -> int:
+        return sum(
+            scores.get((min(a, b), max(a, b)), 0)
+            for a, b in itertools.combinations([g for g in group if g is not None], 2)
+        )
+
+    def is_answer(group: tuple[int | None, ...]) -> bool:
+        return None not in group and required <= set(group)
+
+    padded = (*available, *([None] * (-len(available) % size)))
+    candidates = [split for split in splits(padded, size) if any(map(is_answer, split))]
+    if not candidates:
+        return ()
+    best = max(candidates, key=lambda split: sum(map(score, split)))
+    return max(filter(is_answer, best), key=score)  # type: ignore[return-value]
+
+
+@given(st.data())
+def test_the_aligned_choice_is_that_of_looking_at_every_split(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 6))
+    pairs = itertools.combinations(range(count), 2)
+    scores = {pair: data.draw(st.sampled_from([0, 10, 50, 100])) for pair in pairs}
+    available = data.draw(st.permutations(range(count)))
+    required = data.draw(st.lists(st.sampled_from(available), unique=True, max_size=2))
+    size = data.draw(st.integers(max(1, len(required)), count))
+    chosen = aligned.prefer(available, required=required, size=size, scores=scores)
+    assert chosen == by_hand(available, set(required), size, scores)
+
+
+@pytest.mark.parametrize("size", range(1, 17))
+def test_sixteen_gpus_are_quick(size: int) -> None:
+    draw = random.Random(size)
+    scores = {pair: draw.choice([10, 20, 50, 100, 200]) for pair in itertools.combinations(range(16), 2)}
+    before = time.process_time()
+    assert len(aligned.prefer(range(16), required=[], size=size, scores=scores)) == size
+    assert time.process_time() - before < 5.0
+
+
+def test_of_more_gpus_a_good_group_is_grown() -> None:
+    scores = {(20, 21): 100, (21, 22): 100, (20, 22): 100}
+    assert aligned.prefer(range(32), required=[], size=3, scores=scores) == (20, 21, 22)
+    assert aligned.prefer(range(32), required=[21, 5], size=3, scores=scores) == (5, 20, 21)
+
+
+@pytest.mark.parametrize(
+    ("available", "required", "size"), [([0, 1], [], 0), ([0, 1], [], 3), ([0, 1], [2], 1), ([0, 1], [0, 1], 1)]
+)
+def test_what_cannot_be_has_no_answer(available: list[int], required: list[int], size: int) -> None:
+    assert aligned.prefer(available, required=required, size=size, scores={}) == ()
+
+
+def test_gpus_of_one_nvlink_group_go_together_then_those_of_one_cpu() -> None:
+    gpus = [
+        Gpu(f"GPU-{index}", index, "A100", 0, numa_node=numa, link_group=group)
+        for index, (numa, group) in enumerate([(0, None), (0, 1), (1, 1), (1, None)])
+    ]
+    scores = joined.scores(gpus)
+    assert scores["GPU-1", "GPU-2"] > scores["GPU-0", "GPU-1"] > scores["GPU-0", "GPU-2"]
+    devices = {gpu.uuid: Offered(gpu.uuid, gpu.uuid, gpu.uuid, str(gpu.index), Mode.EXCLUSIVE) for gpu in gpus}
+    chosen = preference.prefer(devices, available=list(devices), required=[], size=2, policy="", scores=scores)
+    assert chosen == ("GPU-1", "GPU-2")
+
+
+def test_what_the_driver_says_of_a_pair_counts_more_than_what_is_guessed() -> None:
+    gpus = [dataclasses.replace(card, link_group=None) for card in builders.node(gpus=3).gpus]
+    one, other, third = (card.uuid for card in gpus)
+    paths = {(other, one): nvml_topology.Path("SingleSwitch", 2), (one, third): nvml_topology.Path("CrossCPU")}
+    scores = joined.scores(gpus, paths)
+    assert scores[one, other] == 250
+    assert scores[one, third] == 10
+    grouped = [dataclasses.replace(card, link_group=0) for card in gpus]
+    assert joined.scores(grouped, paths)[one, third] == 110

@@ -1,0 +1,155 @@
+"""The files for container runtimes: as CDI wants them, and true to the GPUs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.allocation import answer, cdi
+from deviceplugin.cdi import spec, specs
+from gpushare.config.settings import Settings
+from gpushare.gpu import Mode
+from gpushare.modes.card import Card, MigDevice
+from gpushare.modes.offering import Offered
+
+GPU, OTHER, PART = "GPU-1111", "GPU-2222", "MIG-3333"
+CARDS = [Card(GPU, 0), Card(OTHER, 1, mig_enabled=True, mig_devices=(MigDevice(PART, 0, "1g.5gb"),))]
+NODES = answer.Nodes(
+    {
+        GPU: ("/dev/nvidia0",),
+        OTHER: ("/dev/nvidia1",),
+        PART: ("/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"),
+    },
+    ("/dev/nvidiactl", "/dev/nvidia-uvm"),
+)
+CRI = ("cdi-cri",)
+
+
+def check(document: dict[str, Any]) -> None:
+    """What CDI demands of a specification: its SPEC.md, version 0.5.0."""
+    assert document["cdiVersion"] == "0.5.0"
+    vendor, _, kind = document["kind"].partition("/")
+    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]", vendor)
+    assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", kind)
+    names = [one["name"] for one in document["devices"]]
+    assert names
+    assert len(set(names)) == len(names)
+    for one in (*document["devices"], {"name": "x", "containerEdits": document.get("containerEdits", {"env": []})}):
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", one["name"])
+        edits = one["containerEdits"]
+        assert edits
+        assert set(edits) <= {"env", "deviceNodes", "mounts", "hooks"}
+        assert all("=" in entry for entry in edits.get("env", ()))
+        assert all(node["path"].startswith("/") for node in edits.get("deviceNodes", ()))
+        assert all(mount["hostPath"] and mount["containerPath"] for mount in edits.get("mounts", ()))
+        assert all(hook["hookName"] == "createContainer" and hook["path"] for hook in edits.get("hooks", ()))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A host with a driver."""
+    folder = tmp_path / "host/usr/lib/x86_64-linux-gnu"
+    folder.mkdir(parents=True)
+    for name in ("libcuda.so.550.54.15", "libnvidia-ml.so.550.54.15", "libcuda.so.550.1.old", "libc.so.6"):
+        (folder / name).touch()
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.550.54.15")
+    (folder / "libcuda.so").symlink_to("libcuda.so.1")
+    programs = tmp_path / "host/usr/bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").touch()
+    return tmp_path / "host"
+
+
+def made(tmp_path: Path, host: Path, *, cards: list[Card] = CARDS, in_use: bool = False) -> specs.Specs:
+    directory = tmp_path / "cdi"
+    return specs.Specs(directory, cards=lambda: cards, nodes=lambda: NODES, in_use=lambda: in_use, root=host)
+
+
+def written(tmp_path: Path, kind: str = "gpu") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((tmp_path / "cdi" / f"k8s.device-plugin.nvidia.com-{kind}.json").read_text())
+    return found
+
+
+def test_each_device_is_described_by_uuid_and_index_and_all_together(tmp_path: Path, host: Path) -> None:
+    made(tmp_path, host).renew(Settings(device_list_strategies=CRI))
+    document = written(tmp_path)
+    check(document)
+    nodes = {
+        one["name"]: [node["path"] for node in one["containerEdits"]["deviceNodes"]] for one in document["devices"]
+    }
+    assert set(nodes) == {GPU, OTHER, PART, "0", "1", "1:0", "all"}
+    assert nodes[PART] == nodes["1:0"] == list(NODES.of_device[PART])
+    assert nodes["all"] == ["/dev/nvidia0", "/dev/nvidia1", *NODES.of_device[PART][1:]]
+    assert [path.name for path in (tmp_path / "cdi").iterdir()] == ["k8s.device-plugin.nvidia.com-gpu.json"]
+
+
+def test_a_container_gets_the_driver_by_every_name_and_nobody_adds_to_it(tmp_path: Path, host: Path) -> None:
+    made(tmp_path, host).renew(Settings(device_list_strategies=CRI, driver_root="/run/nvidia/driver"))
+    common = written(tmp_path)["containerEdits"]
+    assert common["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    folder = "/usr/lib/x86_64-linux-gnu"
+    names = ("libcuda.so", "libcuda.so.1", "libcuda.so.550.54.15", "libnvidia-ml.so.550.54.15")
+    wanted = ["/usr/bin/nvidia-smi", *(f"{folder}/{name}" for name in names)]
+    assert [mount["containerPath"] for mount in common["mounts"]] == wanted
+    assert [mount["hostPath"] for mount in common["mounts"]] == [f"/run/nvidia/driver{path}" for path in wanted]
+    assert common["deviceNodes"] == [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}]
+    assert "hooks" not in common
+
+
+@pytest.mark.parametrize(("program", "words"), [("nvidia-ctk", ["hook"]), ("nvidia-cdi-hook", [])])
+def test_the_hook_is_named_where_the_host_has_it(tmp_path: Path, host: Path, program: str, words: list[str]) -> None:
+    (host / "usr/bin" / program).touch()
+    made(tmp_path, host).renew(Settings(device_list_strategies=CRI, cdi_hook=f"/usr/bin/{program}"))
+    (hook,) = written(tmp_path)["containerEdits"]["hooks"]
+    arguments = [program, *words, "update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu"]
+    assert hook == {"hookName": "createContainer", "path": f"/usr/bin/{program}", "args": arguments}
+
+
+def test_every_name_that_a_container_is_told_is_in_a_file(tmp_path: Path, host: Path) -> None:
+    (host / "dev").mkdir()
+    (host / "dev/gdrdrv").touch()
+    devices = [Offered(GPU, GPU, GPU, "0", Mode.EXCLUSIVE), Offered(PART, PART, OTHER, "1:0", Mode.MIG)]
+    for by in ("uuid", "index"):
+        settings = Settings(device_list_strategies=CRI, device_id_strategy=by, gdrcopy=True, imex_channels=(0,))
+        made(tmp_path, host).renew(settings)
+        told = answer.answer("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
+        known = set()
+        for path in (tmp_path / "cdi").iterdir():
+            document = json.loads(path.read_text())
+            check(document)
+            known |= {f"{document['kind']}={one['name']}" for one in document["devices"]}
+        assert len(told) == 4
+        assert set(told) <= known
+
+
+def test_a_device_that_is_gone_is_described_no_more_and_the_file_goes_with_the_last_use(
+    tmp_path: Path, host: Path
+) -> None:
+    made(tmp_path, host).renew(Settings(device_list_strategies=CRI))
+    made(tmp_path, host, cards=CARDS[:1]).renew(Settings(device_list_strategies=CRI))
+    assert {one["name"] for one in written(tmp_path)["devices"]} == {GPU, "0", "all"}
+    made(tmp_path, host, in_use=True).renew(Settings())
+    assert PART in {one["name"] for one in written(tmp_path)["devices"]}
+    other = tmp_path / "cdi" / "nvidia.yaml"
+    other.touch()
+    made(tmp_path, host).renew(Settings())
+    assert list((tmp_path / "cdi").iterdir()) == [other]
+
+
+def test_without_cdi_nothing_is_written(tmp_path: Path, host: Path) -> None:
+    made(tmp_path, host).renew(Settings())
+    assert not (tmp_path / "cdi").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_a_sentence(tmp_path: Path, host: Path) -> None:
+    (tmp_path / "cdi").touch()
+    with pytest.raises(specs.SpecError, match="--cdi-directory names a directory of the host"):
+        made(tmp_path, host).renew(Settings(device_list_strategies=CRI))
+
+
+def test_the_names_are_of_one_vendor() -> None:
+    assert cdi.name(cdi.VENDOR, "gpu", spec.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"

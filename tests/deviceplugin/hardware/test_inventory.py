@@ -1,0 +1,83 @@
+"""What the GPUNode is to say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from deviceplugin.hardware import health, inventory, nvml
+from gpushare.gpunode import Condition
+from tests import builders
+
+CARDS = builders.node(gpus=3).gpus
+NOW, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
+
+
+def test_what_the_driver_says_is_what_there_is() -> None:
+    assert inventory.merged((), nvml.Snapshot(CARDS), faults={}, held=()) == CARDS
+
+
+def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
+    seen = nvml.Snapshot((CARDS[0], CARDS[2]), (nvml.Unreadable(1, "GPU is lost"),))
+    found = inventory.merged(CARDS, seen, faults={}, held=())
+    assert [card.uuid for card in found] == [card.uuid for card in CARDS]
+    assert (found[1].healthy, found[1].health_reason) == (False, "it does not answer: GPU is lost")
+    assert found[0].healthy
+    assert found[2].healthy
+
+
+def test_one_that_answers_again_is_healthy_again() -> None:
+    lost = inventory.merged(CARDS, nvml.Snapshot((), (nvml.Unreadable(0, "lost"),)), faults={}, held=())
+    assert inventory.merged(lost, nvml.Snapshot(CARDS), faults={}, held=()) == CARDS
+
+
+def test_one_that_was_taken_out_is_gone_unless_somebody_holds_it() -> None:
+    seen = nvml.Snapshot(CARDS[:2])
+    assert inventory.merged(CARDS, seen, faults={}, held=()) == CARDS[:2]
+    found = inventory.merged(CARDS, seen, faults={}, held=[CARDS[2].uuid])
+    assert [card.uuid for card in found] == [card.uuid for card in CARDS]
+    assert found[2].health_reason == "the driver does not list it any more"
+
+
+def test_another_card_in_a_lost_ones_place_is_itself() -> None:
+    fresh = dataclasses.replace(CARDS[1], uuid="GPU-fresh")
+    found = inventory.merged(CARDS, nvml.Snapshot((CARDS[0], fresh, CARDS[2])), faults={}, held=())
+    assert [card.uuid for card in found] == [CARDS[0].uuid, "GPU-fresh", CARDS[2].uuid]
+
+
+def test_a_fault_makes_a_gpu_unhealthy_and_the_drivers_own_reason_comes_first() -> None:
+    ill = dataclasses.replace(CARDS[1], healthy=False, health_reason="rows wait to be remapped")
+    faults = {card.uuid: health.Fault("XID 48 happened", None) for card in CARDS[:2]}
+    found = inventory.merged((), nvml.Snapshot((CARDS[0], ill, CARDS[2])), faults=faults, held=())
+    assert [card.health_reason for card in found] == ["XID 48 happened", "rows wait to be remapped", ""]
+
+
+def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
+    ill = [dataclasses.replace(card, healthy=False, health_reason="it is lost") for card in CARDS]
+    cases = {
+        "GpusHealthy": (CARDS, "True", "3 of 3 GPUs are healthy"),
+        "SomeGpusUnhealthy": (
+            (*CARDS[:2], ill[2]),
+            "True",
+            f"2 of 3 GPUs are healthy; GPU 2 ({CARDS[2].uuid}): it is lost",
+        ),
+        "NoGpus": ((), "False", "0 of 0 GPUs are healthy"),
+    }
+    for reason, (gpus, status, message) in cases.items():
+        ready, _ = inventory.conditions(gpus, previous=(), now=NOW)
+        assert ready == Condition("Ready", status, reason, message, NOW)
+    ready, _ = inventory.conditions(ill, previous=(), now=NOW)
+    assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
+
+
+def test_what_is_not_built_is_said() -> None:
+    _, leases = inventory.conditions(CARDS, previous=(), now=NOW)
+    assert (leases.type, leases.status, leases.reason) == ("ComputeLeases", "False", "NotBuilt")
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    first = inventory.conditions(CARDS, previous=(), now=BEFORE)
+    same = inventory.conditions(CARDS[:2], previous=first, now=NOW)
+    assert [one.last_transition for one in same] == [BEFORE, BEFORE]
+    assert same[0].message != first[0].message
+    changed = inventory.conditions((), previous=first, now=NOW)
+    assert [one.last_transition for one in changed] == [NOW, BEFORE]

@@ -1,0 +1,77 @@
+"""What an event of the driver says, and which are ignored."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.hardware import xid
+from deviceplugin.hardware.xid import Event, Filter, Kind, Watched
+
+DEVICES = {
+    "GPU-a::0": Watched("GPU-a"),
+    "GPU-a::1": Watched("GPU-a"),
+    "MIG-1": Watched("GPU-b", 1, 0),
+    "MIG-2": Watched("GPU-b", 1, 1),
+    "MIG-3": Watched("GPU-b", 2, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("event", "ids"),
+    [
+        (Event(Kind.XID, 79, "GPU-a"), {"GPU-a::0", "GPU-a::1"}),
+        (Event(Kind.XID, 79, "GPU-b"), {"MIG-1", "MIG-2", "MIG-3"}),
+        (Event(Kind.XID, 79, "GPU-b", 1, 0), {"MIG-1"}),
+        (Event(Kind.XID, 79, "GPU-b", 1), {"MIG-1", "MIG-2"}),
+        (Event(Kind.XID, 79, "GPU-b", 3, 0), set()),
+        (Event(Kind.XID, 79, "GPU-z"), set()),
+        (Event(Kind.XID, 79), set(DEVICES)),
+        (Event(Kind.WAIT_ERROR), set(DEVICES)),
+        (Event(Kind.XID, 13, "GPU-a"), set()),
+        (Event(Kind.DOUBLE_BIT_ECC, gpu="GPU-a"), set()),
+        (Event(Kind.TIMEOUT), set()),
+    ],
+)
+def test_an_event_strikes_every_replica_and_every_part_that_it_is_about(event: Event, ids: set[str]) -> None:
+    assert set(xid.stricken(DEVICES, event, Filter())) == ids
+
+
+@given(
+    st.sampled_from(["", "all", "XIDs", "48", "79, 48", "all,7"]),
+    st.sampled_from(["", "ALL", "48", "13,48"]),
+    st.sampled_from([7, 13, 48, 79, 555]),
+)
+def test_what_is_enabled_goes_before_what_is_disabled(disabled: str, enabled: str, number: int) -> None:
+    found = xid.filter_of({xid.DISABLE: disabled, xid.ENABLE: enabled})
+    if enabled == "ALL" or str(number) in enabled.split(","):
+        assert not found.ignores(number)
+        assert not found.checks_nothing
+    else:
+        words = disabled.lower().replace(" ", "").split(",")
+        assert found.ignores(number) == (
+            number in xid.APPLICATION_XIDS or bool({"all", "xids", str(number)} & set(words))
+        )
+
+
+def test_all_disabled_but_one_still_watches_that_one() -> None:
+    found = xid.filter_of({xid.DISABLE: "all", xid.ENABLE: "48"})
+    assert not found.checks_nothing
+    assert (found.ignores(48), found.ignores(79)) == (False, True)
+    assert xid.filter_of({xid.DISABLE: "all"}).checks_nothing
+
+
+@pytest.mark.parametrize("text", ["", ",", "x", "-1", "1.5", "٣", "1 2"])
+def test_what_is_no_number_is_passed_over(text: str) -> None:
+    assert xid.parse_list(text) == ()
+
+
+def test_who_cannot_be_watched_is_not_healthy_but_an_old_gpu_is() -> None:
+    devices = {
+        "lost": Watched("GPU-a", problem=xid.problem_of(handle="ERROR_NOT_FOUND")),
+        "mute": Watched("GPU-b", problem=xid.problem_of(events="ERROR_UNKNOWN")),
+        "deaf": Watched("GPU-c", problem=xid.problem_of(registering="ERROR_UNKNOWN")),
+        "old": Watched("GPU-d", problem=xid.problem_of(registering=xid.NOT_SUPPORTED)),
+    }
+    assert xid.unwatched(devices) == ("lost", "mute", "deaf")

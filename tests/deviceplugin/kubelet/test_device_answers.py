@@ -1,0 +1,92 @@
+"""What Allocate answers for devices, and when it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.allocation import answer
+from deviceplugin.cdi import specs
+from deviceplugin.kubelet import device_answers, service
+from deviceplugin.mps import places
+from gpushare.config.settings import Settings
+from gpushare.gpu import Mode
+from gpushare.modes.offering import Offer, Offered
+
+GPU = "nvidia.com/gpu"
+
+
+@dataclasses.dataclass
+class InForce:
+    """What is in force."""
+
+    offered: Offer
+    settings: Settings = dataclasses.field(default_factory=Settings)
+    closed: frozenset[str] = frozenset()
+
+
+def whole(*uuids: str) -> Offer:
+    return {GPU: tuple(Offered(uuid, uuid, uuid, str(at), Mode.EXCLUSIVE) for at, uuid in enumerate(uuids))}
+
+
+def shared(*uuids: str) -> Offer:
+    return {
+        GPU: tuple(
+            Offered(f"{uuid}::{number}", uuid, uuid, str(at), Mode.MPS, 4)
+            for at, uuid in enumerate(uuids)
+            for number in range(4)
+        )
+    }
+
+
+def answers(in_force: InForce, given: list[str], *, problem: str = "") -> device_answers.DeviceAnswers:
+    def described(_: Settings) -> None:
+        if problem:
+            raise specs.SpecError(problem)
+
+    def gave(ids: Iterable[str]) -> None:
+        given.extend(ids)
+
+    return device_answers.DeviceAnswers(
+        in_force,
+        nodes=answer.Nodes,
+        mps=lambda uuid: places.Places(Path("/mps"), uuid),
+        memory_bytes=lambda _: 40 << 30,
+        scores=dict,
+        described=described,
+        given=gave,
+    )
+
+
+def test_what_was_given_is_remembered() -> None:
+    given: list[str] = []
+    found = answers(InForce(whole("GPU-a", "GPU-b")), given).allocate(GPU, ["GPU-b"])
+    assert found.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
+    assert given == ["GPU-b"]
+
+
+def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
+    found = answers(InForce(shared("GPU-a")), []).allocate(GPU, ["GPU-a::0", "GPU-a::1"])
+    assert found.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    assert {one.host_path for one in found.mounts} == {"/mps/GPU-a/pipe", "/mps/shm"}
+
+
+@pytest.mark.parametrize(
+    ("in_force", "ids", "problem", "sentence"),
+    [
+        (InForce(whole("GPU-a")), ["GPU-z"], "", "unknown device: GPU-z"),
+        (InForce(whole("GPU-a"), closed=frozenset({"GPU-a"})), ["GPU-a"], "", "GPU-a takes nothing new"),
+        (InForce(shared("GPU-a", "GPU-b")), ["GPU-a::0", "GPU-b::0"], "", "the MPS daemon of one GPU"),
+        (InForce(whole("GPU-a")), ["GPU-a"], "/var/run/cdi cannot be written", "/var/run/cdi cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_given(
+    in_force: InForce, ids: list[str], problem: str, sentence: str
+) -> None:
+    given: list[str] = []
+    with pytest.raises(service.RefusedError, match=sentence):
+        answers(in_force, given, problem=problem).allocate(GPU, ids)
+    assert given == []

@@ -1,0 +1,96 @@
+"""One plugin a resource: they come, change and go while the others are served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.kubelet import advertisement, plugins, registration, share_answers
+from deviceplugin.offer import Followed
+from tests.deviceplugin import simulated_kubelet as kubelets
+from tests.deviceplugin import waiting
+
+pytestmark = pytest.mark.slow
+
+MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
+Told = Followed[advertisement.Advertisement]
+
+
+def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.Device, ...]:
+    return tuple(advertisement.Device(f"{name}::{number}", True, 1) for number in range(count))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "POLL_SECONDS", 0.05)
+
+
+@pytest.fixture
+async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
+    (short_path / "plugins").mkdir()
+    made = kubelets.Kubelet(short_path / "plugins")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@contextlib.asynccontextmanager
+async def serving(kubelet: kubelets.Kubelet, told: Told) -> AsyncIterator[plugins.Plugins]:
+    answers = share_answers.ShareAnswers(MOUNTS)
+    made = plugins.Plugins(told, answers=lambda _: answers, directory=kubelet.directory, empty_seconds=0.3)
+    task = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: kubelets.Kubelet) -> None:
+    told: Told = Followed({"nvidia.com/gpu": some(2)})
+    async with serving(kubelet, told) as made:
+        await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 2)
+        told.publish({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+        await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu.shared", ())) == 8)
+        await waiting.until(lambda: not made.problem)
+        told.publish({"nvidia.com/gpu": some(2)})
+        # First it is empty, so that no capacity is left behind; then its socket is gone.
+        await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu.shared"])
+        socket = kubelet.directory / advertisement.socket_name("nvidia.com/gpu.shared")
+        await waiting.until(lambda: not socket.exists())
+        assert kubelet.lists == 3
+        assert [one.resource_name for one in kubelet.requests] == ["nvidia.com/gpu", "nvidia.com/gpu.shared"]
+
+
+async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kubelets.Kubelet) -> None:
+    told: Told = Followed({"nvidia.com/gpu": some(2)})
+    async with serving(kubelet, told):
+        await kubelet.until(lambda: kubelet.lists == 1)
+        told.publish({})
+        await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu"])
+        told.publish({"nvidia.com/gpu": some(3)})
+        await kubelet.until(lambda: len(kubelet.devices["nvidia.com/gpu"]) == 3)
+        await asyncio.sleep(0.5)  # longer than it would have had to go
+        assert len(kubelet.requests) == 1
+
+
+async def test_thousands_of_devices_are_told_with_where_they_are(kubelet: kubelets.Kubelet) -> None:
+    told: Told = Followed({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
+    async with serving(kubelet, told):
+        await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 10_000)
+        assert set(kubelet.numa.values()) == {1}
+
+
+async def test_all_register_again_after_a_restart_of_the_kubelet(kubelet: kubelets.Kubelet) -> None:
+    told: Told = Followed({name: some(2) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "example.com/other")})
+    async with serving(kubelet, told):
+        await kubelet.until(lambda: kubelet.lists == 3)
+        await kubelet.stop()
+        await kubelet.start()
+        await kubelet.until(lambda: kubelet.lists == 6)
+    assert [path.name for path in kubelet.directory.iterdir()] == ["kubelet.sock"]

@@ -1,0 +1,125 @@
+"""What a kubelet does with a device plugin's socket, for tests that need no node; the lab has the real one.
+
+As the real one: it empties its directory when it starts, calls back on the plugin's socket inside Register, and follows
+ListAndWatch until it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
+from deviceplugin.kubelet_api import podresources_v1_pb2 as holdings
+from deviceplugin.kubelet_api import podresources_v1_pb2_grpc as holding_services
+
+
+class Kubelet(services.RegistrationServicer, holding_services.PodResourcesListerServicer):
+    """Knows of each resource the last list it was told, as {id: health}; `pods`: who holds which of them, by name."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.requests: list[messages.RegisterRequest] = []
+        self.devices: dict[str, dict[str, str]] = {}
+        self.numa: dict[str, int] = {}
+        self.pods: dict[str, tuple[str, list[str]]] = {}
+        self.namespace = "ml"  # of the pods
+        self.lists = 0
+        self.refusal = ""
+        self.changed = asyncio.Condition()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self) -> None:
+        for path in self.directory.iterdir():
+            path.unlink()
+        self.server = grpc.aio.server()
+        services.add_RegistrationServicer_to_server(self, self.server)
+        self.server.add_insecure_port(f"unix:{self.directory}/kubelet.sock")
+        await self.server.start()
+        # Beside its directory, as it empties that.
+        self.holder = grpc.aio.server()
+        holding_services.add_PodResourcesListerServicer_to_server(self, self.holder)
+        self.holder.add_insecure_port(f"unix:{self.holdings}")
+        await self.holder.start()
+
+    @property
+    def holdings(self) -> Path:
+        """The pod-resources socket."""
+        return self.directory.with_name(f"{self.directory.name}-holds.sock")
+
+    async def List(self, _: Any, __: Any) -> holdings.ListPodResourcesResponse:  # noqa: N802
+        listed = []
+        for name, (resource, ids) in self.pods.items():
+            devices = [holdings.ContainerDevices(resource_name=resource, device_ids=[one]) for one in ids]
+            container = holdings.ContainerResources(name="main", devices=devices)
+            listed.append(holdings.PodResources(name=name, namespace=self.namespace, containers=[container]))
+        return holdings.ListPodResourcesResponse(pod_resources=listed)
+
+    async def admit(self, pod: str, resource: str, size: int) -> messages.ContainerAllocateResponse:
+        """What it does for a pod of `namespace`: prefers, allocates, and tells from then on who holds what."""
+        taken = {one for held, ids in self.pods.values() if held == resource for one in ids}
+        free = [one for one, health in self.devices[resource].items() if health == "Healthy" and one not in taken]
+        if len(free) < size:
+            raise LookupError(f"{resource}: {size} wanted, {len(free)} free")
+        stub = services.DevicePluginStub(self._channels[resource])
+        if (await stub.GetDevicePluginOptions(messages.Empty(), timeout=5)).get_preferred_allocation_available:
+            asked = messages.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=size)
+            request = messages.PreferredAllocationRequest(container_requests=[asked])
+            answer = await stub.GetPreferredAllocation(request, timeout=5)
+            preferred = [one for one in answer.container_responses[0].deviceIDs if one in free]
+            free = [*preferred, *(one for one in free if one not in preferred)]
+        (given,) = (await self.allocate(resource, free[:size])).container_responses
+        self.pods[pod] = (resource, free[:size])
+        return given
+
+    async def stop(self) -> None:
+        for resource in list(self._tasks):
+            await self.drop(resource)
+        for channel in self._channels.values():
+            await channel.close()
+        await self.server.stop(None)
+        await self.holder.stop(None)
+
+    async def drop(self, resource: str) -> None:
+        """Stop following a resource, as after an error on the stream."""
+        task = self._tasks.pop(resource)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    async def Register(self, request: messages.RegisterRequest, context: Any) -> messages.Empty:  # noqa: N802
+        if self.refusal:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refusal)
+        channel = grpc.aio.insecure_channel(f"unix:{self.directory}/{request.endpoint}")
+        stub = services.DevicePluginStub(channel)
+        await stub.GetDevicePluginOptions(messages.Empty(), timeout=5)
+        self._channels[request.resource_name] = channel
+        self._tasks[request.resource_name] = asyncio.create_task(self._follow(request.resource_name, stub))
+        async with self.changed:
+            self.requests.append(request)
+            self.changed.notify_all()
+        return messages.Empty()
+
+    async def _follow(self, resource: str, stub: services.DevicePluginStub) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            async for answer in stub.ListAndWatch(messages.Empty()):
+                async with self.changed:
+                    self.devices[resource] = {device.ID: device.health for device in answer.devices}
+                    self.numa |= {one.ID: one.topology.nodes[0].ID for one in answer.devices if one.topology.nodes}
+                    self.lists += 1
+                    self.changed.notify_all()
+
+    async def allocate(self, resource: str, *containers: list[str]) -> messages.AllocateResponse:
+        requests = [messages.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+        stub = services.DevicePluginStub(self._channels[resource])
+        return await stub.Allocate(messages.AllocateRequest(container_requests=requests), timeout=5)
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(20), self.changed:
+            await self.changed.wait_for(condition)
