@@ -75,6 +75,12 @@ void gate_context(CUcontext context, CUdevice device) {
     use(gpu);
 }
 
+void gate_device(CUdevice device) {
+    uint32_t gpu;
+    if (share_join() && device_gpu(device, &gpu) == CUDA_SUCCESS && gpu != SHARE_NO_GPU)
+        use(gpu);
+}
+
 void gate_open(uint32_t gpu, bool counted) {
     gate_t *gate = &state.gates[gpu];
     gate->counted = counted;

@@ -23,6 +23,9 @@ CUresult gate_pass(const uint64_t registers[6], const uint64_t *stack, unsigned 
 /* There is a context on this device. */
 void gate_context(CUcontext context, CUdevice device);
 
+/* There may be work on this device, of a context that is not known. */
+void gate_device(CUdevice device);
+
 /* For the helper thread: `counted`: every launch is to come to gate_pass, to be counted and kept from running ahead. */
 void gate_open(uint32_t gpu, bool counted);
 void gate_close(uint32_t gpu);

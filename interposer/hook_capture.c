@@ -69,6 +69,16 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, void *graph, const vo
     return begun(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, before, edges, count, mode));
 }
 
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, void *graph, void *callback, void *data) {
+    begins();
+    return begun(REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, data));
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, void *graph, void *callback, void *data) {
+    begins();
+    return begun(REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data));
+}
+
 /* A capture that was broken has ended too, with an error; only a stream that was not capturing has ended nothing. */
 static CUresult ended(CUstream stream, CUresult result) {
     int status = 0;

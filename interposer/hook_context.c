@@ -50,6 +50,30 @@ CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
     return begun(REAL(cuCtxCreate)(context, flags, device), context, device);
 }
 
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    return begun(REAL(cuGLCtxCreate_v2)(context, flags, device), context, device);
+}
+
+CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    return begun(REAL(cuGLCtxCreate)(context, flags, device), context, device);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address) {
+    return begun(REAL(cuVDPAUCtxCreate_v2)(context, flags, device, vdpau, get_address), context, device);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address) {
+    return begun(REAL(cuVDPAUCtxCreate)(context, flags, device, vdpau, get_address), context, device);
+}
+
+/* It holds the device's primary context without anybody's asking for that. */
+CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsigned flags) {
+    CUresult result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
+    if (result == CUDA_SUCCESS)
+        gate_device(device);
+    return result;
+}
+
 typedef CUresult end_primary_t(CUdevice device);
 
 /* A release ends the context only when it was the last; whether it did, the driver says. */

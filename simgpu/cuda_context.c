@@ -233,6 +233,14 @@ CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
     return result;
 }
 
+/* Only that the limit is taken is simulated: kernels here need neither stack nor heap. */
+CUresult cuCtxSetLimit(int limit, size_t value) {
+    CUcontext context;
+    (void)value;
+    CUresult result = context_current(&context);
+    return result == CUDA_SUCCESS && (limit < 0 || limit > 6) ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
 CUresult cuCtxSynchronize(void) {
     CUcontext context;
     CUresult result = context_current(&context);

@@ -17,15 +17,18 @@
 #define CUDA_SUCCESS 0
 #define CUDA_ERROR_OUT_OF_MEMORY 2
 #define MAX_DEVICES 64
+#define KERNELS_AT_A_TIME 5
+#define TELL_SECONDS 0.1
 
 static const char usage[] =
     "usage: gpushare-probe [--direct] [--nvml] [--device N] [--allocate SIZE[,SIZE...]] [--fill]\n"
-    "                      [--kernels N --duration-us D] [--hold SECONDS]\n"
+    "                      [--kernels N] [--seconds S] [--duration-us D] [--hold SECONDS]\n"
     "\n"
     "Prints every visible GPU: its name, UUID, total and free bytes. Then, on one of them (default: the first):\n"
     "  --allocate   each size in turn, in bytes or with KiB, MiB, GiB: \"allocated N\" or \"refused N: WHY\"\n"
     "  --fill       as much as there is, to the byte: \"filled N\"\n"
     "  --kernels    N kernels of D microseconds (simulated GPUs only): how long they took\n"
+    "  --seconds    such kernels for S seconds; what was done by when, by the machine's own clock, every 0.1 s\n"
     "  --hold       keeps everything allocated for so long\n"
     "  --nvml       also what NVML says\n"
     "  --direct     find functions by dlsym instead of cuGetProcAddress\n"
@@ -71,7 +74,7 @@ typedef struct {
     bool direct, nvml, fill;
     int device;
     const char *sizes;
-    unsigned long kernels, duration_us, hold_seconds;
+    unsigned long kernels, duration_us, hold_seconds, seconds;
 } options_t;
 
 static bool failed(const char *what, int result) {
@@ -239,24 +242,56 @@ static bool fill(void) {
     return result == CUDA_ERROR_OUT_OF_MEMORY || !failed("cuMemAlloc", result);
 }
 
-static bool run_kernels(unsigned long count, unsigned long duration_us) {
+static double now_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static bool load_kernel(unsigned long duration_us, void **function) {
     char name[64];
-    void *module, *function;
-    struct timespec start, end;
+    void *module;
     (void)snprintf(name, sizeof name, "spin_%luus", duration_us);
-    if (failed("cuModuleLoadData", cuda.module_load(&module, "")) ||
-        failed("cuModuleGetFunction", cuda.module_function(&function, module, name)))
-        return false;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    return !failed("cuModuleLoadData", cuda.module_load(&module, "")) &&
+           !failed("cuModuleGetFunction", cuda.module_function(function, module, name));
+}
+
+static bool launch_and_wait(void *function, unsigned long count) {
     for (unsigned long i = 0; i < count; i++) {
         if (failed("cuLaunchKernel", cuda.launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)))
             return false;
     }
-    if (failed("cuCtxSynchronize", cuda.context_wait()))
+    return !failed("cuCtxSynchronize", cuda.context_wait());
+}
+
+static bool run_kernels(unsigned long count, unsigned long duration_us) {
+    void *function;
+    if (!load_kernel(duration_us, &function))
         return false;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9;
-    printf("ran %lu kernels of %lu us in %.6f seconds\n", count, duration_us, seconds);
+    double start = now_seconds();
+    if (!launch_and_wait(function, count))
+        return false;
+    printf("ran %lu kernels of %lu us in %.6f seconds\n", count, duration_us, now_seconds() - start);
+    return true;
+}
+
+/* A few at a time, as a program that looks at its results now and then. */
+static bool run_for(unsigned long seconds, unsigned long duration_us) {
+    void *function;
+    if (!load_kernel(duration_us, &function))
+        return false;
+    unsigned long done = 0;
+    double start = now_seconds(), told = start, now;
+    do {
+        if (!launch_and_wait(function, KERNELS_AT_A_TIME))
+            return false;
+        done += KERNELS_AT_A_TIME;
+        now = now_seconds();
+        if (now >= told + TELL_SECONDS) {
+            printf("done %lu at %.6f\n", done, now);
+            told = now;
+        }
+    } while (now < start + (double)seconds);
     return true;
 }
 
@@ -283,6 +318,8 @@ static bool parse_options(char **arguments, options_t *options) {
         else if (strcmp(*at, "--kernels") == 0 && parse_number(at[1], &options->kernels))
             at++;
         else if (strcmp(*at, "--duration-us") == 0 && parse_number(at[1], &options->duration_us))
+            at++;
+        else if (strcmp(*at, "--seconds") == 0 && parse_number(at[1], &options->seconds))
             at++;
         else if (strcmp(*at, "--hold") == 0 && parse_number(at[1], &options->hold_seconds))
             at++;
@@ -318,6 +355,8 @@ int main(int count, char **arguments) {
         fine = fill() && fine;
     if (options.kernels > 0)
         fine = run_kernels(options.kernels, options.duration_us) && fine;
+    if (options.seconds > 0)
+        fine = run_for(options.seconds, options.duration_us) && fine;
     if (options.hold_seconds > 0) {
         printf("holding for %lu seconds\n", options.hold_seconds);
         sleep((unsigned)options.hold_seconds);

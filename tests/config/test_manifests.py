@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from pathlib import Path
 from typing import Any
 
+import jsonpatch
 import pytest
 import yaml
 
 import gpushare
 from deviceplugin import settings as agent_settings
+from deviceplugin.mps import places
 from gpushare import contract
+from gpushare.config.settings import Settings
 from lab import access
 from tests.config import manifests
 from webhook import settings
@@ -152,6 +157,76 @@ def test_the_agent_takes_its_arguments_and_finds_its_directories_mounted_at_the_
     assert set(host_paths.values()) == mounted
     for directory in (parsed.kubelet_directory, parsed.root, parsed.run_directory, parsed.state_directory):
         assert any(directory.is_relative_to(path) for path in mounted), directory
+
+
+COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
+
+
+def patched(*components: Path) -> dict[str, Any]:
+    """The agent's DaemonSet with components."""
+    found = manifests.named("DaemonSet", "gpushare-agent")
+    for component in components:
+        for entry in yaml.safe_load((component / "kustomization.yaml").read_text())["patches"]:
+            assert entry["target"] == {"kind": "DaemonSet", "name": "gpushare-agent"}
+            found = jsonpatch.apply_patch(found, yaml.safe_load(entry["patch"]))
+    return found
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
+def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
+    spec = patched(component)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    environment = {entry["name"]: entry.get("value", "x") for entry in container["env"]}
+    parsed = agent_settings.parse(container["args"], environment)
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    adds = container["securityContext"]["capabilities"]["add"]
+    # With SYS_ADMIN the API server takes no promise that nothing more is to be had.
+    assert ("SYS_ADMIN" in adds) is (component.name in {"mig", "mps"})
+    assert container["securityContext"]["allowPrivilegeEscalation"] is ("SYS_ADMIN" in adds)
+    if component.name == "mig":
+        assert environment["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
+    if component.name == "cdi":
+        assert {str(parsed.cdi_directory), Settings().container_driver_root} <= mounted
+
+
+def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
+    (keeper,) = manifests.documents(manifests.CONFIG / "components" / "mps" / "daemonset.yaml")
+    spec = keeper["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    agent = patched(manifests.CONFIG / "components" / "mps")["spec"]["template"]["spec"]
+    parsed = agent_settings.parse(agent["containers"][0]["args"], {"NODE_NAME": "x"})
+    assert container["args"] == [f"--socket={parsed.mps_program}"]
+    assert parsed.mps_program.parent == parsed.mps_root
+    sources = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
+    mounts = {mount["mountPath"]: sources[mount["name"]] for mount in container["volumeMounts"]}
+    # Clients are given the second one by Allocate.
+    found = places.Places(parsed.mps_root, "GPU-a")
+    assert mounts == {str(found.root): str(found.root), "/dev/shm": str(found.shm)}
+    assert spec["hostPID"] is True
+    assert spec["affinity"] == agent["affinity"]
+    assert spec["tolerations"] == agent["tolerations"]
+    # Whoever replaces it ends the programs that use it.
+    assert keeper["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+@pytest.mark.apiserver
+def test_an_api_server_takes_the_installation_with_all_components(api_server: access.Access, tmp_path: Path) -> None:
+    def relative(path: Path) -> str:
+        return os.path.relpath(path, tmp_path.resolve())
+
+    wanted = {
+        "resources": [relative(manifests.CONFIG / "default")],
+        "components": [relative(path) for path in COMPONENTS],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    rendered = api_server.kubectl("kustomize", str(tmp_path))
+    sets = [one for one in yaml.safe_load_all(rendered) if one["kind"] == "DaemonSet"]
+    assert {one["metadata"]["name"] for one in sets} == {"gpushare-agent", "gpushare-mps"}
+    for one in sets:
+        one["metadata"]["namespace"] = "default"
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == f"gpushare/agent:{gpushare.__version__}"
+        api_server.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", input=json.dumps(one))
 
 
 def test_images_have_the_version_of_the_project() -> None:

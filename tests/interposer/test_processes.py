@@ -8,8 +8,12 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import BUILD, CLIENT_PRELUDE, PROBE, Container, finishing
+
+pytestmark = pytest.mark.slow
 
 LIMIT = 256 * MIB
 
@@ -150,8 +154,6 @@ def test_threads_of_one_process_stay_within_the_limit(container: Container, make
     make_arbiter(LIMIT)
     container.python("""
 import threading
-
-pytestmark = pytest.mark.slow
 c, granted = Cuda(), []
 def work():
     c.use(0)

@@ -1,0 +1,109 @@
+"""The CUDA headers, from the packages that carry them: what functions there are, by the names that the driver exports.
+
+The headers are NVIDIA's and stay in the user's cache; the packages are a few megabytes each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from lab import build
+
+# The first and last of each major version that drivers in use carry, and some between. To add one: its package here.
+PACKAGES: Final = {
+    "11.8": "nvidia-cuda-runtime-cu11==11.8.89",
+    "12.0": "nvidia-cuda-runtime-cu12==12.0.146",
+    "12.4": "nvidia-cuda-runtime-cu12==12.4.127",
+    "12.9": "nvidia-cuda-runtime-cu12==12.9.79",
+    "13.0": "nvidia-cuda-runtime==13.0.96",
+    "13.2": "nvidia-cuda-runtime==13.2.86",
+    "13.5": "nvidia-cuda-runtime==13.5.37",
+}
+DRIVER: Final = "cuda.h"
+# They include headers that are not here, so they are read as text.
+BESIDES: Final = ("cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
+TYPES: Final = "cudaTypedefs.h"
+LARGEST_BYTES: Final = 10 << 20
+DOWNLOAD_SECONDS: Final = 60
+# cuda.h has other functions for each of them.
+FORMS: Final = ("", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM", "-D__CUDA_API_VERSION_INTERNAL")
+
+
+class UnavailableError(Exception):
+    """A package cannot be had here."""
+
+
+def directory(version: str) -> Path:
+    """Where the headers of a CUDA version are, downloaded if need be. Raises UnavailableError."""
+    target = build.cache_directory() / "cuda-headers" / PACKAGES[version]
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        unpacked = Path(scratch) / "headers"
+        unpacked.mkdir()
+        with zipfile.ZipFile(_wheel(PACKAGES[version], Path(scratch))) as wheel:
+            for name in wheel.namelist():
+                if Path(name).name in {DRIVER, TYPES, *BESIDES}:
+                    (unpacked / Path(name).name).write_bytes(wheel.read(name))
+        try:
+            unpacked.rename(target)
+        except OSError:
+            if not target.is_dir():  # somebody else was faster
+                raise
+    return target
+
+
+def _wheel(package: str, where: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary=:all:", "--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64", "--retries=1"]
+    try:
+        subprocess.run(
+            [*command, "--timeout=15", f"--dest={where}", package],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=DOWNLOAD_SECONDS,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        lines = str(error.stderr or error).strip().splitlines()
+        raise UnavailableError(
+            f"{package} cannot be downloaded: {lines[-1] if lines else 'no reason given'}"
+        ) from error
+    (wheel,) = where.glob("*.whl")
+    if wheel.stat().st_size > LARGEST_BYTES:
+        raise UnavailableError(f"{package} has {wheel.stat().st_size} bytes; {LARGEST_BYTES} are expected at most")
+    return wheel
+
+
+def functions(version: str) -> frozenset[str]:
+    """Every function that a driver of this CUDA version exports to programs, each form by its full name."""
+    where = directory(version)
+    found: set[str] = set()
+    for form in FORMS:
+        command = ["gcc", "-E", "-P", "-x", "c", *filter(None, [form]), str(where / DRIVER)]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found |= set(re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\([^{};]*\)\s*;", text))
+    for name in BESIDES:
+        text = re.sub(r"/\*.*?\*/", "", (where / name).read_text(errors="replace"), flags=re.DOTALL)
+        found |= set(re.findall(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(", text))
+        found |= set(re.findall(r"#define\s+cu\w+\s+(cu\w+_v\d+)\b", text))
+    return frozenset(found)
+
+
+def typed(version: str) -> frozenset[str]:
+    """The functions that have a type of their own, without the ends of their forms: another list of the same."""
+    text = (directory(version) / TYPES).read_text(errors="replace")
+    return frozenset(re.findall(r"\bPFN_(cu[A-Z]\w*?)_v\d+(?:_ptsz|_ptds)?\)", text))
+
+
+def in_ci() -> bool:
+    """Whether this is continuous integration, where the packages must be there."""
+    return bool(os.environ.get("CI"))

@@ -1,0 +1,189 @@
+"""MIG on simulated GPUs, by the real pynvml and by programs that use CUDA."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.simgpu.conftest import COMMAND, PROBE, Node, finishing
+
+PRELUDE = """
+import ctypes
+def make(index, profile, start, parts=(3,)):
+    place = nvml.c_nvmlGpuInstancePlacement_t(start, 4)
+    one = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu(index), profile, ctypes.byref(place))
+    for part in parts:
+        nvml.nvmlGpuInstanceCreateComputeInstance(one, part)
+    return one
+def uuid(index, number):
+    return nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(index), number))
+def error(function, *arguments):
+    try:
+        function(*arguments)
+    except nvml.NVMLError as raised:
+        return type(raised).__name__
+    return "none"
+"""
+HALVES = PRELUDE + "nvml.nvmlDeviceSetMigMode(gpu(0), 1); make(0, 9, 0, (2,)); make(0, 9, 4, (2,))\n"
+
+
+def halves(node: Node) -> list[str]:
+    """Cut GPU 0 into two halves; their UUIDs."""
+    return node.nvml(HALVES + "print(uuid(0, 0), uuid(0, 1))").split()
+
+
+def test_a_gpu_that_nobody_uses_takes_the_mode_at_once_and_an_l4_never(node: Node) -> None:
+    printed = node.nvml(
+        PRELUDE
+        + """
+print(nvml.nvmlDeviceGetMigMode(gpu(0)), nvml.nvmlDeviceSetMigMode(gpu(0), 1), nvml.nvmlDeviceGetMigMode(gpu(0)))
+print(error(nvml.nvmlDeviceSetMigMode, gpu(2), 1), error(nvml.nvmlDeviceGetMigMode, gpu(2)))
+print(error(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity, gpu(1), 9))
+"""
+    )
+    assert printed.splitlines() == [
+        "[0, 0] 0 [1, 1]",
+        "NVMLError_NotSupported NVMLError_NotSupported",
+        "NVMLError_NotSupported",
+    ]
+
+
+def test_a_gpu_in_use_takes_the_mode_with_its_next_reset(node: Node) -> None:
+    with finishing(node.held("--allocate", "1GiB")):
+        code = (
+            "print(nvml.nvmlDeviceSetMigMode(gpu(0), 1) == nvml.NVML_ERROR_IN_USE, nvml.nvmlDeviceGetMigMode(gpu(0)))"
+        )
+        assert node.nvml(code) == "True [0, 1]"
+        assert "end them, a GPU in use cannot be reset" in node.simgpu("reset", node.directory, "0").stderr
+    assert node.simgpu("reset", node.directory, "0").returncode == 0
+    assert node.nvml("print(nvml.nvmlDeviceGetMigMode(gpu(0)))") == "[1, 1]"
+
+
+def test_what_was_made_is_there_for_everyone_until_it_is_destroyed(node: Node) -> None:
+    first, second = halves(node)
+    assert first != second
+    printed = node.nvml(
+        PRELUDE
+        + """
+for number in (0, 1):
+    mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), number)
+    parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)
+    sizes = nvml.nvmlDeviceGetAttributes(mig)
+    print(nvml.nvmlDeviceGetName(mig), nvml.nvmlDeviceGetMemoryInfo(mig).total >> 20, nvml.nvmlDeviceGetIndex(parent),
+          nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig), sizes.multiprocessorCount,
+          nvml.nvmlDeviceIsMigDeviceHandle(mig).value, nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByUUID(uuid(0, number))))
+print(error(uuid, 0, 2), error(uuid, 1, 0))
+one = nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1)
+print(error(nvml.nvmlGpuInstanceDestroy, one))
+mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), 0)
+nvml.nvmlComputeInstanceDestroy(nvml.nvmlGpuInstanceGetComputeInstanceById(one, 0))
+nvml.nvmlGpuInstanceDestroy(one)
+print(error(nvml.nvmlDeviceGetMemoryInfo, mig), error(uuid, 0, 1))
+"""
+    )
+    name = "NVIDIA A100-SXM4-80GB MIG 3g.40gb 40448 0"
+    assert printed.splitlines() == [
+        f"{name} 1 0 42 1 {first}",
+        f"{name} 2 0 42 1 {second}",
+        "NVMLError_NotFound NVMLError_NotSupported",
+        "NVMLError_InUse",
+        "NVMLError_NotFound NVMLError_NotFound",
+    ]
+
+
+def test_only_what_fits_can_be_made_and_only_where_it_may_begin(node: Node) -> None:
+    printed = node.nvml(
+        HALVES
+        + """
+room = nvml.nvmlDeviceGetGpuInstanceRemainingCapacity
+print([room(gpu(0), kind) for kind in (19, 14, 9, 5, 0)])
+print(error(make, 0, 9, 0), error(make, 0, 14, 6), error(make, 0, 77, 0))
+part = nvml.nvmlGpuInstanceCreateComputeInstance
+print(error(part, nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1), 0))
+nvml.nvmlDeviceSetMigMode(gpu(1), 1)
+for _ in range(7):
+    part(nvml.nvmlDeviceCreateGpuInstance(gpu(1), 19), 0)
+print([room(gpu(1), kind) for kind in (19, 14, 20)], error(nvml.nvmlDeviceCreateGpuInstance, gpu(1), 19))
+"""
+    )
+    assert printed.splitlines() == [
+        "[0, 0, 0, 0, 0]",
+        "NVMLError_InsufficientResources NVMLError_InvalidArgument NVMLError_InvalidArgument",
+        "NVMLError_InsufficientResources",
+        "[0, 0, 0] NVMLError_InsufficientResources",
+    ]
+
+
+def test_a_program_has_its_instance_and_nothing_beside_it(node: Node) -> None:
+    first, second = halves(node)
+    for variable in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        filled = node.run([PROBE, "--fill"], {variable: second}).stdout
+        assert "NVIDIA A100-SXM4-80GB MIG 3g.40gb" in filled
+        assert filled.splitlines()[-1] == f"filled {40448 << 20}"
+    with finishing(node.start([PROBE, "--fill", "--hold", "60"], {"NVIDIA_VISIBLE_DEVICES": first})) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("holding"):
+            assert process.poll() is None
+        assert f"filled {40448 << 20}" in node.run([PROBE, "--fill"], {"NVIDIA_VISIBLE_DEVICES": second}).stdout
+        assert "filled 0" in node.run([PROBE, "--fill"], {"NVIDIA_VISIBLE_DEVICES": first}).stdout
+        printed = node.nvml(
+            PRELUDE
+            + """
+print([(p.gpuInstanceId, p.computeInstanceId) for p in nvml.nvmlDeviceGetComputeRunningProcesses(gpu(0))])
+for number in (0, 1):
+    mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), number)
+    print(len(nvml.nvmlDeviceGetComputeRunningProcesses(mig)), nvml.nvmlDeviceGetMemoryInfo(mig).used >> 20)
+one = nvml.nvmlDeviceGetGpuInstanceById(gpu(0), 1)
+print(error(nvml.nvmlComputeInstanceDestroy, nvml.nvmlGpuInstanceGetComputeInstanceById(one, 0)))
+print(nvml.nvmlDeviceSetMigMode(gpu(0), 0) == nvml.NVML_ERROR_IN_USE, nvml.nvmlDeviceGetMigMode(gpu(0)))
+"""
+        )
+    assert printed.splitlines() == ["[(1, 0)]", "1 40448", "0 0", "NVMLError_InUse", "True [1, 0]"]
+
+
+def test_a_gpu_in_mig_mode_is_no_device_itself_and_one_of_its_instances_is_all_that_a_program_has(node: Node) -> None:
+    halves(node)
+    assert node.run([PROBE]).stdout.count("MIG 3g.40gb") == 1
+    node.nvml("nvml.nvmlDeviceSetMigMode(gpu(1), 1)")
+    assert "total" not in node.run([PROBE], {"CUDA_VISIBLE_DEVICES": "MIG-none"}).stdout
+    for path in node.directory.glob("gpu[023]-*"):
+        path.unlink()
+    assert node.run([PROBE]).returncode == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
+def test_one_who_may_only_read_the_gpus_may_not_cut_them(node: Node) -> None:
+    code = "import pynvml as nvml, os\nos.setuid(65534)\nnvml.nvmlInit()\ngpu = nvml.nvmlDeviceGetHandleByIndex\n"
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        shutil.copytree(node.directory, directory, dirs_exist_ok=True)
+        Path(directory).chmod(0o755)
+        for path in Path(directory).iterdir():
+            path.chmod(0o444)
+        command = [sys.executable, "-c", code + PRELUDE + "print(error(nvml.nvmlDeviceSetMigMode, gpu(0), 1))"]
+        assert Node(Path(directory)).run(command).stdout == "NVMLError_NoPermission\n"
+
+
+def test_exclusive_gpus_take_one_process_or_the_clients_of_mps(node: Node) -> None:
+    node.nvml("nvml.nvmlDeviceSetComputeMode(gpu(0), nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)")
+    with finishing(node.held("--allocate", "1GiB")):
+        alone = node.run([PROBE, "--allocate", "1GiB"])
+        assert alone.returncode == 1
+        assert "CUDA_ERROR_DEVICE_UNAVAILABLE" in alone.stdout + alone.stderr
+        (node.directory / "pipe").mkdir()
+        (node.directory / "pipe" / "control").touch()
+        environment = {"CUDA_MPS_PIPE_DIRECTORY": str(node.directory / "pipe")}
+        assert node.run([PROBE, "--allocate", "1GiB"], environment).returncode == 0
+    assert node.run([PROBE, "--allocate", "1GiB"]).returncode == 0
+
+
+def test_instances_are_shown(node: Node) -> None:
+    first, second = halves(node)
+    shown = subprocess.run([COMMAND, "show", node.directory], capture_output=True, text=True, check=True).stdout
+    assert f"mig       3g.40gb at 0  GI 1 CI 0  {first}" in shown
+    assert f"mig       3g.40gb at 4  GI 2 CI 0  {second}" in shown
