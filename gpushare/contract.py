@@ -121,8 +121,12 @@ EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are 
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
 
-# Reason of a condition that is False on every node, because gpushare does not do that yet.
-NOT_BUILT: Final = "NotBuilt"
+# --- Conditions of a GPUNode ------------------------------------------------------------------------------------------
+
+CONDITION_READY: Final = "Ready"
+CONDITION_CONFIG_VALID: Final = "ConfigValid"
+CONDITION_CONFIG_PENDING: Final = "ConfigPending"
+WELL_WHEN_FALSE: Final = frozenset({CONDITION_CONFIG_PENDING})  # of all others True is what one wishes for
 
 # --- Environment of a share container -------------------------------------------------------------------------------
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"  # written by the webhook, read by the NVIDIA container runtime

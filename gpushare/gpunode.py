@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare import allocation, gpu
+from gpushare import allocation, contract, gpu
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,6 +18,16 @@ class Condition:
     reason: str = ""
     message: str = ""
     last_transition: str = ""
+
+    @property
+    def trouble(self) -> str:
+        """What is the matter, as one word; empty if all is as one wishes."""
+        wished = "False" if self.type in contract.WELL_WHEN_FALSE else "True"
+        if self.status == wished:
+            return ""
+        if self.status not in {"True", "False"}:
+            return f"{self.type}Unknown"
+        return self.type if wished == "False" else f"Not{self.type}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

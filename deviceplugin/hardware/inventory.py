@@ -10,9 +10,6 @@ from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode
 
-READY = "Ready"
-COMPUTE_LEASES = "ComputeLeases"
-
 
 def merged(
     previous: Iterable[Gpu], seen: nvml.Snapshot, *, faults: health.Faults, held: Iterable[str]
@@ -50,13 +47,7 @@ def conditions(
     )
     reason = "NoGpus" if not gpus else "GpusHealthy" if not ill else "SomeGpusUnhealthy" if well else "AllGpusUnhealthy"
     wanted = (
-        Condition(READY, "True" if well else "False", reason, message),
-        Condition(
-            COMPUTE_LEASES,
-            "False",
-            contract.NOT_BUILT,
-            "request and limit of compute are accounted for but not enforced yet; memory is enforced",
-        ),
+        Condition(contract.CONDITION_READY, "True" if well else "False", reason, message),
         *more,
     )
     since = {(one.type, one.status): one.last_transition for one in previous}

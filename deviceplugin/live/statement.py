@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.gpunode_status import Statement
+from gpushare.contract import CONDITION_CONFIG_PENDING as PENDING
+from gpushare.contract import CONDITION_CONFIG_VALID as VALID
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition
 from gpushare.modes.assignment import Assignment
 
-VALID: Final = "ConfigValid"
-PENDING: Final = "ConfigPending"
 _MOST_NAMED: Final = 20  # of those who use a GPU
 
 

@@ -98,7 +98,6 @@ async def test_it_makes_the_gpunode_and_says_what_there_is(
     assert node.config == "default"
     assert {one.type: (one.status, one.reason) for one in node.conditions} == {
         "Ready": ("True", "GpusHealthy"),
-        "ComputeLeases": ("False", "NotBuilt"),
         "ConfigValid": ("True", "InForce"),
         "ConfigPending": ("False", "Done"),
     }

@@ -66,7 +66,7 @@ def nodes() -> tuple[GpuNode, ...]:
                 held("web/small", uuid("gpu-1", 3), request=0, gib=10),
             ),
             config="default",
-            conditions=(ready,),
+            conditions=(ready, Condition("ConfigPending", "False", "Done", "every GPU is as configured")),
         ),
         GpuNode(
             "gpu-2",
@@ -82,7 +82,7 @@ def nodes() -> tuple[GpuNode, ...]:
             ),
             cordoned=frozenset({uuid("gpu-2", 2)}),
             config="mixed",
-            conditions=(ready, Condition("ConfigAccepted", "False", "Unknown", refused, "2026-03-01T11:55:30Z")),
+            conditions=(ready, Condition("ConfigValid", "False", "Unknown", refused, "2026-03-01T11:55:30Z")),
         ),
         GpuNode(
             "gpu-10",

@@ -134,7 +134,7 @@ def _conditions(conditions: Sequence[Condition], *, now: float) -> tuple[Section
     rows = [
         (
             one.type,
-            Cell(one.status, "good" if one.status == "True" else "bad" if one.status == "False" else "warn"),
+            Cell(one.status, "warn" if one.trouble == f"{one.type}Unknown" else "bad" if one.trouble else "good"),
             ages.since(one.last_transition, now=now) or NONE,
             one.reason or NONE,
             sentence(one.message),

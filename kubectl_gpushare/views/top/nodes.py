@@ -8,7 +8,6 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpushare import contract
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
@@ -49,12 +48,8 @@ class NodeRow:
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """What is the matter: conditions that are not True, then what its cards and its ledger say."""
-        words = [
-            f"Not{one.type}" if one.status == "False" else f"{one.type}Unknown"
-            for one in self.node.conditions
-            if one.status != "True" and one.reason != contract.NOT_BUILT  # no trouble of this node
-        ]
+        """What is the matter: by its conditions, then what its cards and its ledger say."""
+        words = [one.trouble for one in self.node.conditions if one.trouble]
         if not self.node.gpus:
             words.append("NoGPUs")
         counts = collections.Counter(word for card in self.cards for word in card.statuses)
@@ -66,7 +61,7 @@ class NodeRow:
     @property
     def reason(self) -> str:
         """The first sentence about it."""
-        said = [one.message or one.reason for one in self.node.conditions if one.status != "True"]
+        said = [one.message or one.reason for one in self.node.conditions if one.trouble]
         said += problems.of([self.node], self.cards)
         said += [f"{card.name}: {card.gpu.health_reason}" for card in self.cards if not card.gpu.healthy]
         said += [f"{card.name}: {card.reason}" for card in self.cards if card.holds]
