@@ -109,6 +109,15 @@ class Observer:
         done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True)
         return done.stdout
 
+    def ledger_is_confirmed(self) -> None:
+        """Wait until every share of this namespace is its pod's by uid, and no reservation that could lapse."""
+
+        def look() -> bool:
+            held = [entry for node in self.gpunodes() for entry in node.allocations]
+            return all(entry.pod.uid for entry in held if entry.pod.namespace == self.namespace)
+
+        eventually(look, what=f"all allocations of {self.namespace} confirmed")
+
     def ledger_is_empty(self, *, seconds: float = 30.0) -> None:
         """Wait until nobody of this namespace holds anything."""
 

@@ -69,6 +69,7 @@ def test_without_the_webhook_shares_are_refused_and_other_pods_are_not(
 ) -> None:
     user.apply(sleeper("early", request="0.25"))
     user.running("early")
+    user.ledger_is_confirmed()
     kill(installed, gpushare.WEBHOOK)
     assert contract.WEBHOOK_NAME in user.refused(sleeper("late", request="0.25"))
     user.apply(sleeper("plain"))

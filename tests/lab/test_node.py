@@ -163,7 +163,9 @@ def remains(lab: layout.Layout) -> list[str]:
     found += [str(group) for root in cgroups.hierarchies() for group in root.glob(f"**/{lab.cgroup}")]
     found += [f"network device {lab.bridge}" for _ in [0] if network._exists(lab.bridge)]
     found += [
-        f"address {line}" for line in Path("/proc/net/fib_trie").read_text().splitlines() if lab.pod_network in line
+        f"address {line}"
+        for line in Path("/proc/net/fib_trie").read_text().splitlines()
+        if f"{lab.pod_network}." in line
     ]
     return found
 
