@@ -22,8 +22,3 @@ def readiness(node: NodeJson) -> str:
     """The status of its Ready condition, `True`, `False` or `Unknown`; `False` where there is none."""
     conditions = (node.get("status") or {}).get("conditions") or []
     return next((str(entry.get("status")) for entry in conditions if entry.get("type") == "Ready"), "False")
-
-
-def is_ready(node: NodeJson) -> bool:
-    """Whether its Ready condition is True."""
-    return readiness(node) == "True"

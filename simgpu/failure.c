@@ -27,6 +27,10 @@ bool failure_inject(gpu_t *gpu, const char *what) {
         lose(image);
         return true;
     }
+    if (strcmp(what, "mute") == 0) {
+        image->mute = 1;
+        return true;
+    }
     if (strcmp(what, "ecc") == 0) {
         image->ecc_uncorrected++;
         image->ecc_failed = 1;
@@ -50,5 +54,6 @@ bool failure_inject(gpu_t *gpu, const char *what) {
 
 void failure_heal(gpu_t *gpu) {
     gpu->image->lost = 0;
+    gpu->image->mute = 0;
     gpu->image->ecc_failed = 0;
 }

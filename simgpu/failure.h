@@ -6,10 +6,10 @@
 
 #include "gpus.h"
 
-/* `what` is "xid=N", "ecc" or "lost". False: it is none of these. */
+/* `what` is "xid=N", "ecc", "lost" or "mute". False: it is none of these. */
 bool failure_inject(gpu_t *gpu, const char *what);
 
-/* Undo what lasts: lost, ECC. Events that happened stay in the past. */
+/* Undo what lasts: lost, mute, ECC. Events that happened stay in the past. */
 void failure_heal(gpu_t *gpu);
 
 #endif

@@ -79,6 +79,7 @@ typedef struct {
 
     /* What has gone wrong: written by `simgpu fail` and `simgpu heal`. */
     _Atomic uint32_t lost;
+    _Atomic uint32_t mute; /* tells no events */
     _Atomic uint32_t ecc_failed;
     _Atomic uint64_t ecc_uncorrected;
     _Atomic uint64_t event_count; /* events ever; the last IMAGE_EVENTS are kept */

@@ -19,7 +19,7 @@ static const char usage[] =
     "\n"
     "  simgpu create [--node NAME] [--replace] NODE.ini DIRECTORY   one file per GPU that NODE.ini describes\n"
     "  simgpu show DIRECTORY                                        what there is, who uses it, what has failed\n"
-    "  simgpu fail DIRECTORY GPU xid=N|ecc|lost                     GPU: its number in the node, or its UUID\n"
+    "  simgpu fail DIRECTORY GPU xid=N|ecc|lost|mute                GPU: its number in the node, or its UUID\n"
     "  simgpu heal DIRECTORY GPU\n"
     "  simgpu reset DIRECTORY GPU                                   as nvidia-smi --gpu-reset: MIG as it was asked "
     "for\n"
@@ -146,7 +146,7 @@ static int change(int count, char **arguments, verb_t verb) {
     static gpu_t gpus[IMAGE_MAX_GPUS];
     unsigned gpu_count;
     if (count != (verb == FAIL ? 3 : 2))
-        return complain(verb == FAIL ? "fail needs DIRECTORY, GPU and xid=N, ecc or lost: see simgpu --help"
+        return complain(verb == FAIL ? "fail needs DIRECTORY, GPU and xid=N, ecc, lost or mute: see simgpu --help"
                                      : "heal and reset need DIRECTORY and GPU: see simgpu --help");
     if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
         return EXIT_FAILURE;
@@ -158,7 +158,7 @@ static int change(int count, char **arguments, verb_t verb) {
     else if (verb == RESET && mig_reset(gpu) != MIG_OK)
         return complain("processes use this GPU: end them, a GPU in use cannot be reset");
     else if (verb == FAIL && !failure_inject(gpu, arguments[2]))
-        return complain("this failure is not known: write xid=N (1 to 1000), ecc or lost");
+        return complain("this failure is not known: write xid=N (1 to 1000), ecc, lost or mute");
     return EXIT_SUCCESS;
 }
 

@@ -45,6 +45,8 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
         return result;
     if ((types & ~SUPPORTED) != 0)
         return NVML_ERROR_NOT_SUPPORTED;
+    if (device->image->mute)
+        return NVML_ERROR_UNKNOWN;
     if (set->registered[device->index].device == NULL)
         set->registered[device->index].next = device->image->event_count;
     set->registered[device->index].device = device;

@@ -19,8 +19,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import pci
-from deviceplugin.hardware.xid import WHOLE_GPU
+from deviceplugin.hardware import pci, xid
 from gpushare.gpu import Gpu
 from gpushare.mig import device_id
 
@@ -33,6 +32,9 @@ _REMEDY: Final = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the node's kernel has no NVIDIA driver loaded: load it, or unlabel the node",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under this process: restart the pod or the node",
     pynvml.NVML_ERROR_NO_PERMISSION: "the GPUs' device files may not be opened: run the agent privileged",
+}
+_NAMES: Final = {
+    number: name.removeprefix("NVML_") for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")
 }
 _SYS: Final = Path("/sys")
 
@@ -73,19 +75,6 @@ class Process:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Xid:
-    """A critical event; `uuid` is None for a GPU that has not answered since this NVML was initialised.
-
-    gpu_instance, compute_instance: of a MIG device, WHOLE_GPU for none.
-    """
-
-    uuid: str | None
-    number: int
-    gpu_instance: int = WHOLE_GPU
-    compute_instance: int = WHOLE_GPU
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class System:
     """What the driver says of itself: its version, and the newest CUDA that it runs."""
 
@@ -103,6 +92,7 @@ class Nvml:
         self._sys_root = sys_root
         self._events: Any = None
         self._uuids: dict[int, str | None] = {}  # by handle: once lost, a GPU cannot be asked
+        self.unwatched: Mapping[str, str] = {}  # by UUID: why nobody would know if this GPU broke
         self._links: dict[tuple[str, ...], Mapping[str, int]] = {}  # by all UUIDs: they do not change
         self._begin()
 
@@ -169,8 +159,11 @@ class Nvml:
             return None
         return bool(values[0].value.uiVal != pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
 
-    def wait_for_xid(self, timeout_seconds: float) -> Xid | None:
-        """The next critical event, or None when there was none in that time. It always takes the time when None."""
+    def wait_for_xid(self, timeout_seconds: float) -> xid.Event | None:
+        """The next critical event, or None when there was none in that time. It always takes the time when None.
+
+        Its `gpu` is None for one that has not answered since this NVML was initialised.
+        """
         end = time.monotonic() + timeout_seconds
         try:
             if self._events is None:
@@ -181,19 +174,25 @@ class Nvml:
             if error.code != pynvml.NVML_ERROR_TIMEOUT:
                 time.sleep(max(0.0, end - time.monotonic()))
             return None
-        uuid = self._uuids.get(_address(event.device))
-        return Xid(uuid, int(event.eventData), int(event.gpuInstanceId), int(event.computeInstanceId))
+        gpu = self._uuids.get(_address(event.device))
+        instances = int(event.gpuInstanceId), int(event.computeInstanceId)
+        return xid.Event(xid.Kind.XID, int(event.eventData), gpu, *instances)
 
     def _subscribed(self) -> Any:
         events = ask(pynvml.nvmlEventSetCreate)
         self._uuids.clear()
+        unwatched = {}
         for index in range(ask(pynvml.nvmlDeviceGetCount)):
-            # One that cannot tell of events (or is lost) is still looked at by every snapshot.
+            # One that is lost is told of by every snapshot.
             handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index, default=None, allowed=None)
-            if handle is not None:
-                self._uuids[_address(handle)] = ask(pynvml.nvmlDeviceGetUUID, handle, default=None, allowed=None)
-                arguments = (handle, pynvml.nvmlEventTypeXidCriticalError, events)
-                ask(pynvml.nvmlDeviceRegisterEvents, *arguments, default=None, allowed=None)
+            uuid = ask(pynvml.nvmlDeviceGetUUID, handle, default=None, allowed=None) if handle is not None else None
+            if uuid is None:
+                continue
+            self._uuids[_address(handle)] = uuid
+            problem = _register(handle, events)
+            if problem:
+                unwatched[uuid] = problem
+        self.unwatched = unwatched
         return events
 
     def _gpu(self, index: int) -> Gpu:
@@ -245,6 +244,19 @@ def _pair(number: int) -> device_id.Pair:
 
 def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _register(handle: Any, events: Any) -> str:
+    """Ask for a GPU's events; return why it cannot be watched, or ""."""
+    try:
+        supported = int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
+    except NvmlError as error:
+        return xid.problem_of(events=_NAMES.get(error.code, str(error.code)))
+    try:
+        ask(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError & supported, events)
+    except NvmlError as error:
+        return xid.problem_of(registering=_NAMES.get(error.code, str(error.code)))
+    return ""
 
 
 def _memory_bytes(handle: Any, about: str) -> int:

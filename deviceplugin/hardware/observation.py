@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 WAIT_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 5.0
-BEGIN_ANEW_SECONDS: Final = 60.0  # while a GPU does not answer
+BEGIN_ANEW_SECONDS: Final = 60.0  # while a GPU does not answer, or cannot be watched
 _APPLICATION_XIDS: Final = xid.Filter()
 
 
@@ -79,6 +79,10 @@ class Observation:
         return self._found
 
     @property
+    def _unwatched(self) -> health.Faults:
+        return {uuid: health.Fault(reason, None) for uuid, reason in self._driver.nvml.unwatched.items()}
+
+    @property
     def ill(self) -> frozenset[str]:
         """UUIDs of what has a fault of its own, GPUs and MIG devices."""
         return frozenset(self._faults)
@@ -90,12 +94,18 @@ class Observation:
 
     async def step(self) -> None:
         """Wait a little for an event, and look if there was one, or it is time, or there is news to compare with."""
-        event = await self._driver.ask(self._driver.nvml.wait_for_xid, WAIT_SECONDS)
+        event = await self._event()
         if event is not None:
             self._note(event)
         is_time = self._clock() - self._looked >= LOOK_SECONDS
         if event is not None or is_time or self._known.is_set() > self.informed.is_set():
             await self.look()
+
+    async def _event(self) -> xid.Event | None:
+        if self._ignored.checks_nothing:
+            await asyncio.sleep(WAIT_SECONDS)
+            return None
+        return await self._driver.ask(self._driver.nvml.wait_for_xid, WAIT_SECONDS)
 
     async def look(self) -> None:
         """Ask the driver for everything and publish it."""
@@ -111,7 +121,7 @@ class Observation:
         )
         self._silent = frozenset(card.uuid for card in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
-        gpus = inventory.merged(previous, seen, faults=self._faults, held=held)
+        gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._faults}, held=held)
         self._found, self.minors = await self._driver.ask(self._describe, gpus)
         if self._joined != answering:  # they do not change while the same GPUs are there
             self.paths = await self._driver.ask(nvml_topology.paths, [card.uuid for card in seen.gpus])
@@ -126,7 +136,7 @@ class Observation:
     def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.Snapshot, frozenset[str]]:
         driver = self._driver.nvml
         try:
-            if self._silent and self._clock() - self._began >= BEGIN_ANEW_SECONDS:
+            if (self._silent or driver.unwatched) and self._clock() - self._began >= BEGIN_ANEW_SECONDS:
                 self._began = self._clock()
                 driver.begin_anew()
             lasting = [uuid for uuid, fault in self._faults.items() if fault.until is None]
@@ -142,19 +152,18 @@ class Observation:
         known = {uuid: number for uuid, number in minors.items() if number is not None}
         return cards.read(driver, gpus, self._found), {**self.minors, **known}
 
-    def _note(self, event: nvml.Xid) -> None:
-        logger.warning("The driver told of an XID", extra={"gpu": event.uuid, "xid": event.number})
+    def _note(self, event: xid.Event) -> None:
+        logger.warning("The driver told of an XID", extra={"gpu": event.gpu, "xid": event.number})
         # One that the driver cannot name did not answer before either, and is unhealthy for that already.
-        if event.uuid is None:
+        if event.gpu is None:
             return
-        happened = xid.Event(xid.Kind.XID, event.number, event.uuid, event.gpu_instance, event.compute_instance)
-        struck = xid.stricken(self._watched(event), happened, self._ignored)
+        struck = xid.stricken(self._watched(event), event, self._ignored)
         self._keep(health.after_xid(self._faults, uuids=struck, number=event.number, now=self._clock()))
 
-    def _watched(self, event: nvml.Xid) -> dict[str, xid.Watched]:
+    def _watched(self, event: xid.Event) -> dict[str, xid.Watched]:
         """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""
         if event.gpu_instance == xid.WHOLE_GPU:
-            return {uuid: xid.Watched(uuid) for uuid in (*self._found, str(event.uuid))}
+            return {uuid: xid.Watched(uuid) for uuid in (*self._found, str(event.gpu))}
         return {
             one.uuid: xid.Watched(uuid, one.gpu_instance, one.compute_instance)
             for uuid, found in self._found.items()

@@ -87,22 +87,17 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Watched:
-    """A device as events know it: its GPU, and for a MIG device its instances. `problem`: why it cannot be watched."""
+    """A device as events know it: its GPU, and for a MIG device its instances."""
 
     gpu: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    problem: str = ""
-
-
-def unwatched(devices: Mapping[str, Watched]) -> tuple[str, ...]:
-    """The ids of those that cannot be watched, so that nobody would know if they broke."""
-    return tuple(identity for identity, device in devices.items() if device.problem)
 
 
 def problem_of(*, handle: str = "", events: str = "", registering: str = "") -> str:
     """Why a device cannot be watched, from NVML's errors; "" if it can, or is of a kind that tells no events.
 
+    Nobody would know if it broke, so it is not trusted with work.
     handle: of finding it; events: of asking which events it has; registering: of asking for them.
     """
     if handle:

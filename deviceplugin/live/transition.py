@@ -32,11 +32,6 @@ class Plan(Generic[Assignment]):
     change: Mapping[str, Assignment]
     waiting: Mapping[str, tuple[str, ...]]
 
-    @property
-    def is_done(self) -> bool:
-        """Whether every GPU is as it should be."""
-        return not self.closed
-
 
 def plan(
     present: Mapping[str, Assignment | None],

@@ -52,11 +52,6 @@ class Fleet:
         self._grid.put(view, room or self._grid.room(name))
         self._views[name] = view
 
-    def update_room(self, name: str, room: Room) -> None:
-        """What is free of a node's CPU and memory now; nothing happens if there is no such node."""
-        if name in self._views:
-            self._grid.put_room(name, room)
-
     def remove(self, name: str) -> None:
         """A node is gone; nothing happens if there was none."""
         if self._views.pop(name, None) is not None:

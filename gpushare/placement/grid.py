@@ -201,12 +201,6 @@ class Grid:
         slot, columns = self.slots[name], self.columns
         return Room(float(columns.cpu[slot]), float(columns.host[slot]), float(columns.pods[slot]))
 
-    def put_room(self, name: str, room: Room) -> None:
-        """Write only what is free of the node's CPU and memory."""
-        slot, columns = self.slots[name], self.columns
-        columns.cpu[slot], columns.host[slot], columns.pods[slot] = room.cpu_milli, room.memory_bytes, room.pods
-        self._touch(slot)
-
     def drop(self, name: str) -> None:
         """Empty the node's column, for another node to use."""
         slot = self.slots.pop(name)

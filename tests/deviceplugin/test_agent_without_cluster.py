@@ -48,6 +48,26 @@ async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_pa
     await kubelet.stop()
 
 
+async def test_a_gpu_that_tells_no_events_is_given_to_nobody(short_path: Path, gpus: Path) -> None:
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+    await simulated.change("fail", gpus, "1", "mute")
+
+    def healthy() -> int:
+        return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Healthy")
+
+    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus):
+        await kubelet.until(lambda: healthy() == 300)
+    silenced = {"DP_DISABLE_HEALTHCHECKS": "all"}
+    kubelet.devices.clear()
+    async with agent_process.running(
+        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, environment=silenced
+    ):
+        await kubelet.until(lambda: healthy() == 400)
+    await kubelet.stop()
+
+
 async def test_an_xid_is_told_to_the_kubelet_at_once(short_path: Path, gpus: Path) -> None:
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")

@@ -73,7 +73,7 @@ def test_a_node_without_cpu_is_left_out_and_says_so() -> None:
     found = place(fleet, Host(8000, 1), request="0.5")
     assert isinstance(found, Placement)
     assert found.node == "node-b"
-    fleet.update_room("node-b", Room(1500, 64 * GIB))
+    fleet.update(NodeView.of(builders.node("node-b")), room=Room(1500, 64 * GIB))
     assert str(place(fleet, Host(8000, 1), request="0.5")).endswith(
         "of 8 GPUs on 2 nodes, 2 nodes that cannot take the pod; nearest: node-a has 2 CPUs free, 8 are needed"
     )

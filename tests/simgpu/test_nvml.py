@@ -185,7 +185,7 @@ except nvml.NVMLError_GpuIsLost:
 
 def test_a_wrong_failure_is_refused(node: Node) -> None:
     assert "there is no such GPU here" in node.simgpu("fail", node.directory, "9", "lost").stderr
-    assert "write xid=N (1 to 1000), ecc or lost" in node.simgpu("fail", node.directory, "0", "xid=x").stderr
+    assert "write xid=N (1 to 1000), ecc, lost or mute" in node.simgpu("fail", node.directory, "0", "xid=x").stderr
 
 
 def test_it_exports_what_its_header_declares_and_nothing_else() -> None:

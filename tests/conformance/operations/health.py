@@ -25,16 +25,11 @@ def handle_nvml_event(case: Case) -> Any:
             gpu=device["gpu"],
             gpu_instance=device.get("gi"),
             compute_instance=device.get("ci"),
-            problem=xid.problem_of(
-                handle=device.get("handle") or device.get("placement") or "",
-                events=device.get("events", ""),
-                registering=device.get("register", ""),
-            ),
         )
         for identity, device in case.input["devices"].items()
     }
     environment = case.input.get("env") or {}
-    found = set(xid.unwatched(devices))
+    found = {identity for identity, device in case.input["devices"].items() if _problem(device)}
     if given["type"] in list(xid.Kind):
         event = xid.Event(
             xid.Kind(given["type"]),
@@ -45,6 +40,14 @@ def handle_nvml_event(case: Case) -> Any:
         )
         found |= set(xid.stricken(devices, event, xid.filter_of(environment)))
     return {"unhealthy": sorted(found)}
+
+
+def _problem(device: Any) -> str:
+    return xid.problem_of(
+        handle=device.get("handle") or device.get("placement") or "",
+        events=device.get("events", ""),
+        registering=device.get("register", ""),
+    )
 
 
 OPERATIONS = {

@@ -80,7 +80,7 @@ def test_an_xid_names_its_gpu_also_when_that_is_lost_by_then(gpus: Path) -> None
         for failure in (("1", "xid=94"), ("3", "lost"), ("0", "ecc")):
             simgpu("fail", *failure)
             event = driver.wait_for_xid(5)
-            print((event.uuid, event.number))
+            print((event.gpu, event.number))
         """,
     )
     uuids = simulated.uuids(gpus)
@@ -102,6 +102,23 @@ def test_waiting_takes_its_time_even_when_a_lost_gpu_makes_the_driver_refuse_to_
         """,
     )
     assert found == [None, True]
+
+
+def test_a_gpu_whose_events_nobody_would_hear_of_is_told_until_it_can_be_watched(gpus: Path) -> None:
+    found = run(
+        gpus,
+        """
+        driver = nvml.Nvml()
+        simgpu("fail", "1", "mute")
+        driver.wait_for_xid(0)
+        print(dict(driver.unwatched))
+        simgpu("heal", "1")
+        driver.begin_anew()
+        driver.wait_for_xid(0)
+        print(dict(driver.unwatched))
+        """,
+    )
+    assert found == [{simulated.uuids(gpus)[1]: "the driver does not report its events: ERROR_UNKNOWN"}, {}]
 
 
 def test_beginning_anew_finds_everything_again(gpus: Path) -> None:

@@ -30,11 +30,11 @@ def test_one_in_use_waits_for_those_who_use_it() -> None:
 
 
 def test_one_that_is_wanted_as_it_is_opens_again() -> None:
-    assert transition.plan({"a": "x"}, {"a": "x"}, closed={"a"}, users={"a": ("pod ml/train",)}).is_done
+    assert not transition.plan({"a": "x"}, {"a": "x"}, closed={"a"}, users={"a": ("pod ml/train",)}).closed
 
 
 def test_one_that_nobody_spoke_of_is_left_alone() -> None:
-    assert transition.plan({"a": "x"}, {}, closed={"a"}, users={}).is_done
+    assert not transition.plan({"a": "x"}, {}, closed={"a"}, users={}).closed
 
 
 class Node(stateful.RuleBasedStateMachine):

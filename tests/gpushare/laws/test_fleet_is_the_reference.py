@@ -114,7 +114,7 @@ def test_what_it_remembers_changes_no_answer(
             case (name, cpu, memory):
                 if name in rooms:
                     rooms[name] = Room(cpu * 1000, memory * strategies.GIB)
-                    kept.update_room(name, rooms[name])
+                    kept.update(next(view for view in kept.views() if view.node.name == name), room=rooms[name])
             case Request():
                 kept.place(one, host=host)
     fresh = Fleet()
