@@ -142,7 +142,7 @@ class Nvml:
     def device_id(self, uuid: str) -> device_id.DeviceId:
         """The model of a GPU, by the numbers of the PCI bus."""
         found = ask(pynvml.nvmlDeviceGetPciInfo, ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), about=uuid)
-        return device_id.DeviceId(_pair(found.pciDeviceId), _pair(found.pciSubSystemId))
+        return device_id.of_nvml(int(found.pciDeviceId), int(found.pciSubSystemId))
 
     def minor_number(self, uuid: str) -> int | None:
         """The number in the GPU's device node, `/dev/nvidia0`."""
@@ -236,10 +236,6 @@ class Nvml:
         except (OSError, ValueError):
             found = ask(pynvml.nvmlDeviceGetNumaNodeId, handle, default=-1, allowed=None)
         return found if found >= 0 else None
-
-
-def _pair(number: int) -> device_id.Pair:
-    return device_id.Pair(int(number) >> 16, int(number) & 0xFFFF)
 
 
 def _address(handle: Any) -> int:

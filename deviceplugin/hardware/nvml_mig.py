@@ -16,7 +16,6 @@ import pynvml
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.nvml import NEED_NO_ANSWER, NvmlError, Process
 from deviceplugin.mig import instance
-from gpushare.mig import legacy
 from gpushare.mig.geometry import Geometry, Kind
 from gpushare.mig.profile import ALL_MEDIA, GRAPHICS, MEDIA, Profile, memory_gb_of_mib
 
@@ -149,16 +148,6 @@ class MigDriver:
                 )
             )
         return tuple(found)
-
-    def located(self, uuid: str) -> legacy.Instance:
-        """Which instance of which GPU a MIG device is, by its UUID."""
-        handle = _handle(uuid)
-        parent = nvml.ask(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle, about=uuid)
-        return legacy.Instance(
-            str(nvml.ask(pynvml.nvmlDeviceGetUUID, parent, about=uuid)),
-            int(nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle, about=uuid)),
-            int(nvml.ask(pynvml.nvmlDeviceGetComputeInstanceId, handle, about=uuid)),
-        )
 
     def create_gpu_instance(self, uuid: str, kind: Kind, start: int | None) -> int:
         """Make a GPU instance at that place (None: where the driver likes); its id."""

@@ -6,7 +6,6 @@ https://docs.nvidia.com/deploy/mps/
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from gpushare import errors
@@ -15,20 +14,11 @@ _VOLTA: Final = (7, 0)
 _TURING: Final = (7, 5)
 _CLIENTS: Final = 48
 _CLIENTS_BEFORE: Final = 16
-_CAPABILITY: Final = re.compile(r"v?([0-9]{1,4})(?:\.([0-9]{1,4}))?", re.ASCII)
 _MIB: Final = 1 << 20
 
 
 class LimitError(errors.GpushareError):
     """More shares than a GPU takes clients, or a size that cannot be."""
-
-
-def parse_capability(text: str) -> tuple[int, int]:
-    """A compute capability from `7.5` or `v7.5`. Raises LimitError."""
-    match = _CAPABILITY.fullmatch(text)
-    if match is None:
-        raise LimitError(f'{errors.quoted(text)} is no compute capability: write it as "7.5"')
-    return int(match[1]), int(match[2] or 0)
 
 
 def is_new(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> bool:

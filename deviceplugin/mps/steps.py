@@ -7,7 +7,7 @@ and the only ordinal in its limits is 0. One daemon for all GPUs of a resource, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -167,14 +167,3 @@ def stop(spec: Spec, places: Places) -> tuple[Step, ...]:
         Remove(places.started),
         Remove(places.log),
     )
-
-
-def start_all(specs: Sequence[Spec], root: Path) -> tuple[Step, ...]:
-    """All daemons of a node, and the file that says so; without a daemon, that alone."""
-    started = [step for spec in specs for step in start(spec, Places(root, spec.name))]
-    return (*started, Touch(Places(root, "").ready, last=bool(specs)))
-
-
-def stop_all(specs: Sequence[Spec], root: Path) -> tuple[Step, ...]:
-    """The opposite of `start_all`."""
-    return (Remove(Places(root, "").ready), *(step for one in specs for step in stop(one, Places(root, one.name))))

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from gpushare.mig import parted
+from gpushare.mig import generation, parted
 
 VERSION: Final = "v1"
 
@@ -141,5 +141,12 @@ class Config:
     resources: Resources = Resources()
     sharing: Sharing = Sharing()
     imex: Imex = Imex()
-    mig: parted.Config = ()  # how GPUs are partitioned; () leaves them as they are
+    mig: parted.Config | str = ()  # how GPUs are partitioned, () as they are; or a name of `mig.generation`
     warnings: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def makes_mig_devices(self) -> bool:
+        """Whether a GPU is to be in MIG mode by this."""
+        if isinstance(self.mig, str):
+            return self.mig != generation.ALL_DISABLED
+        return any(entry.enabled for entry in self.mig)

@@ -29,7 +29,7 @@ from gpushare.config.model import (
     Resources,
     Sharing,
 )
-from gpushare.mig import device_id, parted
+from gpushare.mig import device_id, generation, parted
 
 INTERVALS: Final = ("default", "short", "medium", "long")
 MOST_REPLICAS: Final = 10_000  # a GPU; the kubelet has to be told each by name
@@ -56,7 +56,7 @@ def config(item: Item, warnings: list[str]) -> Config:
         resources=resources(file.at("resources"), warnings),
         sharing=sharing(file.at("sharing"), warnings),
         imex=imex(file.at("imex"), warnings),
-        mig=tuple(_mig_entry(entry) for entry in fields.entries(file.at("mig"))),
+        mig=_mig(file.at("mig")),
     )
 
 
@@ -230,6 +230,17 @@ def imex(item: Item, warnings: list[str]) -> Imex:
         except errors.ConfigError as error:
             raise channels.error(str(error)) from error
     return Imex(identities, file.flag("required"))
+
+
+def _mig(item: Item) -> parted.Config | str:
+    if not isinstance(item.value, str):
+        return tuple(_mig_entry(entry) for entry in fields.entries(item))
+    if not generation.is_name(item.value):
+        raise item.error(
+            f"write {generation.ALL_DISABLED}, {generation.ALL_ENABLED}, {generation.ALL_BALANCED} or all-PROFILE such "
+            f"as all-1g.10gb; or a list of entries with devices, mig-enabled and mig-devices"
+        )
+    return item.value
 
 
 def _mig_entry(item: Item) -> parted.Entry:

@@ -90,7 +90,7 @@ def values_of(
 ) -> dict[str, FlagValue]:
     """The effective value of every flag by its key in the file, not checked."""
     file = {**config.flags.values, **_imex(config.imex)}
-    if "migStrategy" not in file and any(entry.enabled for entry in config.mig):
+    if "migStrategy" not in file and config.makes_mig_devices:
         file["migStrategy"] = "mixed"
     return flags.effective(file, arguments=arguments, environment=environment)
 

@@ -38,7 +38,7 @@ def config(found: Config) -> Json:
     if found.imex != Imex():
         document["imex"] = imex(found.imex)
     if found.mig:
-        document["mig"] = [parted.written(entry) for entry in found.mig]
+        document["mig"] = found.mig if isinstance(found.mig, str) else [parted.written(entry) for entry in found.mig]
     return document
 
 

@@ -5,5 +5,4 @@ catalogue   which profiles each model of GPU has, with sizes, places and numbers
 layout      placements: which instances fit together, in which order to make them, and what fits when they do not
 device_id   PCI numbers of a model, as mig-parted's filters write them
 parted      the file format of mig-parted: read, checked, generated
-legacy      MIG UUIDs of drivers before R470
 """

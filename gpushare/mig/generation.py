@@ -1,4 +1,7 @@
-"""The configs that any node can have: all off, on and empty, as many as fit of each profile, and a balanced mix."""
+"""The configs that any node can have: all off, on and empty, as many as fit of each profile, and a balanced mix.
+
+They have the names that users of NVIDIA's mig-parted know.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from gpushare.mig import profile
 from gpushare.mig.parted import Config, Entry
 from gpushare.mig.profile import Profile
 
+ALL_DISABLED: Final = "all-disabled"
+ALL_ENABLED: Final = "all-enabled"
+ALL_BALANCED: Final = "all-balanced"
 # GPU slices of the model: how many instances of how many slices.
 _BALANCED: Final[Mapping[int, Mapping[int, int]]] = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
 
@@ -22,15 +28,26 @@ class Model:
     most: Mapping[Profile, int]
 
 
+def is_name(name: str) -> bool:
+    """Whether a config may have this name on some node."""
+    if name in {ALL_DISABLED, ALL_ENABLED, ALL_BALANCED}:
+        return True
+    try:
+        profile.parse(name.removeprefix("all-").replace("gb.", "gb+", 1))
+    except profile.ProfileError:
+        return False
+    return name.startswith("all-")
+
+
 def configs(models: Sequence[Model]) -> dict[str, Config]:
     """All of them by name, for a node with these models."""
     found: dict[str, Config] = {
-        "all-disabled": (Entry(devices=None, enabled=False),),
-        "all-enabled": (Entry(devices=None, enabled=True),),
+        ALL_DISABLED: (Entry(devices=None, enabled=False),),
+        ALL_ENABLED: (Entry(devices=None, enabled=True),),
     }
     mix = balanced(models)
     if mix:
-        found["all-balanced"] = mix
+        found[ALL_BALANCED] = mix
     ids_of: dict[Profile, dict[int, list[str]]] = {}
     for model in models:
         for kind, most in model.most.items():

@@ -49,22 +49,6 @@ def search(geometry: Geometry, wanted: Wanted, *, taken: Sequence[Placed] = ()) 
     return tuple(Planned(place, sizes) for place, (_, sizes) in zip(found, parts, strict=True))
 
 
-def sequence_error(geometry: Geometry, sequence: Sequence[tuple[Profile, int]]) -> str | None:
-    """Why instances cannot be made at these places in this order; None if they can."""
-    made: list[Placed] = []
-    for profile, start in sequence:
-        kind = geometry.kind(profile)
-        if kind is None or profile.compute_slices != profile.gpu_slices:
-            return f"{geometry.name} has no GPU instance profile {profile}"
-        if start not in kind.starts:
-            return f"{profile} cannot begin at {start}: it begins at {', '.join(map(str, kind.starts))}"
-        one = Placed(kind, start)
-        if not _fits(geometry, one, made):
-            return f"{profile} at {start} does not fit beside {_shown_places(made)}"
-        made.append(one)
-    return None
-
-
 def shown(wanted: Wanted) -> str:
     """`2 × 1g.10gb + 1 × 3g.40gb`."""
     listed = [f"{count} × {profile}" for profile, count in wanted.items() if count > 0]

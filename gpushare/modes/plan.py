@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from gpushare import errors
 from gpushare.config.model import Config, Devices, Resources
 from gpushare.gpu import Mode
-from gpushare.mig import check, parted, profile
+from gpushare.mig import check, generation, parted, profile
 from gpushare.modes import naming, sharing
 from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.card import Card, MigDevice, parts, whole
@@ -30,9 +30,10 @@ def plan(config: Config, cards: Sequence[Card], *, mig_strategy: str = naming.NO
 
     mig_strategy: the effective one, `none`, `single` or `mixed` (`settings.Settings.mig_strategy`).
     """
-    if mig_strategy == naming.NONE and any(entry.enabled for entry in config.mig):
+    if mig_strategy == naming.NONE and config.makes_mig_devices:
         raise errors.ConfigError("mig makes MIG devices, which flags.migStrategy none hides: write single or mixed")
-    partitions = {card.uuid: _partition(config.mig, card) for card in cards}
+    entries = _entries(config, cards)
+    partitions = {card.uuid: _partition(entries[card.uuid], card) for card in cards}
     become = [_partitioned(card, partitions[card.uuid]) for card in cards]
     resources = naming.resources(become, strategy=mig_strategy, rules=config.resources)
     warnings: list[str] = []
@@ -93,6 +94,23 @@ def _here(devices: Devices, indices: Sequence[str]) -> Devices:
     if devices.count is not None:
         return Devices(count=len(indices))
     return devices if devices.listed is None else Devices(listed=tuple(indices))
+
+
+def _entries(config: Config, cards: Sequence[Card]) -> Mapping[str, parted.Config]:
+    """What is said of each GPU. A name means on each model what fits there; some GPU must know it."""
+    if not isinstance(config.mig, str):
+        return {card.uuid: config.mig for card in cards}
+    known = {card.uuid: _generated(card) for card in cards if card.mig_capable and card.geometry is not None}
+    if not any(config.mig in configs for configs in known.values()):
+        names = sorted({name for configs in known.values() for name in configs})
+        there = f"write {', '.join(names)}" if names else "none of them can do MIG"
+        raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node can be: {there}")
+    return {card.uuid: known.get(card.uuid, {}).get(config.mig, ()) for card in cards}
+
+
+def _generated(card: Card) -> Mapping[str, parted.Config]:
+    kinds = card.geometry.kinds if card.geometry is not None else ()
+    return generation.configs([generation.Model(card.model, {kind.profile: kind.most for kind in kinds})])
 
 
 def _partition(entries: parted.Config, card: Card) -> Partition | None:

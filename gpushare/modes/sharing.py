@@ -145,17 +145,3 @@ def device_of(identity: str) -> str:
 def is_replica(identity: str) -> bool:
     """Whether a device id is one of several of its device."""
     return REPLICA in identity
-
-
-def replicate(resources: Mapping[str, Sequence[Device]], shared: Sequence[Shared]) -> dict[str, tuple[str, ...]]:
-    """The device ids of each resource once `shared` is in force; resources without devices are left out."""
-    owners = claims(resources, shared)
-    found: dict[str, list[str]] = {}
-    for name, devices in resources.items():
-        for device in devices:
-            owner = owners.get(device.uuid)
-            if owner is None:
-                found.setdefault(name, []).append(device.uuid)
-            elif owner.advertised:
-                found.setdefault(owner.advertised, []).extend(identities(device.uuid, owner.replicas))
-    return {name: tuple(ids) for name, ids in found.items()}

@@ -71,7 +71,9 @@ def summary(config: Config, found: settings.Settings) -> str:
         *_shared("time-slicing", config.sharing.time_slicing),
         *(f"by annotation: {one.devices} of {one.name}" for one in config.sharing.fractional),
     ]
-    for entry in config.mig:
+    if isinstance(config.mig, str):
+        parts.append(f"MIG: {config.mig}")
+    for entry in () if isinstance(config.mig, str) else config.mig:
         devices = "all GPUs" if entry.devices is None else f"GPUs {', '.join(map(str, entry.devices))}"
         wanted = " + ".join(f"{count} × {kind}" for kind, count in entry.wanted.items() if count) or "no MIG devices"
         parts.append(f"MIG: {wanted} on {devices}" if entry.enabled else f"MIG off on {devices}")

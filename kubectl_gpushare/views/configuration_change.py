@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from gpushare import contract, errors
 from gpushare.config import reading, restrictions, settings
+from gpushare.config.model import Config
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.mig import catalogue
@@ -25,7 +26,7 @@ def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
     found = settings.effective(config, strict=strict)
     cards = [_card(gpu) for gpu in node.gpus]
     if found.mig_strategy != naming.NONE:
-        cut = [any(entry.applies_to(index=card.index, hardware=None) for entry in config.mig) for card in cards]
+        cut = [_is_cut(config, card) for card in cards]
         cards = [card for card, is_cut in zip(cards, cut, strict=True) if is_cut or not card.mig_enabled]
     made = plan.plan(config, cards, mig_strategy=found.mig_strategy)
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
@@ -46,6 +47,12 @@ def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
     ]
     waits = f", once these pods have ended: {', '.join(sorted(users))}" if users else ""
     return f"{gpu.mode} → {after}{waits}"
+
+
+def _is_cut(config: Config, card: Card) -> bool:
+    if isinstance(config.mig, str):
+        return card.mig_capable
+    return any(entry.applies_to(index=card.index, hardware=None) for entry in config.mig)
 
 
 def _card(gpu: Gpu) -> Card:

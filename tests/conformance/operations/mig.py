@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
-from deviceplugin.mig import identity
-from gpushare.mig import catalogue, check, device_id, generation, layout, legacy, orders, parted, profile
+from gpushare.mig import catalogue, check, device_id, generation, orders, parted, profile
 from gpushare.mig.geometry import Geometry
 from tests.conformance.runner import Case, Facets
+from tests.gpushare.mig import sequences
 
 
 class Nearly(int):
@@ -104,7 +104,7 @@ def mig_place_sequence(case: Case) -> Any:
 
 def _sequence_error(model: str, sequence: Any) -> str | None:
     steps = [(profile.parse(one["profile"]), one["start"]) for one in sequence]
-    return layout.sequence_error(_model(model), steps)
+    return sequences.error(_model(model), steps)
 
 
 def parse_mig_parted_file(case: Case) -> Any:
@@ -187,32 +187,16 @@ def creation_order_attempts(case: Case) -> Any:
     return Facets(attempts=attempts, ok=succeeds_at is not None and attempts == succeeds_at)
 
 
-def parse_legacy_mig_uuid(case: Case) -> Any:
-    return _instance(legacy.parse(case.input))
-
-
-def mig_device_placement(case: Case) -> Any:
-    nvml = case.input["nvml"]
-
-    def ask(uuid: str) -> legacy.Instance:
-        if nvml["ret"] != "SUCCESS":
-            raise ValueError(f"{uuid}: {nvml['ret']}")
-        return legacy.Instance(nvml["parent"], nvml["gi"], nvml["ci"])
-
-    return _instance(identity.located(case.input["id"], case.input["index"], ask))
-
-
-def _instance(found: legacy.Instance) -> dict[str, Any]:
-    return {"parent": found.parent, "gi": found.gpu_instance, "ci": found.compute_instance}
-
-
+OUTSIDE = {
+    "mig_device_placement": "the ids of a MIG device's instances are read with the device itself, never by its UUID",
+    "parse_legacy_mig_uuid": "drivers before R470, whose MIG UUIDs named the instances, have no support by NVIDIA any more",
+}
 OPERATIONS = {
     "creation_order_attempts": creation_order_attempts,
     "device_filter_matches": device_filter_matches,
     "generate_all_balanced": generate_all_balanced,
     "generate_mig_configs": generate_mig_configs,
     "is_compute_instance_profile": is_compute_instance_profile,
-    "mig_device_placement": mig_device_placement,
     "mig_layout_feasible": mig_layout_feasible,
     "mig_place_sequence": mig_place_sequence,
     "mig_profile_gb": mig_profile_gb,
@@ -221,7 +205,6 @@ OPERATIONS = {
     "mig_resource_name": mig_resource_name,
     "normalise_profile_name": normalise_profile_name,
     "parse_device_id": parse_device_id,
-    "parse_legacy_mig_uuid": parse_legacy_mig_uuid,
     "parse_mig_config_entry": parse_mig_config_entry,
     "parse_mig_parted_file": parse_mig_parted_file,
     "parse_mig_profile": parse_mig_profile,

@@ -39,7 +39,14 @@ def replicate_devices(case: Case) -> Any:
         sharing.replicated(reading.replicated_resource(document.of(entry), []), Mode.TIME_SLICING)
         for entry in case.input["sharing"]
     ]
-    return {name: sorted(ids) for name, ids in sharing.replicate(resources, shared).items()}
+    owners = sharing.claims(resources, shared)
+    found: dict[str, list[str]] = {}
+    for name, devices in resources.items():
+        for device in devices:
+            owner = owners.get(device.uuid)
+            ids = sharing.identities(device.uuid, owner.replicas if owner else 1)
+            found.setdefault(owner.advertised if owner else name, []).extend(ids)
+    return {name: sorted(ids) for name, ids in found.items() if name}
 
 
 OUTSIDE = {

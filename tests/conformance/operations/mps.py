@@ -12,7 +12,8 @@ ROOT = Path("/mps")
 
 
 def mps_client_limit(case: Case) -> Any:
-    capability = limits.parse_capability(case.input["compute"])
+    major, _, minor = case.input["compute"].removeprefix("v").partition(".")
+    capability = int(major), int(minor or 0)
     try:
         limits.check_replicas(case.input["replicas"], capability, as_nvidia=True)
         fine = True
@@ -40,18 +41,28 @@ def mps_limits(case: Case) -> Any:
 def mps_daemon_start(case: Case) -> Any:
     wanted = case.input
     if wanted.get("strategy", "mps") != "mps":
-        done = steps.start_all((), ROOT)
+        done = _started()
         ready = any(isinstance(step, steps.Touch) and step.path == ROOT / places.READY for step in done)
         return Facets(daemons=sum(isinstance(step, steps.RunDaemon) for step in done), ready_file=ready)
     spec = _spec(wanted["resource"], wanted.get("gpus", {}), wanted.get("replicas", 1))
     if wanted.get("action") == "stop":
-        return Facets(ordered=[str(step) for step in steps.stop_all((spec,), ROOT)])
-    done = steps.start_all((spec,), ROOT)
+        return Facets(ordered=[str(step) for step in _stopped(spec)])
+    done = _started(spec)
     return Facets(
         ordered=[str(step) for step in done],
         control_commands=[line for step in done if isinstance(step, steps.Command) for line in step.lines],
         env=next(dict(step.environment) for step in done if isinstance(step, steps.RunDaemon)),
     )
+
+
+def _started(*specs: steps.Spec) -> list[steps.Step]:
+    """What `Daemons` does for these: each one's steps, then the file that says that all run."""
+    done = [step for spec in specs for step in steps.start(spec, places.Places(ROOT, spec.name))]
+    return [*done, steps.Touch(places.Places(ROOT, "").ready, last=bool(specs))]
+
+
+def _stopped(spec: steps.Spec) -> list[steps.Step]:
+    return [steps.Remove(places.Places(ROOT, "").ready), *steps.stop(spec, places.Places(ROOT, spec.name))]
 
 
 def _spec(resource: str, gpus: Any, replicas: Any) -> steps.Spec:

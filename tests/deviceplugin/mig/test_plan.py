@@ -13,6 +13,7 @@ from deviceplugin.mig.instance import ComputeInstance, GpuInstance, Mode
 from deviceplugin.mig.plan import Create, CreatePart, Destroy, DestroyPart, Plan, Present, SetMode, Verdict
 from gpushare.mig import catalogue, check, layout, profile
 from gpushare.mig.layout import Infeasible, Wanted
+from tests.gpushare.mig import sequences
 
 A100 = catalogue.MODELS["A100-40GB"]
 ON, OFF = Mode(True, True), Mode(False, False)
@@ -51,7 +52,7 @@ def after(given: Present, proposed: Plan) -> Present:
             case Create(kind, start, parts):
                 number = next(ids)
                 others = [(other.kind.profile, other.start) for other in instances]
-                assert layout.sequence_error(A100, [*others, (kind.profile, start)]) is None
+                assert sequences.error(A100, [*others, (kind.profile, start)]) is None
                 found = tuple(ComputeInstance(n, slices, f"MIG-{number}-{n}") for n, slices in enumerate(parts))
                 instances.append(GpuInstance(number, kind, start, found))
             case CreatePart(instance_id, slices):
@@ -87,7 +88,7 @@ def gpus(draw: st.DrawFn) -> Present:
             parts=draw(st.sampled_from([1, 1, 1, 0])),
         )
         sequence = [(other.kind.profile, other.start) for other in [*instances, one]]
-        if layout.sequence_error(A100, sequence) is None:
+        if sequences.error(A100, sequence) is None:
             instances.append(one)
     return present(*instances)
 

@@ -35,14 +35,15 @@ def test_a_share_of_a_gpu_whose_memory_is_not_known_has_no_limit_of_memory() -> 
 
 @pytest.mark.parametrize(
     ("capability", "as_nvidia", "most"),
-    [("7.0", True, 16), ("7.0", False, 48), ("7.5", True, 48), ("v10.3", True, 48), ("6.1", False, 16)],
+    [((7, 0), True, 16), ((7, 0), False, 48), ((7, 5), True, 48), ((10, 3), True, 48), ((6, 1), False, 16)],
 )
-def test_volta_takes_as_many_clients_as_its_documentation_says(capability: str, as_nvidia: bool, most: int) -> None:
-    found = limits.parse_capability(capability)
-    assert limits.most_clients(found, as_nvidia=as_nvidia) == most
-    limits.check_replicas(most, found, as_nvidia=as_nvidia)
+def test_volta_takes_as_many_clients_as_its_documentation_says(
+    capability: tuple[int, int], as_nvidia: bool, most: int
+) -> None:
+    assert limits.most_clients(capability, as_nvidia=as_nvidia) == most
+    limits.check_replicas(most, capability, as_nvidia=as_nvidia)
     with pytest.raises(limits.LimitError, match=f"maximum allowed replicas exceeded: {most + 1} > {most}"):
-        limits.check_replicas(most + 1, found, as_nvidia=as_nvidia)
+        limits.check_replicas(most + 1, capability, as_nvidia=as_nvidia)
 
 
 def test_each_gpu_has_a_daemon_that_sees_it_alone() -> None:
@@ -85,7 +86,8 @@ def test_a_container_cannot_have_two_daemons() -> None:
 
 def test_stopping_undoes_what_starting_did() -> None:
     spec = steps.Spec("GPU-b", (steps.Shared("GPU-b", 1, 80 * GIB, 4),))
-    started, stopped = steps.start_all([spec], ROOT), steps.stop_all([spec], ROOT)
+    where = Places(ROOT, spec.name)
+    started, stopped = steps.start(spec, where), steps.stop(spec, where)
     touched = {step.path for step in started if isinstance(step, steps.Touch)}
     assert touched <= {step.path for step in stopped if isinstance(step, steps.Remove)}
     assert {step.exclusive for step in (*started, *stopped) if isinstance(step, steps.ComputeMode)} == {True, False}

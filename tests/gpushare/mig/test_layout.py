@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpushare.mig import catalogue, check, layout, orders
 from gpushare.mig.geometry import Geometry, Placed
 from gpushare.mig.layout import Infeasible, Wanted
+from tests.gpushare.mig import sequences
 
 GEOMETRIES = st.sampled_from(list(catalogue.MODELS.values()))
 
@@ -35,7 +36,7 @@ def test_what_is_found_can_be_made_in_that_order_and_is_what_was_wanted(wish: tu
     if isinstance(found, Infeasible):
         return
     sequence = [(one.placed.kind.profile, one.placed.start) for one in found]
-    assert layout.sequence_error(geometry, sequence) is None
+    assert sequences.error(geometry, sequence) is None
     assert {name: sum(name == one for one, _ in sequence) for name in wanted} == wanted
     assert not overlap([one.placed for one in found])
 
@@ -53,7 +54,7 @@ def test_what_is_refused_fits_at_no_places_at_all_and_what_is_offered_instead_do
     if len(kinds) <= 4:
         for starts in itertools.product(*(kind.starts for kind in kinds)):
             sequence = [(kind.profile, start) for kind, start in zip(kinds, starts, strict=True)]
-            assert layout.sequence_error(geometry, sequence) is not None
+            assert sequences.error(geometry, sequence) is not None
     assert found.feasible
     for part in found.feasible:
         assert not isinstance(layout.search(geometry, part), Infeasible)

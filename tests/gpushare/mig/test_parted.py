@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import errors
-from gpushare.mig import catalogue, check, device_id, generation, legacy, parted
+from gpushare.mig import catalogue, check, device_id, generation, parted
 
 GOOD: dict[str, Any] = {"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 2}}
 
@@ -93,13 +92,6 @@ def test_pci_numbers_are_printed_as_they_are_written() -> None:
     for text in ("", "20B5", "0x20B510DE:", "0x120B510DE", "0x20B510DE:1:2", "-1"):
         with pytest.raises(device_id.DeviceIdError):
             device_id.parse(text)
-
-
-@pytest.mark.parametrize("text", ["GPU-x", "MIG-GPU-x/1", "MIG-GPU-x/1/a", "MIG-GPU-x/1/2/3", "MIG-x/1/2", ""])
-def test_only_uuids_of_old_drivers_say_which_instance_they_are(text: str) -> None:
-    assert legacy.parse("MIG-GPU-x/1/2") == legacy.Instance("GPU-x", 1, 2)
-    with pytest.raises(errors.GpushareError):
-        legacy.parse(text)
 
 
 @pytest.mark.parametrize("name", catalogue.MODELS)

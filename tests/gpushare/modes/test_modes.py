@@ -162,6 +162,31 @@ def test_what_a_node_cannot_be_is_refused_before_anything_is_touched(text: str, 
     assert part in str(caught.value)
 
 
+def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
+    small, large, none = cards(3)
+    node = [
+        dataclasses.replace(small, geometry=catalogue.named("A100-40GB")),
+        dataclasses.replace(large, geometry=catalogue.named("A100-80GB")),
+        dataclasses.replace(none, mig_capable=False),
+    ]
+    balanced = planned("mig: all-balanced", node).assignments
+    assert [str(balanced[card.uuid]) for card in node] == [
+        "mig, 2 × 1g.5gb + 1 × 2g.10gb + 1 × 3g.20gb",
+        "mig, 2 × 1g.10gb + 1 × 2g.20gb + 1 × 3g.40gb",
+        "exclusive, nvidia.com/gpu",
+    ]
+    only_small = planned("mig: all-1g.5gb", node).assignments
+    assert [str(only_small[card.uuid]) for card in node] == [
+        "mig, 7 × 1g.5gb",
+        "exclusive, nvidia.com/gpu",
+        "exclusive, nvidia.com/gpu",
+    ]
+    with pytest.raises(errors.ConfigError, match=r"mig is all-1g.6gb, which no GPU of this node can be: write all-1g"):
+        planned("mig: all-1g.6gb", node)
+    with pytest.raises(errors.ConfigError, match="none of them can do MIG"):
+        planned("mig: all-balanced", [node[2]])
+
+
 def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:
     node = [dataclasses.replace(card, mig_capable=False) for card in cards(1)]
     found = planned("mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
@@ -218,17 +243,18 @@ def test_every_device_is_advertised_once_or_as_its_replicas_and_every_id_is_uniq
     devices: tuple[Device, ...], entries: list[sharing.Shared]
 ) -> None:
     try:
-        found = sharing.replicate({"nvidia.com/gpu": devices}, entries)
         owners = sharing.claims({"nvidia.com/gpu": devices}, entries)
     except errors.ConfigError as error:
         assert "device" in str(error)
         return
-    ids = [identity for advertised in found.values() for identity in advertised]
+    assert owners.keys() <= {device.uuid for device in devices}
+    ids = [
+        identity
+        for device in devices
+        for identity in sharing.identities(device.uuid, owners[device.uuid].replicas if device.uuid in owners else 1)
+    ]
     assert len(ids) == len(set(ids))
-    for device in devices:
-        own = [identity for identity in ids if sharing.device_of(identity) == device.uuid]
-        owner = owners.get(device.uuid)
-        assert own == list(sharing.identities(device.uuid, owner.replicas if owner else 1))
+    assert {sharing.device_of(identity) for identity in ids} == {device.uuid for device in devices}
 
 
 def test_none_offers_a_gpu_in_mig_mode_whole() -> None:
