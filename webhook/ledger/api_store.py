@@ -20,6 +20,7 @@ from gpushare.request import Request
 from webhook.ledger import chooser, store
 from webhook.ledger.chooser import Chooser
 from webhook.ledger.contention import Contention
+from webhook.ledger.judging import Judging
 from webhook.ledger.node_ledger import NodeLedger, Waiting
 from webhook.ledger.occupancy import Occupancy
 from webhook.ledger.predecessors import Predecessors
@@ -39,7 +40,7 @@ MOST_LINGER_SECONDS: Final = 0.1
 MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
 
 
-class ApiStore:
+class ApiStore(Judging):
     """See `store.Store`. `run` keeps it true.
 
     occupancy: the pods of the cluster; without it only what this process has promised takes room on a node.
@@ -133,25 +134,6 @@ class ApiStore:
         """Where the pod would go now."""
         is_left = self._contention.is_left if self._contention.is_felt(now=self._clock()) else None
         return self._chooser.place(manifest, request, policy=policy, instead=instead, is_left=is_left)
-
-    def place_on(
-        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
-    ) -> Placement | Refusal:
-        """Which GPUs the pod would get on this node."""
-        return self._chooser.place_on(NodeView.of(node), manifest, request, policy=policy)
-
-    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
-        """Judge nodes for one pod."""
-        return self._chooser.unfit(manifest)
-
-    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
-        """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
-        return self._promises.make(manifest, name, allocation_id)
-
-    def hostname(self, name: str) -> str:
-        """The value of the node's hostname label."""
-        found = self._census.machine(name)
-        return (found.hostname if found is not None else None) or name
 
     async def refresh(self, name: str) -> None:
         """Read one node from the API server; raises UnreachableError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import codec, contract, errors, node, pod
@@ -13,11 +13,12 @@ from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.ledger import chooser, lessons, store
 from webhook.ledger.chooser import Chooser
+from webhook.ledger.judging import Judging
 from webhook.ledger.promises import Promises
 from webhook.pods import footprint
 
 
-class MemoryStore:
+class MemoryStore(Judging):
     """GPUNodes and, where they are known, Nodes; a GPUNode without a Node is taken for a ready one without limits."""
 
     def __init__(
@@ -71,25 +72,6 @@ class MemoryStore:
     ) -> Placement | Refusal:
         """Where the pod would go now."""
         return self._chooser.place(manifest, request, policy=policy, instead=instead)
-
-    def place_on(
-        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
-    ) -> Placement | Refusal:
-        """Which GPUs the pod would get on this node."""
-        return self._chooser.place_on(NodeView.of(node), manifest, request, policy=policy)
-
-    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
-        """Judge nodes for one pod."""
-        return self._chooser.unfit(manifest)
-
-    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
-        """Let the pod take room on the node for as long as the ledger has its allocation."""
-        return self._promises.make(manifest, name, allocation_id)
-
-    def hostname(self, name: str) -> str:
-        """The value of the node's hostname label."""
-        found = self._census.machine(name)
-        return (found.hostname if found is not None else None) or name
 
     async def refresh(self, name: str) -> None:
         """Nothing: the view is all there is."""

@@ -1,0 +1,41 @@
+"""The part of a store that does not care what stands behind it: who fits where, by the pods and machines it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpushare.fitness import Census
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.ledger.chooser import Chooser
+from webhook.ledger.promises import Promises
+
+
+class Judging:
+    """See `store.Store` for what these do. A store sets the three in its constructor."""
+
+    _census: Census
+    _promises: Promises
+    _chooser: Chooser
+
+    def place_on(
+        self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
+    ) -> Placement | Refusal:
+        """Which GPUs the pod would get on this node."""
+        return self._chooser.place_on(NodeView.of(node), manifest, request, policy=policy)
+
+    def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
+        """Judge nodes for one pod."""
+        return self._chooser.unfit(manifest)
+
+    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
+        """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
+        return self._promises.make(manifest, name, allocation_id)
+
+    def hostname(self, name: str) -> str:
+        """The value of the node's hostname label."""
+        found = self._census.machine(name)
+        return (found.hostname if found is not None else None) or name
