@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from deviceplugin.labels.words import Labels
 from gpushare import contract
-from gpushare.cluster import backoff, client, errors
+from gpushare.cluster import client, repeating
 
 logger = logging.getLogger(__name__)
-
-FIRST_PAUSE_SECONDS: Final = 1.0
-MOST_PAUSE_SECONDS: Final = 60.0
 
 
 def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
@@ -63,21 +60,7 @@ class LabelWriter:
 
     async def run(self) -> None:
         """Write until cancelled."""
-        failures = 0
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self.step()
-                failures = 0
-            except errors.ClusterError as error:
-                failures += 1
-                pause_seconds = backoff.pause_seconds(
-                    failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
-                )
-                logger.warning("Could not label the node", extra={"err": str(error)})
-                await asyncio.sleep(pause_seconds)
-                self._wake.set()
+        await repeating.whenever(self._wake, self.step, trouble="Could not label the node", logger=logger)
 
     async def step(self) -> None:
         """Write what differs. Raises ClusterError."""

@@ -9,6 +9,7 @@ compare_and_swap  change one object without a lock
 lease         one leader among replicas
 events        sentences for `kubectl describe`
 backoff       how long to wait before the next try; pure
+repeating     a writer that works when it is woken, and tries again
 
 Objects are plain dicts, as JSON has them: the typed models of a generated client cost several times the memory and
 the time, and drop fields that they do not know.

@@ -1,0 +1,37 @@
+"""A writer that works whenever it is woken, and after a failure again by itself, ever more slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from gpushare.cluster import backoff, errors
+
+FIRST_PAUSE_SECONDS: Final = 0.5
+MOST_PAUSE_SECONDS: Final = 30.0
+
+
+async def whenever(
+    woken: asyncio.Event, step: Callable[[], Awaitable[None]], *, trouble: str, logger: logging.Logger
+) -> None:
+    """Take a `step` each time that `woken` is set, until cancelled.
+
+    trouble: what a step has failed to do that raised ClusterError, as a sentence for the log; it is taken again.
+    """
+    failures = 0
+    while True:
+        await woken.wait()
+        woken.clear()
+        try:
+            await step()
+            failures = 0
+        except errors.ClusterError as error:
+            failures += 1
+            pause_seconds = backoff.pause_seconds(
+                failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
+            )
+            logger.warning(trouble, extra={"err": str(error), "pause_seconds": round(pause_seconds, 1)})
+            await asyncio.sleep(pause_seconds)
+            woken.set()

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from gpushare.cluster import errors, repeating
+
+
+async def test_what_fails_is_tried_again_by_itself_and_what_works_waits_to_be_woken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.001)
+    woken, done, tries = asyncio.Event(), asyncio.Event(), 0
+
+    async def step() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise errors.ClusterError("no answer")
+        done.set()
+
+    logger = logging.getLogger("test")
+    task = asyncio.create_task(repeating.whenever(woken, step, trouble="Could not write", logger=logger))
+    await asyncio.sleep(0)
+    assert tries == 0
+    woken.set()
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert [record.getMessage() for record in caplog.records] == ["Could not write"] * 2
+    done.clear()
+    woken.set()
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert tries == 4
+    task.cancel()
