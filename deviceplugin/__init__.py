@@ -8,6 +8,8 @@ cdi/                       the devices described for container runtimes
 allocation/                which devices a container gets, and how it is given them
 gpunode_status, node_capacity, labels/, announcing   what the cluster is told
 library                    what share containers get mounted
+slack                      what pods that were made smaller still count for
+peaks                      the most that shares have used
 arbiter/                   who holds how much memory, per process, on this node
 node_view, agent           all of it wired together
 metrics, settings, __main__

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import library, metrics, node_view
-from deviceplugin.arbiter import groups, lookup, server
+from deviceplugin import library, metrics, node_view, peaks, slack
+from deviceplugin.arbiter import groups, lookup, resizing, server
+from deviceplugin.audit import auditor, contexts
 from deviceplugin.hardware import nvml
 from deviceplugin.kubelet import plugins
 from deviceplugin.node_capacity import NodeCapacity
@@ -23,10 +24,12 @@ from deviceplugin.settings import Settings
 from gpushare import contract, pod
 from gpushare.cluster import client, informer
 from gpushare.daemon import probes, shutdown
+from gpushare.gpunode import GpuNode
 
 logger = logging.getLogger(__name__)
 
 PODS: Final = "/api/v1/pods"
+LEDGERS: Final = "ledgers"  # below the state directory
 KNOWN_SECONDS: Final = 2.0  # an API server that answers at all answers sooner
 
 
@@ -43,6 +46,7 @@ async def run(settings: Settings, daemon: shutdown.Daemon, *, driver: nvml.Nvml,
             # Here, and not after us: they need the client, and take their sockets away themselves.
             await daemon.end_tasks()
             await agent.view.leave()
+            agent.resizing.close()
             agent.ledgers.close()
 
 
@@ -55,8 +59,14 @@ class Agent:
         self._pods = informer.Informer(api, PODS, field_selector=_on(name), transform=_trimmed)
         self.view = node_view.NodeView(settings, api, driver, installed, pods=self._pods.objects.values)
         self._pods.subscribe(lambda _: self.view.look())
-        self._capacity = NodeCapacity(api, node_name=name, offer=self.view.offer)
-        self.ledgers = groups.Groups(settings.state_directory, proc=settings.proc_root)
+        for one in (self._pods, self.view.status.informer):
+            one.subscribe(lambda _: self.view.count())
+        self._capacity = NodeCapacity(api, node_name=name, offer=self.view.offer, slack=self.view.slack)
+        self.ledgers = groups.Groups(
+            settings.state_directory / LEDGERS,
+            proc=settings.proc_root,
+            context_bytes=lambda uuid: self.auditor.context_bytes(uuid),
+        )
         self.arbiter = server.Server(
             settings.run_directory / contract.ARBITER_SOCKET_NAME,
             lookup=lookup.Lookup(
@@ -68,6 +78,35 @@ class Agent:
             groups=self.ledgers,
             identify=server.by_cgroup(settings.proc_root),
             proc=settings.proc_root,
+        )
+        self.resizing = resizing.Resizing(
+            self.ledgers, self.arbiter.leases, node=lambda: self.view.node, tell=self.view.status.look
+        )
+        self.view.status.resizes = self.resizing.follow
+        self.view.status.informer.subscribe(lambda _: self.resizing.look())
+        self.auditor = auditor.Auditor(
+            self.view.driver,
+            self.ledgers,
+            contexts.Contexts(settings.root, until_learned_bytes=settings.context_memory_bytes),
+            auditor.Surroundings(
+                gpus=lambda: self.view.offer.gpus,
+                node=self._known_node,
+                pods=self._pods.objects.values,
+                warn=self.view.warn,
+                changed=self.view.status.look,
+            ),
+            node_name=name,
+            identify=server.by_cgroup(settings.proc_root),
+            driver_version=driver.version(),
+            ends=settings.end_unlimited,
+            proc=settings.proc_root,
+        )
+        self.view.status.audited = lambda: self.auditor.conditions
+        self._peaks = peaks.Peaks(
+            settings.state_directory,
+            uses=self.ledgers.uses,
+            leases=self.arbiter.leases.held,
+            pods=lambda: frozenset(map(pod.uid, self._pods.objects.values())) if self._pods.synced.is_set() else None,
         )
         self._plugins = plugins.Plugins(
             self.view.advertised,
@@ -87,11 +126,27 @@ class Agent:
             daemon.start(name, work)
         daemon.start("capacity", self._keep_capacity())
         daemon.start("plugins", self._plugins.run())
+        daemon.start("audit", self._audit())
+        daemon.start("peaks", self._peaks.run())
         checks = {**self._checks(), "running": lambda: "shutting down" if daemon.stopping.is_set() else None}
         host, port = self._settings.probe_host, self._settings.probe_port
-        async with probes.serve(checks, self._registry(), host=host, port=port) as probe_port:
+        documents = {contract.AUDIT_PATH: self.auditor.document}
+        async with probes.serve(checks, self._registry(), host=host, port=port, documents=documents) as probe_port:
             logger.info("Serving", extra={"node": self._settings.node_name, "probe_port": probe_port})
             await daemon.stopping.wait()
+
+    def _known_node(self) -> GpuNode | None:
+        """The GPUNode, an empty one where there is none yet; None while it or the pods are not known."""
+        if not (self.view.status.informer.synced.is_set() and self._pods.synced.is_set()):
+            return None
+        return self.view.node or GpuNode(self._settings.node_name)
+
+    async def _audit(self) -> None:
+        # What a GPU is used for must be known before anybody can be said to be on the wrong one.
+        await self.view.applying.said.wait()
+        await self.auditor.step()
+        self.view.audited.set()
+        await self.auditor.run()
 
     async def _keep_capacity(self) -> None:
         await self.view.applying.said.wait()
@@ -120,6 +175,8 @@ class Agent:
                 turned_away=lambda: self.arbiter.turned_away,
                 holders=self.view.holders,
                 leases=self.arbiter.leases.held,
+                audit=lambda: self.auditor.audit,
+                peaked=lambda: self._peaks.all,
             )
         )
         return registry
@@ -141,7 +198,7 @@ async def _ask_pods(api: client.Client, node_name: str) -> Iterable[dict[str, An
 
 
 def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
-    """What the agent needs of a pod: who it is, what it was given, and whether it is over."""
+    """What the agent needs of a pod: who it is, what it was given and counts for, and whether it is over."""
     kept = ("namespace", "name", "uid", "resourceVersion")
     found = item["metadata"]
     annotations = pod.annotations_of(item)
@@ -151,5 +208,6 @@ def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
             **{key: found[key] for key in kept if key in found},
             "annotations": {key: annotations[key] for key in (contract.ALLOCATION,) if key in annotations},
         },
+        **({"spec": slack.trimmed(item)} if contract.ALLOCATION in annotations else {}),
         "status": {key: value for key, value in status.items() if key.endswith("ontainerStatuses") or key == "phase"},
     }

@@ -11,18 +11,15 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from deviceplugin.hardware import inventory
 from deviceplugin.offer import Followed, Offer
 from gpushare import codec, contract
-from gpushare.cluster import backoff, client, errors, informer, store
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.cluster import client, errors, informer, repeating, store
+from gpushare.gpunode import Condition, GpuNode, Resize
 
 logger = logging.getLogger(__name__)
-
-FIRST_PAUSE_SECONDS: Final = 0.5
-MOST_PAUSE_SECONDS: Final = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +31,11 @@ class Statement:
 
 
 class GpuNodeStatus:
-    """The writer of one GPUNode's status, and a live copy of that GPUNode."""
+    """The writer of one GPUNode's status, and a live copy of that GPUNode.
+
+    resizes: asked, right before it is written, what is to be said of shares that are to shrink on this GPUNode.
+    audited: asked likewise, the conditions that the audit has to say; none before the first.
+    """
 
     def __init__(
         self,
@@ -58,6 +59,8 @@ class GpuNodeStatus:
         self.informer = informer.Informer(api, contract.GPUNODE_PATH, field_selector=f"metadata.name={node_name}")
         self.informer.subscribe(self._changed)
         self.written = False  # whether the status was once known to be true
+        self.audited: Callable[[], tuple[Condition, ...]] = tuple
+        self.resizes: Callable[[GpuNode], tuple[Resize, ...]] = lambda node: node.resizes
 
     @property
     def node(self) -> GpuNode | None:
@@ -71,6 +74,10 @@ class GpuNodeStatus:
         found = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "name": self._name, "uid": uid}
         return {key: value for key, value in found.items() if value}
 
+    def look(self) -> None:
+        """There may be something new to say."""
+        self._wake.set()
+
     async def refreshed(self) -> GpuNode | None:
         """The GPUNode as it is now, asked of the API server."""
         try:
@@ -83,25 +90,8 @@ class GpuNodeStatus:
         await informed.wait()
         self._informed = True
         followers = [asyncio.create_task(self._follow(one)) for one in (self._offer, self._statement)]
-        failures = 0
         try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                try:
-                    await self.step()
-                    failures = 0
-                except errors.ClusterError as error:
-                    failures += 1
-                    pause_seconds = backoff.pause_seconds(
-                        failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
-                    )
-                    logger.warning(
-                        "Could not write the GPUNode",
-                        extra={"err": str(error), "pause_seconds": round(pause_seconds, 1)},
-                    )
-                    await asyncio.sleep(pause_seconds)
-                    self._wake.set()
+            await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
         finally:
             for one in followers:
                 one.cancel()
@@ -133,16 +123,29 @@ class GpuNodeStatus:
             logger.warning("Something in the GPUNode makes no sense", extra={"err": problem})
         now = codec.format_time(self._wall_clock())
         said = self._statement.value
+        # Until the first audit, what the last agent said of its own stands.
+        kept = (one for one in node.conditions if one.type == contract.CONDITION_LIMITS_IN_FORCE)
+        more = (*said.conditions, *(self.audited() or kept))
+        resizes = self.resizes(node)
         wanted = codec.to_status(
-            inventory.status(node, self._offer.gpus, config=said.config, now=now, more=said.conditions)
+            inventory.status(node, self._offer.gpus, config=said.config, now=now, more=more, resizes=resizes)
         )
         current = self._document.get("status")
         if current == wanted or self._accepted == (wanted, current):
             self.written = True
             return
         # Also a merge patch replaces lists as a whole, and these are ours alone.
-        self._document = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", {"status": wanted})
-        self._accepted = (wanted, self._document.get("status"))
+        body: dict[str, Any] = {"status": wanted}
+        if resizes:
+            # The placer gives away what is promised here, so it must be an answer to the GPUNode as it is.
+            body["metadata"] = {"resourceVersion": node.version}
+        try:
+            answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
+        except errors.Conflict:
+            self._take(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"))
+            raise
+        self._take(answer)
+        self._accepted = (wanted, answer.get("status"))
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._offer.gpus)})
 
@@ -170,10 +173,16 @@ class GpuNodeStatus:
             self._wake.set()
 
     def _changed(self, change: store.Change) -> None:
-        # What we have just written ourselves is newer than what was on its way to us then.
-        if change.new is None or not _is_older(change.new, self._document):
-            self._document = change.new
-            self._wake.set()
+        if change.new is None:
+            self._document = None
+        else:
+            self._take(change.new)
+        self._wake.set()
+
+    def _take(self, document: dict[str, Any]) -> None:
+        # What we have just written ourselves is newer than what was on its way to us then; or the other way round.
+        if not _is_older(document, self._document):
+            self._document = document
 
 
 def _is_older(one: dict[str, Any], other: dict[str, Any] | None) -> bool:

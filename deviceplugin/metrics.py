@@ -12,9 +12,13 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from deviceplugin import peaks
 from deviceplugin.arbiter.groups import Use
 from deviceplugin.arbiter.leases import Held
+from deviceplugin.audit import figures
+from deviceplugin.audit.report import Audit
 from deviceplugin.offer import Offer
+from deviceplugin.peaks import Peak
 from gpushare import ledger
 from gpushare.gpunode import GpuNode
 
@@ -45,6 +49,8 @@ class AgentCollector(Collector):
         turned_away: Callable[[], int],
         holders: Callable[[], Iterable[Holder]] = tuple,
         leases: Callable[[], Iterable[Held]] = tuple,
+        audit: Callable[[], Audit] = Audit,
+        peaked: Callable[[], Iterable[Peak]] = tuple,
     ) -> None:
         self._node_name = node_name
         self._offer = offer
@@ -54,6 +60,8 @@ class AgentCollector(Collector):
         self._turned_away = turned_away
         self._holders = holders
         self._leases = leases
+        self._audit = audit
+        self._peaked = peaked
 
     def describe(self) -> Iterable[Metric]:
         """Nothing ahead of time: what there is depends on the node."""
@@ -65,6 +73,8 @@ class AgentCollector(Collector):
         yield from self._shares()
         yield from self._compute()
         yield self._containers()
+        yield from figures.figures(self._audit(), node_name=self._node_name)
+        yield from peaks.figures(self._peaked(), node_name=self._node_name)
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self._connections()
         )
@@ -111,17 +121,23 @@ class AgentCollector(Collector):
     def _shares(self) -> Iterator[Metric]:
         labels = ["node", "namespace", "pod", "containers", "gpu"]
         used = GaugeMetricFamily(
-            "gpushare_share_used_memory_bytes", "Memory that a share's processes hold.", labels=labels
+            "gpushare_share_used_memory_bytes", "Memory that a share's processes have charged.", labels=labels
+        )
+        overhead = GaugeMetricFamily(
+            "gpushare_share_overhead_memory_bytes",
+            "Memory that a share's processes hold beyond what they have charged: contexts, modules.",
+            labels=labels,
         )
         limit = GaugeMetricFamily("gpushare_share_limit_memory_bytes", "Memory that a share may hold.", labels=labels)
         processes = GaugeMetricFamily("gpushare_share_processes", "Processes that use a share.", labels=labels[:-1])
         for use in self._uses():
             values = [self._node_name, use.tenant.namespace, use.tenant.pod, ",".join(use.tenant.containers)]
             processes.add_metric(values, use.processes)
-            for grant, used_bytes in zip(use.tenant.grants, use.used_bytes, strict=True):
+            for grant, used_bytes, beyond in zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True):
                 used.add_metric([*values, grant.uuid], used_bytes)
+                overhead.add_metric([*values, grant.uuid], beyond)
                 limit.add_metric([*values, grant.uuid], grant.memory_bytes)
-        yield from (used, limit, processes)
+        yield from (used, overhead, limit, processes)
 
     def _compute(self) -> Iterator[Metric]:
         labels = ["node", "namespace", "pod", "containers", "gpu"]

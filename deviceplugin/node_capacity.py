@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from deviceplugin.offer import Offer
+from deviceplugin.offer import Followed, Offer
+from deviceplugin.slack import Slack
 from gpushare import contract, errors, quantity
 from gpushare.cluster import client
 from gpushare.cluster import errors as cluster_errors
@@ -24,18 +25,20 @@ LOOK_SECONDS: Final = 60.0
 SOON_SECONDS: Final = 5.0  # after the kubelet came back, or something failed
 
 
-def shareable_bytes(gpus: Iterable[Gpu]) -> int:
-    """The memory of all fractional GPUs that are healthy."""
-    return sum(card.memory_bytes for card in gpus if card.mode is Mode.FRACTIONAL and card.healthy)
+def shareable_bytes(gpus: Iterable[Gpu], more: Mapping[str, int]) -> int:
+    """The memory of all fractional GPUs that are healthy, and what there is `more` of it, by UUID."""
+    usable = [card for card in gpus if card.mode is Mode.FRACTIONAL and card.healthy]
+    return sum(card.memory_bytes + more.get(card.uuid, 0) for card in usable)
 
 
 class NodeCapacity:
     """The writer of one number in the node's status."""
 
-    def __init__(self, api: client.Client, *, node_name: str, offer: Offer) -> None:
+    def __init__(self, api: client.Client, *, node_name: str, offer: Offer, slack: Followed[Slack]) -> None:
         self._api = api
         self._path = f"/api/v1/nodes/{node_name}"
         self._offer = offer
+        self._slack = slack
         self._wake = asyncio.Event()
 
     def kubelet_returned(self) -> None:
@@ -44,7 +47,7 @@ class NodeCapacity:
 
     async def run(self) -> None:
         """Look and write until cancelled."""
-        follower = asyncio.create_task(self._follow_offer())
+        followers = [asyncio.create_task(self._follow(one)) for one in (self._offer, self._slack)]
         try:
             while True:
                 pause_seconds = LOOK_SECONDS
@@ -55,11 +58,12 @@ class NodeCapacity:
                     pause_seconds = SOON_SECONDS
                 await self._pause(pause_seconds)
         finally:
-            follower.cancel()
+            for one in followers:
+                one.cancel()
 
     async def step(self) -> None:
         """Write the capacity if it is another one."""
-        wanted = shareable_bytes(self._offer.gpus)
+        wanted = shareable_bytes(self._offer.gpus, self._slack.value.get(contract.RESOURCE_MEMORY, {}))
         node = await self._api.get(self._path)
         capacity = (node.get("status") or {}).get("capacity") or {}
         if _bytes(capacity.get(contract.RESOURCE_MEMORY)) == wanted:
@@ -76,8 +80,8 @@ class NodeCapacity:
             pass
         self._wake.clear()
 
-    async def _follow_offer(self) -> None:
-        async for _ in self._offer.follow():
+    async def _follow(self, followed: Followed[Any]) -> None:
+        async for _ in followed.follow():
             self._wake.set()
 
 

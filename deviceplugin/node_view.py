@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from deviceplugin import announcing, library, metrics
+from deviceplugin import announcing, library, metrics, slack
 from deviceplugin.allocation import answer, joined
 from deviceplugin.cdi import specs
 from deviceplugin.gpunode_status import GpuNodeStatus, Statement
@@ -34,6 +35,7 @@ from gpushare.pod import PodJson
 logger = logging.getLogger(__name__)
 
 BOOK: Final = "modes.json"
+AUDITED_SECONDS: Final = 5.0
 HOLDERS_SECONDS: Final = 15.0  # between two questions for who holds what, for metrics
 
 
@@ -54,13 +56,15 @@ class NodeView:
         self._started = int(time.time())
         name = settings.node_name
         self.offer = Offer()
+        self.audited = asyncio.Event()  # set by whoever audits, after the first time
         self.advertised: Followed[advertisement.Advertisement] = Followed({})
+        self.slack: Followed[slack.Slack] = Followed({})
         statement = Followed(Statement())
-        self._driver = Driver(opened)
+        self.driver = Driver(opened)
         self._seen = Offer()
         self.status = GpuNodeStatus(api, node_name=name, offer=self.offer, statement=statement)
         self.observation = observation.Observation(
-            self._driver,
+            self.driver,
             seen=self._seen,
             node=lambda: self.status.node,
             known=self.status.informer.synced,
@@ -73,13 +77,13 @@ class NodeView:
         self._recorder = events.Recorder(api, controller=f"{contract.PREFIX}agent", instance=name)
         self._cluster = cluster_view.ClusterView(self.configuration, self.status, self._recorder)
         self.witness = witness.Witness(
-            self._driver, pod_resources_socket=settings.pod_resources_socket, pods=pods, proc=settings.proc_root
+            self.driver, pod_resources_socket=settings.pod_resources_socket, pods=pods, proc=settings.proc_root
         )
         cutting = nvml_mig.MigDriver(opened)
         self._daemons = daemons.Daemons(
             root=settings.mps_root,
             program=settings.mps_program,
-            exclusive=lambda uuid, on: self._driver.ask(cutting.set_exclusive_process, uuid, exclusive=on),
+            exclusive=lambda uuid, on: self.driver.ask(cutting.set_exclusive_process, uuid, exclusive=on),
             changed=self.look,
         )
         self.applying = applying.Applying(
@@ -89,13 +93,14 @@ class NodeView:
             witness=self.witness,
             set_up=setup.SetUp(
                 mig_part.MigPart(
-                    self._driver, partitioner.Partitioner(cutting), self.observation.look, lambda: self.witness.in_use
+                    self.driver, partitioner.Partitioner(cutting), self.observation.look, lambda: self.witness.in_use
                 ),
                 setup.TimeSlices(),
                 Mps(self._daemons, gpu_of=self._gpu),
             ),
             path=settings.root / BOOK,
             options=settings.options,
+            slack=lambda: self.slack.value,
         )
         self.observation.changed = self.look
         self._labels = writer.LabelWriter(
@@ -128,6 +133,13 @@ class NodeView:
         """Something may have changed, wherever."""
         self.applying.look()
         self._labels.look()
+
+    def count(self) -> None:
+        """The GPUNode or a pod has changed."""
+        found = slack.slack(self.node, self._pods())
+        if found != self.slack.value:
+            self.slack.publish(found)
+            self.applying.look()
 
     async def known(self) -> None:
         """Return once the cluster has said what there is, and what it wants."""
@@ -179,9 +191,9 @@ class NodeView:
     async def _wanted_labels(self) -> words.Labels | None:
         in_force = self.applying.settings
         try:
-            facts = await self._driver.ask(
+            facts = await self.driver.ask(
                 reading.facts,
-                self._driver.nvml,
+                self.driver.nvml,
                 self._seen.gpus,
                 self.observation.found,
                 machine_type_file=in_force.machine_type_file,
@@ -196,8 +208,12 @@ class NodeView:
             return None
 
     async def _report(self) -> None:
-        # What the GPUs are used for is a part of their status, and must not be missing from the first one.
+        # What the GPUs are used for is a part of their status, and must not be missing from the first one; nor should
+        # it take two writes for each of a thousand agents that start.
         await self.applying.said.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AUDITED_SECONDS):
+                await self.audited.wait()
         await self.status.run(self.observation.informed)
 
     async def _describe(self) -> None:
@@ -241,6 +257,12 @@ class NodeView:
             for card in self.observation.card_list
             for uuid in (card.uuid, *(one.uuid for one in card.mig_devices))
         }
+
+    def warn(self, reason: str, note: str, of: tuple[str, str] | None) -> None:
+        """An Event of something amiss, about the GPUNode and, by namespace and name, a pod."""
+        self._cluster.tell(reason, note, warning=True)
+        if of is not None:
+            self._cluster.tell_of(self._pod_reference(*of), reason, note, warning=True)
 
     def _concerned(self, gpu: str) -> tuple[tuple[str, str], ...]:
         return announcing.concerned(gpu, self.node, self.witness.held, self._gpu_of())

@@ -14,7 +14,7 @@ from typing import Final
 
 from deviceplugin.kubelet import advertisement
 from deviceplugin.live import wishes
-from gpushare import contract, errors
+from gpushare import contract, errors, quantity
 from gpushare.config import flags, selection
 from gpushare.config import settings as configured
 from gpushare.config.model import Config, FlagValue
@@ -48,6 +48,8 @@ class Settings:
     probe_host: str
     probe_port: int
     log_level: str
+    context_memory_bytes: int
+    end_unlimited: bool
     fail_on_init_error: bool
     options: wishes.Options
 
@@ -202,7 +204,27 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         action="store_true",
         help="act on a configuration as NVIDIA's plugin does: no rename, devices or resources, one mode a node",
     )
+    add(
+        "--context-memory",
+        type=_bytes,
+        default=0,
+        metavar="QUANTITY",
+        dest="context_memory_bytes",
+        help="what a CUDA context is taken to need of a GPU until that was measured, as 300Mi (0)",
+    )
+    add(
+        "--end-unlimited",
+        action="store_true",
+        help="kill processes of share containers that got around their limits; without it they are only told of",
+    )
     add("--probe-host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics (%(default)s)")  # noqa: S104
     add("--probe-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics (%(default)s)")
     add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
     return parser
+
+
+def _bytes(text: str) -> int:
+    try:
+        return quantity.parse_bytes(text)
+    except errors.QuantityError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

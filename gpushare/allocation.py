@@ -36,7 +36,8 @@ class GivenShare:
     gpu_uuids: tuple[str, ...]
     request_percent: int
     limit_percent: int
-    memory_bytes: int
+    memory_bytes: int  # what counts, also while it shrinks
+    shrink_to_bytes: int | None = None  # less memory is asked for: given up once the agent holds the pod to it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

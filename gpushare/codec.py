@@ -10,16 +10,18 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from gpushare import contract, errors
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, GpuNode, Resize
 
 Json = Mapping[str, Any]
 _Entry = TypeVar("_Entry")
+
+_NO_LABELS = Labels()  # one for all: most allocations have none
 
 
 def read(document: Json) -> GpuNode:
@@ -35,6 +37,7 @@ def read(document: Json) -> GpuNode:
     cordoned = frozenset(str(uuid) for uuid in spec.get("cordoned") or [])
     gpus, _ = _entries(status.get("gpus"), f"{name}: status.gpus", lambda entry: _read_gpu(entry, cordoned), problems)
     allocations, unread = _entries(spec.get("allocations"), f"{name}: spec.allocations", _read_allocation, problems)
+    resizes, _ = _entries(status.get("resizes"), f"{name}: status.resizes", _read_resize, problems)
     cards, _ = _unique(gpus, lambda card: card.uuid, f"{name}: status.gpus", problems)
     held, twice = _unique(allocations, lambda entry: entry.id, f"{name}: spec.allocations", problems)
     unread += [_write_allocation(entry) for entry in twice]
@@ -55,6 +58,7 @@ def read(document: Json) -> GpuNode:
             for entry in status.get("conditions") or []
             if isinstance(entry, Mapping)
         ),
+        resizes=tuple(resizes),
         version=str(metadata.get("resourceVersion", "")),
         problems=tuple(problems),
         unread=tuple(unread),
@@ -97,6 +101,10 @@ def to_status(node: GpuNode) -> dict[str, Any]:
             }
             for condition in node.conditions
         ],
+        "resizes": [
+            {"allocation": one.allocation, "share": one.share, "memory": one.memory_bytes, "used": one.used_bytes}
+            for one in node.resizes
+        ],
     }
 
 
@@ -112,6 +120,23 @@ def to_document(node: GpuNode) -> dict[str, Any]:
         "spec": to_spec(node),
         "status": to_status(node),
     }
+
+
+def shares_text(shares: Iterable[GivenShare]) -> str:
+    """Shares as one line of JSON, for an annotation. What they are to shrink to is not in it: it is asked for anew."""
+    held = (dataclasses.replace(share, shrink_to_bytes=None) for share in shares)
+    return json.dumps([_write_share(share) for share in held], separators=(",", ":"))
+
+
+def read_shares(text: str) -> tuple[GivenShare, ...]:
+    """What `shares_text` wrote. Raises CodecError."""
+    try:
+        shares = tuple(_read_share(entry) for entry in json.loads(text))
+    except (errors.CodecError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise errors.CodecError(f"{contract.HELD} makes no sense: {error}") from error
+    if not shares:
+        raise errors.CodecError(f"{contract.HELD} makes no sense: it has no shares")
+    return shares
 
 
 def _entries(
@@ -154,6 +179,10 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
+def _texts(values: Any, name: str) -> tuple[str, ...]:
+    return tuple([_text(value, name) for value in values])  # a list is faster here than a generator
+
+
 def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
     uuid = _text(entry["uuid"], "uuid")
     major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
@@ -169,6 +198,7 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         pci_bus_id=str(entry.get("pciBusID", "")),
         mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
         pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
+        mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
         healthy=entry.get("healthy", True) is True,
         health_reason=str(entry.get("healthReason", "")),
         cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
@@ -188,6 +218,8 @@ def _write_gpu(card: Gpu) -> dict[str, Any]:
     }
     if card.pending_mode is not None:
         entry["pendingMode"] = card.pending_mode.value
+    if card.mig_profiles:
+        entry["migDevices"] = list(card.mig_profiles)
     if card.numa_node is not None:
         entry["numaNode"] = card.numa_node
     if card.link_group is not None:
@@ -195,6 +227,15 @@ def _write_gpu(card: Gpu) -> dict[str, Any]:
     if card.health_reason:
         entry["healthReason"] = card.health_reason
     return entry
+
+
+def _read_resize(entry: Json) -> Resize:
+    return Resize(
+        allocation=_text(entry["allocation"], "allocation"),
+        share=_whole(entry["share"], "share", most=255),
+        memory_bytes=_whole(entry["memory"], "memory"),
+        used_bytes=_whole(entry["used"], "used"),
+    )
 
 
 def _read_allocation(entry: Json) -> Allocation:
@@ -208,14 +249,18 @@ def _read_allocation(entry: Json) -> Allocation:
             name=str(holder.get("name", "")),
             uid=str(holder.get("uid", "")),
         ),
-        shares=tuple(_read_share(share) for share in entry["shares"]),
+        shares=tuple([_read_share(share) for share in entry["shares"]]),
         reserved_until=None if until is None else parse_time(until),
-        labels=Labels(
-            affinity=str(labels.get("affinity", "")),
-            anti_affinity=str(labels.get("antiAffinity", "")),
-            exclusion=str(labels.get("exclusion", "")),
-        ),
+        labels=_read_labels(labels) if labels else _NO_LABELS,
         latency=entry.get("latency") is True,
+    )
+
+
+def _read_labels(labels: Json) -> Labels:
+    return Labels(
+        affinity=str(labels.get("affinity", "")),
+        anti_affinity=str(labels.get("antiAffinity", "")),
+        exclusion=str(labels.get("exclusion", "")),
     )
 
 
@@ -224,12 +269,16 @@ def _read_share(entry: Json) -> GivenShare:
     limit_percent = _whole(entry.get("limit", 100), "limit", most=100)
     if limit_percent < request_percent:
         raise errors.CodecError(f"limit {limit_percent} is less than request {request_percent}")
+    memory_bytes, shrink_to = _whole(entry["memory"], "memory"), entry.get("shrinkTo")
+    if shrink_to is not None and _whole(shrink_to, "shrinkTo") >= memory_bytes:
+        raise errors.CodecError(f"shrinkTo {shrink_to} is not less than memory {memory_bytes}")
     return GivenShare(
-        containers=tuple(_text(name, "containers") for name in entry["containers"]),
-        gpu_uuids=tuple(_text(uuid, "gpus") for uuid in entry["gpus"]),
+        containers=_texts(entry["containers"], "containers"),
+        gpu_uuids=_texts(entry["gpus"], "gpus"),
         request_percent=request_percent,
         limit_percent=limit_percent,
-        memory_bytes=_whole(entry["memory"], "memory"),
+        memory_bytes=memory_bytes,
+        shrink_to_bytes=shrink_to,
     )
 
 
@@ -242,16 +291,7 @@ def _write_allocation(entry: Allocation) -> dict[str, Any]:
     document: dict[str, Any] = {
         "id": entry.id,
         "pod": holder,
-        "shares": [
-            {
-                "containers": list(share.containers),
-                "gpus": list(share.gpu_uuids),
-                "request": share.request_percent,
-                "limit": share.limit_percent,
-                "memory": share.memory_bytes,
-            }
-            for share in entry.shares
-        ],
+        "shares": [_write_share(share) for share in entry.shares],
     }
     if entry.reserved_until is not None:
         document["reservedUntil"] = format_time(entry.reserved_until)
@@ -265,6 +305,19 @@ def _write_allocation(entry: Allocation) -> dict[str, Any]:
         document["labels"] = labels
     if entry.latency:
         document["latency"] = True
+    return document
+
+
+def _write_share(share: GivenShare) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "containers": list(share.containers),
+        "gpus": list(share.gpu_uuids),
+        "request": share.request_percent,
+        "limit": share.limit_percent,
+        "memory": share.memory_bytes,
+    }
+    if share.shrink_to_bytes is not None:
+        document["shrinkTo"] = share.shrink_to_bytes
     return document
 
 

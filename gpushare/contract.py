@@ -34,6 +34,9 @@ NO_EVICT: Final = "gpushare.io/no-evict"  # read by the plugin too: `defrag` doe
 # The keys that may also be written for one container, as `gpushare.io/request.NAME`.
 PER_CONTAINER_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
 
+# Of these, what may change on a pod that has been placed (and of the same for one container); the policy says the same.
+RESIZABLE_KEYS: Final = (REQUEST, LIMIT, MEMORY)
+
 # A pod is ours when it has one of these, or one of them followed by `.NAME`. The webhook's matchConditions and the
 # ValidatingAdmissionPolicy say the same in CEL; a test compares them.
 SHARE_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
@@ -60,8 +63,11 @@ REQUEST_KEYS: Final = (
 ALLOCATION: Final = "gpushare.io/allocation"  # id of the pod's allocation in the ledger; read by placer, agent, plugin
 NODE: Final = "gpushare.io/node"  # the node it was placed on
 GPU_UUIDS: Final = "gpushare.io/gpu-uuids"  # comma list; `.CONTAINER` appended where containers differ
-REASON: Final = "gpushare.io/reason"  # why it is gated: the refusal's sentence
-RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON)
+REASON: Final = "gpushare.io/reason"  # why it is gated, or not resized yet: the refusal's sentence
+# While a pod's annotations ask for other amounts than it holds, the shares it holds, as JSON as in the ledger: what is
+# written again when the ledger was lost.
+HELD: Final = "gpushare.io/held"
+RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD)
 
 SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that fits nowhere, removed by the placer
 
@@ -116,17 +122,24 @@ EVENT_LOST: Final = "ShareLost"  # on a pod: the ledger has lost its share, and 
 EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: something in it makes no sense, or breaks the ledger's rules
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there
 EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner makes it anew
+EVENT_RESIZED: Final = "Resized"  # on a pod: its share is now as its annotations ask
+EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: it is not yet as its annotations ask, and why
 EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: what was asked for cannot be; the last good one stays
 EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as a configuration wants them
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
+EVENT_UNLIMITED: Final = "RunsUnlimited"  # on a GPUNode and a pod: a process on a shared GPU is not held to a limit
 
 # --- Conditions of a GPUNode ------------------------------------------------------------------------------------------
 
 CONDITION_READY: Final = "Ready"
 CONDITION_CONFIG_VALID: Final = "ConfigValid"
 CONDITION_CONFIG_PENDING: Final = "ConfigPending"
+CONDITION_LIMITS_IN_FORCE: Final = "LimitsInForce"
 WELL_WHEN_FALSE: Final = frozenset({CONDITION_CONFIG_PENDING})  # of all others True is what one wishes for
+
+# --- The agent over HTTP --------------------------------------------------------------------------------------------
+AUDIT_PATH: Final = "/audit"  # JSON: every process on the node's GPUs, and whether its limits hold; read by the plugin
 
 # --- Environment of a share container -------------------------------------------------------------------------------
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"  # written by the webhook, read by the NVIDIA container runtime
@@ -160,6 +173,7 @@ MESSAGE_RELEASED: Final = 10  # library -> arbiter: nothing runs any more; also 
 LEASE_HELD: Final = 1  # in WANT
 LEASE_COUNTED: Final = 2  # in OPEN: others use this GPU, or there is a limit: do not run far ahead
 LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: give it back as soon as there is nothing to do
+LEASE_BRIEF: Final = 8  # in OPEN: run ahead still less, somebody may have to be served at once
 WIRE_HELLO: Final = "<32s"
 WIRE_WELCOME: Final = "<II"
 WIRE_REFUSED: Final = "<256s"
@@ -169,10 +183,12 @@ WIRE_MAX: Final = 512
 
 # The limits page: written by the arbiter, sealed so that the container can only map it for reading.
 # Header: gpu_count u32, slot_count u32 (slots ever handed out: how far a sum must look), reserved to 64 bytes.
-# Then one record of 64 bytes a GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent).
+# Then one record of 64 bytes a GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent),
+# overhead u64 (bytes: what the share's processes hold beyond what they have charged, as the agent measures it; counts
+# towards the limit), context u64 (bytes: what a process charges for a context before it makes its first).
 PAGE_SIZE: Final = 4096
 LIMITS_HEADER: Final = "<II56x"
-LIMITS_RECORD: Final = "<16sQII32x"
+LIMITS_RECORD: Final = "<16sQIIQQ16x"
 LIMITS_RECORD_SIZE: Final = 64
 MAX_GPUS: Final = 63
 

@@ -30,6 +30,7 @@ class Gpu:
     pci_bus_id: str = ""
     mode: Mode = Mode.FRACTIONAL
     pending_mode: Mode | None = None  # what it becomes once nobody uses it; until then nothing new comes on it
+    mig_profiles: tuple[str, ...] = ()  # of the MIG devices on it, by their index, such as 1g.10gb
     healthy: bool = True
     health_reason: str = ""  # why it is not healthy, as a sentence
     cordoned: bool = False  # an admin wants nothing new on it, or another mode

@@ -31,6 +31,16 @@ class Condition:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Resize:
+    """What the agent says of a share that is to give up memory (`shrinkTo`)."""
+
+    allocation: str  # id in the ledger
+    share: int  # which of its shares, from 0
+    memory_bytes: int  # the limit on each of its GPUs now; equal to `shrinkTo`: it is held to that, and stays so
+    used_bytes: int  # in use on the GPU where the most is
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GpuNode:
     """Immutable; a change makes a new one. `version` is the resourceVersion that a write must still find."""
 
@@ -40,6 +50,7 @@ class GpuNode:
     cordoned: frozenset[str] = frozenset()  # UUIDs an admin has cordoned
     config: str = ""  # name of the configuration in force
     conditions: tuple[Condition, ...] = ()
+    resizes: tuple[Resize, ...] = ()  # an entry a share that is to shrink, once the agent has seen it
     version: str = ""
     problems: tuple[str, ...] = ()  # sentences about what in the object made no sense and was set aside
     unread: tuple[Mapping[str, Any], ...] = ()  # allocations that made no sense: kept as they are on every write

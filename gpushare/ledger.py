@@ -44,14 +44,11 @@ def use(node: GpuNode) -> dict[str, Use]:
     return used
 
 
-def violations(node: GpuNode, *, used: Mapping[str, Use] | None = None) -> list[str]:
-    """A sentence for each GPU that is over-committed, and for each allocation on a GPU that is gone.
-
-    used: the node's `use`, where that has been worked out.
-    """
+def violations(node: GpuNode) -> list[str]:
+    """A sentence for each GPU that is over-committed, and for each allocation on a GPU that is gone."""
     cards = node.gpu_by_uuid()
     found = []
-    for uuid, held in (use(node) if used is None else used).items():
+    for uuid, held in use(node).items():
         names = ", ".join(str(holder.pod) for holder in held.holders)
         if uuid not in cards:
             found.append(f"{node.name} has no GPU {uuid} any more, which {names} holds")

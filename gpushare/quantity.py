@@ -6,24 +6,27 @@ Grammar of quantities: https://kubernetes.io/docs/reference/kubernetes-api/commo
 from __future__ import annotations
 
 import re
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from gpushare import errors
 
-_QUANTITY = re.compile(
-    r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?"
-)
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+# Patterns are compiled, and fractions imported, when there is a text to parse: a command that only shows figures starts
+# without them.
+_QUANTITY = r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?"
 _BINARY = {suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
-_DECIMAL = {
-    suffix: Fraction(10) ** power for suffix, power in zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True)
-}
-_COMPUTE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{0,6})?|\.[0-9]{1,6})(%|m)?")
+_DECIMAL = dict(zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True))  # powers of ten
+_COMPUTE = r"([0-9]{1,6}(?:\.[0-9]{0,6})?|\.[0-9]{1,6})(%|m)?"
 _MOST_BYTES = 2**63 - 1  # what the API server keeps
 
 
 def parse(text: str) -> Fraction:
     """The exact value of a non-negative Kubernetes quantity such as `8Gi`, `1.5`, `500m`, `1e3`."""
-    match = _QUANTITY.fullmatch(text)
+    from fractions import Fraction
+
+    match = re.fullmatch(_QUANTITY, text)
     if match is None:
         raise errors.QuantityError(
             f'{errors.quoted(text)} is not a quantity: write a number with an optional unit, as "8Gi"'
@@ -31,7 +34,7 @@ def parse(text: str) -> Fraction:
     number, suffix, exponent = match.groups()
     value = Fraction(number)
     if suffix:
-        return value * (_BINARY[suffix] if suffix in _BINARY else _DECIMAL[suffix])
+        return value * (_BINARY[suffix] if suffix in _BINARY else Fraction(10) ** _DECIMAL[suffix])
     return value * Fraction(10) ** int(exponent) if exponent else value
 
 
@@ -46,7 +49,9 @@ def parse_bytes(text: str) -> int:
 
 def parse_compute(text: str) -> int:
     """Per cent of one GPU from `0.5`, `50%` or `500m`: 0 to 100, in whole steps."""
-    match = _COMPUTE.fullmatch(text)
+    from fractions import Fraction
+
+    match = re.fullmatch(_COMPUTE, text)
     if match is None:
         raise errors.QuantityError('is not a part of a GPU: write it as "0.5", "50%" or "500m"')
     number, unit = match.groups()
@@ -70,7 +75,7 @@ def format_bytes(count: int) -> str:
                 f"{count // unit}{suffix}"
                 if count % unit == 0
                 else f"{value:.3g}{suffix}"
-                if value < 1000
+                if value < 999.5  # from there three digits would be 1e+03
                 else f"{value:.0f}{suffix}"
             )
     return str(count)

@@ -25,6 +25,7 @@
 #define LEASE_HELD 1        /* in WANT: the gate is open since before */
 #define LEASE_COUNTED 2     /* in OPEN: do not run far ahead */
 #define LEASE_CONTENDED 4   /* in OPEN: give it back as soon as there is nothing to do */
+#define LEASE_BRIEF 8       /* in OPEN: run ahead still less, somebody may have to be served at once */
 #define WIRE_MAX 512
 
 typedef struct {
@@ -72,7 +73,9 @@ typedef struct {
     uint64_t memory_bytes;
     uint32_t request_percent;
     uint32_t limit_percent;
-    uint8_t reserved[32];
+    uint64_t overhead_bytes; /* what the processes hold beyond what they have charged, as it was measured */
+    uint64_t context_bytes;  /* what a process charges for its first context, before it makes it */
+    uint8_t reserved[16];
 } limits_record_t;
 
 typedef struct {

@@ -23,6 +23,7 @@ from webhook.placer import backfill, gates
 from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
 from webhook.placer.replacing import Replacing
+from webhook.placer.resizer import Resizer
 from webhook.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ def _start_placer(
         measures.leads(False)
         measures.gated(0)
         measures.stuck(0)
+        measures.resizes_waiting(0)
 
     standing = election.Election(
         api,
@@ -106,6 +108,15 @@ def _start_placer(
         started=elected,
         stopped=deposed,
     )
+    opening = Gates(
+        api,
+        ledger_now,
+        reserving,
+        recorder,
+        measures,
+        bound=dataclasses.replace(backfill.DEFAULT, patience_seconds=settings.patience_seconds),
+    )
+    resizer = Resizer(api, ledger_now, recorder, measures, grew=opening.grew)
     placer = Placer(
         ledger_now,
         pods,
@@ -117,16 +128,11 @@ def _start_placer(
             measures,
             lifetime_seconds=settings.reservation_seconds,
             is_first=lambda: standing.is_first,
+            resizes=resizer.waiting_on,
         ),
-        Gates(
-            api,
-            ledger_now,
-            reserving,
-            recorder,
-            measures,
-            bound=dataclasses.replace(backfill.DEFAULT, patience_seconds=settings.patience_seconds),
-        ),
+        opening,
         leads=lambda: standing.is_leader,
+        resizer=resizer,
         replacing=Replacing(api, recorder, measures, after_seconds=settings.stuck_seconds),
     )
     daemon.start("pods", pods.run())

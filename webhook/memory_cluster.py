@@ -24,7 +24,7 @@ from gpushare import contract, ledger, pod
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
-from webhook import review
+from webhook import memory_resizing, review
 from webhook.admission import Admission
 from webhook.ledger import holds
 from webhook.ledger.memory_store import MemoryStore
@@ -47,7 +47,7 @@ class MemoryCluster:
     """Admits reviews and keeps what becomes of them; `state`: where to write it, or None.
 
     After each review gated pods have their turn, by the placer's own code: their gates are opened where there is room
-    now, and their reasons brought up to date. A review of a DELETE takes its pod away.
+    now, and their reasons brought up to date. A review of a DELETE takes its pod away; one of an UPDATE may resize it.
     """
 
     def __init__(
@@ -77,13 +77,17 @@ class MemoryCluster:
         answer = await self._admission.answer(request)
         if not answer.allowed or request.get("dryRun") or request.get("subResource"):
             return answer
+        name = str(request.get("namespace") or "default"), str(request.get("name") or "")
+        known = self._pods.get(name, {})
         if request["operation"] == "CREATE":
             patch: Any = list(answer.patch)
             stored = _stored(jsonpatch.apply_patch(request["object"], patch), request)
             self._confirm(stored)
             self._pods[pod.namespaced_name(stored)] = stored
         elif request["operation"] == "DELETE":
-            self._delete((str(request.get("namespace") or "default"), str(request.get("name") or "")))
+            self._delete(name)
+        elif contract.ALLOCATION in pod.annotations_of(known):
+            self._keep(memory_resizing.asking(known, request["object"]))
         else:
             return answer
         await self.place()
@@ -92,6 +96,8 @@ class MemoryCluster:
     async def place(self) -> None:
         """Give the gated pods their turn, and write the state."""
         async with self._one_at_a_time:
+            for changed in memory_resizing.resize(self._store, list(self._pods.values())):
+                self._keep(changed)
             pods = list(self._pods.values())
             told = await self._turns.take(pods, gang.arrange(pods), now=self._clock())
             for one, reason in told:

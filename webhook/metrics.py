@@ -70,6 +70,14 @@ class Metrics:
             "Pods that were placed and that the scheduler cannot bind; 0 unless this process leads.",
             registry=self.registry,
         )
+        self._resized = prometheus_client.Counter(
+            "gpushare_placer_resized", "Shares that were given other amounts where they are.", registry=self.registry
+        )
+        self._resizes_waiting = prometheus_client.Gauge(
+            "gpushare_placer_resizes_waiting",
+            "Pods that ask for other amounts than they hold; 0 unless this process leads.",
+            registry=self.registry,
+        )
         self._replaced = prometheus_client.Counter(
             "gpushare_placer_replaced", "Stuck pods that were evicted to be made anew.", registry=self.registry
         )
@@ -114,6 +122,14 @@ class Metrics:
     def replaced(self) -> None:
         """A stuck pod was evicted."""
         self._replaced.inc()
+
+    def resized(self) -> None:
+        """A share has other amounts now."""
+        self._resized.inc()
+
+    def resizes_waiting(self, count: int) -> None:
+        """So many pods do not have what they ask for yet."""
+        self._resizes_waiting.set(count)
 
     def leads(self, leads: bool) -> None:
         """Whether we are the placer."""

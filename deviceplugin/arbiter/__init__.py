@@ -12,6 +12,7 @@ inheritance what the last agent left
 groups      all of this node's
 account     what a share has coming to it of a GPU's time, and may take; pure
 choice      who is next; pure
+resizing    what shares have, kept true to the GPUNode while they run
 turns       one GPU's leases, given, taken back, ended; pure: events in, commands out
 leases      the same for all GPUs, with clients, messages and a clock
 pace        how often is too often; pure

@@ -23,8 +23,12 @@ WINDOW_NS: Final = 10_000 * MILLISECOND_NS
 CREDIT_NS: Final = 50 * MILLISECOND_NS
 LATENCY_CREDIT_NS: Final = 100 * MILLISECOND_NS
 BURST_NS: Final = 50 * MILLISECOND_NS
-# A share at its limit waits until it may run for so long: shorter turns would be spent on taking turns.
-SHORTEST_ROOM_NS: Final = 20 * MILLISECOND_NS
+# A share at its limit runs and pauses in turn, so long together: shorter turns would be spent on taking turns.
+PERIOD_NS: Final = 150 * MILLISECOND_NS
+LATENCY_PERIOD_NS: Final = 100 * MILLISECOND_NS
+SHORTEST_TURN_NS: Final = 20 * MILLISECOND_NS  # however low the limit is
+# What is left to the bucket: it goes on filling while a timer is late, and nothing is lost.
+SPARE_NS: Final = 10 * MILLISECOND_NS
 LEAST_WEIGHT: Final = 0.01  # of a share with no request, in what nobody was owed
 
 
@@ -43,6 +47,7 @@ class Charge(enum.Enum):
     NOTHING = "nothing"
     OWED = "owed"
     SURPLUS = "surplus"
+    ALONE = "alone"  # nobody else wants it: what it is owed it gets, and what it owes it works off
 
 
 class Account:
@@ -59,7 +64,7 @@ class Account:
         self.at_ns = now_ns
 
     def change(self, given: Entitlement, now_ns: int) -> None:
-        """Give it more or less from now on."""
+        """Give it more or less from now on; what it has been owed until now, and owes, it keeps."""
         self.pass_time(now_ns)
         self.given = given
 
@@ -103,13 +108,13 @@ class Account:
 
     def eligible(self) -> bool:
         """Whether its limit lets it begin."""
-        return not self.limited or self.room_ns >= SHORTEST_ROOM_NS - 1
+        return not self.limited or self.room_ns >= self._least_room_ns - 1
 
     def eligible_in_ns(self) -> int:
         """How long until it does, if it holds nothing."""
         if self.eligible():
             return 0
-        return int((SHORTEST_ROOM_NS - self.room_ns) * 100 / max(1, self.given.limit_percent)) + 1
+        return int((self._least_room_ns - self.room_ns) * 100 / max(1, self.given.limit_percent)) + 1
 
     def lasts_ns(self) -> int | None:
         """How long it may hold the GPU before its limit ends that; None: for ever."""
@@ -118,17 +123,28 @@ class Account:
         return max(0, int(self.room_ns * 100 / (100 - self.given.limit_percent)))
 
     @property
+    def _least_room_ns(self) -> float:
+        """What its limit must have left for it to begin: enough for its part of a period."""
+        limit = self.given.limit_percent / 100
+        period_ns = LATENCY_PERIOD_NS if self.given.latency else PERIOD_NS
+        return min(float(BURST_NS - SPARE_NS), max(limit * period_ns, SHORTEST_TURN_NS) * (1 - limit))
+
+    @property
     def _credit_ns(self) -> float:
         return float(LATENCY_CREDIT_NS if self.given.latency else CREDIT_NS)
 
     def _owe(self, passed_ns: int) -> None:
         request = self.given.request_percent / 100
         owed_ns = self.owed_ns + passed_ns * (request - (1 if self.charge is Charge.OWED else 0))
-        if self.charge is Charge.SURPLUS:
+        if self.charge is Charge.ALONE:
+            owed_ns = max(0.0, self.owed_ns - passed_ns) if self.owed_ns > 0 else min(0.0, owed_ns)
+        elif self.charge is Charge.SURPLUS:
             # It is served: what comes due meanwhile is no more than a credit.
             owed_ns = min(owed_ns, max(self.owed_ns, self._credit_ns))
         elif self.wanting or self.charge is not Charge.NOTHING:
-            owed_ns = min(owed_ns, max(request * WINDOW_NS, self._credit_ns))
+            # What was owed by a greater request is not forgotten with it: it runs out.
+            most_ns = max(request * WINDOW_NS, self._credit_ns, self.owed_ns - passed_ns)
+            owed_ns = min(owed_ns, most_ns)
         elif owed_ns > self._credit_ns:
             # What is above the credit runs out rather than being gone at once: between two kernels of a program that
             # waits for each of them it wants nothing, for a moment.

@@ -135,6 +135,8 @@ class Connection:
         except wire.WireError as error:
             self._end(str(error))
             return self._pace
+        if self._group is not None and self._group.outdated:
+            self._groups.heard(self._group, self._who)
         if kind in _ABOUT_LEASES and self._group is not None:
             said = wire.lease(data)
             if said.card < len(self._group.tenant.grants):

@@ -8,7 +8,7 @@ it is known by having the ledger mapped no more.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.arbiter import pages, record
@@ -27,8 +27,8 @@ class JoinError(Exception):
 class Group:
     """The ledger of one share. `freed_bytes` is what dead processes have left in it so far, over its whole life.
 
-    After an agent's restart the processes from before keep a limits page that nobody can write any more. Newcomers get
-    one of their own; and no slot is given that the old ones would not look at.
+    After an agent's restart the processes from before keep a limits page that nobody can write any more, until they
+    have found us and say something. Newcomers get ours; and no slot is given that the old ones would not look at.
     """
 
     def __init__(self, tenant: Tenant, ledger: pages.Ledger, *, slot_count: int, inherited: bool) -> None:
@@ -38,6 +38,8 @@ class Group:
         self.freed_bytes = 0
         self._inherited = inherited
         self._members: dict[int, Process] = {}
+        self._outdated: set[int] = set()
+        self._overheads: Mapping[int, Sequence[int]] = {}  # by slot: measured beyond its charges, on each GPU
 
     @classmethod
     def make(cls, tenant: Tenant) -> Group:
@@ -49,6 +51,16 @@ class Group:
     def members(self) -> Mapping[int, Process]:
         """The processes by slot."""
         return self._members
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a process may go by a limits page that is not ours."""
+        return bool(self._outdated)
+
+    def held_bytes(self) -> int:
+        """What is in use on the GPU where the most is."""
+        held = zip(self.ledger.used_bytes(), self.limits.overhead_bytes(), strict=True)
+        return max((used + overhead for used, overhead in held), default=0)
 
     def slot_of(self, who: Process) -> int | None:
         """The slot that the process has."""
@@ -71,22 +83,46 @@ class Group:
             )
         return slot
 
-    def admit(self, who: Process, slot: int) -> None:
-        """Give `who`, of whom this group now holds the pidfd, the slot; its limits page says to look there."""
+    def change(self, tenant: Tenant) -> None:
+        """Give the share something else, on the same GPUs."""
+        self.tenant = tenant
+        self.limits.write(tenant.grants)
+
+    def admit(self, who: Process, slot: int, *, outdated: bool = False) -> None:
+        """Give `who`, of whom this group now holds the pidfd, the slot; its limits page says to look there.
+
+        outdated: its limits page is not ours.
+        """
         slot_count = _reaching(slot, self.limits.slot_count)
         if slot_count != self.limits.slot_count:
             self.limits.publish(slot_count)
         self._members[slot] = who
+        if outdated:
+            self._outdated.add(slot)
+
+    def measured(self, overheads: Mapping[int, Sequence[int]]) -> None:
+        """What the processes hold beyond their charges, by slot and GPU: it counts from now on."""
+        self._overheads = {slot: held for slot, held in overheads.items() if slot in self._members}
+        for card in range(len(self.tenant.grants)):
+            overhead_bytes = sum(held[card] for held in self._overheads.values())
+            self.limits.measure(card, overhead_bytes)
+
+    def has_our_page(self, slot: int) -> None:
+        """From now on the process of this slot goes by our limits page."""
+        self._outdated.discard(slot)
 
     def release(self, slot: int) -> int:
         """Clear the slot and give it up; return the bytes that were in it. Once only: then it is nobody's."""
         os.close(self._members.pop(slot).pidfd)
+        self._outdated.discard(slot)
         return self.clear(slot)
 
     def clear(self, slot: int) -> int:
         """Clear a slot whose process lives on as another program."""
         freed = self.ledger.clear(slot)
         self.freed_bytes += freed
+        if slot in self._overheads:
+            self.measured({other: held for other, held in self._overheads.items() if other != slot})
         return freed
 
     def dead(self) -> Iterator[int]:
@@ -95,15 +131,17 @@ class Group:
             if member.is_dead():
                 yield slot
 
-    def record(self, boot_id: str, *, joining: tuple[int, Process] | None = None) -> record.Record:
-        """What the next agent must know, with a process that is about to join."""
+    def record(
+        self, boot_id: str, *, joining: tuple[int, Process] | None = None, tenant: Tenant | None = None
+    ) -> record.Record:
+        """What the next agent must know, with a process that is about to join, or with what is about to be given."""
         slots = {slot: (member.pid, member.start_ticks) for slot, member in self._members.items()}
         slot_count = self.limits.slot_count
         if joining is not None:
             slot, who = joining
             slots[slot] = (who.pid, who.start_ticks)
             slot_count = _reaching(slot, slot_count)
-        return record.Record(boot_id, self.tenant, self.ledger.device_inode, slot_count, slots)
+        return record.Record(boot_id, tenant or self.tenant, self.ledger.device_inode, slot_count, slots)
 
     def close(self) -> None:
         """Let go of everything; living processes keep their pages."""

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,25 +29,34 @@ UNREACHABLE: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """What a share's processes hold now, by GPU in the order of its grants."""
+    """What a share's processes hold now, by GPU in the order of its grants.
+
+    overhead_bytes: beyond what they have charged.
+    """
 
     tenant: Tenant
     used_bytes: tuple[int, ...]
     processes: int
+    overhead_bytes: tuple[int, ...]
 
 
 class Groups:
     """The node's ledgers. To be used in a running event loop.
 
     directory: where the records are kept; it must be one that the next agent finds again.
+    context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
     """
 
-    def __init__(self, directory: Path, *, proc: Path = process.PROC) -> None:
+    def __init__(
+        self, directory: Path, *, proc: Path = process.PROC, context_bytes: Callable[[str], int] = lambda _: 0
+    ) -> None:
         self._directory = directory
         self._proc = proc
         self._boot_id = process.boot_id(proc=proc)
+        self._context_bytes = context_bytes
         self._groups: dict[str, Group] = {}
         self._unreachable: dict[str, list[Process]] = {}
+        self.all_have_our_page: Callable[[], None] = lambda: None  # called once that is so of a group from before
 
     def inherit(self) -> None:
         """Take over what the last agent left."""
@@ -74,7 +83,7 @@ class Groups:
                 self._groups[found.tenant.key] = old
                 for member in old.members.values():
                     self._watch(old, member)
-                self._write(old)
+                self.keep(old, old.tenant)
                 logger.info("Took over a ledger", extra={**_named(old.tenant), "processes": len(old.members)})
             else:
                 self._unreachable[found.tenant.key] = list(old.holders)
@@ -86,7 +95,8 @@ class Groups:
     def join(self, tenant: Tenant, who: Process) -> tuple[Group, int]:
         """A slot for a process; the same one if it has one. Raises JoinError, and OSError when nothing can be recorded.
 
-        The caller keeps its own pidfd; the group holds another.
+        What a share with processes may use is changed by `resizing` alone. The caller keeps its own pidfd; the group
+        holds another.
         """
         if tenant.key in self._unreachable:
             raise JoinError(UNREACHABLE)
@@ -96,14 +106,13 @@ class Groups:
         made = found is None
         chosen = Group.make(tenant) if found is None else found
         try:
-            if chosen.tenant != tenant:
-                chosen.tenant = tenant
-                chosen.limits.write(tenant.grants)
+            self.expect_contexts(chosen)
             slot = chosen.slot_of(who)
             if slot is not None:
                 seen = process.mapping(who.pid, chosen.ledger.device_inode, proc=self._proc)
                 if seen.known and seen.link is None:
                     chosen.clear(slot)
+                    chosen.has_our_page(slot)
                 return chosen, slot
             slot = chosen.free_slot()
             record.write(self._directory, chosen.record(self._boot_id, joining=(slot, who)))
@@ -134,7 +143,44 @@ class Groups:
     def uses(self) -> Iterator[Use]:
         """What every share holds."""
         for one in self._groups.values():
-            yield Use(one.tenant, one.ledger.used_bytes(), len(one.members))
+            yield Use(one.tenant, one.ledger.used_bytes(), len(one.members), one.limits.overhead_bytes())
+
+    def all(self) -> tuple[Group, ...]:
+        """Every share with a process."""
+        return tuple(self._groups.values())
+
+    def expect_contexts(self, chosen: Group) -> None:
+        """Tell the processes of a share what is to be charged for a context now."""
+        for card, grant in enumerate(chosen.tenant.grants):
+            chosen.limits.expect(card, self._context_bytes(grant.uuid))
+
+    def unreachable(self) -> Mapping[str, Sequence[Process]]:
+        """The processes, by share, of which we cannot tell what they hold."""
+        return self._unreachable
+
+    def out_of_reach(self, pod_uid: str, share: int) -> bool:
+        """Whether the share has processes of which we cannot tell what they hold."""
+        return f"{pod_uid}-{share}" in self._unreachable
+
+    def heard(self, chosen: Group, who: Process) -> None:
+        """A process said something after it was welcomed, so it has put our limits page in place of what it had."""
+        slot = chosen.slot_of(who)
+        if slot is not None and chosen.outdated:
+            chosen.has_our_page(slot)
+            if not chosen.outdated:
+                self.all_have_our_page()
+
+    def keep(self, chosen: Group, tenant: Tenant) -> bool:
+        """Write down what the share is about to be given, for the next agent; False if that is not possible.
+
+        Then the file that is there may name a process too many, which the next agent will find dead.
+        """
+        try:
+            record.write(self._directory, chosen.record(self._boot_id, tenant=tenant))
+        except OSError as error:
+            logger.warning("Could not write a ledger's record", extra={**_named(chosen.tenant), "err": str(error)})
+            return False
+        return True
 
     def close(self) -> None:
         """Let go of everything; the records stay for the next agent."""
@@ -174,18 +220,11 @@ class Groups:
         extra = {**_named(chosen.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
         logger.info("Cleared the slot of a process that is gone", extra=extra)
         if chosen.members:
-            self._write(chosen)
+            self.keep(chosen, chosen.tenant)
             return
         del self._groups[chosen.tenant.key]
         record.path_of(self._directory, chosen.tenant).unlink(missing_ok=True)
         chosen.close()
-
-    def _write(self, chosen: Group) -> None:
-        try:
-            record.write(self._directory, chosen.record(self._boot_id))
-        except OSError as error:
-            # The file that is there names a process too many, which the next agent will find dead.
-            logger.warning("Could not write a ledger's record", extra={**_named(chosen.tenant), "err": str(error)})
 
 
 def _same_gpus(one: Tenant, other: Tenant) -> bool:

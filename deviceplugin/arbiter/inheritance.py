@@ -50,7 +50,7 @@ def take_over(found: Record, *, proc: Path) -> Group | Unreachable | None:
     group = Group(found.tenant, ledger, slot_count=found.slot_count, inherited=True)
     for slot in range(contract.LEDGER_SLOTS):
         if slot in living:
-            group.admit(living[slot], slot)
+            group.admit(living[slot], slot, outdated=True)
         else:
             ledger.clear(slot)
     return group

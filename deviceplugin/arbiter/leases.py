@@ -109,6 +109,15 @@ class Leases:
             self._joined(gpu, client, card, grant, now_ns)
             self._settle(grant.uuid, gpu, now_ns)
 
+    def changed(self, tenant: Tenant) -> None:
+        """A share has been given something else; that counts from now on, also in the middle of a lease."""
+        now_ns = self._clock()
+        for grant in tenant.grants:
+            gpu = self._gpus.get(grant.uuid)
+            if gpu is not None and tenant.key in gpu.shares:
+                self._renew(gpu, tenant, grant, now_ns)
+                self._settle(grant.uuid, gpu, now_ns)
+
     def left(self, client: Client) -> None:
         """It has gone, and what it ran with it."""
         now_ns = self._clock()
@@ -149,15 +158,16 @@ class Leases:
         share = gpu.shares.get(key)
         if share is None:
             share = gpu.shares[key] = _Share(client.tenant, now_ns)
-        given = Entitlement(grant.request_percent, grant.limit_percent, client.tenant.latency)
-        share.tenant = client.tenant
-        seat = gpu.turns.seats.get(key)
-        if seat is None or seat.account.given != given:
-            self._do(gpu, gpu.turns.join(key, given, now_ns))
+            self._renew(gpu, client.tenant, grant, now_ns)
         if client not in share.clients:
             share.clients[client] = card
             self._of_client[client].add(grant.uuid)
         return share
+
+    def _renew(self, gpu: _Gpu, tenant: Tenant, grant: Grant, now_ns: int) -> None:
+        gpu.shares[tenant.key].tenant = tenant
+        given = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
+        self._do(gpu, gpu.turns.join(tenant.key, given, now_ns))
 
     def _want(self, gpu: _Gpu, share: _Share, client: Client, now_ns: int, *, held: bool) -> None:
         key = share.tenant.key
@@ -252,4 +262,5 @@ class Leases:
         alone = len(gpu.shares) == 1 and self._clock() >= self._settled_ns
         counted = 0 if alone and not limited else contract.LEASE_COUNTED
         contended = contract.LEASE_CONTENDED if limited or gpu.turns.contended(key) else 0
-        return counted | contended
+        near = any(each.tenant.latency for other, each in gpu.shares.items() if other != key)
+        return counted | contended | (contract.LEASE_BRIEF if near else 0)

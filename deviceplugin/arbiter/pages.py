@@ -10,10 +10,12 @@ A store is a single one of an aligned word, so no reader ever sees half of it.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import fcntl
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,14 +24,28 @@ from gpushare import contract
 
 _HEADER: Final = struct.Struct(contract.LIMITS_HEADER)
 _RECORD: Final = struct.Struct(contract.LIMITS_RECORD)
+_MEASURED_OFFSET: Final = 32  # of a record's overhead, with the context's bytes after it
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 _KEEP_SIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_BARRIER: Final = threading.Lock()
 LEDGER_NAME: Final = "gpushare-ledger"
 LIMITS_NAME: Final = "gpushare-limits"
 
 
 class PagesError(Exception):
-    """A descriptor that is not the ledger it was taken for."""
+    """Not the ledger that it was taken for, or one no more."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """What a limits page says of one GPU; `gpu` is the raw UUID."""
+
+    gpu: bytes
+    memory_bytes: int
+    request_percent: int
+    limit_percent: int
+    overhead_bytes: int
+    context_bytes: int
 
 
 class Limits:
@@ -42,19 +58,45 @@ class Limits:
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE | _F_SEAL_FUTURE_WRITE)
         self._map[: _HEADER.size] = _HEADER.pack(len(grants), slot_count)
         self.slot_count = slot_count
+        self._measured = [(0, 0)] * len(grants)
         self.write(grants)
 
     def write(self, grants: Sequence[tenant.Grant]) -> None:
-        """Set the grants, which must be of the same GPUs as before; each memory limit changes at once or not at all."""
+        """Set the grants, which must be of the same GPUs as before; each memory limit changes at once or not at all.
+
+        Once this returns, who charges memory sees the new limit, or its bytes are in the ledger.
+        """
         for position, grant in enumerate(grants):
             start = _HEADER.size + position * contract.LIMITS_RECORD_SIZE
-            packed = _RECORD.pack(
-                tenant.raw_uuid(grant.uuid), grant.memory_bytes, grant.request_percent, grant.limit_percent
-            )
+            given = (grant.memory_bytes, grant.request_percent, grant.limit_percent)
+            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *given, *self._measured[position])
             for offset in range(0, _RECORD.size, 8):
                 word = ctypes.c_uint64.from_buffer(self._map, start + offset)
                 word.value = int.from_bytes(packed[offset : offset + 8], "little")
                 del word
+        # A processor may do what comes next before its stores are seen, but not beyond a lock's atomic instruction.
+        with _BARRIER:
+            pass
+
+    def measure(self, card: int, overhead_bytes: int) -> None:
+        """Say what is held on a GPU beyond what was charged."""
+        self._say(card, (overhead_bytes, self._measured[card][1]))
+
+    def expect(self, card: int, context_bytes: int) -> None:
+        """Say what is to be charged for a context on a GPU before it is made."""
+        self._say(card, (self._measured[card][0], context_bytes))
+
+    def overhead_bytes(self) -> tuple[int, ...]:
+        """What is held beyond what was charged, by GPU in the order of the grants."""
+        return tuple(overhead for overhead, _ in self._measured)
+
+    def read(self) -> tuple[Record, ...]:
+        """What processes see, by GPU in the order of the grants. Raises PagesError once it is closed."""
+        places = [_HEADER.size + card * contract.LIMITS_RECORD_SIZE for card in range(len(self._measured))]
+        try:
+            return tuple(Record(*_RECORD.unpack_from(self._map, place)) for place in places)
+        except ValueError as error:
+            raise PagesError("the limits are closed") from error
 
     def publish(self, slot_count: int) -> None:
         """Say how far a sum must look."""
@@ -67,6 +109,14 @@ class Limits:
         """Let go; processes that have it keep it."""
         self._map.close()
         os.close(self.descriptor)
+
+    def _say(self, card: int, measured: tuple[int, int]) -> None:
+        self._measured[card] = measured
+        start = _HEADER.size + card * contract.LIMITS_RECORD_SIZE + _MEASURED_OFFSET
+        for number, value in enumerate(measured):
+            word = ctypes.c_uint64.from_buffer(self._map, start + 8 * number)
+            word.value = value
+            del word
 
 
 class Ledger:
@@ -111,6 +161,13 @@ class Ledger:
         """What the share's processes hold, by GPU in the order of the grants."""
         slots = contract.LEDGER_SLOTS
         return tuple(sum(self._words[card * slots : (card + 1) * slots]) for card in range(self.gpu_count))
+
+    def slot_bytes(self, slot: int) -> tuple[int, ...]:
+        """What one slot is charged, by GPU in the order of the grants. Raises PagesError once it is closed."""
+        try:
+            return tuple(self._words[card * contract.LEDGER_SLOTS + slot] for card in range(self.gpu_count))
+        except ValueError as error:
+            raise PagesError("the ledger is closed") from error
 
     def clear(self, slot: int) -> int:
         """Set a slot to nothing on each GPU; return the bytes that were in it."""

@@ -61,11 +61,23 @@ def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> Process | None:
     return None
 
 
+def identified(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
+    """The pid with when its process started; None if it is gone."""
+    try:
+        return pid, _start_ticks(pid, proc)
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _start_ticks(pid: int, proc: Path) -> int:
+    stat = (proc / str(pid) / "stat").read_text()
+    # The name, in parentheses, may hold anything; what follows it begins with the third field.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
 def _held(pid: int, pidfd: int, proc: Path) -> Process:
     try:
-        stat = (proc / str(pid) / "stat").read_text()
-        # The name, in parentheses, may hold anything; what follows it begins with the third field.
-        held = Process(pid, int(stat.rpartition(")")[2].split()[19]), pidfd)
+        held = Process(pid, _start_ticks(pid, proc), pidfd)
         if held.is_dead():
             raise ProcessLookupError(f"the process {pid} has ended")
     except (OSError, IndexError, ValueError) as error:
@@ -106,6 +118,16 @@ def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC) -> Ma
             low, high = (part.lstrip("0") or "0" for part in fields[0].split("-"))
             return Mapping(known=True, link=directory / "map_files" / f"{low}-{high}")
     return Mapping(known=bool(lines), link=None)
+
+
+def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
+    """The paths that a process has mapped, as it sees them; None if it is gone, or we may not look into it."""
+    try:
+        lines = (proc / str(pid) / "maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    fields = (line.split(maxsplit=5) for line in lines)
+    return frozenset(found[5] for found in fields if len(found) == 6) if lines else None
 
 
 # What it takes to open the ledger that another process has mapped: to look into it, and to follow its mapping's link.

@@ -14,7 +14,7 @@ from typing import Any
 
 from deviceplugin.arbiter.identity import Container
 from gpushare import contract, pod
-from gpushare.allocation import Allocation
+from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -32,7 +32,7 @@ class Grant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tenant:
-    """One share: the containers that use it together, and what they may use. `share` is its place in the allocation."""
+    """One share: the containers that use it together, and what they may use. `share` is its place in `allocation`."""
 
     pod_uid: str
     namespace: str
@@ -41,6 +41,12 @@ class Tenant:
     share: int
     grants: tuple[Grant, ...]
     latency: bool = False
+    allocation: str = ""  # its id; an agent that did not know of resizing left none
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it may hold on each of its GPUs."""
+        return min((grant.memory_bytes for grant in self.grants), default=0)
 
     @property
     def key(self) -> str:
@@ -83,7 +89,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
         )
     if not _belongs(entry, namespace, name, container.pod_uid):
         return Refusal(f"the allocation {identity} is held by {entry.pod}, not by the pod {namespace}/{name}")
-    called = _container_name(manifest, container.container_id)
+    called = container_name(manifest, container.container_id)
     if called is None and len(entry.shares) > 1:
         return NotYet(
             Missing.CONTAINER,
@@ -92,12 +98,46 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
     # An unnamed container of a pod with one share is one of that share: no other gets the library and the socket.
     for position, share in enumerate(entry.shares):
         if called is None or called in share.containers:
-            grants = tuple(
-                Grant(card, share.memory_bytes, share.request_percent, share.limit_percent) for card in share.gpu_uuids
+            grants = _grants(share, memory_bytes(node, entry, position))
+            tenant = Tenant(
+                container.pod_uid, namespace, name, share.containers, position, grants, entry.latency, entry.id
             )
-            tenant = Tenant(container.pod_uid, namespace, name, share.containers, position, grants, entry.latency)
             return _unusable(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
+
+
+def entry_of(tenant: Tenant, node: GpuNode) -> Allocation | None:
+    """The allocation that a share belongs to; None when the ledger has that share no more, or on other GPUs."""
+    for entry in node.allocations:
+        is_it = entry.id == tenant.allocation or (not tenant.allocation and entry.pod.uid == tenant.pod_uid)
+        if is_it and _belongs(entry, tenant.namespace, tenant.pod, tenant.pod_uid):
+            there = entry.shares[tenant.share].gpu_uuids if tenant.share < len(entry.shares) else ()
+            return entry if there == tuple(grant.uuid for grant in tenant.grants) else None
+    return None
+
+
+def renewed(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
+    """The same share, as its allocation has it now, with this memory."""
+    grants = _grants(entry.shares[tenant.share], memory_bytes)
+    return dataclasses.replace(tenant, grants=grants, latency=entry.latency, allocation=entry.id)
+
+
+def with_memory(tenant: Tenant, memory_bytes: int) -> Tenant:
+    """The same share with this memory on each GPU."""
+    grants = tuple(dataclasses.replace(grant, memory_bytes=memory_bytes) for grant in tenant.grants)
+    return dataclasses.replace(tenant, grants=grants)
+
+
+def memory_bytes(node: GpuNode, entry: Allocation, position: int) -> int:
+    """The most that the limit of a share may be set to on each of its GPUs.
+
+    It is what the ledger counts, and less while the share is to shrink; and never more than we have said that it is
+    held to: the placer may just be giving the rest to somebody else.
+    """
+    share = entry.shares[position]
+    said = (one.memory_bytes for one in node.resizes if (one.allocation, one.share) == (entry.id, position))
+    asked = share.memory_bytes if share.shrink_to_bytes is None else share.shrink_to_bytes
+    return min(share.memory_bytes, asked, *said)
 
 
 def raw_uuid(text: str) -> bytes:
@@ -123,12 +163,17 @@ def _unusable(tenant: Tenant) -> Refusal | None:
     return None
 
 
+def _grants(share: GivenShare, memory_bytes: int) -> tuple[Grant, ...]:
+    return tuple(Grant(uuid, memory_bytes, share.request_percent, share.limit_percent) for uuid in share.gpu_uuids)
+
+
 def _belongs(entry: Allocation, namespace: str, name: str, uid: str) -> bool:
     holder = entry.pod
     return holder.namespace == namespace and holder.name in {"", name} and holder.uid in {"", uid}
 
 
-def _container_name(manifest: PodJson, container_id: str) -> str | None:
+def container_name(manifest: PodJson, container_id: str) -> str | None:
+    """What the pod calls the container with this id; None while its status does not tell."""
     status: Mapping[str, Any] = manifest.get("status") or {}
     for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
         for entry in status.get(kind) or []:

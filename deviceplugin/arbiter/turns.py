@@ -8,7 +8,7 @@ it says first that nothing new is launched (closed: the next one begins while th
 runs any more (released). Who does neither in time is late: the next one begins beside it, because two shares whose
 kernels wait for each other across two GPUs would otherwise wait for ever. The late one goes on being charged.
 
-While nobody else is to be served, the holder keeps its turn, without a message.
+While nobody else is to be served, the holder keeps its turn, without a message, and without a timer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from deviceplugin.arbiter.account import MILLISECOND_NS, WINDOW_NS, Account, Cha
 class Lengths:
     """How long turns are, in nanoseconds."""
 
-    alone_ns: int = 100 * MILLISECOND_NS
     contended_ns: int = 30 * MILLISECOND_NS
     latency_ns: int = 10 * MILLISECOND_NS  # while a share of the latency class waits or holds
     longest_ns: int = 100 * MILLISECOND_NS
@@ -70,7 +69,7 @@ class Seat:
         self.account = Account(given, now_ns)
         self.phase: Phase | None = None
         self.since_ns = 0  # the beginning of the turn, or of what it renewed
-        self.due_ns = 0
+        self.due_ns: int | None = 0  # None: its turn does not end by itself
         self.revoked_ns = 0
         self.drain_ns = 0.0  # how long it took to give back, lately
         self.leases = 0
@@ -87,9 +86,10 @@ class Turns:
         self._surplus_ns = 0.0
 
     def join(self, key: str, given: Entitlement, now_ns: int) -> list[Command]:
-        """A share is there, or has been given something else."""
+        """A share is there, or has been given something else; that ends no turn but by its new limit."""
         if key in self.seats:
             self.seats[key].account.change(given, now_ns)
+            self._curtail(key, now_ns)
         else:
             self.seats[key] = Seat(given, now_ns)
         return self.tick(now_ns)
@@ -133,6 +133,8 @@ class Turns:
         if seat.phase in {Phase.REVOKED, Phase.DRAINING, Phase.LATE}:
             seat.drain_ns += ((now_ns - seat.revoked_ns) - seat.drain_ns) / 4
         self._end(key, now_ns)
+        if seat.account.wanting:
+            self._shorten(key, now_ns)  # it has asked again, and could not be served until now
         return self.tick(now_ns)
 
     def contended(self, key: str) -> bool:
@@ -158,7 +160,7 @@ class Turns:
         """When to tick next, if nothing happens before."""
         times = []
         for seat in self.seats.values():
-            if seat.phase is Phase.OPEN:
+            if seat.phase is Phase.OPEN and seat.due_ns is not None:
                 times.append(seat.due_ns)
             elif seat.phase in {Phase.REVOKED, Phase.DRAINING}:
                 times.append(seat.revoked_ns + self._lengths.drain_timeout_ns)
@@ -176,7 +178,7 @@ class Turns:
     def _review(self, key: str, now_ns: int) -> list[Command]:
         """The holder's turn: over, renewed, or going on."""
         seat = self.seats[key]
-        if seat.phase is not Phase.OPEN or now_ns < seat.due_ns:
+        if seat.phase is not Phase.OPEN or seat.due_ns is None or now_ns < seat.due_ns:
             return []
         others = self._candidates()
         if seat.account.lasts_ns() == 0:
@@ -185,7 +187,7 @@ class Turns:
         best = choice.choose(others)
         if best is not None and not _goes_before(seat.account, others[best]):
             return [self._revoke(key, now_ns)]
-        self._renew(seat, now_ns, contended=best is not None)
+        self._renew(key, now_ns, best)
         return []
 
     def _revoke(self, key: str, now_ns: int) -> Revoke:
@@ -204,17 +206,26 @@ class Turns:
         seat.leases += 1
         seat.since_ns = now_ns
         self.holder = key
-        self._renew(seat, now_ns, contended=self.contended(key))
+        self._renew(key, now_ns, choice.choose(self._candidates()))
 
-    def _renew(self, seat: Seat, now_ns: int, *, contended: bool) -> None:
-        charge = choice.charge_of(seat.account)
+    def _renew(self, key: str, now_ns: int, best: str | None) -> None:
+        """best: the first of those that wait, and may begin."""
+        seat = self.seats[key]
+        self._pay(key, now_ns, best)
+        ends = [seat.account.lasts_ns()]
+        if best is not None:
+            ends.append(self._length_ns(seat))
+        else:
+            ends += [account.eligible_in_ns() for account in self._candidates().values()]
+        seat.due_ns = min((now_ns + end_ns for end_ns in ends if end_ns is not None), default=None)
+
+    def _pay(self, key: str, now_ns: int, best: str | None) -> None:
+        account = self.seats[key].account
+        charge = choice.charge_of(account) if best is not None else Charge.ALONE
         if charge is Charge.SURPLUS:
-            self._surplus_ns = max(self._surplus_ns, seat.account.surplus_ns)
+            self._surplus_ns = max(self._surplus_ns, account.surplus_ns)
         # While the last work of the one before runs out, that one pays.
-        seat.account.set(now_ns, charge=Charge.NOTHING if self._draining is not None else charge)
-        length_ns = self._length_ns(seat) if contended else self._lengths.alone_ns
-        lasts_ns = seat.account.lasts_ns()
-        seat.due_ns = now_ns + (length_ns if lasts_ns is None else min(length_ns, lasts_ns))
+        account.set(now_ns, charge=Charge.NOTHING if self._draining is not None else charge)
 
     def _length_ns(self, seat: Seat) -> int:
         if any(other.account.given.latency and other.account.wanting for other in self.seats.values()):
@@ -226,11 +237,26 @@ class Turns:
         """Somebody has begun to wait: the holder's turn is one among others from now on."""
         if self.holder is None or self.holder == newcomer:
             return
-        holder = self.seats[self.holder]
-        if choice.interrupts(self.seats[newcomer].account, holder.account):
-            holder.due_ns = now_ns
+        holder, account = self.seats[self.holder], self.seats[newcomer].account
+        if choice.interrupts(account, holder.account):
+            due_ns = now_ns
+        elif account.eligible():
+            due_ns = max(now_ns, holder.since_ns + self._length_ns(holder))
         else:
-            holder.due_ns = min(holder.due_ns, max(now_ns, holder.since_ns + self._length_ns(holder)))
+            due_ns = now_ns + account.eligible_in_ns()
+        holder.due_ns = due_ns if holder.due_ns is None else min(holder.due_ns, due_ns)
+        if holder.phase is Phase.OPEN and account.eligible():
+            self._pay(self.holder, now_ns, newcomer)
+
+    def _curtail(self, key: str, now_ns: int) -> None:
+        """It has been given something else: its own turn goes by that, and the one that it waits for."""
+        seat = self.seats[key]
+        lasts_ns = seat.account.lasts_ns()
+        if seat.phase is Phase.OPEN and lasts_ns is not None:
+            ends_ns = now_ns + lasts_ns
+            seat.due_ns = ends_ns if seat.due_ns is None else min(seat.due_ns, ends_ns)
+        elif seat.account.wanting:
+            self._shorten(key, now_ns)
 
     def _give_up(self, now_ns: int) -> None:
         """Those that take too long to give back are late; and those that are late are not charged for ever."""
@@ -259,9 +285,10 @@ class Turns:
         if self._draining == key:
             self._draining = None
             if self.holder is not None:
-                account = self.seats[self.holder].account
-                revoked = self.seats[self.holder].phase is Phase.REVOKED
-                account.set(now_ns, charge=Charge.OWED if revoked else choice.charge_of(account))
+                if self.seats[self.holder].phase is Phase.REVOKED:
+                    self.seats[self.holder].account.set(now_ns, charge=Charge.OWED)
+                else:
+                    self._pay(self.holder, now_ns, choice.choose(self._candidates()))
 
 
 def _goes_before(holder: Account, best: Account) -> bool:

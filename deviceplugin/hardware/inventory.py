@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from deviceplugin.hardware import health, nvml
 from gpushare import contract
 from gpushare.gpu import Gpu
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, GpuNode, Resize
 
 
 def merged(
@@ -54,10 +54,18 @@ def conditions(
     return tuple(dataclasses.replace(one, last_transition=since.get((one.type, one.status)) or now) for one in wanted)
 
 
-def status(node: GpuNode, gpus: Sequence[Gpu], *, config: str, now: str, more: Sequence[Condition] = ()) -> GpuNode:
+def status(
+    node: GpuNode,
+    gpus: Sequence[Gpu],
+    *,
+    config: str,
+    now: str,
+    more: Sequence[Condition] = (),
+    resizes: tuple[Resize, ...] = (),
+) -> GpuNode:
     """The GpuNode with this status in place of its own."""
     said = conditions(gpus, previous=node.conditions, now=now, more=more)
-    return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said)
+    return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)
 
 
 def _judged(card: Gpu, faults: health.Faults) -> Gpu:

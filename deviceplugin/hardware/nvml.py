@@ -36,6 +36,9 @@ _REMEDY: Final = {
 _NAMES: Final = {
     number: name.removeprefix("NVML_") for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")
 }
+# The names without a number raise what is no NVMLError when the driver is older than pynvml.
+_COMPUTING: Final = (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2)
+_DRAWING: Final = (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2)
 _SYS: Final = Path("/sys")
 
 
@@ -131,13 +134,28 @@ class Nvml:
     def processes(self, uuid: str) -> tuple[Process, ...]:
         """The processes that compute on a GPU."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        running = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, about=uuid)
+        running = _running(_COMPUTING, handle, uuid)
         return tuple(Process(int(one.pid), one.usedGpuMemory) for one in running)
+
+    def users(self, uuid: str) -> tuple[Process, ...]:
+        """The processes that compute or draw on a GPU or MIG device; one that does both is one."""
+        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        computing = _running(_COMPUTING, handle, uuid)
+        drawing = _running(_DRAWING, handle, uuid, allowed=NEED_NO_ANSWER)
+        found: dict[int, int | None] = {}
+        for one in (*computing, *drawing):
+            known = (found.get(int(one.pid)), one.usedGpuMemory)
+            found[int(one.pid)] = max((bytes_ for bytes_ in known if bytes_ is not None), default=None)
+        return tuple(Process(pid, memory_bytes) for pid, memory_bytes in found.items())
 
     def system(self) -> System:
         """The driver's own versions."""
         cuda = int(ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
         return System(str(ask(pynvml.nvmlSystemGetDriverVersion)), (cuda // 1000, cuda % 1000 // 10))
+
+    def version(self) -> str:
+        """The driver's; empty where it does not say."""
+        return str(ask(pynvml.nvmlSystemGetDriverVersion, default="", allowed=None))
 
     def device_id(self, uuid: str) -> device_id.DeviceId:
         """The model of a GPU, by the numbers of the PCI bus."""
@@ -253,6 +271,17 @@ def _register(handle: Any, events: Any) -> str:
     except NvmlError as error:
         return xid.problem_of(registering=_NAMES.get(error.code, str(error.code)))
     return ""
+
+
+def _running(
+    functions: Sequence[Callable[[Any], list[Any]]], handle: Any, about: str, *, allowed: tuple[int, ...] = ()
+) -> list[Any]:
+    """The processes on a GPU, by the first of the functions that the driver has; none where the error is `allowed`."""
+    for function in functions[:-1]:
+        found = ask(function, handle, about=about, default=None, allowed=(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,))
+        if found is not None:
+            return list(found)
+    return list(ask(functions[-1], handle, about=about, default=[], allowed=allowed))
 
 
 def _memory_bytes(handle: Any, about: str) -> int:

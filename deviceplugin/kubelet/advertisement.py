@@ -40,16 +40,27 @@ class Device:
 Advertisement = Mapping[str, tuple[Device, ...]]
 
 
-def of_shares(gpus: Iterable[Gpu], *, in_use: Mapping[str, Collection[str]] | None = None) -> Advertisement:
+def of_shares(
+    gpus: Iterable[Gpu],
+    *,
+    in_use: Mapping[str, Collection[str]] | None = None,
+    slack: Mapping[str, Mapping[str, int]] | None = None,
+) -> Advertisement:
     """The counters of all fractional GPUs, in the order of the GPUs; empty lists where there are none.
 
+    slack: by resource and UUID, how many more than the GPU has.
     in_use: by resource the ids that containers hold. Such an id stays in the list when its GPU is fractional no more,
-    as it stands for a share of another one, and takes the place of an id that nobody holds.
+    or has no more so many, and takes the place of an id that nobody holds.
     """
     fractional = [card for card in gpus if card.mode is Mode.FRACTIONAL]
     found = {}
     for name, per_gpu in PER_GPU.items():
-        devices = [Device(f"{card.uuid}::{unit}", card.healthy) for card in fractional for unit in range(per_gpu)]
+        more = (slack or {}).get(name, {})
+        devices = [
+            Device(f"{card.uuid}::{unit}", card.healthy)
+            for card in fractional
+            for unit in range(per_gpu + more.get(card.uuid, 0))
+        ]
         found[name] = _keeping(devices, (in_use or {}).get(name, ()))
     return found
 

@@ -20,8 +20,10 @@ from deviceplugin.kubelet.advertisement import Advertisement
 from deviceplugin.live import book, choosing, presenting, setup, statement, transition, wishes
 from deviceplugin.live.witness import Witness
 from deviceplugin.offer import Followed, Offer
+from deviceplugin.slack import Slack
 from gpushare import contract
 from gpushare.cluster import errors as cluster_errors
+from gpushare.config import selection
 from gpushare.config.settings import Settings
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
@@ -83,8 +85,10 @@ class Applying:
         set_up: setup.SetUp,
         path: Path,
         options: wishes.Options,
+        slack: Callable[[], Slack] = dict,
     ) -> None:
         self._cluster = cluster
+        self._slack = slack
         self._hardware = hardware
         self._told = told
         self._witness = witness
@@ -95,7 +99,7 @@ class Applying:
         )
         known = _read(path)
         self._is_first = known is None
-        self._book = known or book.Book(wishes.BUILT_IN)
+        self._book = known or book.Book(selection.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
         self._entered: set[str] = set()  # what this process has made sure is set up
         self._failed: dict[str, str] = {}  # what could not be set up
@@ -239,7 +243,7 @@ class Applying:
         in_force, cards = self._book.gpus, self._hardware.cards()
         # What could not be set up is not offered, though the book has it.
         ready = {uuid: one for uuid, one in in_force.items() if uuid not in self._failed}
-        gpus = presenting.gpus(self._hardware.seen.gpus, in_force, self._wanted, self._closed)
+        gpus = presenting.gpus(self._hardware.seen.gpus, in_force, self._wanted, self._closed, cards)
         self.offered = offering.offer(cards, {uuid: one for uuid, one in ready.items() if one is not None})
         self._told.offer.publish(gpus)
         self._told.advertised.publish(
@@ -251,6 +255,7 @@ class Applying:
                 held=self._witness.held,
                 just_given=self._witness.just_given,
                 ill=self._hardware.ill(),
+                slack=self._slack(),
             )
         )
         self._told.statement.publish(

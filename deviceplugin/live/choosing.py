@@ -8,6 +8,7 @@ from typing import Protocol
 
 from deviceplugin.live import wishes
 from gpushare import errors
+from gpushare.config import selection
 from gpushare.config.selection import InForce
 from gpushare.modes.card import Card
 
@@ -48,12 +49,12 @@ class Choosing:
 
         current: what the GPUs were to be by until now; None at a first start.
         """
-        problem, wanted = "", current or wishes.BUILT_IN
+        problem, wanted = "", current or selection.BUILT_IN
         if self._source.is_known:
             entries, label = self._source.entries, self._source.label
             decision = wishes.chosen(current, entries, label=label, options=self._options)
-            problem, wanted = decision.problem, decision.in_force or wishes.BUILT_IN
-        for config in dict.fromkeys((wanted, current or wishes.BUILT_IN)):
+            problem, wanted = decision.problem, decision.in_force or selection.BUILT_IN
+        for config in dict.fromkeys((wanted, current or selection.BUILT_IN)):
             try:
                 self._take(wishes.understood(config, cards, self._options))
                 break

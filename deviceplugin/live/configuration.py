@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from gpushare import contract
 from gpushare.cluster import client, informer
-
-LABELS: Final = (contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL)  # the first that is there counts
+from gpushare.config import selection
 
 
 class Configuration:
@@ -64,8 +62,7 @@ class Configuration:
     @property
     def label(self) -> str | None:
         """The name of the configuration that the node asks for; None if it asks for none."""
-        labels = (self.metadata or {}).get("labels") or {}
-        return next((str(labels[key]) for key in LABELS if labels.get(key)), None)
+        return selection.label_of((self.metadata or {}).get("labels") or {})
 
     @property
     def entries(self) -> dict[str, str]:

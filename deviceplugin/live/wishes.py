@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from gpushare import errors
 from gpushare.config import reading, restrictions, selection
 from gpushare.config import settings as configured
-from gpushare.config.model import Config
 from gpushare.config.selection import InForce
 from gpushare.modes import plan
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.card import Card
-
-# Of a cluster that has no configuration: every GPU takes shares by annotation.
-BUILT_IN: Final = InForce("default", "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n")
-
-# What the agent needs to know before there is a configuration, and how it is told.
-AT_START: Final = {"mpsRoot": "--mps-root", "failOnInitError": "--fail-on-init-error"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +47,7 @@ def understood(config: InForce, cards: Sequence[Card], options: Options) -> Wish
     """The configuration for these GPUs. Raises ConfigError, a sentence that names the entry."""
     try:
         read = reading.read(config.text)
-        if options.strict and config != BUILT_IN:
+        if options.strict and config != selection.BUILT_IN:
             read = restrictions.strict(read)
         settings = configured.effective(
             read, arguments=options.arguments, environment=options.environment, strict=options.strict
@@ -63,17 +55,8 @@ def understood(config: InForce, cards: Sequence[Card], options: Options) -> Wish
         made = plan.plan(read, cards, mig_strategy=settings.mig_strategy)
     except errors.ConfigError as error:
         raise errors.ConfigError(f"configuration {config.name or 'without a name'}: {error}") from error
-    return Wish(config, settings, made.assignments, (*read.warnings, *made.warnings, *_too_late(read, options)))
-
-
-def _too_late(read: Config, options: Options) -> tuple[str, ...]:
-    """What the file says otherwise than the agent was started with, of what cannot be changed any more."""
-    present = configured.values_of(Config(), arguments=options.arguments, environment=options.environment)
-    return tuple(
-        f"flags.{key} {value} has no effect: it is fixed when the agent starts, by {option}"
-        for key, option in AT_START.items()
-        if (value := read.flags.values.get(key)) not in (None, "", present[key])
-    )
+    late = configured.too_late(read, arguments=options.arguments, environment=options.environment)
+    return Wish(config, settings, made.assignments, (*read.warnings, *made.warnings, *late))
 
 
 def chosen(
@@ -83,6 +66,6 @@ def chosen(
 
     A ConfigMap that vanishes changes nothing: it may be on its way back, and its entry is still the last good one.
     """
-    if not entries and not label and not options.default and current in (None, BUILT_IN):
-        return selection.Decision(BUILT_IN, reload=current != BUILT_IN)
+    if not entries and not label and not options.default and current in (None, selection.BUILT_IN):
+        return selection.Decision(selection.BUILT_IN, reload=current != selection.BUILT_IN)
     return selection.decide(current, dict(entries), label=label, default=options.default, fallbacks=options.fallbacks)

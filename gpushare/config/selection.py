@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from gpushare import errors
+from gpushare import contract, errors
 
+LABELS: Final = (contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL)  # the first that is there counts
 NAMED: Final = "default"  # the entry that the fallback `named` takes
 FALLBACKS: Final = ("named", "single")
 EMPTY: Final = ""  # no entry: the empty configuration
+
+
+def label_of(labels: Mapping[str, object]) -> str | None:
+    """The name of the configuration that a node with these labels asks for; None if it asks for none."""
+    return next((str(labels[key]) for key in LABELS if labels.get(key)), None)
 
 
 def select(
@@ -59,6 +65,10 @@ class InForce:
 
     name: str
     text: str = ""
+
+
+# Of a cluster that has no configuration: every GPU takes shares by annotation.
+BUILT_IN: Final = InForce("default", "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from gpushare.config import checks, flags
 from gpushare.config.model import Config, FlagValue, Imex, Strategy
 
 OWN_MPS_ROOT: Final = "the agent's own"
+# What the agent needs to know before there is a configuration, and how it is told.
+AT_START: Final = {"mpsRoot": "--mps-root", "failOnInitError": "--fail-on-init-error"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,6 +95,18 @@ def values_of(
     if "migStrategy" not in file and config.makes_mig_devices:
         file["migStrategy"] = "mixed"
     return flags.effective(file, arguments=arguments, environment=environment)
+
+
+def too_late(
+    config: Config, *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Warnings of what the file says otherwise than an agent was started with, where that cannot change any more."""
+    present = values_of(Config(), arguments=arguments, environment=environment)
+    return tuple(
+        f"flags.{key} {value} has no effect: it is fixed when the agent starts, by {option}"
+        for key, option in AT_START.items()
+        if (value := config.flags.values.get(key)) not in (None, "", present[key])
+    )
 
 
 def _imex(found: Imex) -> dict[str, FlagValue]:

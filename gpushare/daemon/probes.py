@@ -1,5 +1,7 @@
 """What the kubelet and Prometheus ask: /healthz, /readyz and /metrics, over plain HTTP on a port of their own.
 
+A daemon may have documents of its own there, which are made anew for whoever asks.
+
 Health means that the event loop turns. Readiness is a table of named checks, each of which says what is missing in one
 sentence, so that `curl …/readyz` explains why a pod gets no traffic.
 """
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final
 
 import prometheus_client
 from aiohttp import web
@@ -20,8 +23,20 @@ logger = logging.getLogger(__name__)
 Check = Callable[[], str | None]
 
 
-def application(checks: Mapping[str, Check], registry: prometheus_client.CollectorRegistry) -> web.Application:
-    """Return the three routes. `checks` may be added to later; it is read at each request."""
+# Returns what is to be sent as JSON, or None while there is nothing to say yet.
+Document = Callable[[], object]
+NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
+
+
+def application(
+    checks: Mapping[str, Check],
+    registry: prometheus_client.CollectorRegistry,
+    documents: Mapping[str, Document] = NO_DOCUMENTS,
+) -> web.Application:
+    """Return the three routes, and one for each of `documents`, by its path.
+
+    `checks` may be added to later; it is read at each request.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -36,10 +51,21 @@ def application(checks: Mapping[str, Check], registry: prometheus_client.Collect
         encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
+    def answering(document: Document) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            found = document()
+            if found is None:
+                return web.Response(status=503, text="nothing is known yet: ask again in a few seconds\n")
+            return web.json_response(found)
+
+        return answer
+
     app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)
+    for path, document in documents.items():
+        app.router.add_get(path, answering(document))
     return app
 
 
@@ -64,9 +90,10 @@ async def serve(
     *,
     host: str,
     port: int,
+    documents: Mapping[str, Document] = NO_DOCUMENTS,
 ) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system when `port` is 0)."""
-    runner = web.AppRunner(application(checks, registry), access_log=None)
+    runner = web.AppRunner(application(checks, registry, documents), access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpushare import codec
 from gpushare.gpu import Mode
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, GpuNode, Resize
 from tests import builders
 from tests.config import manifests
 from tests.config.conftest import Cluster
@@ -37,6 +37,7 @@ def full_node(name: str = "node-a") -> GpuNode:
         numa_node=1,
         link_group=0,
         pending_mode=Mode.MPS,
+        mig_profiles=("1g.10gb", "3g.40gb"),
         pci_bus_id="00000000:07:00.0",
         healthy=False,
         health_reason="XID 79",
@@ -45,13 +46,15 @@ def full_node(name: str = "node-a") -> GpuNode:
     entry = builders.allocation(
         "a1", card.uuid, uid="u1", reserved_until=1e9, affinity="a", anti_affinity="b", exclusion="c"
     )
+    shrinking = dataclasses.replace(entry.shares[0], shrink_to_bytes=builders.GIB)
     return GpuNode(
         name,
         gpus=(card,),
-        allocations=(dataclasses.replace(entry, latency=True),),
+        allocations=(dataclasses.replace(entry, latency=True, shares=(shrinking,)),),
         cordoned=frozenset({card.uuid}),
         config="default",
         conditions=(condition,),
+        resizes=(Resize("a1", 0, builders.GIB, 0),),
     )
 
 

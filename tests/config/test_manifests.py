@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -11,13 +12,17 @@ from typing import Any
 import jsonpatch
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gpushare
 from deviceplugin import settings as agent_settings
 from deviceplugin.mps import places
-from gpushare import contract
+from gpushare import contract, errors, quantity
+from gpushare import request as requests
 from gpushare.config.settings import Settings
 from lab import access
+from tests import builders
 from tests.config import manifests
 from webhook import settings
 
@@ -80,6 +85,8 @@ def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
     assert keys_in(variables["asksForShare"]) == SHARE_KEYS_IN_CEL
     assert keys_in(variables["changedResults"]) == {*contract.RESULT_KEYS, contract.GPU_UUIDS + "."}
     assert keys_in(variables["changed"]) == {contract.PREFIX}
+    resizable = {*contract.RESIZABLE_KEYS, *(key + "." for key in contract.RESIZABLE_KEYS), contract.ALLOCATION}
+    assert keys_in(variables["changedCompute"] + variables["changedMemory"]) == resizable
     assert keys_in(variables["labelAfter"]) == {contract.SHARE_LABEL}
     assert keys_in(variables["gatedAfter"]) == {contract.SCHEDULING_GATE}
     webhook = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.WEBHOOK_SERVICE_ACCOUNT}"
@@ -87,6 +94,39 @@ def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
     for one in manifests.objects():
         if one["kind"] == "ValidatingAdmissionPolicy":
             assert one["spec"]["failurePolicy"] == "Fail"
+
+
+@functools.cache
+def pattern_of(variable: str) -> re.Pattern[str]:
+    """The regular expression in one of the policy's variables."""
+    spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]
+    (expression,) = (one["expression"] for one in spec["variables"] if one["name"] == variable)
+    return re.compile("".join(re.findall(r"'([^']*)'", expression)))
+
+
+AMOUNTS = st.from_regex(
+    r"(0{0,3}[0-9]{1,4}(\.[0-9]{0,4}0{0,3})?|\.[0-9]{1,4})(%|m|Gi|k|e3)?", fullmatch=True
+) | st.text(alphabet="0123456789.%mkGieE-+", max_size=8)
+
+
+@given(AMOUNTS)
+def test_the_policy_takes_the_parts_of_a_gpu_that_the_webhook_takes(text: str) -> None:
+    try:
+        quantity.parse_compute(text)
+        taken = True
+    except errors.QuantityError:
+        taken = False
+    assert bool(pattern_of("wrongCompute").search(text)) == taken
+
+
+@given(AMOUNTS)
+def test_the_policy_takes_the_amounts_of_memory_that_the_webhook_takes(text: str) -> None:
+    try:
+        requests.parse(builders.pod(memory=text))
+        taken = True
+    except errors.RequestError as error:  # what these say is left to the placer
+        taken = "leaves no memory" in str(error) or "more bytes than there can be" in str(error)
+    assert bool(pattern_of("wrongMemory").search(text)) == taken
 
 
 def test_every_policy_is_bound_to_deny() -> None:
@@ -185,6 +225,8 @@ def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
     assert container["securityContext"]["allowPrivilegeEscalation"] is ("SYS_ADMIN" in adds)
     if component.name == "mig":
         assert environment["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
+    assert parsed.end_unlimited is (component.name == "end-unlimited")
+    assert ("KILL" in adds) is parsed.end_unlimited
     if component.name == "cdi":
         assert {str(parsed.cdi_directory), Settings().container_driver_root} <= mounted
 

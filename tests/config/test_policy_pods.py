@@ -92,16 +92,54 @@ def test_results_are_removed_by_nobody_else_not_even_an_administrator(cluster: C
     assert f"{key} is written by gpushare only" in cluster.run_refused(*annotate(cluster, "placed", f"{key}-"))
 
 
-@pytest.mark.parametrize("name", ["plain", "placed", "gated"])
-@pytest.mark.parametrize("change", [f"{contract.REQUEST}=0.1", f"{contract.MODEL}=x", f"{contract.MEMORY}.main=1Gi"])
-def test_what_was_asked_for_stays_as_it_was(cluster: Cluster, name: str, change: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("plain", f"{contract.REQUEST}=0.1", "exists"),
+        ("plain", f"{contract.MEMORY}.main=1Gi", "exists"),
+        ("gated", f"{contract.REQUEST}=0.1", "waits for a GPU"),
+        ("gated", f"{contract.LIMIT}.main=0.7", "waits for a GPU"),
+        ("placed", f"{contract.MODEL}=x", "exists"),
+        ("placed", f"{contract.GPUS}=2", "exists"),
+        ("placed", f"{contract.GPUS}.main=2", "exists"),
+        ("placed", f"{contract.REQUEST}s=0.5", "exists"),
+    ],
+)
+def test_what_was_asked_for_stays_as_it_was(cluster: Cluster, name: str, change: str, said: str) -> None:
     sentence = cluster.run_refused(*annotate(cluster, name, change, AS_USER))
-    assert f"{change.partition('=')[0]} cannot be changed on a pod that exists" in sentence
+    assert f"{change.partition('=')[0]} cannot be changed on a pod that {said}" in sentence
+
+
+@pytest.mark.parametrize("key", [*contract.RESIZABLE_KEYS, *(f"{key}.main" for key in contract.RESIZABLE_KEYS)])
+def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster: Cluster, key: str) -> None:
+    for value in ("50%", "0%", "100%"):
+        cluster.kubectl(*annotate(cluster, "placed", f"{key}={value}", AS_USER))
+    cluster.kubectl(*annotate(cluster, "placed", f"{contract.REQUEST}=0.5", AS_USER))
+    if key != contract.REQUEST:
+        cluster.kubectl(*annotate(cluster, "placed", f"{key}-", AS_USER))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        (contract.REQUEST, "2", 'is not a part of a GPU: write "0.5", "50%" or "500m", from 0 to 1 in steps of 0.01'),
+        (contract.LIMIT + ".main", "half", "is not a part of a GPU"),
+        (contract.REQUEST, "0.505", "is not a part of a GPU"),
+        (contract.MEMORY, "8GB", 'is not an amount of memory: write bytes as "8Gi", or a part of the GPU as "25%"'),
+        (contract.MEMORY + ".main", "101%", "is not an amount of memory"),
+        (contract.MEMORY, "", "is not an amount of memory"),
+    ],
+)
+def test_nonsense_is_denied_in_a_sentence_with_key_value_and_remedy(
+    cluster: Cluster, key: str, value: str, remedy: str
+) -> None:
+    sentence = cluster.run_refused(*annotate(cluster, "placed", f"{key}={value}", AS_USER))
+    assert f'{key} "{value}" {remedy}' in sentence
 
 
 def test_a_request_cannot_be_taken_back(cluster: Cluster) -> None:
     sentence = cluster.run_refused(*annotate(cluster, "placed", f"{contract.REQUEST}-", AS_USER))
-    assert f"{contract.REQUEST} cannot be changed" in sentence
+    assert f"{contract.REQUEST} cannot be removed, because the pod would then ask for no share at all" in sentence
 
 
 def test_the_status_is_no_way_round(cluster: Cluster) -> None:

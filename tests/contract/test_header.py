@@ -61,6 +61,8 @@ LAYOUT = {
     "offsetof(limits_record_t, memory_bytes)": 16,
     "offsetof(limits_record_t, request_percent)": 24,
     "offsetof(limits_record_t, limit_percent)": 28,
+    "offsetof(limits_record_t, overhead_bytes)": 32,
+    "offsetof(limits_record_t, context_bytes)": 40,
     "offsetof(limits_page_t, gpu_count)": 0,
     "offsetof(limits_page_t, slot_count)": 4,
     "offsetof(limits_page_t, gpu)": struct.calcsize(contract.LIMITS_HEADER),

@@ -60,7 +60,9 @@ def test_every_request_and_result_key_is_in_one_of_the_contracts_lists() -> None
 
 
 # A call, not a declaration, a definition or a pointer to it: nothing but an operator stands before it.
-CALL = re.compile(r"(?:^|[=(,;&|!?:{}]|\breturn)\s*(dlsym|dlvsym|__libc_dlsym|_dl_sym)\s*\(", re.MULTILINE)
+CALL = re.compile(
+    r"(?:^|[=(,;&|!?:{}]|\breturn)\s*(dlsym|dlvsym|__libc_dlsym|_dl_sym|libc_function)\s*\(", re.MULTILINE
+)
 COMMENT_OR_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 
 

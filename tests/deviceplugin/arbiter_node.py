@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import groups, lookup, server
+from deviceplugin.arbiter import groups, lookup, resizing, server
 from deviceplugin.arbiter.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import errors
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import GpuNode, Resize
 from gpushare.refusal import Refusal
 
 GIB = 1 << 30
@@ -64,17 +65,34 @@ class ArbiterNode:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.socket = directory / "arbiter" / contract.ARBITER_SOCKET_NAME
-        self.socket.parent.mkdir()
+        self.socket.parent.mkdir(exist_ok=True)
         self.pods: list[dict[str, Any]] = []
         self.allocations: list[Allocation] = []
         self.seen_pods: list[dict[str, Any]] | None = None  # what the informer knows, if less than there is
         self.seen_allocations: list[Allocation] | None = None
+        self.resizes: tuple[Resize, ...] = ()  # in the GPUNode's status
+        self.writes_status = True
+        self.context_bytes: Callable[[str], int] = lambda _: 0
         self.asked = 0
         self.api_server_answers = True
         self.stack = contextlib.AsyncExitStack()
 
     def gpunode(self) -> GpuNode:
-        return GpuNode("node-a", allocations=tuple(self.allocations))
+        return GpuNode("node-a", allocations=tuple(self.allocations), resizes=self.resizes)
+
+    def change(self, pod: str = "trainer", **amounts: Any) -> None:
+        """Change the first share of a pod, by the names of its fields; the arbiter hears of it at once."""
+        for position, entry in enumerate(self.allocations):
+            if entry.id == f"of-{pod}":
+                share = dataclasses.replace(entry.shares[0], **amounts)
+                self.allocations[position] = dataclasses.replace(entry, shares=(share, *entry.shares[1:]))
+        self.resizing.look()
+
+    def write_status(self) -> None:
+        """As the agent does; the arbiter hears of that, too."""
+        if self.writes_status:
+            self.resizes = self.resizing.follow(self.gpunode())
+            asyncio.get_running_loop().call_soon(self.resizing.look)
 
     def add_pod(
         self, name: str, *shares: GivenShare, statuses: bool = True, memory: int = GIB, gpus: int = 1, holder: str = ""
@@ -105,9 +123,9 @@ class ArbiterNode:
         def node() -> GpuNode:
             if self.seen_allocations is None:
                 return self.gpunode()
-            return GpuNode("node-a", allocations=tuple(self.seen_allocations))
+            return GpuNode("node-a", allocations=tuple(self.seen_allocations), resizes=self.resizes)
 
-        self.groups = groups.Groups(self.directory / "state")
+        self.groups = groups.Groups(self.directory / "state", context_bytes=lambda uuid: self.context_bytes(uuid))
         self.groups.inherit()
         asking = lookup.Lookup(
             pods=lambda: self.pods if self.seen_pods is None else self.seen_pods,
@@ -115,10 +133,13 @@ class ArbiterNode:
             ask_pods=ask_pods,
             ask_node=ask_node,
         )
-        self.server = server.Server(self.socket, lookup=asking, groups=self.groups, identify=_identify)
+        self.server = server.Server(self.socket, lookup=asking, groups=self.groups, identify=identify)
+        self.resizing = resizing.Resizing(self.groups, self.server.leases, node=node, tell=self.write_status)
         await self.server.__aenter__()
+        self.resizing.look()
 
     async def stop(self) -> None:
+        self.resizing.close()
         await self.server.__aexit__()
         self.groups.close()
 
@@ -144,7 +165,8 @@ class ArbiterNode:
         return found[0] if found else None
 
 
-def _identify(pid: int) -> Container | Refusal:
+def identify(pid: int) -> Container | Refusal:
+    """The container that a process of a test stands for."""
     # Here every process is in the same cgroup; which container it stands for is in its environment.
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -169,6 +191,8 @@ async def opened(directory: Path) -> AsyncIterator[ArbiterNode]:
     """A node with its arbiter started."""
     made = ArbiterNode(directory)
     await made.start()
-    async with made.stack:
-        yield made
-    await made.stop()
+    try:
+        async with made.stack:
+            yield made
+    finally:
+        await made.stop()

@@ -2,6 +2,7 @@
 
 hello            connect and say hello; prints the answer
 charge GPU N     add N bytes to its own slot
+take GPU N       the same as the library does it: only as far as the limit allows; prints whether it did
 write GPU SLOT N store a value in any slot
 sum GPU          what its container holds
 limits           what the limits page says
@@ -70,11 +71,23 @@ class Share:
             struct.unpack_from(contract.LIMITS_RECORD, self.limits_map, 64 + card * contract.LIMITS_RECORD_SIZE)
             for card in range(gpus)
         ]
-        return {"slots": slots, "records": [[record[0].hex(), *record[1:]] for record in records]}
+        return {
+            "slots": slots,
+            "records": [[record[0].hex(), *record[1:4]] for record in records],
+            "measured": [list(record[4:]) for record in records],
+        }
 
     def total(self, card: int) -> int:
         slots = struct.unpack_from(contract.LIMITS_HEADER, self.limits_map)[1]
         return sum(self.words[card * contract.LEDGER_SLOTS : card * contract.LEDGER_SLOTS + slots])
+
+    def take(self, card: int, taken: int) -> bool:
+        self.words[card * contract.LEDGER_SLOTS + self.slot] += taken
+        limit = self.limits()["records"][card][1]
+        if self.total(card) <= limit:
+            return True
+        self.words[card * contract.LEDGER_SLOTS + self.slot] -= taken
+        return False
 
     def tamper(self) -> list[str]:
         link = f"/proc/self/fd/{self.limits_descriptor}"
@@ -125,6 +138,8 @@ class Share:
         match verb:
             case "charge":
                 self.words[numbers[0] * contract.LEDGER_SLOTS + self.slot] += numbers[1]
+            case "take":
+                return self.take(*numbers)
             case "write":
                 self.words[numbers[0] * contract.LEDGER_SLOTS + numbers[1]] = numbers[2]
             case "sum":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,12 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.gpunode_status import GpuNodeStatus, Statement
+from deviceplugin.offer import Followed, Offer
 from gpushare import codec, contract, ledger
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.cluster import client, errors
+from gpushare.gpunode import GpuNode, Resize
 from lab import access
 from lab import kubeconfig as files
 from tests import builders
@@ -100,6 +106,7 @@ async def test_it_makes_the_gpunode_and_says_what_there_is(
         "Ready": ("True", "GpusHealthy"),
         "ConfigValid": ("True", "InForce"),
         "ConfigPending": ("False", "Done"),
+        "LimitsInForce": ("True", "Audited"),
     }
     (owner,) = document["metadata"]["ownerReferences"]
     uid = await cluster.kubectl("get", "node", cluster.node, "--output=jsonpath={.metadata.uid}")
@@ -113,6 +120,18 @@ async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Clust
     await asyncio.sleep(7)  # longer than it takes to look at the GPUs again
     assert (await cluster.gpunode())["metadata"]["resourceVersion"] == version
     assert [line["msg"] for line in agent.lines].count("Wrote the GPUNode's status") == 1
+
+
+async def test_its_audit_is_there_for_whoever_asks(cluster: Cluster, agent: agent_process.Agent, gpus: Path) -> None:
+    await agent.until("Wrote the GPUNode's status")
+    status, text = await agent.get(contract.AUDIT_PATH)
+    audit = json.loads(text)
+    assert (status, audit["node"], audit["problem"], audit["shares"]) == (200, cluster.node, "", [])
+    assert [(card["uuid"], card["mode"], card["processes"]) for card in audit["gpus"]] == [
+        (uuid, "fractional", []) for uuid in simulated.uuids(gpus)
+    ]
+    _, metrics = await agent.get("/metrics")
+    assert f'gpushare_audit_complete{{node="{cluster.node}"}} 1.0' in metrics
 
 
 async def test_the_nodes_capacity_is_the_memory_of_its_healthy_gpus_also_after_somebody_took_it_away(
@@ -192,3 +211,47 @@ async def test_a_gpunode_that_somebody_deleted_or_wrote_over_comes_back(
     await cluster.kubectl("patch", "gpunode", cluster.node, "--subresource=status", "--type=merge", f"--patch={patch}")
     await cluster.until(is_back)
     assert codec.read(await cluster.gpunode()).config == "default"
+
+
+async def test_a_share_that_no_process_uses_gives_up_memory_at_once_and_that_is_told_until_it_is_done(
+    cluster: Cluster, agent: agent_process.Agent, gpus: Path
+) -> None:
+    async def write(**amounts: int | None) -> None:
+        share = GivenShare(("main",), (simulated.uuids(gpus)[0],), 50, 100, 8 << 30)
+        entry = Allocation("a1", PodRef("ml", "a", "u"), (dataclasses.replace(share, **amounts),))
+        node = dataclasses.replace(codec.read(await cluster.gpunode()), allocations=(entry,))
+        await cluster.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(node)))
+
+    async def told(*expected: Resize) -> bool:
+        return codec.read(await cluster.gpunode()).resizes == expected
+
+    await agent.until("Wrote the GPUNode's status")
+    await write(shrink_to_bytes=4 << 30)
+    await cluster.until(lambda: told(Resize("a1", 0, 4 << 30, 0)))
+    await write(memory_bytes=4 << 30)
+    await cluster.until(told)
+
+
+async def test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_not_written(
+    cluster: Cluster, short_path: Path
+) -> None:
+    promised = Resize("a1", 0, 4 << 30, 0)
+    seen: list[str] = []
+
+    def resizes(node: GpuNode) -> tuple[Resize, ...]:
+        seen.append(node.version)
+        if len(seen) == 1:  # the placer writes just now
+            cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=wrote")
+        return (promised,)
+
+    credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
+    async with client.connect(str(credentials), component="agent") as api:
+        status = GpuNodeStatus(api, node_name=cluster.node, offer=Offer(), statement=Followed(Statement()))
+        await status.step()
+        status.resizes = resizes
+        with pytest.raises(errors.Conflict):
+            await status.step()
+        assert codec.read(await cluster.gpunode()).resizes == ()
+        await status.step()
+        assert codec.read(await cluster.gpunode()).resizes == (promised,)
+        assert len(set(seen)) == 2

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.arbiter import process
 from gpushare import contract
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated
@@ -46,6 +48,26 @@ async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_pa
     assert list((short_path / "run").iterdir()) == []
     assert [path.name for path in (short_path / "kubelet").iterdir()] == ["kubelet.sock"]
     await kubelet.stop()
+
+
+async def test_the_audit_goes_on_and_says_what_it_does_not_know(short_path: Path, gpus: Path) -> None:
+    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
+        async with asyncio.timeout(30):
+            while (found := await agent.get(contract.AUDIT_PATH))[0] != 200:  # noqa: ASYNC110 (nothing tells us)
+                await asyncio.sleep(0.1)
+        audit = json.loads(found[1])
+        assert (len(audit["gpus"]), audit["shares"]) == (4, [])
+        assert audit["problem"] == "pods and GPUNode are not known yet, so neither are the shares given"
+
+
+async def test_taking_over_ledgers_leaves_what_else_the_last_agent_left(short_path: Path, gpus: Path) -> None:
+    kept = short_path / "state" / "faults.json"
+    kept.parent.mkdir()
+    kept.write_text(json.dumps({"boot": process.boot_id(), "faults": {}}))
+    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
+        await agent.until("Serving")
+        assert not agent.said("Dropped a ledger's record")
+    assert kept.exists()
 
 
 async def test_a_gpu_that_tells_no_events_is_given_to_nobody(short_path: Path, gpus: Path) -> None:

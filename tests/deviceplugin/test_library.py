@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,33 @@ def test_a_new_version_lies_beside_the_old_one_which_containers_still_map(source
     assert sorted(path.name for path in (tmp_path / "root" / "lib").iterdir()) == sorted(
         [old.library.name, new.library.name]
     )
+
+
+def test_a_program_that_has_the_old_one_mapped_goes_on_with_it(tmp_path: Path) -> None:
+    plain = ["gcc", "-shared", "-fPIC", "-nostartfiles", "-o", tmp_path / "libgpushare.so", "-x", "c", "-"]
+    program = (
+        "import ctypes, sys; f = ctypes.CDLL(None).version; print(f(), flush=True); input(); print(f(), flush=True)"
+    )
+    built, seen = [], []
+    for version in (1, 2):
+        text = f"int version(void) {{ return {version}; }} static char ballast[1 << 16] = {{1}}; char *b = ballast;"
+        subprocess.run(plain, input=text.encode(), check=True)
+        built.append(library.install(tmp_path / "libgpushare.so", root=tmp_path / "root"))
+        if version == 1:
+            process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                env={"LD_PRELOAD": str(built[0].library)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert process.stdout is not None
+            seen.append(process.stdout.readline())
+    mapped = Path(f"/proc/{process.pid}/maps").read_text()
+    output, _ = process.communicate("\n", timeout=20)
+    assert [*seen, output] == ["1\n", "1\n"]
+    assert f"{built[0].library}\n" in mapped, "it is still there under its name"
+    assert built[0].library.stat().st_ino != built[1].library.stat().st_ino
 
 
 def test_one_that_was_half_written_is_replaced_and_not_written_into(source: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def registry() -> prometheus_client.CollectorRegistry:
             node_name="node-a",
             offer=Offer((node.gpus[0], ill)),
             node=lambda: node,
-            uses=lambda: [Use(tenant, (1 << 30,), 3)],
+            uses=lambda: [Use(tenant, (1 << 30,), 3, (300 << 20,))],
             connections=lambda: 4,
             turned_away=lambda: 5,
             leases=lambda: [
@@ -62,6 +62,7 @@ def test_a_share_is_told_with_what_its_processes_hold(registry: prometheus_clien
     share = {"node": "node-a", "namespace": "ml", "pod": "trainer", "containers": "main,side"}
     card = {**share, "gpu": "GPU-node-a-0"}
     assert registry.get_sample_value("gpushare_share_used_memory_bytes", card) == 1 << 30
+    assert registry.get_sample_value("gpushare_share_overhead_memory_bytes", card) == 300 << 20
     assert registry.get_sample_value("gpushare_share_limit_memory_bytes", card) == 8 << 30
     assert registry.get_sample_value("gpushare_share_processes", share) == 3
 

@@ -42,3 +42,16 @@ def test_what_cannot_be_is_refused_with_a_sentence(arguments: list[str], sentenc
     with pytest.raises(settings.SettingsError) as refused:
         settings.parse(arguments, {})
     assert sentence in str(refused.value)
+
+
+def test_what_contexts_take_and_whether_processes_are_ended_can_be_set() -> None:
+    parsed = settings.parse(["--node-name=a"], {})
+    assert (parsed.context_memory_bytes, parsed.end_unlimited) == (0, False)
+    parsed = settings.parse(["--node-name=a", "--context-memory=300Mi", "--end-unlimited"], {})
+    assert (parsed.context_memory_bytes, parsed.end_unlimited) == (300 << 20, True)
+
+
+def test_a_context_of_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        settings.parse(["--node-name=a", "--context-memory=much"], {})
+    assert 'argument --context-memory: "much" is not a quantity' in capsys.readouterr().err

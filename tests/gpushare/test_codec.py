@@ -48,6 +48,11 @@ def test_conditions_and_modes_are_kept() -> None:
             "pod": {"namespace": "x"},
             "shares": [{"containers": ["m"], "gpus": ["GPU-node-a-1"], "memory": 5, "request": 900}],
         },
+        {
+            "id": "bad",
+            "pod": {"namespace": "x"},
+            "shares": [{"containers": ["m"], "gpus": ["GPU-node-a-1"], "memory": 5, "shrinkTo": 5}],
+        },
         {"id": "bad", "pod": None, "shares": [{"gpus": ["GPU-node-a-1"]}]},
         {"pod": {"namespace": "x"}, "shares": [{"gpus": ["GPU-node-a-1"], "memory": float("nan")}]},
     ],

@@ -73,10 +73,3 @@ def test_a_change_that_changes_nothing_is_the_very_same_node() -> None:
     assert ledger.release(node, ["a2"]) is node
     assert ledger.confirm(node, {"a1": PodRef("default", "other", "u2"), "a2": PodRef("default")}) is node
     assert ledger.release(node, ["a1"]).allocations == ()
-
-
-def test_violations_are_told_of_a_use_that_is_known() -> None:
-    node = ledger.reserve(builders.node(), builders.allocation("a1"))
-    assert ledger.violations(node, used={"GPU-gone": ledger.use(node)["GPU-node-a-0"]}) == [
-        "node-a has no GPU GPU-gone any more, which default/trainer holds"
-    ]

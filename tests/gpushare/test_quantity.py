@@ -120,7 +120,15 @@ def test_a_shown_number_of_bytes_is_within_one_percent(count: int) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0"), (1000, "1000"), (1024, "1Ki"), (8 * 2**30, "8Gi"), (3 * 2**29, "1.5Gi"), (1023 * 2**20 + 1, "1023Mi")],
+    [
+        (0, "0"),
+        (1000, "1000"),
+        (1024, "1Ki"),
+        (8 * 2**30, "8Gi"),
+        (3 * 2**29, "1.5Gi"),
+        (1023 * 2**20 + 1, "1023Mi"),
+        (1_048_051_712, "1000Mi"),
+    ],
 )
 def test_bytes_are_shown_short(count: int, text: str) -> None:
     assert quantity.format_bytes(count) == text

@@ -242,3 +242,23 @@ async def test_a_pod_is_kept_off_nodes_that_it_does_not_select(tmp_path: Path) -
     unfit = store.unfit(manifest)
     assert unfit("node-b") is None
     assert unfit("node-a") == "has not the label kubernetes.io/hostname=node-b of the pod's node selector"
+
+
+def test_a_pod_that_was_placed_is_resized_by_an_update(webhook: Running) -> None:
+    webhook.admit(builders.pod("one", request="0.5", memory="40Gi", uuid="GPU-node-a-0"))
+    webhook.admit(builders.pod("two", request="0.3", memory="40Gi", uuid="GPU-node-a-0"))
+
+    def ask(**asked: str) -> tuple[int, int, str]:
+        webhook.review(builders.pod("one", uuid="GPU-node-b-1", **asked), operation="UPDATE", name="one")
+        (share,) = (one.shares[0] for node in webhook.nodes() for one in node.allocations if one.pod.name == "one")
+        assert [ledger.violations(node) for node in webhook.nodes()] == [[], []]
+        annotations = webhook.pod("one")["metadata"]["annotations"]
+        assert annotations[contract.UUID] == "GPU-node-a-0"
+        assert (contract.HELD in annotations) == (contract.REASON in annotations)
+        return share.request_percent, share.memory_bytes // builders.GIB, annotations.get(contract.REASON, "")
+
+    assert ask(request="0.7", memory="20Gi") == (70, 20, "")
+    said = "is not resized yet: node-a/0 has 0 of its compute free, 0.3 more is asked"
+    assert ask(request="1", memory="20Gi") == (70, 20, said)
+    webhook.delete("two")
+    assert ask(request="1", memory="80Gi") == (100, 80, "")

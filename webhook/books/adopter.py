@@ -113,8 +113,10 @@ class Adopter:
                 return None
             node = codec.read(document)
             adopted = adoption.lost([node], pods).get(name, [])
-            after, failed = adoption.adopt(node, adopted)
-            after = adoption.carried(after, self._store.predecessors.entries(name), pods)
+            before = self._store.predecessors.entries(name)
+            is_known = self._store.predecessors.unknown_since(name) is None
+            after, failed = adoption.adopt(node, adopted, before if is_known else ())
+            after = adoption.carried(after, before, pods)
             return {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(after)}}
 
         try:

@@ -7,10 +7,10 @@ import collections
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import contract, errors, ledger, pod
+from gpushare import contract, errors, ledger, pod, resizing
 from gpushare.allocation import Allocation, PodRef
 from gpushare.cluster import client, events, informer
 from gpushare.cluster import errors as cluster_errors
@@ -27,13 +27,16 @@ from webhook.ledger import holds, store
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import LIFETIME_SECONDS
 from webhook.metrics import Metrics
-from webhook.pods import wanted
 
 logger = logging.getLogger(__name__)
 
 PODS_SELECTOR: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 QUESTIONS_AT_ONCE: Final = 16
 ASK_AGAIN_SECONDS: Final = 30.0  # about a pod that lives although our copy does not have it
+
+Pods = Mapping[cluster_store.Key, Mapping[str, Any]]
+# Of a node, with our copy of the pods: who waits there for a larger share, by id of the allocation, in their order.
+Resizes = Callable[[str, Pods], Sequence[tuple[str, Request]]]
 
 
 class Bookkeeper:
@@ -52,6 +55,7 @@ class Bookkeeper:
         *,
         lifetime_seconds: float = LIFETIME_SECONDS,
         is_first: Callable[[], bool] = lambda: False,
+        resizes: Resizes = lambda *_: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -59,6 +63,7 @@ class Bookkeeper:
         self._pods = pods
         self._recorder = recorder
         self._metrics = measures
+        self._resizes = resizes
         self._clock = clock
         self._sightings = Sightings(lifetime_seconds)
         self._patience = Patience()
@@ -134,32 +139,30 @@ class Bookkeeper:
         for entry in lapsed:
             unclaimed[entry.node][entry.allocation.id] = entry.allocation
         nodes = {*confirm, *ended, *unclaimed}
+        held_for = holds.asked_for(self._store.stored(), self._pods.objects.values()) if nodes else {}
         await asyncio.gather(
-            *(self._write_one(name, confirm.get(name, {}), ended[name], unclaimed[name]) for name in sorted(nodes))
+            *(
+                self._write_one(name, confirm.get(name, {}), ended[name], unclaimed[name], held_for)
+                for name in sorted(nodes)
+            )
         )
 
-    def _held_for(self) -> dict[str, Request]:
-        """What the pods ask for, by uid, for whom something is held."""
-        refs = {
-            (entry.pod.namespace, entry.pod.name): entry.pod.uid
-            for node in self._store.stored()
-            for entry in node.allocations
-            if holds.is_hold(entry)
-        }
-        found = ((uid, self._pods.objects.get(cluster_store.Key(*name))) for name, uid in refs.items())
-        asked = {uid: wanted.read(one) for uid, one in found if one is not None and pod.uid(one) == uid}
-        return {uid: request for uid, request in asked.items() if isinstance(request, Request)}
-
     async def _write_one(
-        self, name: str, confirm: Mapping[str, PodRef], ended: set[str], unclaimed: Mapping[str, Allocation]
+        self,
+        name: str,
+        confirm: Mapping[str, PodRef],
+        ended: set[str],
+        unclaimed: Mapping[str, Allocation],
+        held_for: Mapping[str, Request],
     ) -> None:
-        held_for = self._held_for()
+        grow = self._resizes(name, self._pods.objects)
 
         def change(node: GpuNode) -> GpuNode:
             claimed = {entry.id for entry in node.allocations if entry.pod.uid}
             after = ledger.release(ledger.confirm(node, confirm), ended | (set(unclaimed) - claimed))
             # In the same write: nobody can come between what is released and whom it is held for.
-            after = holds.grown(after, held_for)
+            # First a pod that was passed over for too long, then those that hold a share and ask for more.
+            after = resizing.step_all(holds.grown(after, held_for), grow)
             return node if after.allocations == node.allocations else after
 
         try:

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import contract, errors, ledger, pod
+from gpushare import codec, contract, errors, ledger, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpunode import GpuNode
@@ -81,27 +81,38 @@ def carried(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[PodJson
 
 
 def allocation(one: PodJson, node: GpuNode) -> Allocation:
-    """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they make no sense."""
-    request = requests.parse(one)
-    annotations, constraints = pod.annotations_of(one), request.constraints
+    """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they make no sense.
+
+    What it asks for is what it holds, unless that was changed and it waits to be resized: then it says what it holds.
+    """
+    annotations = pod.annotations_of(one)
+    held = annotations.get(contract.HELD)
+    request = requests.parse(one if held is None else _without_amounts(one))
+    constraints = request.constraints
     return Allocation(
         id=annotations[contract.ALLOCATION],
         pod=PodRef(*pod.namespaced_name(one), pod.uid(one)),
-        shares=tuple(_shares(one, request, node)),
+        shares=tuple(_shares(one, request, node)) if held is None else codec.read_shares(held),
         labels=Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion),
         latency=request.latency,
     )
 
 
-def adopt(node: GpuNode, pods: Sequence[PodJson]) -> tuple[GpuNode, dict[str, str]]:
-    """The node with their shares; and by uid of the pod why a share could not be written again."""
+def adopt(node: GpuNode, pods: Sequence[PodJson], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
+    """The node with their shares; and by uid of the pod why a share could not be written again.
+
+    before: the entries of its predecessor, where nothing that happened to it was missed. They count for more than
+    annotations, which may have been changed since by somebody who wanted the pod resized.
+    """
+    remembered = {(entry.id, entry.pod.uid): entry for entry in before}
     failed: dict[str, str] = {}
     for one in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp", ""))):
         known = {name for entry in node.allocations if not holds.is_hold(entry) for name in (entry.id, entry.pod.uid)}
         if pod.uid(one) in known or pod.annotations_of(one).get(contract.ALLOCATION) in known:
             continue
         try:
-            node = ledger.reserve(node, allocation(one, node))
+            entry = remembered.get((pod.annotations_of(one).get(contract.ALLOCATION, ""), pod.uid(one)))
+            node = ledger.reserve(node, entry or allocation(one, node))
         except errors.GpushareError as error:
             failed[pod.uid(one)] = str(error)
     return node, failed
@@ -122,6 +133,16 @@ def _shares(one: PodJson, request: Request, node: GpuNode) -> Iterable[GivenShar
         for memory_bytes, uuids in by_memory.items():
             share = demand.share
             yield GivenShare(demand.containers, tuple(uuids), share.request_percent, share.limit_percent, memory_bytes)
+
+
+def _without_amounts(one: PodJson) -> PodJson:
+    """The pod with a request that can be read, whatever became of the keys that may change."""
+    kept = {
+        key: value
+        for key, value in pod.annotations_of(one).items()
+        if not any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
+    }
+    return {**one, "metadata": {**one["metadata"], "annotations": {**kept, contract.REQUEST: "1"}}}
 
 
 def _is_there(one: PodJson, node: str) -> bool:

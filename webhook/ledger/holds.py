@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from gpushare import contract, ledger
+from gpushare import contract, ledger, pod
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, filters
 from gpushare.request import Constraints, Demand, Request
+from webhook.pods import wanted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +109,15 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
             allocations = tuple(larger if one.id == entry.id else one for one in node.allocations)
             node = dataclasses.replace(node, allocations=allocations)
     return node
+
+
+def asked_for(nodes: Iterable[GpuNode], pods: Iterable[Mapping[str, Any]]) -> dict[str, Request]:
+    """What the pods ask for, by uid, for whom something is held."""
+    uids = {entry.pod.uid for node in nodes for entry in node.allocations if is_hold(entry)}
+    if not uids:
+        return {}
+    asked = {pod.uid(one): wanted.read(one) for one in pods if pod.uid(one) in uids}
+    return {uid: request for uid, request in asked.items() if isinstance(request, Request)}
 
 
 def without(node: GpuNode, uids: Collection[str]) -> GpuNode:

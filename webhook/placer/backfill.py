@@ -51,7 +51,7 @@ def waited_seconds(unit: Unit, *, now: float) -> float:
 
 
 class Passes:
-    """Counts for each unit the pods behind it that were placed while it waited.
+    """Counts for each unit the pods behind it that were placed, or grew, while it waited.
 
     After a restart it counts those that are still there, so that it may count too few, never too many.
     """
@@ -60,17 +60,23 @@ class Passes:
         self._seen: set[str] = set()
         self._passes: dict[str, int] = {}
         self._placed: dict[str, queue.Order] = {}
+        self._grown: list[queue.Order] = []
 
     def placed(self, one: PodJson) -> None:
         """We have placed it ourselves: it counts even if it is gone before the next count."""
         self._placed[pod.uid(one)] = queue.order(one)
+
+    def grew(self, one: PodJson) -> None:
+        """One that was placed long ago has taken more where it is: that passes over those ahead of it as well."""
+        self._grown.append(queue.order(one))
 
     def count(self, pods: Iterable[PodJson], units: Iterable[Unit]) -> Mapping[str, int]:
         """By uid of the unit's first member."""
         placed = {pod.uid(one): queue.order(one) for one in pods if contract.ALLOCATION in pod.annotations_of(one)}
         placed |= self._placed
         self._placed = {}
-        news = sorted(order for uid, order in placed.items() if uid not in self._seen)
+        news = sorted([*(order for uid, order in placed.items() if uid not in self._seen), *self._grown])
+        self._grown = []
         self._seen = set(placed)
         counts = {}
         for unit in units:

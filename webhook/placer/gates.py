@@ -70,6 +70,10 @@ class Gates:
         told = await self._turns.take(pods, arranged, now=self._wall_clock() if now is None else now)
         return await self._telling.tell(told)
 
+    def grew(self, one: PodJson) -> None:
+        """A pod that was placed before has taken more where it is."""
+        self._turns.grew(one)
+
     async def _open(self, one: PodJson, request: Request, placed: mutation.Placed) -> None:
         """Open a gate, also when others write to the pod at the same time: then on the pod as it is now."""
         who = {"namespace": pod.namespaced_name(one)[0], "name": pod.namespaced_name(one)[1]}

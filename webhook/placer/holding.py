@@ -44,6 +44,10 @@ class Holding:
         """It has got a share, and may have passed others over."""
         self._counter.placed(one)
 
+    def grew(self, one: PodJson) -> None:
+        """It has taken more where it is, and may have passed others over."""
+        self._counter.grew(one)
+
     async def hold(self, unit: Unit, asks: Sequence[tuple[PodJson, Request]], standing: Standing) -> str:
         """Hold for a unit that was refused what it is entitled to; return the end of a sentence that says so, or ""."""
         asked = [

@@ -18,6 +18,7 @@ from webhook.books.bookkeeper import Bookkeeper
 from webhook.ledger.api_store import ApiStore
 from webhook.placer.gates import Gates
 from webhook.placer.replacing import Replacing
+from webhook.placer.resizer import Resizer
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Placer:
         *,
         leads: Callable[[], bool],
         replacing: Replacing | None = None,
+        resizer: Resizer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = ledger_now
@@ -45,6 +47,7 @@ class Placer:
         self._gates = gates
         self._leads = leads
         self._replacing = replacing
+        self._resizer = resizer
         self._clock = clock
         self._woken = asyncio.Event()
         self._sleep_seconds = 0.0
@@ -82,9 +85,14 @@ class Placer:
     async def work(self) -> float:
         """Do all that can be done now; return in how many seconds to look again if nothing changes before."""
         next_expiry = await self._bookkeeper.keep()
+        resize_again = None
+        if self._resizer is not None:
+            # Before the gated ones: what grows is on a GPU already and cannot go anywhere else.
+            resize_again = await self._resizer.resize(list(self._pods.objects.values()))
         tell_again = await self._gates.open_all(list(self._pods.objects.values()))
         stuck_again = None
         if self._replacing is not None:
             stuck_again = await self._replacing.look(self._pods.objects.values(), self._store.stored())
-        pause = min([RESYNC_SECONDS, *(again for again in (tell_again, stuck_again) if again is not None)])
+        waits = (again for again in (resize_again, tell_again, stuck_again) if again is not None)
+        pause = min([RESYNC_SECONDS, *waits])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))

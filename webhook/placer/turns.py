@@ -65,6 +65,10 @@ class Turns:
         self._holding = Holding(ledger_now, bound)
         self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
 
+    def grew(self, one: PodJson) -> None:
+        """A pod that was placed before has taken more where it is."""
+        self._holding.grew(one)
+
     async def take(self, pods: Iterable[PodJson], arranged: Arranged, *, now: float) -> Told:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
         told = list(arranged.held_back)

@@ -91,10 +91,26 @@ async def test_who_comes_later_makes_the_first_one_count_and_then_takes_its_turn
     node.says(one, RELEASED)
     node.says(one, WANT)
     assert two.last() == (OPEN, COUNTED | CONTENDED)
+    node.later(30)  # it was idle for a while, so it is owed a second turn
     node.later(30)
     assert two.last()[0] == REVOKE
     node.says(two, RELEASED)
     assert one.last()[0] == OPEN
+
+
+async def test_beside_a_share_of_the_latency_class_one_is_told_to_run_ahead_less(node: Node) -> None:
+    one = node.client("a")
+    node.says(one, WANT)
+    grants = (Grant("GPU-0", 1 << 30, 20, 100),)
+    urgent = Client(Tenant("b", "default", "b", ("main",), 0, grants, latency=True))
+    node.leases.joined(urgent)
+    assert one.last() == (OPEN, COUNTED | contract.LEASE_BRIEF)
+    node.says(urgent, WANT)
+    node.says(one, RELEASED)
+    assert urgent.last() == (OPEN, COUNTED)  # the other one can wait
+    node.leases.left(urgent)
+    node.says(one, WANT)
+    assert one.last() == (OPEN, 0)
 
 
 async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> None:
@@ -121,6 +137,8 @@ async def test_a_share_with_a_limit_is_stopped_also_when_alone(node: Node) -> No
     node.says(one, WANT)
     assert one.last()[0] == REVOKE
     node.later(100)
+    assert one.last()[0] == REVOKE  # its pauses are as long as its limit says, of a period of 150 ms
+    node.later(70)
     assert one.last()[0] == OPEN
 
 
@@ -238,3 +256,33 @@ async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_k
     assert parts["a"].recent == pytest.approx(0.5, abs=0.1)
     assert parts["b"].recent == pytest.approx(0.5, abs=0.1)
     assert sum(each.seconds for each in parts.values()) == pytest.approx(7, abs=0.2)
+
+
+def resized(client: Client, request: int, limit: int) -> Tenant:
+    """Its share, given something else; all its processes have that from then on."""
+    grants = tuple(Grant(grant.uuid, grant.memory_bytes, request, limit) for grant in client.tenant.grants)
+    client.tenant = dataclasses.replace(client.tenant, grants=grants)
+    return client.tenant
+
+
+async def test_who_holds_a_gpu_freely_is_told_to_count_when_it_gets_a_limit_and_is_stopped_by_it(node: Node) -> None:
+    one = node.client("a", gpus=("GPU-0", "GPU-1"))
+    node.says(one, WANT)
+    assert one.last() == (OPEN, 0)
+    node.later(1)
+    node.leases.changed(resized(one, 10, 20))
+    assert one.last() == (OPEN, COUNTED | CONTENDED)
+    node.later(70)
+    assert one.last()[0] == REVOKE
+    node.says(one, RELEASED)
+    node.says(one, WANT)
+    assert one.last()[0] == REVOKE
+    node.leases.changed(resized(one, 10, 100))  # and may go on at once when the limit is gone
+    assert one.last() == (OPEN, 0)
+
+
+async def test_what_a_share_is_given_that_no_process_has_a_lease_of_is_nothing_to_leases(node: Node) -> None:
+    one = node.client("a")
+    node.leases.left(one)
+    node.leases.changed(resized(one, 10, 20))
+    assert not node.leases._gpus

@@ -140,3 +140,28 @@ async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Program
         await node.stop()
         assert await percent(one) > 80
         await node.start()
+
+
+async def test_a_limit_that_comes_while_a_program_runs_is_kept_from_then_on(
+    programs: Programs, node: ArbiterNode
+) -> None:
+    node.server.leases.settle()
+    # One that waits for its kernels: what another one had queued while it was alone would have to run out first.
+    async with programs.ready(10, 100, "sync") as one:
+        begin(one)
+        await asyncio.sleep(0.3)
+        node.change("pod1", limit_percent=30)
+        assert 23 < await percent(one) < 34
+
+
+async def test_requests_that_are_swapped_while_programs_run_are_had_from_then_on(
+    programs: Programs, node: ArbiterNode
+) -> None:
+    async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
+        begin(one)
+        begin(two)
+        await asyncio.sleep(0.3)
+        node.change("pod1", request_percent=70)
+        node.change("pod2", request_percent=30)
+        first, second = await asyncio.gather(percent(one), percent(two))
+    assert 64 < 100 * first / (first + second) < 76

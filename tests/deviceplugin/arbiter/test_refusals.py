@@ -127,15 +127,3 @@ async def test_a_share_that_moved_to_other_gpus_is_refused_while_the_old_ones_ar
     assert await two("hello") == {
         "refused": "the share is on other GPUs now: end all processes of the container that use the old ones"
     }
-
-
-async def test_a_limit_that_was_raised_is_seen_by_all_with_the_next_process(node: ArbiterNode) -> None:
-    node.add_pod("trainer", memory=GIB)
-    one = await node.share()
-    await one("hello")
-    node.allocations.clear()
-    node.pods.clear()
-    node.add_pod("trainer", memory=3 * GIB)
-    two = await node.share()
-    await two("hello")
-    assert (await one("limits"))["records"][0][1] == 3 * GIB

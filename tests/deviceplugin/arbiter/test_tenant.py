@@ -12,7 +12,7 @@ from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Grant, Missing, NotYet, Tenant
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import GpuNode, Resize
 from gpushare.refusal import Refusal
 
 UID = "4c8f9f3e-7a0b-4d0e-9b7d-0c5b8a1f2e3d"
@@ -41,7 +41,7 @@ def find(identity: str, manifest: dict[str, Any], there: GpuNode | None) -> Tena
 
 def test_a_container_gets_its_own_share_on_each_gpu() -> None:
     assert find("c1", pod(main="c1"), node(MAIN)) == Tenant(
-        UID, "ml", "trainer", ("main",), 0, (Grant(FIRST, 1000, 50, 80), Grant(SECOND, 1000, 50, 80))
+        UID, "ml", "trainer", ("main",), 0, (Grant(FIRST, 1000, 50, 80), Grant(SECOND, 1000, 50, 80)), allocation="a1"
     )
 
 
@@ -110,3 +110,50 @@ def test_more_gpus_than_a_page_has_room_for_are_refused() -> None:
 @pytest.mark.parametrize("kind", ["GPU", "MIG"])
 def test_a_uuid_is_sixteen_bytes(kind: str) -> None:
     assert tenant.raw_uuid(f"{kind}-00010203-0405-0607-0809-0a0b0c0d0e0f") == bytes(range(16))
+
+
+SHARE = Tenant(UID, "ml", "trainer", ("main",), 0, (Grant(FIRST, 1000, 50, 80), Grant(SECOND, 1000, 50, 80)))
+
+
+@pytest.mark.parametrize("allocation", ["a1", ""])  # an earlier agent left none
+def test_a_share_that_runs_is_found_in_the_ledger_again(allocation: str) -> None:
+    there = node(MAIN)
+    entry = tenant.entry_of(dataclasses.replace(SHARE, allocation=allocation), there)
+    assert entry == there.allocations[1]
+    assert entry is not None
+    after = dataclasses.replace(entry, shares=(dataclasses.replace(MAIN, request_percent=10),), latency=True)
+    renewed = tenant.renewed(SHARE, after, 7)
+    assert renewed.grants == (Grant(FIRST, 7, 10, 80), Grant(SECOND, 7, 10, 80))
+    assert (renewed.latency, renewed.allocation, renewed.memory_bytes) == (True, "a1", 7)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        GpuNode("node-a"),
+        node(MAIN, uid="another"),
+        node(dataclasses.replace(MAIN, gpu_uuids=(SECOND, FIRST))),
+        node(),
+    ],
+)
+def test_a_share_that_the_ledger_has_otherwise_is_not_the_one_that_runs(there: GpuNode) -> None:
+    assert tenant.entry_of(dataclasses.replace(SHARE, allocation="a1"), there) is None
+
+
+@pytest.mark.parametrize(
+    ("shrink_to", "told", "expected"),
+    [
+        (None, (), 1000),
+        (400, (), 400),
+        (None, (400,), 400),
+        (300, (400,), 300),
+        (400, (300,), 300),
+        (400, (1000,), 400),
+    ],
+)
+def test_the_most_that_a_limit_may_be_is_the_least_that_anybody_relies_on(
+    shrink_to: int | None, told: tuple[int, ...], expected: int
+) -> None:
+    there = node(dataclasses.replace(MAIN, shrink_to_bytes=shrink_to))
+    there = dataclasses.replace(there, resizes=(Resize("a0", 0, 1, 0), *(Resize("a1", 0, each, 0) for each in told)))
+    assert tenant.memory_bytes(there, there.allocations[1], 0) == expected

@@ -47,6 +47,7 @@ def workloads(draw: st.DrawFn) -> list[Worker]:
                 bursts=tuple(draw(st.lists(st.tuples(span, span), max_size=3))),
                 starts_ns=draw(st.integers(0, 2000)) * MS,
                 closes=draw(st.booleans()),
+                closes_ns=draw(st.integers(0, 2)) * MS,
             )
         )
     return workers
@@ -84,6 +85,31 @@ def test_an_idle_share_costs_nobody_anything() -> None:
     gpu = check([Worker(Entitlement(20, 100)), Worker(Entitlement(80, 100), starts_ns=60 * SECOND)])
     assert virtual_gpu.shares(gpu, 0, 12 * SECOND)[0] == pytest.approx(100)
     assert gpu.handovers == 1  # alone it keeps its turn without a message
+    assert gpu.turns.due_ns() is None  # and without a timer
+
+
+def test_who_was_alone_has_saved_nothing_and_owes_nothing() -> None:
+    gpu = VirtualGpu([Worker(Entitlement(50, 100)), Worker(Entitlement(50, 100), starts_ns=20 * SECOND)])
+    gpu.run(20 * SECOND)
+    assert gpu.turns.seats["0"].account.owed_ns == 0
+    gpu.run(30 * SECOND)
+    assert virtual_gpu.shares(gpu, 20 * SECOND, 30 * SECOND) == pytest.approx([50, 50], abs=1)
+
+
+def test_a_debt_is_worked_off_alone_as_beside_others() -> None:
+    books = Account(Entitlement(50, 100), 0)
+    books.set(0, wanting=True, charge=Charge.OWED)
+    books.set(2 * SECOND, charge=Charge.ALONE)
+    assert books.owed_ns == -SECOND
+    books.pass_time(3 * SECOND)
+    assert books.owed_ns == -SECOND / 2
+    books.pass_time(9 * SECOND)
+    assert books.owed_ns == 0
+
+
+def test_a_share_at_its_limit_that_may_begin_again_takes_its_turn_from_one_that_is_alone() -> None:
+    gpu = check([Worker(Entitlement(30, 40)), Worker(Entitlement(20, 100))])
+    assert virtual_gpu.shares(gpu, 2 * SECOND, 12 * SECOND) == pytest.approx([40, 60], abs=1.5)
 
 
 def test_who_returns_is_served_at_once() -> None:
@@ -238,6 +264,7 @@ def battery() -> None:
     give = Entitlement
     check([Worker(give(30, 30))])
     check([Worker(give(30, 100)), Worker(give(70, 100))])
+    check([Worker(give(30, 100), drain_ns=3 * MS, closes_ns=MS), Worker(give(70, 100), drain_ns=3 * MS, closes_ns=MS)])
     check([Worker(give(100, 100)), *(Worker(give(0, 100)) for _ in range(12))])
     if min(collectives(random.Random(3), seconds=2)) < 1:
         raise BrokenLawError("two shares with collectives stand still")

@@ -6,6 +6,7 @@ after a revoke its last work takes `drain_ns` to run out. `busy` and `pause` mak
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import heapq
 import itertools
@@ -28,6 +29,7 @@ class Worker:
     bursts: tuple[tuple[int, int], ...] = ()
     starts_ns: int = 0
     closes: bool = True  # says that its gate is closed before its work has run out
+    closes_ns: int = 0  # so long before
     open: bool = False
     working: bool = False
     doing: bool = False
@@ -54,6 +56,7 @@ class VirtualGpu:
         self.now_ns = 0
         self.charged: dict[str, list[Span]] = {key: [] for key in self.workers}
         self.wanted: dict[str, list[Span]] = {key: [] for key in self.workers}
+        self.since_ns = dict.fromkeys(self.workers, 0)  # since when each has what it has
         self.handovers = 0
         self._order = itertools.count()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -80,6 +83,16 @@ class VirtualGpu:
                     return
                 if before == self.turns.due_ns() and before is not None and before <= at:
                     raise BrokenLawError(f"the turn does not go on at {at}")
+
+    def give(self, when_ns: int, key: str, given: Entitlement) -> None:
+        """Give a worker something else then, whatever it does; the laws hold it to that from then on."""
+
+        def change() -> None:
+            self.workers[key].given = given
+            self.since_ns[key] = self.now_ns
+            self._do(self.turns.join(key, given, self.now_ns))
+
+        self._at(when_ns, change)
 
     def _pass(self, to_ns: int) -> None:
         if to_ns < self.now_ns:
@@ -133,7 +146,8 @@ class VirtualGpu:
                 continue
             worker.open = False
             if worker.closes:
-                self._at(self.now_ns + MESSAGE_NS, lambda key=command.key: self._closed(key))  # type: ignore[misc]
+                after_ns = MESSAGE_NS + max(0, worker.drain_ns - (worker.closes_ns or worker.drain_ns))
+                self._at(self.now_ns + after_ns, lambda key=command.key: self._closed(key))  # type: ignore[misc]
             self._at(self.now_ns + MESSAGE_NS + worker.drain_ns, lambda key=command.key: self._released(key))  # type: ignore[misc]
             self._at(self.now_ns + MESSAGE_NS, lambda key=command.key: self._want_again(key))  # type: ignore[misc]
         self._check()
@@ -158,7 +172,9 @@ class VirtualGpu:
 
 def choice_room(given: Entitlement) -> float:
     """What a share must have left of its limit to begin, said here once more, independently."""
-    return 20.0 * MS if given.limit_percent < 100 else float("-inf")
+    limit = given.limit_percent / 100
+    period = 100 * MS if given.latency else 150 * MS
+    return min(40 * MS, max(limit * period, 20 * MS) * (1 - limit)) if limit < 1 else float("-inf")
 
 
 def _extend(spans: list[Span], begin_ns: int, end_ns: int) -> None:
@@ -169,19 +185,22 @@ def _extend(spans: list[Span], begin_ns: int, end_ns: int) -> None:
 
 
 def within(spans: list[Span], begin_ns: int, end_ns: int) -> int:
-    """How much of a window the spans cover."""
-    return sum(max(0, min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns)) for span in spans)
+    """How much of a window the spans cover; they are in order, one after the other."""
+    first = bisect.bisect_right(spans, begin_ns, key=lambda span: span.end_ns)
+    after = bisect.bisect_left(spans, end_ns, key=lambda span: span.begin_ns)
+    return sum(min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns) for span in spans[first:after])
 
 
 def check_ceiling(gpu: VirtualGpu, window_ns: int, slack_ns: int) -> None:
     """No window has more of a share than its limit, and what it may do at once."""
     for key, worker in gpu.workers.items():
         for span in gpu.charged[key]:
-            got = within(gpu.charged[key], span.begin_ns, span.begin_ns + window_ns)
+            begin_ns = max(span.begin_ns, gpu.since_ns[key])
+            got = within(gpu.charged[key], begin_ns, begin_ns + window_ns)
             most = worker.given.limit_percent / 100 * window_ns + slack_ns + worker.drain_ns
             if worker.given.limit_percent < 100 and got > most:
                 raise BrokenLawError(
-                    f"{key} had {got / MS:.1f} ms of {window_ns / MS} from {span.begin_ns}, {most / MS} allowed"
+                    f"{key} had {got / MS:.1f} ms of {window_ns / MS} from {begin_ns}, {most / MS} allowed"
                 )
 
 
@@ -189,8 +208,9 @@ def check_floor(gpu: VirtualGpu, window_ns: int, slack_ns: int) -> None:
     """Every window that a share wants the GPU all through has its request in it."""
     for key, worker in gpu.workers.items():
         least = worker.given.request_percent / 100 * window_ns - slack_ns
+        since_ns = max(gpu.since_ns.values())
         for span in gpu.wanted[key]:
-            for begin in range(span.begin_ns, span.end_ns - window_ns + 1, 500 * MS):
+            for begin in range(max(span.begin_ns, since_ns), span.end_ns - window_ns + 1, 500 * MS):
                 got = within(gpu.charged[key], begin, begin + window_ns)
                 if got < least:
                     raise BrokenLawError(

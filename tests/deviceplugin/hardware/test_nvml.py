@@ -154,9 +154,10 @@ def test_processes_on_a_gpu_are_listed_with_their_memory(gpus: Path) -> None:
         cards = driver.snapshot().gpus
         print([(one.pid == os.getpid(), one.memory_bytes >= 1 << 30) for one in driver.processes(cards[1].uuid)])
         print(driver.processes(cards[0].uuid))
+        print((driver.users(cards[1].uuid) == driver.processes(cards[1].uuid), driver.users(cards[0].uuid)))
         """,
     )
-    assert found == [[(True, True)], ()]
+    assert found == [[(True, True)], (), (True, ())]
 
 
 def test_an_unknown_gpu_is_an_error_that_names_call_and_gpu(gpus: Path) -> None:

@@ -10,7 +10,7 @@ from deviceplugin.live import presenting
 from gpushare import contract
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
+from gpushare.modes.card import Card, MigDevice
 from tests import builders
 
 SEEN = builders.node(gpus=3).gpus
@@ -37,6 +37,13 @@ def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
         (Mode.EXCLUSIVE, Mode.EXCLUSIVE),
         (Mode.EXCLUSIVE, None),
     ]
+
+
+def test_a_gpu_shows_the_mig_devices_on_it() -> None:
+    parts = tuple(MigDevice(f"MIG-{index}", index, kind) for index, kind in enumerate(("3g.40gb", "1g.10gb")))
+    cards = [dataclasses.replace(CARDS[0], mig_enabled=True, mig_devices=parts), *CARDS[1:]]
+    found = presenting.gpus(SEEN, {}, {}, frozenset(), cards)
+    assert [card.mig_profiles for card in found] == [("3g.40gb", "1g.10gb"), (), ()]
 
 
 def test_each_gpu_is_offered_as_what_it_is_and_one_that_is_set_up_not_at_all() -> None:

@@ -64,6 +64,18 @@ async def test_metrics_are_of_the_registry_that_was_given(
     assert "python_info" not in text
 
 
+async def test_a_document_is_made_for_whoever_asks_once_there_is_one(
+    registry: prometheus_client.CollectorRegistry,
+) -> None:
+    known: dict[str, object] = {}
+    documents = {"/audit": lambda: known or None}
+    async with probes.serve({}, registry, host="127.0.0.1", port=0, documents=documents) as port:
+        status, _, text = await get(port, "/audit")
+        assert (status, text) == (503, "nothing is known yet: ask again in a few seconds\n")
+        known["node"] = "a"
+        assert await get(port, "/audit") == (200, "application/json", '{"node": "a"}')
+
+
 async def test_other_paths_are_not_found(registry: prometheus_client.CollectorRegistry) -> None:
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         assert (await get(port, "/"))[0] == 404

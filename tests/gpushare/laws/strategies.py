@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory, Share
 
@@ -43,7 +43,8 @@ def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
             gpu_uuids=tuple(draw(st.lists(st.sampled_from(uuids), min_size=1, max_size=2, unique=True))),
             request_percent=request_percent,
             limit_percent=draw(st.integers(request_percent, 100)),
-            memory_bytes=draw(st.integers(0, 80 * GIB)),
+            memory_bytes=(memory := draw(st.integers(0, 80 * GIB))),
+            shrink_to_bytes=draw(st.none() | st.integers(0, memory - 1)) if memory else None,
         )
         entries.append(
             Allocation(
@@ -55,7 +56,9 @@ def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
                 latency=draw(st.booleans()),
             )
         )
-    return GpuNode(name, gpus=cards, allocations=tuple(entries), version="7")
+    resizes = st.builds(Resize, st.just("a0"), st.integers(0, 3), st.integers(0, GIB), st.integers(0, GIB))
+    told = tuple(draw(st.lists(resizes, max_size=2)))
+    return GpuNode(name, gpus=cards, allocations=tuple(entries), resizes=told, version="7")
 
 
 @st.composite

@@ -116,3 +116,32 @@ async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]
     order = lambda entry: sorted(entry.shares, key=lambda share: (share.containers, share.gpu_uuids))  # noqa: E731
     assert dataclasses.replace(again, shares=()) == dataclasses.replace(given_, shares=())
     assert order(again) == order(given_)
+
+
+SHARE = builders.allocation(request=20, limit=80, memory_gib=30).shares[0]
+
+
+@pytest.mark.parametrize("asked", [{"request": "0.9"}, {"request": "0.1", "limit": "0.05"}, {"memory": "1Gi"}])
+def test_a_pod_that_waits_to_be_resized_holds_what_it_says_it_holds_and_not_what_it_asks_for(
+    asked: dict[str, str],
+) -> None:
+    one = holder(held=codec.shares_text([SHARE]), affinity="red", **asked)
+    entry = adoption.allocation(one, builders.node())
+    assert entry.shares == (SHARE,)
+    assert entry.labels.affinity == "red"
+
+
+def test_a_word_on_what_is_held_that_makes_no_sense_is_said() -> None:
+    for nonsense in ("", "{}", "5", "[1]", '[{"containers":[],"gpus":[],"memory":-1}]'):
+        node, failed = adoption.adopt(builders.node(), [holder(held=nonsense)])
+        assert node.allocations == ()
+        assert failed["u-trainer"].startswith("gpushare.io/held makes no sense: ")
+
+
+def test_what_was_held_before_counts_for_more_than_what_is_asked_since() -> None:
+    before = builders.allocation("a1", request=20, memory_gib=30, uid="u-trainer")
+    node, failed = adoption.adopt(builders.node(), [holder(request="0.9", memory="1Gi")], [before])
+    assert (node.allocations, failed) == ((before,), {})
+    of_another = dataclasses.replace(before, pod=PodRef("default", "trainer", "u-another"))
+    node, _ = adoption.adopt(builders.node(), [holder(request="0.9", memory="1Gi")], [of_another])
+    assert node.allocations[0].shares[0].request_percent == 90

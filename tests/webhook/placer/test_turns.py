@@ -334,3 +334,15 @@ async def test_law_whoever_fits_on_an_empty_cluster_is_placed_after_a_bounded_nu
             assert others is None
             assert passed < bound.passes
     assert "large" in cluster.order
+
+
+async def test_those_that_grow_where_they_are_pass_over_the_ones_ahead_of_them_too() -> None:
+    cluster = Cluster(builders.node(gpus=1), bound=backfill.Bound(passes=2))
+    await cluster.arrive("large", request="0.6")
+    cluster.create("waits", priority=1, request="0.5")
+    await cluster.step()
+    for _ in range(2):
+        assert cluster.held() == {}
+        cluster.turns.grew(cluster.pods["large"])
+    await cluster.step()
+    assert cluster.held() == {"waits": 40}

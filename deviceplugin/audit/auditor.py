@@ -1,0 +1,193 @@
+"""The loop: look, judge, charge what contexts take, and tell everybody who has to know."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from deviceplugin.arbiter import process
+from deviceplugin.arbiter.groups import Groups
+from deviceplugin.arbiter.server import Identify
+from deviceplugin.audit import document, ending, judgement, looking, overhead
+from deviceplugin.audit.contexts import Contexts
+from deviceplugin.audit.report import Audit, Judged, State
+from deviceplugin.audit.seen import Problem, Share
+from deviceplugin.hardware.driver import Driver
+from gpushare import contract
+from gpushare.gpu import Gpu
+from gpushare.gpunode import Condition, GpuNode
+from gpushare.pod import PodJson
+
+logger = logging.getLogger(__name__)
+
+SECONDS: Final = 2.0  # between two looks
+MOST_EVENTS: Final = 20  # of one look: who starts processes as fast as can be is not to write as many Events
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the node knows of its GPUs, and how it is told.
+
+    gpus: with their modes; node: the GPUNode as last seen, None while that is not known; pods: those of the node.
+    warn: an Event with this reason and note, about the GPUNode and, by namespace and name, a pod.
+    changed: there is something new to say of the GPUNode.
+    """
+
+    gpus: Callable[[], tuple[Gpu, ...]]
+    node: Callable[[], GpuNode | None]
+    pods: Callable[[], Iterable[PodJson]]
+    warn: Callable[[str, str, tuple[str, str] | None], None]
+    changed: Callable[[], None]
+
+
+class Auditor:
+    """Audits until cancelled. `audit` is the last one, `conditions` what the GPUNode is to say of it.
+
+    ends: whether processes of share containers that got around their limits are killed.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        ledgers: Groups,
+        contexts: Contexts,
+        surroundings: Surroundings,
+        *,
+        node_name: str,
+        identify: Identify,
+        driver_version: str = "",
+        ends: bool = False,
+        proc: Path = process.PROC,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._driver = driver
+        self._ledgers = ledgers
+        self._contexts = contexts
+        self._surroundings = surroundings
+        self._node_name = node_name
+        self._driver_version = driver_version
+        self._identify = identify
+        self._ends = ends
+        self._proc = proc
+        self._wall_clock = wall_clock
+        self._looking = looking.Looking(driver.nvml, identify=identify, proc=proc)
+        self._overheads = overhead.Overheads()
+        self._told: frozenset[Hashable] = frozenset()
+        self._events_left = 0
+        self._checked_at: float | None = None
+        self.audit = Audit()
+        self.conditions: tuple[Condition, ...] = ()
+
+    async def run(self) -> None:
+        """Audit, again and again."""
+        while True:
+            await self.step()
+            await asyncio.sleep(SECONDS)
+
+    async def step(self) -> None:
+        """Look once, and do what follows from it. A look that fails ends nothing, and is told."""
+        try:
+            await self._step()
+        except Exception as error:
+            logger.exception("The audit failed")
+            self._publish(dataclasses.replace(self.audit, problems=(Problem(f"the audit failed: {error}"),)))
+
+    async def _step(self) -> None:
+        gpus = self._surroundings.gpus()
+        groups = self._ledgers.all()
+        unreachable = [
+            (one.pid, one.start_ticks) for holders in self._ledgers.unreachable().values() for one in holders
+        ]
+        look = await self._driver.ask(self._looking.look, gpus, groups, unreachable)
+        self._charge(look)
+        seen = dataclasses.replace(look.seen, shares=tuple(self._now(look.seen.shares)))
+        node, pods = self._surroundings.node(), tuple(self._surroundings.pods())
+        suspects = self.audit.suspects
+        self._publish(await asyncio.to_thread(judgement.judge, seen, pods=pods, node=node, suspects=suspects))
+        self._tell()
+
+    def _now(self, shares: Iterable[Share]) -> Iterator[Share]:
+        """The shares with what their pages say after the look; those that have ended meanwhile are left out."""
+        groups = {group.tenant.key: group for group in self._ledgers.all()}
+        for one in shares:
+            if one.tenant.key in groups:
+                yield dataclasses.replace(one, enforced=groups[one.tenant.key].limits.read())
+
+    def _publish(self, audit: Audit) -> None:
+        self.audit = audit
+        self._checked_at = self._wall_clock()
+        conditions = (document.condition(audit),)
+        if conditions != self.conditions:
+            self.conditions = conditions
+            self._surroundings.changed()
+
+    def document(self) -> dict[str, Any] | None:
+        """The last audit as JSON; None before the first."""
+        if self._checked_at is None:
+            return None
+        return document.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
+
+    def context_bytes(self, uuid: str) -> int:
+        """What a context on this GPU is to be charged before it is made."""
+        card = next((one for one in self._surroundings.gpus() if one.uuid == uuid), None)
+        return self._contexts.bytes_of(self._kind(card)) if card is not None else 0
+
+    def _kind(self, card: Gpu) -> str:
+        return f"{card.model}, driver {self._driver_version}"
+
+    def _charge(self, look: looking.Look) -> None:
+        """Charge to each share what its processes hold beyond their charges, and learn from it what a context takes."""
+        self._overheads.look(look.readings, look.silent)
+        kinds = {card.uuid: self._kind(card) for card in look.seen.gpus}
+        learned = collections.defaultdict[str, list[int]](list)
+        for (uuid, _), context_bytes in self._overheads.learned.items():
+            if uuid in kinds:  # and no MIG device, whose contexts are smaller
+                learned[kinds[uuid]].append(context_bytes)
+        self._contexts.learn({kind: tuple(found) for kind, found in learned.items()})
+        for group in self._ledgers.all():
+            uuids = [grant.uuid for grant in group.tenant.grants]
+            group.measured(
+                {
+                    slot: [self._overheads.of((uuid, (member.pid, member.start_ticks))) for uuid in uuids]
+                    for slot, member in group.members.items()
+                }
+            )
+            self._ledgers.expect_contexts(group)
+
+    def _tell(self) -> None:
+        """Events, once for each process; and the end of those that are not to run."""
+        troubles = judgement.troubles(self.audit)
+        self._events_left = MOST_EVENTS
+        for key, judged in troubles.items():
+            if self._ends and judged.state is State.UNLIMITED:
+                self._end(judged)
+            elif key not in self._told:
+                self._event(judged, document.sentence(self.audit, judged))
+        self._told = frozenset(troubles)
+
+    def _end(self, judged: Judged) -> None:
+        problem = ending.end(judged.process, identify=self._identify, proc=self._proc)
+        what = f"it could not be ended: {problem}" if problem else "it was ended, as --end-unlimited asks for"
+        if not problem or judged.key not in self._told:
+            self._event(judged, f"{document.sentence(self.audit, judged)}; {what}")
+
+    def _event(self, judged: Judged, note: str) -> None:
+        if self._events_left == 0:
+            return
+        self._events_left -= 1
+        logger.warning(
+            "A process runs without limits", extra={"gpu": judged.process.gpu, **_named(judged), "note": note}
+        )
+        of = (judged.namespace, judged.pod) if judged.pod else None
+        self._surroundings.warn(contract.EVENT_UNLIMITED, note, of)
+
+
+def _named(judged: Judged) -> Mapping[str, object]:
+    pod = {"pod": {"namespace": judged.namespace, "name": judged.pod}} if judged.pod else {}
+    return {"pid": judged.process.pid, "state": str(judged.state), **pod}

@@ -1,0 +1,61 @@
+"""What a context takes of a GPU, by model and driver: learned from processes, kept on disk for the next agent.
+
+It is the least that the last processes took, so hardly any charges more for its context than it takes; what one takes
+beyond that is measured. Keyed by the driver too, because a new one may need more or less.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "contexts.json"
+REMEMBERED: Final = 64  # processes: a context that was measured as too small is forgotten after so many others
+
+
+class Contexts:
+    """The file `directory/contexts.json`. `until_learned_bytes`: what to go by before anything was measured."""
+
+    def __init__(self, directory: Path, *, until_learned_bytes: int = 0) -> None:
+        self._path = directory / NAME
+        self._until_learned_bytes = until_learned_bytes
+        self._learned = _read(self._path)
+
+    def bytes_of(self, kind: str) -> int:
+        """What a context on this kind of GPU is taken to need."""
+        return min(self._learned.get(kind, ()), default=self._until_learned_bytes)
+
+    def learn(self, measured: Mapping[str, tuple[int, ...]]) -> None:
+        """Contexts of these kinds took so many bytes."""
+        if not measured:
+            return
+        for kind, found in measured.items():
+            before = self.bytes_of(kind)
+            self._learned[kind] = (*self._learned.get(kind, ()), *found)[-REMEMBERED:]
+            if self.bytes_of(kind) != before:
+                logger.info("Learned what a context takes", extra={"kind": kind, "bytes": self.bytes_of(kind)})
+        fresh = self._path.with_name(f".{NAME}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            fresh.write_text(json.dumps(self._learned))
+            fresh.replace(self._path)
+        except OSError as error:
+            logger.warning("Could not keep what contexts take", extra={"err": str(error)})
+
+
+def _read(path: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        found = json.loads(path.read_text())
+        return {str(kind): tuple(int(one) for one in figures) for kind, figures in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        extra = {"path": str(path), "err": str(error)}
+        logger.warning("Starting without what the last agent knew of contexts", extra=extra)
+        return {}

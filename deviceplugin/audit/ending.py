@@ -1,0 +1,34 @@
+"""Ends a process that got around its limits, for nodes whose administrator wants that.
+
+By a pidfd, and only if the process behind it is the one that was judged: a pid alone may be somebody else's by now.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from deviceplugin.arbiter import process
+from deviceplugin.arbiter.server import Identify
+from deviceplugin.audit.seen import Process
+
+
+def end(judged: Process, *, identify: Identify, proc: Path = process.PROC) -> str:
+    """Kill it; return why that was not possible, or nothing. One that is gone needs no killing."""
+    found = process.find(judged.pid, judged.start_ticks, proc=proc)
+    if found is None:
+        return ""
+    try:
+        if judged.container is None or identify(judged.pid) != judged.container:
+            return "it is in another container now"
+        signal.pidfd_send_signal(found.pidfd, signal.SIGKILL)
+    except PermissionError:
+        return "the agent may not: it needs the capability KILL (config/components/end-unlimited)"
+    except ProcessLookupError:
+        return ""
+    except OSError as error:
+        return str(error)
+    finally:
+        os.close(found.pidfd)
+    return ""

@@ -1,0 +1,164 @@
+"""Looks at the node: NVML's lists of processes between two readings of the ledgers, and what the kernel says of each.
+
+Blocking, for a thread. A process is asked about once and then only whether it is still the same one: what a program has
+mapped is a long text, and the library does not leave a process that it is in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from deviceplugin.arbiter import pages
+from deviceplugin.arbiter import process as kernel
+from deviceplugin.arbiter.group import Group
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.server import Identify
+from deviceplugin.audit.overhead import Key, Reading
+from deviceplugin.audit.seen import Member, Problem, Process, Seen, Share, Who
+from deviceplugin.hardware import nvml
+from gpushare import contract
+from gpushare.gpu import Gpu, Mode
+
+LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """What the kernel said of a process."""
+
+    name: str
+    container: Container | None
+    with_library: bool | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen, and what the processes of shares held; `silent`: GPUs of which that is not known this time."""
+
+    seen: Seen
+    readings: dict[Key, Reading]
+    silent: frozenset[str]
+
+
+class Looking:
+    """Remembers from look to look what does not change."""
+
+    def __init__(self, driver: nvml.Nvml, *, identify: Identify, proc: Path = kernel.PROC) -> None:
+        self._driver = driver
+        self._identify = identify
+        self._proc = proc
+        self._known: dict[Who, _Known] = {}
+
+    def look(self, gpus: Sequence[Gpu], groups: Sequence[Group], unreachable: Iterable[Who]) -> Look:
+        """Look once. What ends or begins meanwhile may be seen or not."""
+        readings: dict[Key, Reading] = {}
+        listed: list[tuple[str, nvml.Process]] = []
+        problems: list[Problem] = []
+        silent = set()
+        for card in gpus:
+            try:
+                running = self._measure(card.uuid, groups, readings)
+            except nvml.NvmlError as error:
+                silent.add(card.uuid)
+                # One that may not be given to anybody is told of by its own condition.
+                if card.healthy:
+                    problems.append(Problem(f"the driver does not list the processes on GPU {card.index}: {error}"))
+                continue
+            listed += [(card.uuid, one) for one in running]
+            if any(one.memory_bytes is None for one in running) and card.mode is Mode.FRACTIONAL:
+                sentence = f"the driver does not tell what processes hold on GPU {card.index}: contexts are not charged"
+                problems.append(Problem(sentence, blind=False))
+        # Shares of MIG devices: their processes are listed with the GPU, and measured there.
+        for uuid in {grant.uuid for group in groups for grant in group.tenant.grants} - {card.uuid for card in gpus}:
+            try:
+                self._measure(uuid, groups, readings)
+            except nvml.NvmlError as error:
+                silent.add(uuid)
+                problems.append(Problem(f"the driver does not list the processes on {uuid}: {error}", blind=False))
+        shares = [share for group in groups if (share := self._share(group)) is not None]
+        members = {member.who[0]: member.who for share in shares for member in share.members}
+        processes = [found for uuid, one in listed if (found := self._process(uuid, one, members)) is not None]
+        there = {one.who for one in processes} | set(members.values())
+        self._known = {who: known for who, known in self._known.items() if who in there}
+        seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(problems))
+        return Look(seen, readings, frozenset(silent))
+
+    def _measure(self, uuid: str, groups: Sequence[Group], readings: dict[Key, Reading]) -> tuple[nvml.Process, ...]:
+        """List a GPU's processes; add the readings of those that belong to shares. Raises NvmlError."""
+        seats = _Seats(groups, uuid)
+        before = seats.charged()
+        running = self._driver.users(uuid)
+        used = {one.pid: one.memory_bytes for one in running}
+        for who, (charged_bytes, expected_bytes) in seats.charged().items():
+            used_bytes = used.get(who[0])
+            if who in before and used_bytes is not None:
+                readings[uuid, who] = Reading(used_bytes, before[who][0], charged_bytes, expected_bytes)
+        return running
+
+    def _process(self, uuid: str, listed: nvml.Process, members: dict[int, Who]) -> Process | None:
+        """None: it is over, and the driver has yet to notice."""
+        # A member's pid is its own as long as the arbiter holds its pidfd.
+        who = members.get(listed.pid) or kernel.identified(listed.pid, proc=self._proc)
+        if who is None:
+            return None
+        known = self._ask(who, again=listed.pid not in members)
+        return Process(uuid, *who, known.name, listed.memory_bytes, known.container, known.with_library)
+
+    def _share(self, group: Group) -> Share | None:
+        """None: its last process is gone, and it with them."""
+        found = []
+        try:
+            enforced = group.limits.read()
+            for slot, member in list(group.members.items()):
+                who = (member.pid, member.start_ticks)
+                found.append(Member(who, group.ledger.slot_bytes(slot), self._ask(who, again=False).with_library))
+        except pages.PagesError:
+            return None
+        return Share(group.tenant, enforced, tuple(found))
+
+    def _ask(self, who: Who, *, again: bool) -> _Known:
+        """What the kernel says of a process. `again`: also if it is known, for whatever can change."""
+        known = self._known.get(who)
+        if known is None or again or not known.with_library:
+            pid = who[0]
+            with_library = True if known is not None and known.with_library else self._has_library(pid)
+            known = self._known[who] = _Known(self._name(pid), self._container(pid), with_library)
+        return known
+
+    def _name(self, pid: int) -> str:
+        try:
+            return (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def _container(self, pid: int) -> Container | None:
+        found = self._identify(pid)
+        return found if isinstance(found, Container) else None
+
+    def _has_library(self, pid: int) -> bool | None:
+        mapped = kernel.mapped_files(pid, proc=self._proc)
+        return None if mapped is None else LIBRARY in {PurePosixPath(path).name for path in mapped}
+
+
+class _Seats:
+    """The shares on one GPU, and what each of their processes is charged there and told to expect of a context."""
+
+    def __init__(self, groups: Sequence[Group], uuid: str) -> None:
+        self._seats = [
+            (group, card) for group in groups for card, grant in enumerate(group.tenant.grants) if grant.uuid == uuid
+        ]
+
+    def charged(self) -> dict[Who, tuple[int, int]]:
+        found = {}
+        for group, card in self._seats:
+            try:
+                expected_bytes = group.limits.read()[card].context_bytes
+                for slot, member in list(group.members.items()):
+                    charged_bytes = group.ledger.slot_bytes(slot)[card]
+                    found[member.pid, member.start_ticks] = (charged_bytes, expected_bytes)
+            except pages.PagesError:
+                continue
+        return found

@@ -1,0 +1,71 @@
+"""What was seen at one moment: the processes on the GPUs, and the shares that have processes. Values only."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.pages import Record
+from deviceplugin.arbiter.tenant import Tenant
+from gpushare.gpu import Gpu
+
+Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's ticks
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a GPU, as the driver lists it.
+
+    used_bytes: None where the driver does not tell; container: None for one that is in none.
+    with_library: whether the library is mapped in it; None where that cannot be seen.
+    """
+
+    gpu: str
+    pid: int
+    start_ticks: int
+    name: str
+    used_bytes: int | None
+    container: Container | None
+    with_library: bool | None
+
+    @property
+    def who(self) -> Who:
+        """What tells it from every other process."""
+        return self.pid, self.start_ticks
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A process that is registered with a share: what it has charged on each GPU, in the order of the grants."""
+
+    who: Who
+    charged_bytes: tuple[int, ...]
+    with_library: bool | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """A share that has processes, and what their limits page says, by GPU in the order of the grants."""
+
+    tenant: Tenant
+    enforced: tuple[Record, ...]
+    members: tuple[Member, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """Why not everything could be seen. `blind`: a process may run unlimited there and nobody would know."""
+
+    sentence: str
+    blind: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """All of it. `unreachable`: processes with a ledger that this agent cannot open; they keep their limits."""
+
+    gpus: tuple[Gpu, ...]
+    processes: tuple[Process, ...]
+    shares: tuple[Share, ...]
+    unreachable: frozenset[Who] = frozenset()
+    problems: tuple[Problem, ...] = ()

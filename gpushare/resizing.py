@@ -1,0 +1,198 @@
+"""Resizing: a share that a pod holds becomes larger or smaller where it is. Values in, values out, as in the ledger.
+
+The pod's annotations are the wish, the ledger is what is. What grows is written when there is room for all of it. Less
+memory takes two steps, because what is to be given up may be in use: first `shrink_to_bytes` is written, and the memory
+counts as before; once the agent says that it holds the pod to that, it becomes the memory. So nothing ever counts as
+free that a process could still take. A share never moves to another GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from gpushare import errors, ledger, quantity
+from gpushare.allocation import Allocation, GivenShare
+from gpushare.gpunode import GpuNode, Resize
+from gpushare.request import Request
+
+Shares = tuple[GivenShare, ...]
+
+WAITING: Final = "is not resized yet: "  # how the sentence of a pod that waits begins
+
+
+class Cause(enum.StrEnum):
+    """What keeps a share from being as asked."""
+
+    NOTHING = ""
+    ROOM = "room"  # others have it
+    AGENT = "agent"  # it has not said yet that it holds the pod to less memory
+    USE = "use"  # more memory is in use than is asked for
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """The node after all that can be done now, the very same if that is nothing, and what is waited for.
+
+    waits_for: the rest of a sentence, with numbers; empty once the share is as asked.
+    """
+
+    node: GpuNode
+    waits_for: str = ""
+    cause: Cause = Cause.NOTHING
+
+
+def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
+    """The allocation's shares with the amounts that `request` asks for on their GPUs.
+
+    Raises LedgerError if the request is for other containers, or another number of GPUs, than were given shares.
+    """
+    given: dict[tuple[str, ...], int] = {}
+    for share in entry.shares:
+        given[share.containers] = given.get(share.containers, 0) + len(share.gpu_uuids)
+    demands = {demand.containers: demand for demand in request.demands}
+    wanted = {containers: demand.gpus for containers, demand in demands.items()}
+    if wanted != given:
+        raise errors.LedgerError(
+            f"its annotations ask for {_counts(wanted)}, and it was given {_counts(given)}: that cannot change on a "
+            "pod that exists, so put the annotations back, or delete the pod and create it anew"
+        )
+    cards = node.gpu_by_uuid()
+    gone = next((uuid for uuid in entry.gpu_uuids if uuid not in cards), None)
+    if gone is not None:
+        raise errors.LedgerError(f"{node.name} has no GPU {gone} any more")
+    shares = []
+    for share in entry.shares:
+        wish = demands[share.containers].share
+        # A part of the memory is different bytes on different models, and a share has one amount.
+        memory_bytes = min(wish.memory.on(cards[uuid].memory_bytes) for uuid in share.gpu_uuids)
+        amounts = wish.request_percent, wish.limit_percent, memory_bytes
+        shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts))
+    return tuple(shares)
+
+
+def step(node: GpuNode, identity: str, wish: Shares) -> Step:
+    """One step of this allocation towards `wish`, which is what `asked` said of it.
+
+    What grows does so over all its shares or not at all, and shrinking is begun only if all of the wish fits then.
+    Raises LedgerError if there is no such allocation.
+    """
+    before = next((one for one in node.allocations if one.id == identity), None)
+    if before is None:
+        raise errors.LedgerError(f"{node.name} no longer has the allocation {identity}")
+    told = {one.share: one for one in node.resizes if one.allocation == identity}
+    held = tuple(_shrunk(share, told.get(at)) for at, share in enumerate(before.shares))
+    marks = tuple(
+        want.memory_bytes if want.memory_bytes < have.memory_bytes and _may_mark(have, want, told.get(at)) else None
+        for at, (have, want) in enumerate(zip(held, wish, strict=True))
+    )
+    grown = tuple(
+        dataclasses.replace(want, memory_bytes=max(have.memory_bytes, want.memory_bytes), shrink_to_bytes=mark)
+        for have, want, mark in zip(held, wish, marks, strict=True)
+    )
+    lacks = ""
+    if not _lacking(node, before, grown):
+        chosen = grown
+    elif not (lacks := _lacking(node, before, wish)):
+        chosen = _marked(held, marks)  # the rest fits once these have shrunk
+    else:
+        # Nothing new is begun, and what is no longer wished for is taken back.
+        begun = tuple(have.shrink_to_bytes for have in held)
+        chosen = _marked(held, tuple(mark if mark == old else None for mark, old in zip(marks, begun, strict=True)))
+    after = node if chosen == before.shares else _with(node, before, chosen)
+    if lacks:
+        return Step(after, lacks, Cause.ROOM)
+    shrinking = [
+        _waits(node, have, want, told.get(at))
+        for at, (have, want) in enumerate(zip(chosen, wish, strict=True))
+        if have.memory_bytes > want.memory_bytes
+    ]
+    return Step(after, *max(shrinking, key=lambda one: one[1] is Cause.USE, default=("", Cause.NOTHING)))
+
+
+def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:
+    """One step of each of these allocations, first come first served; those of which the wish makes no sense stay."""
+    entries = {entry.id: entry for entry in node.allocations}
+    for identity, request in requests:
+        if identity in entries:
+            with contextlib.suppress(errors.LedgerError):
+                node = step(node, identity, asked(request, entries[identity], node)).node
+    return node
+
+
+def amounts(shares: Shares) -> str:
+    """In a sentence: `0.5 GPU with 8Gi`, `0.5 GPU (limit 0.8) with 8Gi for main and idle compute with 1Gi for side`."""
+    said = {}
+    for share in shares:
+        compute = f"{quantity.format_compute(share.request_percent)} GPU" if share.request_percent else "idle compute"
+        limit = f" (limit {quantity.format_compute(share.limit_percent)})" if share.limit_percent < 100 else ""
+        said[share.containers] = f"{compute}{limit} with {quantity.format_bytes(share.memory_bytes)}"
+    if len(said) == 1:
+        return next(iter(said.values()))
+    return " and ".join(f"{text} for {', '.join(containers)}" for containers, text in said.items())
+
+
+def _shrunk(share: GivenShare, told: Resize | None) -> GivenShare:
+    """The share as the agent holds it to already."""
+    if told is None or share.shrink_to_bytes is None or told.memory_bytes != share.shrink_to_bytes:
+        return share
+    return dataclasses.replace(share, memory_bytes=told.memory_bytes, shrink_to_bytes=None)
+
+
+def _may_mark(have: GivenShare, want: GivenShare, told: Resize | None) -> bool:
+    """Whether the agent's next word on the share could be about nothing but this mark.
+
+    While it still says that the share is held to some other amount, that may be the answer to an earlier mark.
+    """
+    return have.shrink_to_bytes == want.memory_bytes or told is None or told.memory_bytes == have.memory_bytes
+
+
+def _marked(shares: Shares, marks: tuple[int | None, ...]) -> Shares:
+    return tuple(dataclasses.replace(share, shrink_to_bytes=mark) for share, mark in zip(shares, marks, strict=True))
+
+
+def _waits(node: GpuNode, have: GivenShare, want: GivenShare, told: Resize | None) -> tuple[str, Cause]:
+    least = quantity.format_bytes(want.memory_bytes)
+    refused = told is not None and told.memory_bytes == have.memory_bytes and told.used_bytes > want.memory_bytes
+    if told is not None and refused:
+        return f"it uses {quantity.format_bytes(told.used_bytes)} of the {least} asked", Cause.USE
+    return f"the agent on {node.name} has yet to hold it to {least}", Cause.AGENT
+
+
+def _with(node: GpuNode, entry: Allocation, shares: Shares) -> GpuNode:
+    after = dataclasses.replace(entry, shares=shares)
+    return dataclasses.replace(
+        node, allocations=tuple(after if one.id == entry.id else one for one in node.allocations)
+    )
+
+
+def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
+    """What the GPUs lack for these shares in place of the entry's; empty when there is room."""
+    before, after = ledger.use(node), ledger.use(_with(node, entry, shares))
+    found = []
+    for uuid in entry.gpu_uuids:
+        card = node.gpu_by_uuid()[uuid]
+        where = f"{node.name}/{card.index}"
+        more_percent = after[uuid].request_percent - before[uuid].request_percent
+        more_bytes = after[uuid].memory_bytes - before[uuid].memory_bytes
+        if not card.healthy and (more_percent > 0 or more_bytes > 0):
+            found.append(f"{where} is not healthy: {card.health_reason or 'nobody says why'}")
+        if more_percent > 0 and after[uuid].request_percent > 100:
+            free = quantity.format_compute(max(0, 100 - before[uuid].request_percent))
+            found.append(
+                f"{where} has {free} of its compute free, {quantity.format_compute(more_percent)} more is asked"
+            )
+        if more_bytes > 0 and after[uuid].memory_bytes > card.memory_bytes:
+            free = quantity.format_bytes(max(0, card.memory_bytes - before[uuid].memory_bytes))
+            found.append(f"{where} has {free} free, {quantity.format_bytes(more_bytes)} more are asked")
+    return "; ".join(found)
+
+
+def _counts(gpus: Mapping[tuple[str, ...], int]) -> str:
+    """`1 GPU for main and 2 GPUs for side`."""
+    return " and ".join(
+        f"{count} GPU{'s' if count > 1 else ''} for {', '.join(containers)}" for containers, count in gpus.items()
+    )

@@ -1,0 +1,146 @@
+"""A process of a share container that means harm, or is sick: run by tests until it is killed.
+
+Usage: attacker.py SOCKET WAY. It prints "at it" once it has begun. It gets around the library, as any program may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+
+from gpushare import contract
+
+HEADER = struct.calcsize(contract.WIRE_HEADER)
+HELD_CONNECTIONS = 900
+
+
+def message(kind: int, body: bytes = b"", *, version: int = contract.WIRE_VERSION) -> bytes:
+    header = (contract.WIRE_MAGIC, version, kind, HEADER + len(body), 0)
+    return struct.pack(contract.WIRE_HEADER, *header) + body
+
+
+def lease(kind: int, number: int = 0, *, card: int = 0, flags: int = 0) -> bytes:
+    return message(kind, struct.pack(contract.WIRE_LEASE, card, flags, number))
+
+
+HELLO = message(contract.MESSAGE_HELLO, struct.pack(contract.WIRE_HELLO, b"attacker"))
+
+
+class Attacker:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def connect(self) -> socket.socket:
+        while True:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            made.settimeout(1.0)
+            try:
+                made.connect(self.path)
+            except OSError:
+                made.close()
+                time.sleep(0.001)
+                continue
+            return made
+
+    def welcomed(self) -> socket.socket:
+        made = self.connect()
+        made.send(HELLO)
+        _, descriptors, _, _ = socket.recv_fds(made, contract.WIRE_MAX, 2)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        made.setblocking(False)
+        return made
+
+    def garbage(self) -> Iterator[None]:
+        """What is no message, and messages that are cut or have no place."""
+        dice = random.Random(3)
+        while True:
+            with self.connect() as made, contextlib.suppress(OSError):
+                made.send(dice.choice([dice.randbytes(dice.randrange(1, 600)), HELLO[: dice.randrange(1, len(HELLO))]]))
+            yield
+
+    def versions(self) -> Iterator[None]:
+        """HELLO in versions that nobody speaks."""
+        while True:
+            with self.connect() as made, contextlib.suppress(OSError):
+                made.send(message(contract.MESSAGE_HELLO, bytes(32), version=random.randrange(2, 1000)))
+            yield
+
+    def hellos(self) -> Iterator[None]:
+        """Children without end, each of which says hello and is gone."""
+        while True:
+            child = os.fork()
+            if child == 0:
+                with contextlib.suppress(OSError):
+                    self.connect().send(HELLO)
+                os._exit(0)
+            yield
+            os.waitpid(child, 0)
+
+    def connections(self) -> Iterator[None]:
+        """As many as the arbiter takes, and more, held for ever."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+        held = []
+        while True:
+            if len(held) < HELD_CONNECTIONS:
+                held.append(self.connect())
+            yield
+
+    def leases(self) -> Iterator[None]:
+        """Lies about leases, as fast as they are taken: everybody's numbers, other GPUs, flags that are not for us."""
+        made, dice = self.welcomed(), random.Random(4)
+        kinds = [contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED]
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    number = dice.choice([0, time.monotonic_ns(), time.monotonic_ns() + dice.randrange(-9, 9)])
+                    made.send(lease(dice.choice(kinds), number, flags=dice.choice([0, contract.LEASE_HELD])))
+            with contextlib.suppress(BlockingIOError):
+                while made.recv(contract.WIRE_MAX):
+                    pass
+            yield
+
+    def deaf(self) -> Iterator[None]:
+        """Asks and asks, and never reads an answer."""
+        while True:
+            with self.welcomed() as made, contextlib.suppress(OSError):
+                for _ in range(5000):
+                    made.send(message(contract.MESSAGE_RECLAIM))
+                    made.send(lease(contract.MESSAGE_WANT))
+            yield
+
+    def keeps(self) -> Iterator[None]:
+        """Wants the GPU, and never gives it back."""
+        made = self.welcomed()
+        made.send(lease(contract.MESSAGE_WANT))
+        while True:
+            time.sleep(0.05)
+            yield
+
+    def descriptors(self) -> Iterator[None]:
+        """Gives away descriptors, to use up those of the arbiter."""
+        while True:
+            with self.connect() as made, contextlib.suppress(OSError):
+                socket.send_fds(made, [HELLO], [made.fileno()] * 200)
+            yield
+
+
+def main() -> None:
+    attack = getattr(Attacker(sys.argv[1]), sys.argv[2])()
+    next(attack)
+    sys.stdout.write("at it\n")
+    sys.stdout.flush()
+    for _ in attack:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Whatever another container does to the arbiter, two tenants that behave keep their shares meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import arbiter_node, simulated
+from tests.deviceplugin.arbiter import attacker
+from tests.deviceplugin.arbiter.test_real_leases import Programs, begin, load, percent, programs
+from tests.deviceplugin.arbiter_node import ArbiterNode
+
+pytestmark = pytest.mark.slow
+
+__all__ = ["load", "programs"]  # fixtures
+
+WAYS = [name for name, what in vars(attacker.Attacker).items() if what.__doc__ and not name.startswith("_")]
+
+
+@contextlib.asynccontextmanager
+async def under_attack(node: ArbiterNode, way: str, uuid: str, count: int = 2) -> AsyncIterator[None]:
+    """Processes of another pod on the same GPU are at it."""
+    node.add_pod("hostile", GivenShare(("main",), (uuid,), 0, 100, 1 << 20))
+    processes = []
+    try:
+        for _ in range(count):
+            process = await asyncio.create_subprocess_exec(
+                "nice",  # the attack is on the arbiter and not on this machine's cores
+                sys.executable,
+                "-m",
+                "tests.deviceplugin.arbiter.attacker",
+                str(node.socket),
+                way,
+                cwd=arbiter_node.ROOT,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "TEST_POD": "hostile", "TEST_CONTAINER": "main"},
+            )
+            processes.append(process)
+            assert process.stdout is not None
+            assert await asyncio.wait_for(process.stdout.readline(), 20) == b"at it\n"
+        yield
+        assert all(process.returncode is None for process in processes), "they gave up"
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_two_that_behave_keep_their_shares(programs: Programs, node: ArbiterNode, gpus: Path, way: str) -> None:
+    async with (
+        programs.ready(30, 100) as one,
+        programs.ready(70, 100) as two,
+        under_attack(node, way, simulated.uuids(gpus)[0]),
+    ):
+        begin(one, after=1.5, seconds=2.0)
+        begin(two, after=1.5, seconds=2.0)
+        first, second = await asyncio.gather(percent(one), percent(two))
+    # Loose, for a busy machine. A share without a request that keeps the GPU has its 100 ms now and then, and no more.
+    assert 22 < 100 * first / (first + second) < 38
+    assert first + second > 60
+
+
+async def test_an_arbiter_without_descriptors_goes_on_for_those_it_has(
+    programs: Programs, node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(one: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
+        with monkeypatch.context() as patched:
+            patched.setattr(socket.socket, "accept", none_left)
+            newcomer = await node.share("pod1")
+            hello = asyncio.create_task(newcomer("hello"))
+            begin(one, after=0.7, seconds=1.0)
+            begin(two, after=0.7, seconds=1.0)
+            first, second = await asyncio.gather(percent(one), percent(two))
+            assert not hello.done()
+        assert 22 < 100 * first / (first + second) < 38
+        assert "slot" in await hello

@@ -1,0 +1,168 @@
+"""The library that ships, the arbiter that ships, a simulated GPU: programs at full speed while their share is resized."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter import resizing
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import simulated, waiting
+from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.interposer import container
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+
+# Takes as much as it gets up to some amount, gives all of it back, and so on.
+STORM = """
+import random
+c = Cuda()
+print("started", flush=True)
+while True:
+    held, wanted = [], random.randrange(100 * MIB)
+    while wanted > 0:
+        size = random.randrange(1, 10 * MIB)
+        result, pointer = c.allocate(size)
+        if result != SUCCESS:
+            break
+        held.append(pointer)
+        wanted -= size
+    while held:
+        assert c.free(held.pop()) == SUCCESS
+"""
+# Does as it is told: bytes to allocate, or "free". It never launches anything.
+QUIET = """
+import sys
+c, held = Cuda(), []
+print("started", flush=True)
+for line in sys.stdin:
+    if line.strip() == "free":
+        print(c.free(held.pop()), flush=True)
+    else:
+        result, pointer = c.allocate(int(line))
+        if result == SUCCESS:
+            held.append(pointer)
+        print(result, c.info()[1], flush=True)
+"""
+# What is really in use on the GPU, at most, in 200 looks.
+LOOKS = """
+import pynvml
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+for _ in iter(input, "end"):
+    print(max(pynvml.nvmlDeviceGetMemoryInfo(handle).used for _ in range(200)), flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def _library() -> None:
+    subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
+
+
+@pytest.fixture
+def box(_library: None, node: ArbiterNode, gpus: Path) -> container.Container:
+    node.add_pod("trainer", GivenShare(("main",), (simulated.uuids(gpus)[0],), 50, 100, 300 * MIB))
+    return container.Container(node.socket.parent, gpus)
+
+
+async def said(process: subprocess.Popen[str], line: str = "") -> list[int]:
+    """What it answers."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    async with asyncio.timeout(20):
+        return [int(word) for word in (await asyncio.to_thread(process.stdout.readline)).split()]
+
+
+@contextlib.asynccontextmanager
+async def program(box: container.Container, text: str) -> AsyncIterator[subprocess.Popen[str]]:
+    environment = {"TEST_POD": "trainer", "TEST_CONTAINER": "main"}
+    process = box.start([sys.executable, "-c", container.CLIENT_PRELUDE + text], environment)
+    with container.finishing(process):
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "started\n"
+        yield process
+
+
+@contextlib.contextmanager
+def looking(gpus: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "SIMGPU_DIR": str(gpus), "LD_LIBRARY_PATH": str(simulated.BUILD)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOKS], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with container.finishing(process):
+        yield process
+
+
+def step(node: ArbiterNode, dice: random.Random) -> str:
+    """What placer and user do next."""
+    share = node.allocations[0].shares[0]
+    told = {one.memory_bytes for one in node.resizes}
+    if share.shrink_to_bytes is None and dice.random() < 0.5:
+        node.change(memory_bytes=min(300 * MIB, share.memory_bytes + dice.randrange(100 * MIB)))
+        return "grew"
+    if share.shrink_to_bytes is None:
+        node.change(shrink_to_bytes=dice.randrange(20 * MIB, share.memory_bytes))
+        return "asked"
+    if told == {share.shrink_to_bytes}:
+        node.change(memory_bytes=share.shrink_to_bytes, shrink_to_bytes=None)
+        return "gave up"
+    if dice.random() < 0.05:
+        node.change(shrink_to_bytes=None)
+        return "took back"
+    return "waited"
+
+
+async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_ever_in_use(
+    box: container.Container, node: ArbiterNode, gpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resizing, "AGAIN_SECONDS", 0.01)
+    dice, done, most = random.Random(3), [], 0
+    async with program(box, STORM) as one, program(box, STORM) as two, program(box, STORM) as three:
+        with looking(gpus) as gpu:
+            deadline = time.monotonic() + 8
+            while time.monotonic() < deadline:
+                (group,) = node.groups.all()
+                counted, before = node.allocations[0].shares[0].memory_bytes, group.tenant.memory_bytes
+                (used,) = await said(gpu)
+                # While it was looked at, the limit may have become lower, and not higher.
+                assert used <= min(counted, max(before, group.tenant.memory_bytes))
+                most = max(most, used)
+                done.append(step(node, dice))
+                if len(done) % 40 == 0:
+                    await node.stop()
+                    await node.start()
+                    done.append("restarted")
+            assert [each.poll() for each in (one, two, three)] == [None] * 3
+    assert {"grew", "asked", "gave up", "restarted"} <= set(done)
+    assert done.count("gave up") > 3
+    assert most > 100 * MIB
+
+
+async def test_a_program_that_only_has_memory_finds_the_next_agent_and_is_resized_by_it(
+    box: container.Container, node: ArbiterNode
+) -> None:
+    async with program(box, QUIET) as quiet:
+        assert await said(quiet, str(100 * MIB)) == [0, 300 * MIB]
+        await node.stop()
+        await node.start()
+        node.change(memory_bytes=400 * MIB)
+        await waiting.until(lambda: not node.groups.all()[0].outdated, seconds=5)
+        assert await said(quiet, str(290 * MIB)) == [0, 400 * MIB]
+        node.change(shrink_to_bytes=200 * MIB)
+        assert [one.memory_bytes for one in node.resizes] == [400 * MIB]
+        assert await said(quiet, "free") == [0]
+        await waiting.until(lambda: [one.memory_bytes for one in node.resizes] == [200 * MIB], seconds=5)
+        assert await said(quiet, str(101 * MIB)) == [2, 200 * MIB]

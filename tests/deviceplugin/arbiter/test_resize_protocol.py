@@ -1,0 +1,228 @@
+"""Placer, agent and processes, in any order and with any of them behind, dying or silent: memory is never given twice.
+
+What is real: the arbiter's ledgers, its records on disk, its restart, and processes with its pages. What is drawn: when
+each of them acts, what each of them has seen by then, and which answer is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.group import Group
+from gpushare.gpunode import GpuNode, Resize
+from tests.deviceplugin import arbiter_node
+from tests.deviceplugin.arbiter_node import ArbiterNode, Share
+
+pytestmark = pytest.mark.slow
+
+STEPS = 400
+MOST = 100
+
+
+class BrokenLawError(AssertionError):
+    """A law does not hold."""
+
+
+class KilledError(Exception):
+    """The agent is killed in the middle of something."""
+
+
+class World:
+    """One share of one pod on one GPU of MOST bytes, and everybody who has to do with it."""
+
+    def __init__(self, node: ArbiterNode, dice: random.Random) -> None:
+        self.node, self.dice = node, dice
+        self.resizes: tuple[Resize, ...] = ()  # in the GPUNode; what the agent has seen of it is `node.resizes`
+        self.version = self.seen_version = 0
+        self.shares: list[Share] = []
+        self.away: list[Share] = []  # that have not come back to the agent since it was restarted
+        self.held: dict[Share, int] = {}
+        self.done: set[str] = set()
+        node.writes_status = False
+        node.add_pod("trainer", memory=50)
+        self.hear()
+
+    @property
+    def share(self) -> Any:
+        return self.node.allocations[0].shares[0]
+
+    def hear(self) -> None:
+        """The informer tells the agent."""
+        if self.version >= self.seen_version:
+            self.node.seen_allocations = list(self.node.allocations)
+            self.node.resizes, self.seen_version = self.resizes, self.version
+            self.node.resizing.look()
+
+    def write(self) -> None:
+        """The agent writes the status; the answer may be lost."""
+        seen = GpuNode("node-a", allocations=tuple(self.node.seen_allocations or ()), resizes=self.node.resizes)
+        entries = self.node.resizing.follow(seen)
+        if entries and self.seen_version != self.version:
+            return  # a conflict
+        if entries != self.resizes:
+            self.resizes, self.version = entries, self.version + 1
+        if self.dice.random() < 0.7:
+            self.hear()
+
+    async def hear_or_die(self) -> None:
+        await self._dying(self.hear)
+
+    async def write_or_die(self) -> None:
+        await self._dying(self.write)
+
+    async def _dying(self, act: Callable[[], None]) -> None:
+        """Do it, and perhaps be killed right before or after something is written down."""
+        groups = self.node.groups
+        keep = groups.keep
+
+        def keep_or_die(*what: Any) -> bool:
+            if self.dice.random() < 0.1:
+                raise KilledError
+            kept = keep(*what)
+            if self.dice.random() < 0.1:
+                raise KilledError
+            return kept
+
+        groups.keep = keep_or_die  # type: ignore[method-assign]
+        try:
+            act()
+        except KilledError:
+            self.done.add("killed")
+            await self._begin_again()
+        finally:
+            vars(groups).pop("keep", None)
+
+    def place(self) -> None:
+        """The placer, which reads and writes in one."""
+        share, now = self.share, {one.memory_bytes for one in self.resizes}
+        if share.shrink_to_bytes is not None and now == {share.shrink_to_bytes}:
+            self._put("gave up", memory_bytes=share.shrink_to_bytes, shrink_to_bytes=None)
+        elif self.dice.random() < 0.3:
+            self._put("grew", memory_bytes=self.dice.randrange(share.memory_bytes, MOST + 1))
+        elif share.shrink_to_bytes is not None and self.dice.random() < 0.5:
+            self._put("took back", shrink_to_bytes=None)
+        elif share.memory_bytes > 10:
+            # Few sizes, so that a wish comes back to what it was before.
+            self._put("asked", shrink_to_bytes=self.dice.randrange(10, share.memory_bytes, 10))
+
+    def _put(self, what: str, **amounts: Any) -> None:
+        self.done.add(what)
+        entry = self.node.allocations[0]
+        after = dataclasses.replace(self.share, **amounts)
+        if after.shrink_to_bytes is not None and after.shrink_to_bytes >= after.memory_bytes:
+            return
+        self.node.allocations[0] = dataclasses.replace(entry, shares=(after,))
+        self.version += 1
+
+    async def use(self) -> None:
+        """A process takes memory, or gives some back."""
+        if not self.shares:
+            return
+        one = self.dice.choice(self.shares)
+        if self.dice.random() < 0.6:
+            amount = self.dice.randrange(1, 40)
+            if await one("take", 0, amount):
+                self.held[one] += amount
+        elif self.held[one]:
+            amount = self.dice.randrange(1, self.held[one] + 1)
+            await one("charge", 0, -amount)
+            self.held[one] -= amount
+
+    async def come_or_go(self) -> None:
+        """A process begins, or is killed."""
+        if len(self.shares) < 3:
+            one = await self.node.share()
+            await one("hello")
+            self.shares.append(one)
+            self.held[one] = 0
+        elif self.dice.random() < 0.3:
+            one = self.shares.pop(self.dice.randrange(3))
+            await one.kill()
+            del self.held[one]
+            self.away = [each for each in self.away if each is not one]
+            for group in self.node.groups.all():
+                self.node.groups.reap(group)
+
+    async def restart(self) -> None:
+        """The agent is killed and begins again; it has written nothing down on its way out."""
+        if self.dice.random() < 0.2:
+            self.done.add("restarted")
+            await self._begin_again()
+
+    async def _begin_again(self) -> None:
+        await self.node.stop()
+        await self.node.start()
+        self.away = list(self.shares)
+
+    async def come_back(self) -> None:
+        """A process finds the agent again: it has new pages, then goes by them, and then says so."""
+        if self.away:
+            one = self.away.pop(self.dice.randrange(len(self.away)))
+            await one("close")
+            await one("hello")
+            await one("reclaim")
+
+    async def check(self) -> None:
+        """The laws."""
+        held = sum(self.held.values())
+        if held > self.share.memory_bytes:
+            raise BrokenLawError(f"{held} bytes are in use of {self.share}")
+        told = {one.memory_bytes for one in self.resizes}
+        for one in self.shares:
+            ((_, most, *_),) = (await one("limits"))["records"]
+            if told and most > min(told):
+                raise BrokenLawError(f"a process goes by {most} bytes, and {self.resizes} is told")
+
+
+async def live(node: ArbiterNode, seed: int) -> set[str]:
+    """STEPS of a life; return what came to pass in it."""
+    world = World(node, random.Random(seed))
+    acts: list[Callable[[], Any]] = [world.hear_or_die, world.write_or_die, world.place, world.use, world.use]
+    acts += [world.come_or_go, world.come_back, world.restart]
+    for _ in range(STEPS):
+        done = world.dice.choice(acts)()
+        if done is not None:
+            await done
+        await world.check()
+    return world.done
+
+
+async def lives(directory: Path, count: int) -> set[str]:
+    """Several, one after the other; return what came to pass in any."""
+    done: set[str] = set()
+    for seed in range(count):
+        (directory / str(seed)).mkdir()
+        async with arbiter_node.opened(directory / str(seed)) as node:
+            done |= await live(node, seed)
+    return done
+
+
+async def test_no_byte_is_used_that_the_ledger_has_given_to_somebody_else(short_path: Path) -> None:
+    done = await lives(short_path, 4)
+    assert done == {"gave up", "grew", "took back", "asked", "restarted", "killed"}
+
+
+def _forgetful(node: GpuNode, entry: Any, position: int) -> int:
+    share = entry.shares[position]
+    return min(share.memory_bytes, share.memory_bytes if share.shrink_to_bytes is None else share.shrink_to_bytes)
+
+
+MUTATIONS: dict[str, tuple[object, str, object]] = {
+    "what was told is not looked at": (tenant, "memory_bytes", _forgetful),
+    "pages of earlier agents are not looked at": (Group, "outdated", False),
+    "what is in use is not looked at": (Group, "held_bytes", lambda _: 0),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+async def test_breaking_the_code_breaks_a_law(short_path: Path, mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTATIONS[mutation])
+    with pytest.raises(BrokenLawError):
+        await lives(short_path, 12)

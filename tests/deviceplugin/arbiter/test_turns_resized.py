@@ -1,0 +1,152 @@
+"""Shares that are given another request or limit in the middle of leases, waits and debts, on the virtual clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.arbiter import turns
+from deviceplugin.arbiter.account import Account, Charge, Entitlement
+from tests.deviceplugin.arbiter import virtual_gpu
+from tests.deviceplugin.arbiter.virtual_gpu import MS, SECOND, BrokenLawError, VirtualGpu, Worker
+
+WINDOW = 10 * SECOND
+Changes = list[tuple[int, str, Entitlement]]
+
+
+def check(workers: list[Worker], changes: Changes, *, seconds: int = 15) -> VirtualGpu:
+    """Run them through the changes, and look whether what each has last is kept from its change on."""
+    gpu = VirtualGpu(workers)
+    for when_ns, key, given_then in changes:
+        gpu.give(when_ns, key, given_then)
+    gpu.run(seconds * SECOND)
+    count = sum(each.given.request_percent > 0 for each in workers)
+    ahead_ns = 60 * MS + 60 * MS * (len(workers) - 1)
+    virtual_gpu.check_ceiling(gpu, SECOND, ahead_ns)
+    virtual_gpu.check_ceiling(gpu, WINDOW, ahead_ns)
+    virtual_gpu.check_floor(gpu, WINDOW, 170 * MS * (count + 1))
+    for key, seat in gpu.turns.seats.items():
+        if seat.account.held_ns != virtual_gpu.within(gpu.charged[key], 0, gpu.now_ns):
+            raise BrokenLawError(f"{key} was charged what it did not have")
+    return gpu
+
+
+@st.composite
+def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
+    """Workers, and what they are given later: never more than the GPU at once."""
+
+    def amounts() -> list[tuple[int, int]]:
+        left, found = 100, []
+        for _ in range(count):
+            request = draw(st.sampled_from([each for each in (0, 5, 10, 30, 50, 80, 100) if each <= left]))
+            left -= request
+            found.append((request, draw(st.sampled_from([each for each in (10, 30, 50, 100, 100) if each >= request]))))
+        return found
+
+    count = draw(st.integers(1, 4))
+    span = st.integers(20, 400).map(lambda ms: ms * MS)
+    workers = [
+        Worker(
+            Entitlement(*each, latency=draw(st.integers(0, 4)) == 0),
+            drain_ns=draw(st.integers(0, 5)) * MS,
+            bursts=tuple(draw(st.lists(st.tuples(span, span), max_size=2))),
+            closes=draw(st.booleans()),
+        )
+        for each in amounts()
+    ]
+    # Every millisecond of a turn, so that what is in the middle of something is met.
+    when_ns = draw(st.integers(2000, 2200)) * MS
+    later = [Entitlement(*each, latency=draw(st.booleans())) for each in amounts()]
+    return workers, [(when_ns, str(number), each) for number, each in enumerate(later)]
+
+
+@settings(max_examples=12)
+@given(resized())
+def test_from_its_change_on_every_share_has_its_new_request_and_none_more_than_its_new_limit(
+    drawn: tuple[list[Worker], Changes],
+) -> None:
+    check(*drawn)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([(30, 100), (70, 100)], [(70, 100), (30, 100)], [70, 30]),
+        ([(50, 100), (50, 100)], [(10, 10), (50, 100)], [10, 90]),
+        ([(10, 10), (50, 50)], [(10, 100), (50, 50)], [50, 50]),
+        ([(0, 100), (100, 100)], [(50, 100), (50, 100)], [50, 50]),
+        ([(20, 100)], [(20, 20)], [20]),
+    ],
+)
+def test_who_always_wants_gets_what_is_its_own_within_a_second_of_the_change(
+    before: list[tuple[int, int]], after: list[tuple[int, int]], expected: list[float]
+) -> None:
+    changes = [(5 * SECOND + 17 * MS, str(number), Entitlement(*each)) for number, each in enumerate(after)]
+    gpu = check([Worker(Entitlement(*each)) for each in before], changes, seconds=17)
+    assert virtual_gpu.shares(gpu, 6 * SECOND, 16 * SECOND) == pytest.approx(expected, abs=1.5)
+
+
+def test_a_lower_limit_ends_the_turn_that_is_on() -> None:
+    gpu = VirtualGpu([Worker(Entitlement(10, 100))])
+    gpu.give(2 * SECOND + MS, "0", Entitlement(10, 10))
+    gpu.run(3 * SECOND)
+    # What may be had at once by the new limit, and the time to give it back; a turn that is alone is of 100 ms.
+    assert virtual_gpu.within(gpu.charged["0"], 2 * SECOND + MS, 2 * SECOND + 90 * MS) < 60 * MS
+    assert virtual_gpu.within(gpu.charged["0"], 2 * SECOND + MS, 3 * SECOND) < 0.1 * SECOND + 60 * MS
+
+
+def test_a_debt_is_neither_forgiven_nor_made_greater_by_a_change() -> None:
+    books = Account(Entitlement(50, 50), 0)
+    books.set(0, wanting=True, charge=Charge.OWED)
+    books.set(4 * SECOND, charge=Charge.NOTHING)  # a kernel of four seconds
+    before = (books.owed_ns, books.room_ns, books.surplus_ns, books.held_ns)
+    books.change(Entitlement(10, 20), 4 * SECOND)
+    assert (books.owed_ns, books.room_ns, books.surplus_ns, books.held_ns) == before
+    # It had two seconds more than its limit, and pays them back by the one that it has now.
+    assert books.eligible_in_ns() == pytest.approx(10 * SECOND, rel=0.05)
+    books.change(Entitlement(10, 40), 4 * SECOND)
+    assert books.eligible_in_ns() == pytest.approx(5 * SECOND, rel=0.05)
+
+
+def test_what_was_owed_by_a_greater_request_runs_out_and_is_not_gone_at_once() -> None:
+    books = Account(Entitlement(80, 100), 0)
+    books.set(0, wanting=True)
+    books.pass_time(20 * SECOND)
+    assert books.owed_ns == 8 * SECOND
+    books.change(Entitlement(10, 100), 20 * SECOND)
+    assert books.owed_ns == 8 * SECOND
+    books.pass_time(21 * SECOND)
+    assert books.owed_ns == pytest.approx(7 * SECOND)
+    books.pass_time(60 * SECOND)
+    assert books.owed_ns == pytest.approx(SECOND)
+
+
+def test_who_becomes_of_the_latency_class_while_it_waits_is_served_at_once() -> None:
+    gpu = VirtualGpu([Worker(Entitlement(50, 100)), Worker(Entitlement(50, 100), starts_ns=SECOND)])
+    gpu.run(2 * SECOND)
+    waiting = next(key for key in gpu.workers if key != gpu.turns.holder)
+    gpu.give(gpu.now_ns + MS, waiting, Entitlement(50, 100, latency=True))
+    gpu.run(gpu.now_ns + 6 * MS)
+    assert gpu.turns.holder == waiting
+
+
+MUTATIONS: dict[str, tuple[object, str, object]] = {
+    "a turn goes on by the old limit": (turns.Turns, "_curtail", lambda *_: None),
+    "a change is not taken": (Account, "change", lambda *_: None),
+    "a change forgives": (Account, "change", lambda self, given, now: self.__init__(given, now)),
+}
+
+
+def battery() -> None:
+    """What between them meets every law."""
+    test_a_lower_limit_ends_the_turn_that_is_on()
+    test_a_debt_is_neither_forgiven_nor_made_greater_by_a_change()
+    check([Worker(Entitlement(30, 100)), Worker(Entitlement(70, 100))], [(2 * SECOND, "0", Entitlement(30, 30))])
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_breaking_the_code_breaks_a_law(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTATIONS[mutation])
+    with pytest.raises((BrokenLawError, AssertionError)):
+        battery()

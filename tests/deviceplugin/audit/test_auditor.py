@@ -1,0 +1,98 @@
+"""The loop: what fails is told and ends nothing, and nobody can have it write Events without end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter.groups import Groups
+from deviceplugin.audit import auditor
+from deviceplugin.audit.contexts import Contexts
+from deviceplugin.hardware import nvml
+from deviceplugin.hardware.driver import Driver
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Refusal
+
+UUID = "GPU-00000000-0000-0000-0000-00000000000a"
+STAT = "{} (cuda job) S " + " ".join(["0"] * 18) + " 77 0\n"
+
+
+class Listing:
+    """NVML's lists, and what goes wrong with them."""
+
+    def __init__(self, pids: range) -> None:
+        self.pids = pids
+        self.problem: Exception | None = None
+
+    def users(self, _: str) -> list[nvml.Process]:
+        if self.problem is not None:
+            raise self.problem
+        return [nvml.Process(pid, 1) for pid in self.pids]
+
+
+class Node:
+    """An auditor with all that it tells."""
+
+    def __init__(self, directory: Path, listing: Listing) -> None:
+        self.warned: list[str] = []
+        self.changes = 0
+        self.auditor = auditor.Auditor(
+            Driver(listing),  # type: ignore[arg-type]
+            Groups(directory / "ledgers"),
+            Contexts(directory),
+            auditor.Surroundings(
+                gpus=lambda: (Gpu(UUID, 0, "A100", 40 << 30),),
+                node=lambda: GpuNode("node-a"),
+                pods=list,
+                warn=lambda _, note, __: self.warned.append(note),
+                changed=self._changed,
+            ),
+            node_name="node-a",
+            identify=lambda _: Refusal("no pod"),
+            proc=directory / "proc",
+            wall_clock=lambda: 12.0,
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+def listing(tmp_path: Path) -> Listing:
+    made = Listing(range(100, 130))
+    for pid in made.pids:
+        directory = tmp_path / "proc" / str(pid)
+        directory.mkdir(parents=True)
+        (directory / "stat").write_text(STAT.format(pid))
+        (directory / "comm").write_text("cuda job\n")
+    return made
+
+
+async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(tmp_path: Path, listing: Listing) -> None:
+    node = Node(tmp_path, listing)
+    assert node.auditor.document() is None
+    for _ in range(3):
+        await node.auditor.step()
+    assert len(node.warned) == auditor.MOST_EVENTS < len(listing.pids)
+    document = node.auditor.document()
+    assert document is not None
+    assert [one["state"] for one in document["gpus"][0]["processes"]] == ["foreign"] * 30
+    assert document == json.loads(json.dumps(document))
+    assert node.changes == 2  # well, and then not
+
+
+async def test_a_look_that_fails_is_told_and_the_next_one_is_made(
+    tmp_path: Path, listing: Listing, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path, listing)
+    listing.problem = LookupError("what nobody thought of")
+    await node.auditor.step()
+    (condition,) = node.auditor.conditions
+    assert (condition.status, condition.message) == ("Unknown", "the audit failed: what nobody thought of")
+    assert "The audit failed" in caplog.text
+    listing.problem, listing.pids = None, range(0)
+    await node.auditor.step()
+    assert node.auditor.conditions[0].status == "True"

@@ -1,0 +1,266 @@
+"""Who is limited, who got around it, who has no share: no false alarm, and no silence."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.pages import Record
+from deviceplugin.audit import document, judgement
+from deviceplugin.audit.report import Audit, State
+from deviceplugin.audit.seen import Member, Problem, Process, Seen, Share
+from gpushare import contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import GpuNode, Resize
+
+GIB = 1 << 30
+A, B = "GPU-00000000-0000-0000-0000-00000000000a", "GPU-00000000-0000-0000-0000-00000000000b"
+TRAINER = Container("uid-trainer", "id-main")
+SIDE = Container("uid-trainer", "id-side")
+OTHER = Container("uid-other", "id-other")
+
+
+def manifest(name: str, identity: str, **containers: str) -> dict[str, Any]:
+    statuses = [{"name": one, "containerID": f"containerd://{at}"} for one, at in containers.items()]
+    annotations = {contract.ALLOCATION: identity} if identity else {}
+    metadata = {"namespace": "ml", "name": name, "uid": f"uid-{name}", "annotations": annotations}
+    return {"metadata": metadata, "status": {"containerStatuses": statuses}}
+
+
+PODS = (manifest("trainer", "of-trainer", main="id-main", side="id-side"), manifest("other", "", other="id-other"))
+GIVEN = GivenShare(("main",), (A,), 50, 80, 8 * GIB)
+NODE = GpuNode("node-a", allocations=(Allocation("of-trainer", PodRef("ml", "trainer", "uid-trainer"), (GIVEN,)),))
+GRANT = tenant.Grant(A, 8 * GIB, 50, 80)
+TENANT = tenant.Tenant("uid-trainer", "ml", "trainer", ("main",), 0, (GRANT,), allocation="of-trainer")
+RECORD = Record(b"", 8 * GIB, 50, 80, 0, 0)
+MEMBER = Member((7, 70), (GIB,), with_library=True)
+GPUS = (Gpu(A, 0, "A100", 40 * GIB), Gpu(B, 1, "A100", 40 * GIB))
+
+
+def process(pid: int = 7, gpu: str = A, **changes: Any) -> Process:
+    made = Process(gpu, pid, pid * 10, "python3", 2 * GIB, TRAINER, with_library=True)
+    return dataclasses.replace(made, **changes)
+
+
+def seen(*processes: Process, members: tuple[Member, ...] = (MEMBER,), record: Record = RECORD, **more: Any) -> Seen:
+    shares = (Share(TENANT, (record,), members),) if members else ()
+    return Seen(more.pop("gpus", GPUS), processes, shares, **more)
+
+
+def judge(found: Seen, *, node: GpuNode | None = NODE, looks: int = 2) -> Audit:
+    audit = Audit()
+    for _ in range(looks):
+        audit = judgement.judge(found, pods=PODS, node=node, suspects=audit.suspects)
+    return audit
+
+
+def state(found: Seen, **more: Any) -> tuple[State, str]:
+    (judged,) = judge(found, **more).processes
+    return judged.state, judged.reason
+
+
+def status(audit: Audit) -> tuple[str, str]:
+    said = document.condition(audit)
+    return said.status, said.reason
+
+
+def test_a_registered_process_is_limited() -> None:
+    audit = judge(seen(process()))
+    (judged,) = audit.processes
+    assert (judged.state, judged.reason, judged.charged_bytes) == (State.LIMITED, "", GIB)
+    assert (judged.namespace, judged.pod, judged.container) == ("ml", "trainer", "main")
+    assert audit.shares[0].in_force
+    assert status(audit) == ("True", "Audited")
+
+
+def test_a_process_of_a_share_that_is_not_registered_is_unlimited() -> None:
+    kind, reason = state(seen(process(9)))
+    assert kind is State.UNLIMITED
+    assert reason == judgement.GOT_AROUND
+    assert state(seen(process(9, with_library=False)))[1] == judgement.WITHOUT
+    audit = judge(seen(process(), process(9)))
+    assert status(audit) == ("False", "ProcessUnlimited")
+    assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, "python3 (9) got around its limits")
+    assert "the pod ml/trainer runs without limits on GPU 0" in document.condition(audit).message
+
+
+def test_nothing_is_said_at_first_sight() -> None:
+    audit = judge(seen(process(9), process(11, container=None)), looks=1)
+    assert {one.state for one in audit.processes} == {State.UNJUDGED}
+    assert status(audit) == ("True", "Audited")
+    assert judgement.troubles(audit) == {}
+
+
+def test_another_process_with_the_same_pid_is_seen_for_the_first_time() -> None:
+    before = judge(seen(process(9)), looks=1)
+    audit = judgement.judge(seen(process(9, start_ticks=91)), pods=PODS, node=NODE, suspects=before.suspects)
+    assert audit.processes[0].state is State.UNJUDGED
+
+
+def test_a_registered_pid_of_another_start_is_not_that_process() -> None:
+    assert state(seen(process(start_ticks=71)))[0] is State.UNLIMITED
+
+
+@pytest.mark.parametrize("container", [None, OTHER, SIDE, Container("uid-unknown", "id")])
+def test_whoever_has_no_share_is_foreign_on_a_fractional_gpu(container: Container | None) -> None:
+    kind, reason = state(seen(process(9, container=container)))
+    assert kind is State.FOREIGN
+    assert reason
+    assert status(judge(seen(process(9, container=container)))) == ("False", "ForeignProcess")
+
+
+def test_a_share_of_another_gpu_is_none_of_this_one() -> None:
+    assert state(seen(process(9, gpu=B))) == (State.FOREIGN, judgement.ELSEWHERE)
+    assert state(seen(process(7, gpu=B))) == (State.FOREIGN, judgement.ELSEWHERE)  # registered, for the other one
+
+
+@pytest.mark.parametrize("mode", [Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG])
+def test_on_a_gpu_of_another_mode_nobody_is_judged(mode: Mode) -> None:
+    gpus = (dataclasses.replace(GPUS[0], mode=mode),)
+    kind, reason = state(seen(process(9, container=OTHER), gpus=gpus))
+    assert (kind, reason) == (State.UNJUDGED, f"the GPU is not shared by annotation: its mode is {mode}")
+
+
+def test_a_daemon_of_mps_is_no_stranger_unless_it_is_in_a_shares_container() -> None:
+    assert state(seen(process(9, name="nvidia-cuda-mps", container=OTHER)))[0] is State.UNJUDGED
+    assert state(seen(process(9, name="nvidia-cuda-mps")))[0] is State.UNLIMITED
+
+
+def test_a_process_whose_ledger_is_out_of_reach_keeps_its_limits() -> None:
+    found = seen(process(9), members=(), unreachable=frozenset({(9, 90)}))
+    assert state(found) == (State.LIMITED, "")
+
+
+def test_a_container_that_the_pods_status_does_not_name_yet_is_waited_for() -> None:
+    two = dataclasses.replace(GIVEN, containers=("side",))
+    node = dataclasses.replace(NODE, allocations=(dataclasses.replace(NODE.allocations[0], shares=(GIVEN, two)),))
+    assert state(seen(process(9, container=Container("uid-trainer", "id-new"))), node=node)[0] is State.UNJUDGED
+
+
+def test_while_the_gpunode_is_not_known_nobody_is_accused_and_that_is_said() -> None:
+    audit = judge(seen(process(9), process(7)), node=None)
+    assert [one.state for one in audit.processes] == [State.UNJUDGED, State.LIMITED]
+    assert status(audit) == ("Unknown", "AuditIncomplete")
+    assert audit.shares == ()
+
+
+def test_what_could_not_be_seen_is_said() -> None:
+    blind = judge(seen(process(), problems=(Problem("the driver does not answer"),)))
+    assert status(blind) == ("Unknown", "AuditIncomplete")
+    dim = judge(seen(process(), problems=(Problem("the driver does not tell how much", blind=False),)))
+    assert status(dim) == ("True", "Audited")
+    assert "does not tell how much" in document.condition(dim).message
+    unseen = judge(seen(process(), members=(dataclasses.replace(MEMBER, with_library=None),)))
+    assert "SYS_PTRACE" in document.condition(unseen).message
+
+
+def test_a_share_without_a_process_is_in_force() -> None:
+    (share,) = judge(seen(members=())).shares
+    assert (share.in_force, share.enforced, share.processes, share.reason) == (True, None, 0, "")
+
+
+@pytest.mark.parametrize("change", [{"memory_bytes": 9 * GIB}, {"request_percent": 51}, {"limit_percent": 100}])
+def test_limits_that_differ_are_told_by_the_second_look(change: dict[str, int]) -> None:
+    found = seen(process(), record=dataclasses.replace(RECORD, **change))
+    assert judge(found, looks=1).shares[0].in_force
+    audit = judge(found)
+    assert not audit.shares[0].in_force
+    assert "and the GPUNode gives it a request of 50%, a limit of 80% and 8Gi" in audit.shares[0].reason
+    assert status(audit) == ("False", "LimitsDiffer")
+
+
+def test_a_share_that_is_to_shrink_may_be_held_to_either_size() -> None:
+    shrinking = dataclasses.replace(GIVEN, shrink_to_bytes=4 * GIB)
+    node = dataclasses.replace(
+        NODE,
+        allocations=(dataclasses.replace(NODE.allocations[0], shares=(shrinking,)),),
+        resizes=(Resize("of-trainer", 0, 4 * GIB, GIB),),
+    )
+    for memory_bytes in (4 * GIB, 8 * GIB):
+        record = dataclasses.replace(RECORD, memory_bytes=memory_bytes)
+        assert judge(seen(process(), record=record), node=node).shares[0].in_force
+
+
+def test_a_process_without_the_library_is_told_of_in_its_share() -> None:
+    members = (MEMBER, Member((8, 80), (0,), with_library=False))
+    audit = judge(seen(process(), process(8), members=members))
+    (share,) = audit.shares
+    assert (share.processes, share.with_library, share.in_force) == (2, 1, False)
+    assert share.reason == "the library is not in 1 of its 2 processes"
+
+
+def test_a_share_that_the_gpunode_has_no_more_is_told_of_while_it_runs() -> None:
+    audit = judge(seen(process()), node=dataclasses.replace(NODE, allocations=()))
+    (share,) = audit.shares
+    assert (share.pod, share.limit_bytes, share.in_force) == ("trainer", 0, False)
+
+
+def test_overhead_beyond_the_limit_is_told_and_no_breach() -> None:
+    record = dataclasses.replace(RECORD, overhead_bytes=8 * GIB)
+    (share,) = judge(seen(process(), record=record)).shares
+    assert share.in_force
+    assert share.beyond_bytes == GIB
+    assert share.reason.startswith("with contexts it holds 1Gi more than its limit")
+
+
+def test_a_hold_is_nobodys_share() -> None:
+    hold = Allocation(f"{contract.HOLD_PREFIX}x", PodRef("ml", "waits"), (GIVEN,))
+    assert judge(seen(members=()), node=dataclasses.replace(NODE, allocations=(hold,))).shares == ()
+
+
+def test_the_condition_names_ten_and_counts_the_rest() -> None:
+    audit = judge(seen(*(process(pid, container=None) for pid in range(20, 33))))
+    assert document.condition(audit).message.count("runs without limits") == 10
+    assert document.condition(audit).message.endswith("and 3 more")
+
+
+def test_the_document_has_what_the_plugin_reads() -> None:
+    record = dataclasses.replace(RECORD, overhead_bytes=300)
+    told = document.to_json(
+        judge(seen(process(), process(9, gpu=B, used_bytes=None), record=record)), node_name="node-a", checked_at=1.5
+    )
+    assert (told["node"], told["checkedAt"], told["problem"]) == ("node-a", 1.5, "")
+    assert told["gpus"][0] == {
+        "uuid": A,
+        "index": 0,
+        "mode": "fractional",
+        "processes": [
+            {
+                "pid": 7,
+                "name": "python3",
+                "namespace": "ml",
+                "pod": "trainer",
+                "container": "main",
+                "usedBytes": 2 * GIB,
+                "chargedBytes": GIB,
+                "state": "limited",
+                "reason": "",
+            }
+        ],
+    }
+    assert told["gpus"][1]["processes"][0]["usedBytes"] is None
+    assert told["shares"] == [
+        {
+            "namespace": "ml",
+            "pod": "trainer",
+            "containers": ["main"],
+            "gpu": A,
+            "requestPercent": 50,
+            "limitPercent": 80,
+            "limitBytes": 8 * GIB,
+            "enforcedRequestPercent": 50,
+            "enforcedLimitPercent": 80,
+            "enforcedBytes": 8 * GIB,
+            "chargedBytes": GIB,
+            "overheadBytes": 300,
+            "processes": 1,
+            "withLibrary": 1,
+            "inForce": True,
+            "reason": "",
+        }
+    ]

@@ -1,0 +1,118 @@
+"""What a driver does not tell is said, and what ends while it is looked at is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter import process as kernel
+from deviceplugin.arbiter.group import Group
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.audit import looking
+from deviceplugin.audit.overhead import Reading
+from deviceplugin.hardware import nvml
+from gpushare.gpu import Gpu, Mode
+
+UUID = "GPU-00000000-0000-0000-0000-00000000000a"
+CARD = Gpu(UUID, 0, "A100", 40 << 30)
+TENANT = Tenant("uid", "ml", "trainer", ("main",), 0, (Grant(UUID, 8 << 30, 50, 100),))
+GONE = 2**22 + 1  # more than a pid can be
+
+
+class Listing:
+    """NVML's lists, as a driver that does not tell everything gives them."""
+
+    def __init__(self, *listed: nvml.Process, problem: str = "") -> None:
+        self.listed, self.problem = listed, problem
+
+    def users(self, _: str) -> tuple[nvml.Process, ...]:
+        if self.problem:
+            raise nvml.NvmlError(self.problem, 15)
+        return self.listed
+
+
+def made(listing: Listing) -> looking.Looking:
+    return looking.Looking(listing, identify=lambda _: Container("uid", "id"))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group.make(TENANT)
+
+
+def joined(group: Group) -> kernel.Process:
+    found = kernel.identified(os.getpid())
+    assert found is not None
+    who = kernel.Process(*found, os.pidfd_open(os.getpid()))
+    group.admit(who, 3)
+    return who
+
+
+def test_a_member_is_read_before_and_after_the_driver(group: Group) -> None:
+    who = joined(group)
+    group.limits.expect(0, 250)
+    found = made(Listing(nvml.Process(who.pid, 1000))).look([CARD], [group], [])
+    assert found.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
+    (process,) = found.seen.processes
+    assert process.who == (who.pid, who.start_ticks)
+    assert found.seen.shares[0].members[0].with_library is False
+    assert found.seen.problems == ()
+    group.close()
+
+
+def test_what_is_held_on_a_mig_device_is_measured_too(group: Group) -> None:
+    who = joined(group)
+    whole = dataclasses.replace(CARD, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
+    found = made(Listing(nvml.Process(who.pid, 1000))).look([whole], [group], [])
+    assert found.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
+    assert [one.gpu for one in found.seen.processes] == [whole.uuid]
+    group.close()
+
+
+def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: Group) -> None:
+    who = joined(group)
+    found = made(Listing(nvml.Process(who.pid, None))).look([CARD], [group], [])
+    assert found.readings == {}
+    (problem,) = found.seen.problems
+    assert (problem.blind, problem.sentence) == (
+        False,
+        "the driver does not tell what processes hold on GPU 0: contexts are not charged",
+    )
+    other = dataclasses.replace(CARD, mode=Mode.EXCLUSIVE)
+    assert made(Listing(nvml.Process(who.pid, None))).look([other], [group], []).seen.problems == ()
+    group.close()
+
+
+def test_a_gpu_that_does_not_answer_is_told_of_unless_its_own_condition_does() -> None:
+    found = made(Listing(problem="it is lost")).look([CARD], [], [])
+    assert found.silent == {UUID}
+    assert [one.blind for one in found.seen.problems] == [True]
+    ill = dataclasses.replace(CARD, healthy=False)
+    assert made(Listing(problem="it is lost")).look([ill], [], []).seen.problems == ()
+
+
+def test_a_process_that_is_over_already_is_left_out() -> None:
+    assert made(Listing(nvml.Process(GONE, 1000))).look([CARD], [], []).seen.processes == ()
+
+
+def test_a_share_that_has_ended_meanwhile_is_left_out(group: Group) -> None:
+    joined(group)
+    group.close()
+    assert made(Listing()).look([CARD], [group], []).seen.shares == ()
+
+
+def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
+    maps = tmp_path / str(os.getpid())
+    maps.mkdir()
+    lines = (
+        "7f0000000000-7f0000001000 r-xp 00000000 08:01 12   /usr/lib/gpushare/libgpushare.so\n7ffd0000-7ffd1000 rw-p\n"
+    )
+    (maps / "maps").write_text(lines)
+    assert kernel.mapped_files(os.getpid(), proc=tmp_path) == {"/usr/lib/gpushare/libgpushare.so"}
+    (maps / "maps").write_text("")
+    assert kernel.mapped_files(os.getpid(), proc=tmp_path) is None  # it is ending, or a thread of the kernel
+    assert kernel.mapped_files(GONE, proc=tmp_path) is None

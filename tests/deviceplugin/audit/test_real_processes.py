@@ -1,0 +1,297 @@
+"""The library that ships, the arbiter that ships, NVML on simulated GPUs: what contexts take is charged, and whoever
+gets around the library is found."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deviceplugin import simulated
+from tests.interposer import container
+
+MIB = 1 << 20
+LIMIT = 1024 * MIB
+CONTEXT = 300 * MIB
+DESCRIPTION = """
+[node]
+name = audit-tests
+[gpu 0]
+count = 2
+model = NVIDIA A100-SXM4-40GB
+memory = 4GiB
+context-memory = 300MiB
+compute-capability = 8.0
+"""
+WAITS = """
+import sys
+c = Cuda()
+print("ready", flush=True)
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+
+class Asked:
+    """A process that answers lines by lines."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], 30)[0], "no answer"
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate(timeout=10)
+        return line.strip()
+
+    def begin(self, words: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(words + "\n")
+        self.process.stdin.flush()
+
+    def __call__(self, words: str) -> str:
+        self.begin(words)
+        return self.read()
+
+
+class AuditNode:
+    """The auditor, and the containers of the node."""
+
+    def __init__(self, asked: Asked, box: container.Container, stack: contextlib.ExitStack) -> None:
+        self.asked, self._box, self._stack = asked, box, stack
+
+    def __call__(self, words: str) -> Any:
+        return json.loads(self.asked(words))
+
+    def look(self, times: int = 2) -> Any:
+        return [self("look") for _ in range(times)][-1]
+
+    def failing(self, pod: str) -> str:
+        """What a program of a pod's container says that cannot have a context."""
+        command = [sys.executable, "-c", container.CLIENT_PRELUDE + WAITS]
+        ended = self._box.run(command, {"TEST_POD": pod, "TEST_CONTAINER": "main"})
+        assert ended.returncode != 0
+        return ended.stderr
+
+    def client(self, pod: str, *, preload: tuple[Path, ...] = (container.LIBRARY,)) -> Asked:
+        """A program of a pod's container that has a context; without `preload`, one that the library is not in."""
+        box = container.Container(self._box.arbiter_directory, self._box.gpus, preload)
+        command = [sys.executable, "-c", container.CLIENT_PRELUDE + WAITS]
+        environment = {"TEST_POD": pod, "TEST_CONTAINER": "main"} if pod else {}
+        process = box.start(command, environment)
+        self._stack.enter_context(container.finishing(process))
+        made = Asked(process)
+        assert made.read() == "ready"
+        return made
+
+
+def beyond(figures: str) -> float:
+    (line,) = [line for line in figures.splitlines() if line.startswith("gpushare_share_beyond_limit")]
+    return float(line.split()[-1])
+
+
+@pytest.fixture(scope="session")
+def _library() -> None:
+    subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
+
+
+@pytest.fixture
+def start(_library: None, _simulation: None, short_path: Path, tmp_path: Path) -> Iterator[Callable[..., AuditNode]]:
+    description = tmp_path / "node.ini"
+    description.write_text(DESCRIPTION)
+    gpus = tmp_path / "gpus"
+    simulated.command("create", description, gpus)
+    with contextlib.ExitStack() as stack:
+
+        def begin(*more: str, pods: dict[str, tuple[int, int]] | None = None) -> AuditNode:
+            given = json.dumps(pods or {"trainer": (LIMIT, 0)})
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.deviceplugin.audit_node", short_path, given, *more],
+                env=simulated.environment(gpus),
+                cwd=simulated.ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(container.finishing(process))
+            asked = Asked(process)
+            asked.read()
+            return AuditNode(asked, container.Container(short_path / "arbiter", gpus), stack)
+
+        yield begin
+
+
+def process(found: Any, pid: int) -> Any:
+    return next(one for card in found["audit"]["gpus"] for one in card["processes"] if one["pid"] == pid)
+
+
+def condition(found: Any) -> tuple[str, str, str]:
+    (one,) = found["conditions"]
+    assert one["type"] == "LimitsInForce"
+    return one["status"], one["reason"], one["message"]
+
+
+def test_what_a_context_takes_is_charged_once_it_was_seen_twice(start: Callable[..., AuditNode]) -> None:
+    node = start()
+    client = node.client("trainer")
+    assert node.look(1)["audit"]["shares"][0]["overheadBytes"] == 0
+    found = node.look(1)
+    (share,) = found["audit"]["shares"]
+    assert (share["chargedBytes"], share["overheadBytes"]) == (0, CONTEXT)
+    assert (share["enforcedBytes"], share["processes"], share["withLibrary"]) == (LIMIT, 1, 1)
+    assert share["inForce"], share["reason"]
+    assert process(found, client.pid)["state"] == "limited"
+    assert condition(found)[:2] == ("True", "Audited")
+    assert client("c.info()") == str((LIMIT - CONTEXT, LIMIT))
+    assert client(f"c.allocate({LIMIT - CONTEXT + 1})[0]") == "2"
+    assert client(f"c.allocate({LIMIT - CONTEXT})[0]") == "0"
+    found = node.look()
+    assert found["audit"]["shares"][0]["chargedBytes"] == LIMIT - CONTEXT
+    assert found["audit"]["shares"][0]["overheadBytes"] == CONTEXT
+
+
+def test_a_dead_processs_overhead_is_free_at_once(start: Callable[..., AuditNode]) -> None:
+    node = start()
+    clients = [node.client("trainer") for _ in range(2)]
+    node.look()
+    assert clients[0]("c.info()") == str((LIMIT - 2 * CONTEXT, LIMIT))
+    os.kill(clients[1].pid, signal.SIGKILL)
+    clients[1].process.wait(10)
+    node("look")
+    assert clients[0]("c.info()") == str((LIMIT - CONTEXT, LIMIT))
+
+
+def test_what_was_learned_of_contexts_is_charged_before_the_next_one(start: Callable[..., AuditNode]) -> None:
+    node = start(pods={"trainer": (LIMIT, 0), "second": (LIMIT, 0), "small": (CONTEXT - MIB, 0)})
+    node.client("trainer")
+    node.look(2)
+    assert node("context 0") == 0
+    node.look(1)
+    assert node("context 0") == CONTEXT
+    second = node.client("second")
+    assert second("c.info()") == str((LIMIT - CONTEXT, LIMIT))
+    shares = {share["pod"]: share for share in node.look()["audit"]["shares"]}
+    charged = {pod: (share["chargedBytes"], share["overheadBytes"]) for pod, share in shares.items()}
+    assert charged == {"trainer": (0, CONTEXT), "second": (CONTEXT, 0), "small": (0, 0)}
+    refused = node.failing("small")
+    assert "cuDevicePrimaryCtxRetain: 2" in refused
+    assert "gpushare: no memory for a CUDA context: one takes about 300 MiB of this GPU" in refused
+
+
+def test_what_changes_all_the_time_leaves_no_error_behind(start: Callable[..., AuditNode]) -> None:
+    node = start()
+    client = node.client("trainer")
+    client.begin(f"[c.free(c.allocate({64 * MIB})[1]) for _ in range(3000)][0]")
+    seen = [node.look(1)["audit"]["shares"][0]["overheadBytes"] for _ in range(20)]
+    assert client.read() == "0"
+    assert all(0 <= overhead <= CONTEXT + 64 * MIB for overhead in seen)
+    assert node.look(2)["audit"]["shares"][0]["overheadBytes"] == CONTEXT
+    assert client("c.info()") == str((LIMIT - CONTEXT, LIMIT))
+
+
+def test_the_next_agent_knows_what_contexts_take_and_measures_anew(start: Callable[..., AuditNode]) -> None:
+    node = start()
+    client = node.client("trainer")
+    node.look(3)
+    node.asked.process.kill()
+    node.asked.process.wait(10)
+    after = start()
+    assert after("context 0") == CONTEXT
+    found = after.look()
+    assert process(found, client.pid)["state"] == "limited"
+    assert found["audit"]["shares"][0]["overheadBytes"] == CONTEXT
+    later = after.client("trainer")
+    assert after.look()["audit"]["shares"][0]["chargedBytes"] == CONTEXT  # of the one that came later
+    assert later("c.info()") == str((LIMIT - 2 * CONTEXT, LIMIT))
+
+
+def test_a_limit_that_contexts_exceed_stays_hard_and_is_told(start: Callable[..., AuditNode]) -> None:
+    node = start(pods={"trainer": (CONTEXT + MIB, 0)})
+    client = node.client("trainer")
+    assert client(f"c.allocate({CONTEXT})[0]") == "0"
+    (share,) = node.look()["audit"]["shares"]
+    assert (share["chargedBytes"], share["overheadBytes"]) == (CONTEXT, CONTEXT)
+    assert share["inForce"]
+    assert share["reason"].startswith("with contexts it holds 299Mi more than its limit")
+    assert client("c.info()") == str((0, CONTEXT + MIB))
+    assert client("c.allocate(1)[0]") == "2"
+    assert beyond(node("figures")) == CONTEXT - MIB
+
+
+def test_a_program_without_the_library_is_told_of_by_the_second_look(start: Callable[..., AuditNode]) -> None:
+    node = start(pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
+    node.client("trainer")
+    sneaky = node.client("sneaky", preload=())
+    first = node.look(1)
+    assert (process(first, sneaky.pid)["state"], first["events"]) == ("unjudged", [])
+    assert condition(first)[0] == "True"
+    found = node.look(1)
+    seen = process(found, sneaky.pid)
+    assert (seen["state"], seen["pod"], seen["container"], seen["usedBytes"]) == (
+        "unlimited",
+        "sneaky",
+        "main",
+        CONTEXT,
+    )
+    assert "the library is not in it" in seen["reason"]
+    assert [event[0] for event in found["events"]] == ["RunsUnlimited"]
+    assert found["events"][0][2] == "default/sneaky"
+    status, reason, message = condition(found)
+    assert (status, reason) == ("False", "ProcessUnlimited")
+    assert f"process {sneaky.pid}) of the pod default/sneaky runs without limits on GPU 0" in message
+    shares = {share["pod"]: share for share in found["audit"]["shares"]}
+    assert not shares["sneaky"]["inForce"]
+    assert shares["trainer"]["inForce"]
+    assert node.look(1)["events"] == []  # once is enough
+    assert 'gpushare_gpu_unlimited_processes{gpu="' in node("figures")
+    sneaky.process.kill()
+    sneaky.process.wait(10)
+    assert condition(node.look(1))[0] == "True"
+
+
+def test_a_process_of_no_share_is_foreign_on_a_fractional_gpu_alone(start: Callable[..., AuditNode]) -> None:
+    node = start()
+    stranger = node.client("", preload=())
+    found = node.look()
+    assert process(found, stranger.pid)["state"] == "foreign"
+    assert condition(found)[:2] == ("False", "ForeignProcess")
+    node("mode 0 exclusive")
+    found = node.look()
+    assert process(found, stranger.pid)["state"] == "unjudged"
+    assert condition(found)[0] == "True"
+
+
+def test_who_got_around_is_ended_where_that_is_asked_for_and_nobody_else(start: Callable[..., AuditNode]) -> None:
+    node = start("end", pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
+    limited, stranger = node.client("trainer"), node.client("", preload=())
+    sneaky = node.client("sneaky", preload=())
+    found = node.look()
+    assert sneaky.process.wait(10) == -signal.SIGKILL
+    assert any("it was ended, as --end-unlimited asks for" in event[1] for event in found["events"])
+    assert node.look()["events"] == []
+    assert limited.process.poll() is None
+    assert stranger.process.poll() is None
+
+
+def test_limits_that_are_not_what_the_gpunode_gives_are_told(start: Callable[..., AuditNode]) -> None:
+    node = start()
+    node.client("trainer")
+    node.look()
+    node(f"limits trainer {2 * LIMIT}")
+    assert node.look(1)["audit"]["shares"][0]["inForce"]  # the arbiter may be about to write them
+    found = node.look(1)
+    (share,) = found["audit"]["shares"]
+    assert (share["inForce"], share["limitBytes"], share["enforcedBytes"]) == (False, 2 * LIMIT, LIMIT)
+    assert "held to a request of 50%, a limit of 100% and 1Gi of memory" in share["reason"]
+    assert condition(found)[:2] == ("False", "LimitsDiffer")

@@ -1,0 +1,118 @@
+"""An arbiter with its auditor on simulated GPUs, in a process of its own because NVML is one per process.
+
+Run by tests: arguments are a directory, the directory of the GPUs, and the pods, as JSON: {NAME: [MEMORY, GPU's index]}.
+Each line on standard input is a question; the answer is a line of JSON.
+
+look             audit once; the document, the conditions, the Events since the last look
+limits POD N     give the pod another limit in the GPUNode alone, as if the arbiter had not heard of it
+mode GPU WORD    the GPU with this index has another mode from now on
+context GPU      what a context on it is to be charged
+figures          the metrics
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+from prometheus_client.registry import Collector
+
+from deviceplugin.audit import auditor, contexts, figures
+from deviceplugin.hardware import nvml
+from deviceplugin.hardware.driver import Driver
+from gpushare.allocation import GivenShare
+from gpushare.gpu import Mode
+from gpushare.gpunode import GpuNode
+from tests.deviceplugin import arbiter_node
+
+
+class Node:
+    def __init__(self, directory: Path, opened: nvml.Nvml, made: arbiter_node.ArbiterNode, ends: bool) -> None:
+        self.node = made
+        self.gpus = opened.snapshot().gpus
+        self.events: list[list[str]] = []
+        self.given: GpuNode | None = None
+        self.auditor = auditor.Auditor(
+            Driver(opened),
+            made.groups,
+            contexts.Contexts(directory),
+            auditor.Surroundings(
+                gpus=lambda: self.gpus,
+                node=lambda: self.given or made.gpunode(),
+                pods=lambda: made.pods,
+                warn=lambda reason, note, of: self.events.append([reason, note, "/".join(of or ())]),
+                changed=lambda: None,
+            ),
+            node_name="node-a",
+            identify=arbiter_node.identify,
+            driver_version=opened.version(),
+            ends=ends,
+        )
+
+    async def do(self, verb: str, *words: str) -> Any:
+        match verb:
+            case "look":
+                self.events.clear()
+                await self.auditor.step()
+                conditions = [dataclasses.asdict(one) for one in self.auditor.conditions]
+                return {"audit": self.auditor.document(), "conditions": conditions, "events": self.events}
+            case "limits":
+                self.given = dataclasses.replace(
+                    self.node.gpunode(),
+                    allocations=tuple(
+                        dataclasses.replace(
+                            one, shares=(dataclasses.replace(one.shares[0], memory_bytes=int(words[1])),)
+                        )
+                        if one.pod.name == words[0]
+                        else one
+                        for one in self.node.allocations
+                    ),
+                )
+            case "mode":
+                self.gpus = tuple(
+                    dataclasses.replace(card, mode=Mode(words[1])) if card.index == int(words[0]) else card
+                    for card in self.gpus
+                )
+            case "context":
+                return self.auditor.context_bytes(self.gpus[int(words[0])].uuid)
+            case "figures":
+                return self.figures()
+        return None
+
+    def figures(self) -> str:
+        made = self
+
+        class Audited(Collector):
+            def collect(self) -> Any:
+                return figures.figures(made.auditor.audit, node_name="node-a")
+
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(Audited())
+        return prometheus_client.generate_latest(registry).decode()
+
+
+async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
+    opened = nvml.Nvml()
+    uuids = [card.uuid for card in opened.snapshot().gpus]
+    made = arbiter_node.ArbiterNode(directory)
+    for name, (memory_bytes, card) in pods.items():
+        made.add_pod(name, GivenShare(("main",), (uuids[card],), 50, 100, memory_bytes))
+    await made.start()
+    node = Node(directory, opened, made, "end" in more)
+    made.context_bytes = node.auditor.context_bytes
+    sys.stdout.write("null\n")
+    sys.stdout.flush()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        answer = await node.do(*line.split())
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    await made.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:]))

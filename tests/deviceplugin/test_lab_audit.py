@@ -1,0 +1,111 @@
+"""A pod whose process gets around the library is found out on a real node: by condition, Event, metric and /audit."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from lab import access, gpushare, image, layout
+from tests.deviceplugin.test_lab_modes import eventually
+
+pytestmark = pytest.mark.lab
+
+HONEST = "gpushare-probe --allocate 1GiB --hold 3600"
+# A loader of the container's own, which does not know of the preload file.
+OWN_LOADER = (
+    "sed s,/etc/ld.so.preload,/etc/no.so.preload, /lib64/ld-linux-x86-64.so.2 > /tmp/ld.so && chmod +x /tmp/ld.so "
+    "&& exec /tmp/ld.so /usr/bin/gpushare-probe --allocate 1GiB --hold 3600"
+)
+
+
+class Node:
+    """The lab's node, and a namespace on it."""
+
+    def __init__(self, lab: access.Access, where: layout.Layout, namespace: str) -> None:
+        self.lab, self.namespace = lab, namespace
+        self.name = where.nodes[0].name
+        self._metrics_url = gpushare.agent_metrics_url(where, where.nodes[0])
+
+    def run(self, name: str, command: str) -> None:
+        container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", command]}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": "Never"}
+        annotations = {contract.REQUEST: "0.25", contract.MEMORY: "2Gi"}
+        metadata = {"name": name, "namespace": self.namespace, "annotations": annotations}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
+
+    def end(self, *names: str) -> None:
+        self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
+
+    def condition(self) -> tuple[str, str]:
+        document = json.loads(self.lab.kubectl("get", "gpunode", self.name, "--output=json"))
+        found = [one for one in codec.read(document).conditions if one.type == contract.CONDITION_LIMITS_IN_FORCE]
+        return (found[0].status, found[0].message) if found else ("", "")
+
+    def asked(self, path: str) -> str:
+        url = self._metrics_url.removesuffix("/metrics") + path
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - http, of the lab
+            return str(answer.read().decode())
+
+    def shares(self) -> dict[str, Any]:
+        """The shares of the audit, by pod."""
+        found = json.loads(self.asked(contract.AUDIT_PATH))["shares"]
+        return {one["pod"]: one for one in found if one["namespace"] == self.namespace}
+
+    def process(self, pod: str) -> dict[str, Any] | None:
+        """A pod's process, as the audit has it."""
+        gpus = json.loads(self.asked(contract.AUDIT_PATH))["gpus"]
+        return next((one for card in gpus for one in card["processes"] if one["pod"] == pod), None)
+
+    def events(self, kind: str, name: str) -> list[str]:
+        """The notes of Events about an object."""
+        found = json.loads(self.lab.kubectl("get", "events.events.k8s.io", "--all-namespaces", "--output=json"))
+        about = ((one["regarding"], one) for one in found["items"] if one["reason"] == contract.EVENT_UNLIMITED)
+        return [one["note"] for regarding, one in about if (regarding["kind"], regarding["name"]) == (kind, name)]
+
+
+@pytest.fixture
+def node(lab: access.Access) -> Iterator[Node]:
+    where = layout.load(lab.kubeconfig.parents[1])
+    gpushare.install(where, lab)
+    with lab.namespace("audit") as namespace:
+        yield Node(lab, where, namespace)
+
+
+def test_a_process_that_gets_around_the_library_is_found_out(node: Node) -> None:
+    node.run("honest", HONEST)
+    eventually(lambda: (node.process("honest") or {}).get("state") == "limited")
+    eventually(lambda: node.condition()[0] == "True")
+    share = node.shares()["honest"]
+    assert (share["inForce"], share["withLibrary"], share["enforcedBytes"]) == (True, 1, 2 << 30)
+    assert share["chargedBytes"] == 1 << 30
+
+    node.run("sneaky", OWN_LOADER)
+    eventually(lambda: (node.process("sneaky") or {}).get("state") == "unlimited")
+    found = node.process("sneaky")
+    assert found is not None
+    assert (found["container"], found["usedBytes"], found["chargedBytes"]) == ("main", 1 << 30, 0)
+    assert "the library is not in it" in found["reason"]
+    shares = node.shares()
+    assert (shares["sneaky"]["inForce"], shares["sneaky"]["processes"]) == (False, 0)
+    assert shares["honest"]["inForce"]
+    eventually(lambda: node.condition()[0] == "False")
+    assert f"of the pod {node.namespace}/sneaky runs without limits on GPU" in node.condition()[1]
+    eventually(lambda: bool(node.events("Pod", "sneaky")))
+    eventually(lambda: any(f"{node.namespace}/sneaky" in note for note in node.events("GPUNode", node.name)))
+    assert node.events("Pod", "honest") == []
+    metrics = node.asked("/metrics").splitlines()
+    unlimited = [line for line in metrics if line.startswith("gpushare_gpu_unlimited_processes{")]
+    assert sum(float(line.split()[-1]) for line in unlimited) == 1
+    process = node.process("honest")
+    assert process is not None
+    assert process["state"] == "limited"
+
+    node.end("sneaky")
+    eventually(lambda: node.condition()[0] == "True")
+    node.end("honest")

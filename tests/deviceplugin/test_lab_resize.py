@@ -1,0 +1,137 @@
+"""A pod that runs is given more and less by its annotations, on a real cluster; another one takes the room."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from gpushare.allocation import Allocation, GivenShare
+from gpushare.gpunode import GpuNode
+from lab import access, gpushare, image, layout
+from tests.deviceplugin import simulated
+
+pytestmark = pytest.mark.lab
+
+GIB = 1 << 30
+
+
+class User:
+    """Somebody with a namespace on the lab's node."""
+
+    def __init__(self, lab: access.Access, where: layout.Layout, namespace: str) -> None:
+        self.lab, self.namespace = lab, namespace
+        self.node_name = where.nodes[0].name
+        self.uuids = simulated.uuids(where.gpus(where.nodes[0]))
+
+    def kubectl(self, *words: str, text: str = "") -> str:
+        return self.lab.kubectl(f"--namespace={self.namespace}", *words, input=text or None)
+
+    def run(self, name: str, **asked: str) -> None:
+        """A pod that does nothing by itself, with these annotations."""
+        container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", "sleep 3600"]}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": "Never"}
+        annotations = {f"{contract.PREFIX}{key}": value for key, value in asked.items()}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations}}
+        self.kubectl("create", "--filename=-", text=json.dumps({**manifest, "spec": spec}))
+
+    def asks(self, name: str, **asked: str) -> None:
+        """Change a pod's annotations."""
+        words = [f"{contract.PREFIX}{key}={value}" for key, value in asked.items()]
+        self.kubectl("annotate", "pod", name, "--overwrite", *words)
+
+    def pod(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", "pod", name, "--output=json"))
+        return found
+
+    def phase(self, name: str) -> str:
+        return str(self.pod(name)["status"].get("phase"))
+
+    def reason(self, name: str) -> str:
+        return str(self.pod(name)["metadata"]["annotations"].get(contract.REASON, ""))
+
+    def events(self, reason: str) -> list[str]:
+        """The notes of the Events with this reason."""
+        listed = json.loads(self.kubectl("get", "events.events.k8s.io", "--output=json"))["items"]
+        return [str(one["note"]) for one in listed if one["reason"] == reason]
+
+    def inside(self, name: str, *command: str) -> str:
+        """What a program says in a pod, however it ends."""
+        return self.kubectl("exec", name, "--", "sh", "-c", f"{' '.join(command)} || true")
+
+    def gpunode(self) -> GpuNode:
+        return codec.read(json.loads(self.lab.kubectl("get", "gpunode", self.node_name, "--output=json")))
+
+    def allocation(self, name: str) -> Allocation:
+        (found,) = [one for one in self.gpunode().allocations if one.pod.name == name]
+        return found
+
+    def share(self, name: str) -> GivenShare:
+        return self.allocation(name).shares[0]
+
+    def allocatable(self, resource: str) -> int:
+        found = json.loads(self.lab.kubectl("get", "node", self.node_name, "--output=json"))
+        return int(found["status"]["allocatable"][resource])
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+
+
+@pytest.fixture
+def user(lab: access.Access) -> Iterator[User]:
+    where = layout.load(lab.kubeconfig.parents[1])
+    gpushare.install(where, lab)
+    with lab.namespace("resize") as namespace:
+        yield User(lab, where, namespace)
+
+
+def test_a_running_pod_grows_and_shrinks_and_another_one_takes_the_room(user: User) -> None:
+    user.run("resized", request="0.5", memory="10Gi")
+    eventually(lambda: user.phase("resized") == "Running")
+    gpu = user.share("resized").gpu_uuids[0]
+    user.inside("resized", "(gpushare-probe --allocate 8GiB --hold 3600 > /dev/null 2>&1 & echo $! > /tmp/pid)")
+    eventually(lambda: "refused" in user.inside("resized", "gpushare-probe --allocate 3GiB"))
+
+    user.asks("resized", request="0.6", memory="30Gi")
+    eventually(lambda: user.share("resized").memory_bytes == 30 * GIB)
+    assert user.share("resized").request_percent == 60
+    eventually(lambda: "allocated" in user.inside("resized", "gpushare-probe --allocate 20GiB"))
+
+    user.asks("resized", request="0.2", memory="4Gi")
+    eventually(lambda: "4Gi" in user.reason("resized") and "8" in user.reason("resized"))
+    assert any("4Gi" in note for note in user.events(contract.EVENT_RESIZE_WAITS))
+    share = user.share("resized")
+    assert (share.memory_bytes, share.shrink_to_bytes, share.request_percent) == (30 * GIB, 4 * GIB, 20)
+    (told,) = user.gpunode().resizes
+    assert told.memory_bytes == 30 * GIB
+    assert told.used_bytes >= 8 * GIB
+    assert "allocated" in user.inside("resized", "gpushare-probe --allocate 20GiB")  # refused is as if not asked
+
+    user.inside("resized", "kill $(cat /tmp/pid)")
+    eventually(lambda: user.share("resized").memory_bytes == 4 * GIB)
+    assert user.share("resized").shrink_to_bytes is None
+    eventually(lambda: user.gpunode().resizes == () and not user.reason("resized"))
+    assert "refused" in user.inside("resized", "gpushare-probe --allocate 4097MiB")
+    assert user.phase("resized") == "Running"
+
+    # It still counts for half a GPU and 10Gi; what it has given up is offered a second time.
+    eventually(lambda: user.allocatable(contract.RESOURCE_PERCENT) == 430)
+    eventually(lambda: user.allocatable(contract.RESOURCE_MEMORY) == 166 * GIB)
+    for number, other in enumerate(one for one in user.uuids if one != gpu):
+        user.run(f"whole-{number}", request="1", memory="40Gi", uuid=other)
+    user.run("room", request="0.8", memory="36Gi", uuid=gpu)
+    for name in ("whole-0", "whole-1", "whole-2", "room"):
+        eventually(lambda name=name: user.phase(name) == "Running")  # type: ignore[misc]
+    assert user.share("room").gpu_uuids == (gpu,)
+
+    user.kubectl("delete", "pod", "resized", "--grace-period=0", "--force")
+    eventually(lambda: user.allocatable(contract.RESOURCE_PERCENT) == 400)
+    assert user.phase("room") == "Running"

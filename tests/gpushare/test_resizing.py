@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from gpushare import errors, ledger, placement, request, resizing
+from gpushare.allocation import GivenShare, PodRef
+from gpushare.gpunode import GpuNode, Resize
+from gpushare.request import Request
+from tests import builders
+from tests.builders import GIB
+from tests.gpushare.laws import strategies
+
+
+def node(*others: Any, gib: int = 8, request_percent: int = 50) -> GpuNode:
+    """One GPU of 80Gi, on which a1 has a share beside `others`."""
+    found = ledger.reserve(
+        builders.node(gpus=1), builders.allocation("a1", request=request_percent, memory_gib=gib, uid="u1")
+    )
+    for other in others:
+        found = ledger.reserve(found, other)
+    return found
+
+
+def wish(found: GpuNode, **annotations: str) -> resizing.Shares:
+    return resizing.asked(request.parse(builders.pod(**annotations)), found.allocations[0], found)
+
+
+def told(found: GpuNode, gib: float, used: float = 0, share: int = 0) -> GpuNode:
+    """With the agent's word on a1."""
+    word = Resize("a1", share, int(gib * GIB), int(used * GIB))
+    return dataclasses.replace(found, resizes=(word,))
+
+
+def share(found: GpuNode, index: int = 0) -> GivenShare:
+    return found.allocations[0].shares[index]
+
+
+def test_what_grows_is_written_at_once_when_there_is_room() -> None:
+    found = node(builders.allocation("b", request=30, memory_gib=30))
+    step = resizing.step(found, "a1", wish(found, request="0.7", limit="0.8", memory="50Gi"))
+    assert share(step.node) == GivenShare(("main",), ("GPU-node-a-0",), 70, 80, 50 * GIB)
+    assert step.waits_for == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"request": "0.5", "memory": "9Gi"}, "node-a/0 has 0 free, 1Gi more are asked"),
+        ({"request": "0.9", "memory": "8Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is asked"),
+        (
+            {"request": "1", "memory": "100Gi"},
+            "node-a/0 has 0.2 of its compute free, 0.5 more is asked; node-a/0 has 0 free, 92Gi more are asked",
+        ),
+        ({"request": "0.9", "memory": "4Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is asked"),
+    ],
+)
+def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, str], said: str) -> None:
+    found = node(builders.allocation("b", request=30, memory_gib=72))
+    step = resizing.step(found, "a1", wish(found, **asked))
+    assert step == resizing.Step(found, said, resizing.Cause.ROOM)
+    assert step.node is found
+
+
+def test_on_a_gpu_that_is_not_healthy_nothing_grows() -> None:
+    found = dataclasses.replace(node(), gpus=(builders.gpu(healthy=False, health_reason="XID 79"),))
+    assert resizing.step(found, "a1", wish(found, memory="9Gi", request="0.5")).waits_for == (
+        "node-a/0 is not healthy: XID 79"
+    )
+    assert share(resizing.step(found, "a1", wish(found, memory="8Gi", request="0.4")).node).request_percent == 40
+
+
+def test_less_memory_counts_until_the_agent_holds_the_pod_to_it() -> None:
+    found = node()
+    less = wish(found, request="0.5", memory="4Gi")
+    step = resizing.step(found, "a1", less)
+    assert (share(step.node).memory_bytes, share(step.node).shrink_to_bytes) == (8 * GIB, 4 * GIB)
+    assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
+    refused = told(step.node, 8, used=5.2)
+    assert resizing.step(refused, "a1", less) == resizing.Step(
+        refused, "it uses 5.2Gi of the 4Gi asked", resizing.Cause.USE
+    )
+    done = resizing.step(told(refused, 4, used=3), "a1", less)
+    assert (share(done.node).memory_bytes, share(done.node).shrink_to_bytes) == (4 * GIB, None)
+    assert done.waits_for == ""
+
+
+def test_a_wish_that_is_taken_back_leaves_all_as_it_was() -> None:
+    found = node()
+    shrinking = resizing.step(found, "a1", wish(found, request="0.5", memory="4Gi")).node
+    for word in (shrinking, told(shrinking, 8, used=5), told(shrinking, 4)):
+        step = resizing.step(word, "a1", wish(found, request="0.5", memory="8Gi"))
+        assert step.node.allocations == found.allocations
+        assert step.waits_for == ""
+
+
+def test_the_answer_to_an_earlier_shrinking_is_not_taken_for_one_to_the_next() -> None:
+    found = told(node(), 4)  # what an agent said of a shrinking that was taken back since
+    less = wish(found, request="0.5", memory="4Gi")
+    step = resizing.step(found, "a1", less)
+    assert share(step.node).shrink_to_bytes is None
+    assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
+    assert share(resizing.step(told(found, 8), "a1", less).node).shrink_to_bytes == 4 * GIB
+
+
+def test_another_wish_while_it_shrinks_replaces_the_first() -> None:
+    found = node()
+    shrinking = resizing.step(found, "a1", wish(found, request="0.5", memory="4Gi")).node
+    refused = told(shrinking, 8, used=5)
+    assert share(resizing.step(refused, "a1", wish(found, request="0.5", memory="6Gi")).node).shrink_to_bytes == 6 * GIB
+    held = told(shrinking, 4)
+    lower = resizing.step(held, "a1", wish(found, request="0.5", memory="2Gi")).node
+    assert (share(lower).memory_bytes, share(lower).shrink_to_bytes) == (4 * GIB, 2 * GIB)
+
+
+def two_containers() -> GpuNode:
+    entry = dataclasses.replace(
+        builders.allocation("a1", uid="u1"),
+        shares=tuple(GivenShare((name,), ("GPU-node-a-0",), 50, 100, 40 * GIB) for name in ("main", "side")),
+    )
+    return ledger.reserve(builders.node(gpus=1), entry)
+
+
+def swapped(memory: dict[str, str]) -> Any:
+    manifest = builders.pod(containers=tuple(memory))
+    for name, amount in memory.items():
+        manifest["metadata"]["annotations"] |= {
+            f"gpushare.io/request.{name}": "0.5",
+            f"gpushare.io/memory.{name}": amount,
+        }
+    return manifest
+
+
+def test_one_container_grows_into_what_another_of_its_pod_gives_up_in_one_write() -> None:
+    found = two_containers()
+    manifest = swapped({"main": "60Gi", "side": "20Gi"})
+    more = resizing.asked(request.parse(manifest), found.allocations[0], found)
+    first = resizing.step(found, "a1", more)
+    assert [(one.memory_bytes, one.shrink_to_bytes) for one in first.node.allocations[0].shares] == [
+        (40 * GIB, None),
+        (40 * GIB, 20 * GIB),
+    ]
+    done = resizing.step(told(first.node, 20, share=1), "a1", more)
+    assert done.node.allocations[0].shares == more
+    assert done.waits_for == ""
+
+
+def test_other_containers_or_numbers_of_gpus_are_no_resizing() -> None:
+    found = node()
+    manifest = builders.pod(containers=("main", "side"), container="main,side", request="0.5")
+    with pytest.raises(
+        errors.LedgerError, match=r"ask for 1 GPU for main, side, and it was given 1 GPU for main: that cannot change"
+    ):
+        resizing.asked(request.parse(manifest), found.allocations[0], found)
+    with pytest.raises(errors.LedgerError, match="ask for 2 GPUs for main"):
+        wish(found, request="0.5", gpus="2")
+
+
+def test_a_gpu_that_is_gone_is_said() -> None:
+    found = dataclasses.replace(node(), gpus=())
+    with pytest.raises(errors.LedgerError, match="node-a has no GPU GPU-node-a-0 any more"):
+        wish(found, request="0.5")
+
+
+def test_several_have_their_step_in_the_order_given() -> None:
+    found = node(builders.allocation("b", request=30, memory_gib=8, uid="u2"))
+    more, some = (request.parse(builders.pod(request=percent, memory="8Gi")) for percent in ("0.7", "0.5"))
+    first = resizing.step_all(found, [("a1", more), ("b", some), ("gone", more)])
+    assert [entry.shares[0].request_percent for entry in first.allocations] == [70, 30]
+    second = resizing.step_all(found, [("b", some), ("a1", more)])
+    assert [entry.shares[0].request_percent for entry in second.allocations] == [50, 50]
+
+
+@settings(max_examples=100, deadline=None)
+@given(strategies.gpu_nodes("node-a"), strategies.requests())
+def test_what_was_given_is_what_is_asked_whatever_was_rounded(empty: GpuNode, asked: Request) -> None:
+    """A pod whose annotations nobody has touched never makes a write."""
+    found = dataclasses.replace(empty, allocations=(), resizes=())
+    placed = placement.place([placement.NodeView.of(found)], asked)
+    if not isinstance(placed, placement.Placement):
+        return
+    found = ledger.reserve(
+        found, placed.allocation(asked, allocation_id="a1", pod=PodRef("default", "p", "u"), reserved_until=None)
+    )
+    step = resizing.step(found, "a1", resizing.asked(asked, found.allocations[0], found))
+    assert step.node is found
+    assert step == resizing.Step(found)

@@ -1,0 +1,66 @@
+"""Resizing in a cluster in memory: what the placer and the agents would do with pods that ask for other amounts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpushare import codec, contract, pod, resizing
+from gpushare.gpunode import GpuNode, Resize
+from gpushare.request import Request
+from webhook.ledger import holds
+from webhook.ledger.memory_store import MemoryStore
+from webhook.placer.wishes import Wish, Wishes, standing, turn
+
+PodJson = Mapping[str, Any]
+
+
+def asking(known: PodJson, update: PodJson) -> PodJson:
+    """A pod that was placed, with what an update asks for of what may change; all else stays as it is."""
+    kept = {key: value for key, value in pod.annotations_of(known).items() if not _may_change(key)}
+    asked = {key: value for key, value in pod.annotations_of(update).items() if _may_change(key)}
+    return _with(known, {**kept, **asked})
+
+
+def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
+    """Give each wish its turn; return the pods of which an annotation changes by that."""
+    nodes = list(ledger_now.stored())
+    asked = holds.asked_for(nodes, pods)
+    by_node: dict[str, list[Wish]] = {}
+    for wish in Wishes().find(nodes, pods):
+        by_node.setdefault(wish.node, []).append(wish)
+    changed = []
+    for name, wishes in by_node.items():
+        node = ledger_now.change(name, functools.partial(_settled, wishes=wishes, asked=asked))
+        changed += [_told(wish, said[0], said[1]) for wish in wishes if (said := standing(node, wish)) is not None]
+    return changed
+
+
+def _settled(node: GpuNode, wishes: Sequence[Wish], asked: Mapping[str, Request]) -> GpuNode:
+    """After a turn, what the agents say of it, and another; no process runs here, so that nothing is in use."""
+    after = turn(node, wishes, asked)
+    words = tuple(
+        Resize(entry.id, index, share.shrink_to_bytes, 0)
+        for entry in after.allocations
+        for index, share in enumerate(entry.shares)
+        if share.shrink_to_bytes is not None
+    )
+    return dataclasses.replace(turn(dataclasses.replace(after, resizes=words), wishes, asked), resizes=())
+
+
+def _told(wish: Wish, shares: resizing.Shares, sentence: str) -> PodJson:
+    told = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
+    kept = {
+        key: value for key, value in pod.annotations_of(wish.pod).items() if key not in {contract.REASON, contract.HELD}
+    }
+    return _with(wish.pod, {**kept, **told})
+
+
+def _may_change(key: str) -> bool:
+    return any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
+
+
+def _with(one: PodJson, annotations: Mapping[str, str]) -> PodJson:
+    return {**one, "metadata": {**one["metadata"], "annotations": dict(annotations)}}

@@ -1,0 +1,123 @@
+"""Quotas: whether the ResourceQuotas of its namespace let a share grow.
+
+The API server counts what pods were created with, and nobody asks it when one grows. So what the ledger says that the
+pods of a namespace hold may not come to be more than its quotas allow: else whoever is held to a small share by a quota
+would create one and then grow it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import contract, errors, quantity, resizing
+from gpushare.allocation import GivenShare
+from gpushare.cluster import client
+from gpushare.cluster import errors as cluster_errors
+from gpushare.gpunode import GpuNode
+from webhook.placer.wishes import Wish
+
+logger = logging.getLogger(__name__)
+
+KEPT_SECONDS: Final = 10.0  # no event tells us of a quota: it is read when somebody asks for more
+_RESOURCES: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY)
+_UNREAD: Final = "the ResourceQuotas of its namespace could not be read: that is tried again"
+
+Amounts = Mapping[str, int]  # of our resources
+
+
+class Quotas:
+    """Reads quotas when they are needed, and remembers them for a moment."""
+
+    def __init__(self, api: client.Client, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._clock = clock
+        self._read: dict[str, tuple[float, Amounts | None]] = {}  # by namespace
+
+    async def judge(self, wishes: Sequence[Wish], nodes: Iterable[GpuNode]) -> list[Wish]:
+        """The same wishes in the same order; those that a quota does not allow have a problem instead of a request."""
+        by_name = {node.name: node for node in nodes}
+        held: dict[str, collections.Counter[str]] | None = None
+        judged = []
+        for wish in wishes:
+            more = _more(wish, by_name)
+            if more:
+                held = holdings(by_name.values()) if held is None else held
+                namespace = wish.entry.pod.namespace
+                hard = await self._hard(namespace)
+                lacks = _UNREAD if hard is None else lacking(hard, held[namespace], more)
+                if lacks:
+                    wish = dataclasses.replace(wish, request=None, problem=lacks)
+                else:
+                    held[namespace].update(more)
+            judged.append(wish)
+        return judged
+
+    async def _hard(self, namespace: str) -> Amounts | None:
+        now = self._clock()
+        self._read = {name: known for name, known in self._read.items() if now - known[0] < KEPT_SECONDS}
+        if namespace not in self._read:
+            try:
+                found = await self._api.list(f"/api/v1/namespaces/{namespace}/resourcequotas")
+                self._read[namespace] = now, least(found.items)
+            except (cluster_errors.ClusterError, errors.QuantityError) as error:
+                logger.warning("Could not read quotas", extra={"namespace": namespace, "err": str(error)})
+                self._read[namespace] = now, None
+        return self._read[namespace][1]
+
+
+def least(quotas: Iterable[Mapping[str, Any]]) -> Amounts:
+    """The least that any of them allows, of each of our resources that one speaks of. Raises QuantityError."""
+    found: dict[str, int] = {}
+    for one in quotas:
+        hard = (one.get("spec") or {}).get("hard") or {}
+        for name in _RESOURCES:
+            text = hard.get(f"requests.{name}")
+            if text is not None:
+                amount = quantity.parse_bytes(str(text))
+                found[name] = min(amount, found.get(name, amount))
+    return found
+
+
+def holdings(nodes: Iterable[GpuNode]) -> dict[str, collections.Counter[str]]:
+    """What the pods of each namespace hold."""
+    found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for node in nodes:
+        for entry in node.allocations:
+            if not entry.is_hold:
+                found[entry.pod.namespace].update(_amounts(entry.shares))
+    return found
+
+
+def lacking(hard: Amounts, held: Amounts, more: Amounts) -> str:
+    """What the quotas lack for `more`, as the rest of a sentence; empty if they allow it."""
+    for name, amount in more.items():
+        if amount > 0 and name in hard and held.get(name, 0) + amount > hard[name]:
+            write = quantity.format_bytes if name == contract.RESOURCE_MEMORY else str
+            left = write(max(0, hard[name] - held.get(name, 0)))
+            return f"the ResourceQuota of its namespace leaves {left} of {name}, {write(amount)} more are asked"
+    return ""
+
+
+def _more(wish: Wish, nodes: Mapping[str, GpuNode]) -> dict[str, int]:
+    """How much more than it holds it asks for; empty if of nothing."""
+    if wish.request is None or wish.node not in nodes:
+        return {}
+    try:
+        wanted = _amounts(resizing.asked(wish.request, wish.entry, nodes[wish.node]))
+    except errors.LedgerError:
+        return {}
+    held = _amounts(wish.entry.shares)
+    return {name: wanted[name] - held[name] for name in wanted if wanted[name] > held[name]}
+
+
+def _amounts(shares: Iterable[GivenShare]) -> dict[str, int]:
+    found = dict.fromkeys(_RESOURCES, 0)
+    for share in shares:
+        found[contract.RESOURCE_PERCENT] += share.request_percent * len(share.gpu_uuids)
+        found[contract.RESOURCE_MEMORY] += share.memory_bytes * len(share.gpu_uuids)
+    return found

@@ -1,0 +1,149 @@
+"""The resizer: closes the gap between what the pods that hold a share ask for now, and what the ledger says they hold.
+
+It is driven by what is there, not by what has happened: whatever ends us, the next placer finds the same gap. A pod
+that waits is told why, and what it holds meanwhile is written on it, for the case that the ledger is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from gpushare import codec, contract, errors, pod, resizing
+from gpushare import request as requests
+from gpushare.cluster import client, events
+from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import store as objects
+from gpushare.gpunode import GpuNode
+from gpushare.request import Request
+from webhook.books import bookkeeper
+from webhook.ledger import holds, store
+from webhook.metrics import Metrics
+from webhook.placer.quotas import Quotas
+from webhook.placer.telling import Telling
+from webhook.placer.wishes import Wish, Wishes, standing, turn
+
+logger = logging.getLogger(__name__)
+
+PodJson = Mapping[str, Any]
+
+
+class Resizer:
+    """Gives every pod that is to be resized its turn; those that grow in the order of the queue.
+
+    grew: called with a pod that has more than before.
+    """
+
+    def __init__(
+        self,
+        api: client.Client,
+        ledger_now: store.Store,
+        recorder: events.Recorder,
+        measures: Metrics,
+        *,
+        grew: Callable[[PodJson], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._store = ledger_now
+        self._recorder = recorder
+        self._metrics = measures
+        self._grew = grew
+        self._telling = Telling(api, recorder, event=contract.EVENT_RESIZE_WAITS, clock=clock)
+        self._quotas = Quotas(api, clock=clock)
+        self._wishes = Wishes()
+        self._waiting: dict[str, list[Wish]] = {}  # by node, as of the last round
+        self._cleared: dict[str, str] = {}  # uid -> the version without what we took off since
+
+    async def resize(self, pods: Collection[PodJson]) -> float | None:
+        """Do what can be done now; return in how many seconds there is more to tell, None if there is nothing."""
+        wishes = await self._quotas.judge(self._wishes.find(self._store.stored(), pods), self._store.stored())
+        by_node: dict[str, list[Wish]] = {}
+        for wish in wishes:
+            by_node.setdefault(wish.node, []).append(wish)
+        self._waiting = by_node
+        held_for = holds.asked_for(self._store.stored(), pods) if wishes else {}
+        told: list[tuple[PodJson, str]] = []
+        held: dict[str, str] = {}
+        self._cleared = {pod.uid(wish.pod): self._cleared.get(pod.uid(wish.pod), "") for wish in wishes}
+        for name, here in by_node.items():
+            node = await self._write(name, here, held_for)
+            for wish in here:
+                now = standing(node, wish) if node is not None else None
+                if now is None:
+                    continue  # it is found as it is then in the next round
+                if now[1]:
+                    told.append((wish.pod, now[1]))
+                    held[pod.uid(wish.pod)] = codec.shares_text(now[0])
+                else:
+                    await self._done(wish, now[0])
+        self._metrics.resizes_waiting(len(told))
+        self._telling.forget_all_but(pod.uid(one) for one, _ in told)
+        return await self._telling.tell(told, held)
+
+    def waiting_on(self, name: str, pods: bookkeeper.Pods) -> list[tuple[str, Request]]:
+        """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""
+        found = []
+        for wish in self._waiting.get(name, ()):
+            one = pods.get(objects.key_of(wish.pod))
+            if wish.request is None or one is None or pod.uid(one) != pod.uid(wish.pod):
+                continue
+            with contextlib.suppress(errors.RequestError):
+                if requests.parse(one) == wish.request:  # another wish has yet to be judged
+                    found.append((wish.entry.id, wish.request))
+        return found
+
+    async def _write(self, name: str, wishes: Sequence[Wish], held_for: Mapping[str, Request]) -> GpuNode | None:
+        """Write the turn of these; return the node as it is stored then, None if that is not known."""
+
+        def change(node: GpuNode) -> GpuNode:
+            return turn(node, wishes, held_for)
+
+        stored = next((node for node in self._store.stored() if node.name == name), None)
+        if stored is None or change(stored) is stored:
+            return stored
+        try:
+            return await self._store.commit(name, change)
+        except (store.UnreachableError, errors.LedgerError) as error:
+            logger.warning("Could not resize shares", extra={"node": name, "err": str(error)})
+            return None
+
+    async def _done(self, wish: Wish, shares: resizing.Shares) -> None:
+        """It is as asked: say so if something was changed, and take off what was written on it while it waited."""
+        namespace, name = pod.namespaced_name(wish.pod)
+        annotations, version = pod.annotations_of(wish.pod), str(wish.pod["metadata"].get("resourceVersion", ""))
+        if self._cleared[pod.uid(wish.pod)] == version:
+            return  # and our copy does not show it yet
+        if contract.REASON in annotations or contract.HELD in annotations:
+            taken_off = {contract.REASON: None, contract.HELD: None}
+            try:
+                await self._api.patch(
+                    f"/api/v1/namespaces/{namespace}/pods/{name}",
+                    {"metadata": {"uid": pod.uid(wish.pod), "annotations": taken_off}},
+                )
+            except cluster_errors.ClusterError as error:
+                logger.info("Could not tell a pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
+                return  # found again in the next round
+        self._cleared[pod.uid(wish.pod)] = version
+        before = _held_before(wish)
+        if codec.shares_text(before) != codec.shares_text(shares):
+            self._metrics.resized()
+            if any(
+                now.request_percent > was.request_percent or now.memory_bytes > was.memory_bytes
+                for was, now in zip(before, shares, strict=False)
+            ):
+                self._grew(wish.pod)
+            logger.info("Resized a share", extra={"pod": f"{namespace}/{name}", "node": wish.node})
+            note = f"has {resizing.amounts(shares)} now, as its annotations ask"
+            self._recorder.record(wish.pod, contract.EVENT_RESIZED, note, action="Resize")
+
+
+def _held_before(wish: Wish) -> resizing.Shares:
+    """What it held before it asked for something else, as far as that is known."""
+    try:
+        return codec.read_shares(pod.annotations_of(wish.pod)[contract.HELD])
+    except (KeyError, errors.CodecError):
+        return wish.entry.shares

@@ -1,0 +1,135 @@
+"""Wishes: pods that hold a share and ask for another amount of it, and the turn that each of them has. Pure.
+
+A user may change `request`, `limit` and `memory` of a pod that was placed. What nobody has changed asks for exactly
+what was given, so that it never makes a write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpushare import contract, errors, pod, resizing
+from gpushare import request as requests
+from gpushare.allocation import Allocation, GivenShare
+from gpushare.gpunode import GpuNode
+from gpushare.request import Request
+from webhook.ledger import holds
+from webhook.placer import queue
+
+PodJson = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """One pod, what it asks for now and what it holds; `problem` says why what it asks for makes no sense."""
+
+    pod: PodJson
+    node: str
+    entry: Allocation
+    request: Request | None = None
+    problem: str = ""
+
+
+class Wishes:
+    """Remembers of which pods it is known that they have what they ask for: nearly all, and every round asks."""
+
+    def __init__(self) -> None:
+        self._content: dict[str, tuple[object, ...]] = {}  # by uid, as of what
+
+    def find(self, nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> list[Wish]:
+        """Those that do not have what they ask for, or were told so and have it now; in the order of the queue."""
+        by_uid = {pod.uid(one): one for one in pods}
+        known, self._content = self._content, {}
+        found = []
+        for node in nodes:
+            cards = tuple((card.uuid, card.memory_bytes) for card in node.gpus)
+            for entry in node.allocations:
+                one = by_uid.get(entry.pod.uid)
+                if one is None or not entry.pod.uid or entry.is_hold:
+                    continue
+                state = one["metadata"].get("resourceVersion"), entry.shares, cards
+                wish = None if known.get(entry.pod.uid) == state else _wish(one, node, entry)
+                if wish is None:
+                    self._content[entry.pod.uid] = state
+                else:
+                    found.append(wish)
+        return sorted(found, key=lambda wish: queue.order(wish.pod))
+
+
+def turn(node: GpuNode, wishes: Sequence[Wish], asked: Mapping[str, Request]) -> GpuNode:
+    """The node after a step of each wish, in their order; the very same if none can be made.
+
+    Of one that makes no sense nothing is begun, and what was begun is taken back.
+
+    asked: what the pods ask for, by uid, for whom something is held: what comes free is theirs first, and what grows
+    takes what is left.
+    """
+    entries = {entry.id: entry for entry in node.allocations}
+    before = node
+    for wish in wishes:
+        if wish.request is None and wish.entry.id in entries:
+            kept = tuple(dataclasses.replace(one, shrink_to_bytes=None) for one in entries[wish.entry.id].shares)
+            node = resizing.step(node, wish.entry.id, kept).node
+    steps = [(wish.entry.id, wish.request) for wish in wishes if wish.request is not None and wish.entry.id in entries]
+    larger = {one for one, request in steps if _grows(request, entries[one], node)}
+    after = resizing.step_all(node, [step for step in steps if step[0] not in larger])
+    after = holds.grown(after, asked) if after is not before else after
+    for _ in larger:  # what grows in one thing may give up another, which one ahead of it waits for
+        grown = resizing.step_all(after, [step for step in steps if step[0] in larger])
+        if grown is after:
+            break
+        after = holds.grown(grown, asked)
+    return after
+
+
+def standing(node: GpuNode, wish: Wish) -> tuple[tuple[GivenShare, ...], str] | None:
+    """What the pod holds, and the sentence that says what it waits for, empty if it is as asked.
+
+    None if it holds nothing, or if a step can be made that was not: then it is not known yet what it will hold.
+    """
+    entry = next((one for one in node.allocations if one.id == wish.entry.id), None)
+    if entry is None:
+        return None
+    said = wish.problem
+    if wish.request is not None:
+        try:
+            step = resizing.step(node, entry.id, resizing.asked(wish.request, entry, node))
+        except errors.LedgerError as error:
+            said = str(error)
+        else:
+            if step.node is not node:
+                return None
+            said = step.waits_for
+    return entry.shares, f"{resizing.WAITING}{said}" if said else ""
+
+
+def _wish(one: PodJson, node: GpuNode, entry: Allocation) -> Wish | None:
+    annotations = pod.annotations_of(one)
+    if (
+        annotations.get(contract.ALLOCATION) != entry.id
+        or pod.is_terminal(one)
+        or one["metadata"].get("deletionTimestamp")
+        or contract.SCHEDULING_GATE in pod.gates(one)
+    ):
+        return None
+    try:
+        request = requests.parse(one)
+        is_content = resizing.asked(request, entry, node) == entry.shares
+    except errors.GpushareError as error:
+        return Wish(one, node.name, entry, problem=str(error))
+    if is_content and contract.REASON not in annotations and contract.HELD not in annotations:
+        return None
+    return Wish(one, node.name, entry, request)
+
+
+def _grows(request: Request, entry: Allocation, node: GpuNode) -> bool:
+    try:
+        wanted = resizing.asked(request, entry, node)
+    except errors.LedgerError:
+        return False
+    return any(
+        want.request_percent > have.request_percent or want.memory_bytes > have.memory_bytes
+        for have, want in zip(entry.shares, wanted, strict=True)
+    )
