@@ -2,6 +2,7 @@
 
 Commands are `fetch → view → print`:
 
+start      asks kubectl early and imports the command line then
 commands   a module for each verb, imported when it is called
 source     where from: the cluster, through kubectl itself, or saved files; what was seen is a `Snapshot`
 planning   what would happen, tried in memory with the placement code

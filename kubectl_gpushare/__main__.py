@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from kubectl_gpushare import cli
+from kubectl_gpushare import start
 
 if __name__ == "__main__":
-    sys.exit(cli.main())
+    sys.exit(start.main())

@@ -33,14 +33,19 @@ def cordon(context: click.Context, _parameter: click.Parameter, incomplete: str)
     return _typed(context, incomplete, {"gpu": _gpus})
 
 
-def why(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`why POD`."""
+def pods(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`POD`, of verbs that are about pods."""
     return _quietly(_pods, context, incomplete)
 
 
 def nodes(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
     """`--node`."""
     return _quietly(_nodes, context, incomplete)
+
+
+def configurations(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+    """`config show NODE|NAME`."""
+    return _quietly(lambda chosen: [*_nodes(chosen), *_entries(chosen)], context, incomplete)
 
 
 def namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
@@ -91,6 +96,12 @@ def _nodes(chosen: options.Options) -> Iterable[str]:
 
     found = origins.of(chosen).gpu_nodes(label_selector=chosen.selector)
     return sorted((node.name for node in found), key=cards.natural)
+
+
+def _entries(chosen: options.Options) -> Iterable[str]:
+    from kubectl_gpushare.source import origin as origins
+
+    return sorted(origins.configurations(origins.of(chosen))[0] or ())
 
 
 def _pods(chosen: options.Options) -> Iterable[str]:

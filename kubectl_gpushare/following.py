@@ -46,18 +46,33 @@ def _redraw(feed: live.Feed, page: screen.Screen, make: Make, chosen: Options, *
     while not page.quit_pressed():
         place = terminal.of(sys.stdout, color=chosen.color)
         due = polled and time.monotonic() - drawn_at >= POLL_SECONDS
+        if place != size:
+            page.forget()
         if changed or due or place != size:
             size = place
             listing = make(feed.nodes)
-            sentences = [*([feed.trouble] if feed.trouble else []), *listing.problems()]
-            warnings = [
-                colour.paint(line, "warn", on=place.colours)
-                for sentence in sentences
-                for line in terminal.wrapped(f"warning: {sentence}", place)
-            ]
-            page.draw([*warnings, *printing.lines(listing.table(), place, chosen)], place.rows)
+            page.draw(_page(listing, feed.trouble, place, chosen), place.rows)
             drawn_at = time.monotonic()
         changed = _settled(feed, (page.keys,) if page.keys is not None else ())
+
+
+def _page(listing: printing.Listing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
+    """The list, below what makes it old, and above its warnings; where there is no room, only how many those are."""
+    old = _warnings([trouble] if trouble else [], place)
+    table = printing.lines(listing.table(), place, chosen)
+    problems = listing.problems()
+    told = _warnings(problems, place)
+    if not told or len(old) + len(table) + 1 + len(told) <= place.rows:
+        return [*old, *table, *([""] if told else []), *told]
+    return [*old, *_warnings([f"{len(problems)} more, seen without -w"], place), *table]
+
+
+def _warnings(sentences: Sequence[str], place: terminal.Terminal) -> list[str]:
+    return [
+        colour.paint(line, "warn", on=place.colours)
+        for sentence in sentences
+        for line in terminal.wrapped(f"warning: {sentence}", place)
+    ]
 
 
 def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:

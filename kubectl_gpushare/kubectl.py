@@ -16,24 +16,21 @@ from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from gpushare import contract
-from kubectl_gpushare import errors
+from kubectl_gpushare import early, errors
 
 if TYPE_CHECKING:
     from kubectl_gpushare.source import objects
 
 _CHUNK_BYTES = 1 << 20
 # How kubectl begins its last words. Anything else it says meanwhile (a login prompt, a warning) is for the user to see.
-_LAST_WORDS = re.compile(
-    r"error: |Error from server|Unable to connect|The connection to the server|Error in config", re.I
-)
-_UNREACHABLE = re.compile(
-    r"Unable to connect|connection to the server|deadline exceeded|i/o timeout|timed out|no such host", re.IGNORECASE
-)
-_KLOG = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d")
+# These are compiled when it says anything at all.
+_LAST_WORDS = r"(?i)error: |Error from server|Unable to connect|The connection to the server|Error in config"
+_UNREACHABLE = r"(?i)Unable to connect|connection to the server|deadline exceeded|i/o timeout|timed out|no such host"
+_KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d"
 
 _GPUNODES = f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}"
 _VIEWER = "gpushare-viewer"  # the ClusterRole of config/base/rbac
-_RIGHT = re.compile(r'User "([^"]*)" cannot (\w+) resource "([^"]*)"(?: in API group "([^"]*)")?(.*)', re.S)
+_RIGHT = r'(?s)User "([^"]*)" cannot (\w+) resource "([^"]*)"(?: in API group "([^"]*)")?(.*)'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,15 +43,16 @@ class Kubectl:
     @classmethod
     def from_environment(cls, flags: tuple[str, ...], environment: Mapping[str, str]) -> Kubectl:
         """The kubectl that called us as its plugin (it says so in KUBECTL_PATH), else the one on PATH."""
-        return cls(flags, environment.get("KUBECTL_PATH") or "kubectl")
+        return cls(flags, early.program(environment))
 
     def raw(self, path: str) -> Running:
         """Starts `kubectl get --raw PATH`; several may run at once."""
         return self._start("get", "--raw", path, *self.flags)
 
-    def patch(self, resource: str, name: str, patch: str, dry_run: bool = False) -> str:
-        """Merges into an object of the cluster, and waits for the answer. Raises `Conflict` if it has changed."""
+    def patch(self, resource: str, name: str, patch: str, dry_run: bool = False, *, namespace: str = "") -> str:
+        """Merges into an object, and waits for the answer. Raises `Conflict` if it has changed."""
         flags = [*self.flags, *(["--dry-run=server"] if dry_run else [])]
+        flags += [f"--namespace={namespace}"] if namespace else []
         return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
 
     def create(self, path: str, body: str) -> str:
@@ -73,11 +71,9 @@ class Kubectl:
         return self._start("config", "get-contexts", "--output=name", *flags).text().split()
 
     def _start(self, *arguments: str, sent: bytes | None = None) -> Running:
-        stdin = None if sent is None else subprocess.PIPE
+        whole = (self.program, *arguments)
         try:
-            process = subprocess.Popen(
-                [self.program, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
+            process = early.take(whole) or early.start(whole, None if sent is None else subprocess.PIPE)
         except OSError as error:
             raise errors.ClusterError(
                 f"{self.program} cannot be run ({os.strerror(error.errno or 0)}): install kubectl and put it on PATH, "
@@ -141,9 +137,9 @@ class Running:
     def _listen(self, stream: IO[bytes]) -> None:
         for line in stream:
             text = line.decode(errors="replace").rstrip()
-            if self._said or _LAST_WORDS.match(text):
+            if self._said or re.match(_LAST_WORDS, text):
                 self._said.append(text)
-            elif text and not _KLOG.match(text):
+            elif text and not re.match(_KLOG, text):
                 print(text, file=sys.stderr, flush=True)
         stream.close()
 
@@ -156,7 +152,7 @@ def explain(said: str) -> errors.ClusterError:
             f"gpushare is not installed in this cluster (it has no {_GPUNODES}): run ./install.sh, "
             "or choose another cluster with --context"
         )
-    if match := _RIGHT.search(said):
+    if match := re.search(_RIGHT, said):
         return _forbidden(*match.groups())
     if "(Conflict)" in said or "the object has been modified" in said:
         return errors.Conflict(f"somebody else has changed it at the same time: try again ({said})")
@@ -164,7 +160,7 @@ def explain(said: str) -> errors.ClusterError:
         return errors.NotFound(re.sub(r"^Error from server \(NotFound\): ", "", said))
     if "Unauthorized" in said or "must be logged in" in said:
         return errors.ClusterError(f"the API server does not accept the credentials: log in again ({said})")
-    if _UNREACHABLE.search(said):
+    if re.search(_UNREACHABLE, said):
         return errors.ClusterError(
             f"the API server cannot be reached: {said}; check it with `kubectl cluster-info`, or choose another "
             "cluster with --context"

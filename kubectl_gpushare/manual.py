@@ -1,6 +1,6 @@
 """The manual: a page for each verb, in Markdown, made from what `--help` is made of.
 
-Run: `python -m kubectl_gpushare.manual docs/cli`; a test says when it is time to.
+Run: `make docs`; a test says when it is time to.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -16,6 +16,15 @@ import click
 from kubectl_gpushare import cli
 
 _BLOCK = "\b"  # click's mark of a paragraph that is not wrapped
+
+# verb -> pictures of docs/images, each with what it shows
+PICTURES: Mapping[str, Mapping[str, str]] = {
+    "top": {"top": "A line per GPU, with bars and totals", "top-pods": "A line per pod"},
+    "describe": {"describe": "One card with its tenants"},
+    "why": {"why": "Why a pod waits, and what would help"},
+    "fit": {"fit": "Where twenty shares would go"},
+    "simulate": {"simulate": "Forty half GPUs come to sixteen GPUs"},
+}
 
 
 def pages() -> dict[str, str]:
@@ -37,7 +46,8 @@ def _index() -> str:
 
 def _page(verb: str, command: click.Command, parent: click.Context) -> str:
     context = click.Context(command, info_name=verb, parent=parent)
-    parts = [f"# {cli.PROGRAM} {verb}", *_body(command, context, "##")]
+    pictures = [f"![{text}](../images/{name}.svg)" for name, text in PICTURES.get(verb, {}).items()]
+    parts = [f"# {cli.PROGRAM} {verb}", *pictures, *_body(command, context, "##")]
     for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
         within = click.Context(inner, info_name=name, parent=context)
         parts += [f"## {cli.PROGRAM} {verb} {name}", *_body(inner, within, "###")]

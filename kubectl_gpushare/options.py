@@ -9,22 +9,22 @@ from typing import Any, TypeVar
 
 import click
 
-from kubectl_gpushare import kubectl
+from kubectl_gpushare import early, kubectl
 
 LISTS = ("table", "wide", "json", "yaml", "csv", "name")  # formats that a list can be printed in
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 
-# Passed on to kubectl as they are: parameter name -> (declarations, help).
-_CONNECTION: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "context": (("--context",), "The name of the kubeconfig context to use"),
-    "kubeconfig": (("--kubeconfig",), "Path to the kubeconfig file"),
-    "cluster": (("--cluster",), "The name of the kubeconfig cluster to use"),
-    "user": (("--user",), "The name of the kubeconfig user to use"),
-    "as_user": (("--as",), "Username to impersonate"),
-    "as_group": (("--as-group",), "Group to impersonate; may be repeated"),
-    "request_timeout": (("--request-timeout",), "How long to wait for one answer of the server, such as 5s"),
+# Passed on to kubectl as they are: flag -> help.
+_CONNECTION: Mapping[str, str] = {
+    "context": "The name of the kubeconfig context to use",
+    "kubeconfig": "Path to the kubeconfig file",
+    "cluster": "The name of the kubeconfig cluster to use",
+    "user": "The name of the kubeconfig user to use",
+    "as": "Username to impersonate",
+    "as-group": "Group to impersonate; may be repeated",
+    "request-timeout": "How long to wait for one answer of the server, such as 5s",
 }
 
 
@@ -55,31 +55,31 @@ class Options:
 
 def collect(given: dict[str, Any]) -> Options:
     """Options out of click's parameters, which are taken out of `given`."""
-    flags: list[str] = []
-    for name, (declarations, _) in _CONNECTION.items():
-        value = given.pop(name, None)
-        flags += [f"{declarations[-1]}={one}" for one in (value if isinstance(value, tuple) else (value,)) if one]
+    flags: dict[str, tuple[str, ...]] = {}
+    for name in early.CONNECTION:
+        value = given.pop(_parameter(name), None) or ()
+        flags[name] = value if isinstance(value, tuple) else (value,)
     own = {
         field.name: given.pop(field.name) for field in dataclasses.fields(Options) if given.get(field.name) is not None
     }
     for field in dataclasses.fields(Options):
         given.pop(field.name, None)
-    return Options(connection=tuple(flags), **own)
+    return Options(connection=early.connection(flags), **own)
 
 
 def connection(complete_context: Completer | None = None) -> Callable[[_Function], _Function]:
     """The flags that choose cluster and user, and `--from`."""
 
     def add(function: _Function) -> _Function:
-        for name, (declarations, text) in reversed(tuple(_CONNECTION.items())):
+        for name, text in reversed(tuple(_CONNECTION.items())):
             settings: dict[str, Any] = {"help": text, "metavar": "TEXT"}
-            if name == "as_group":
+            if name == early.REPEATED:
                 settings["multiple"] = True
             if name == "kubeconfig":
                 settings |= {"type": click.Path(), "metavar": "FILE"}
             if name == "context" and complete_context:
                 settings["shell_complete"] = complete_context
-            function = click.option(name, *declarations, **settings)(function)
+            function = click.option(_parameter(name), f"--{name}", **settings)(function)
         return click.option(
             "files",
             "--from",
@@ -91,6 +91,11 @@ def connection(complete_context: Completer | None = None) -> Callable[[_Function
         )(function)
 
     return add
+
+
+def _parameter(flag: str) -> str:
+    """The name of a flag's parameter: one that is a word of Python."""
+    return f"{flag.replace('-', '_')}_user" if flag == "as" else flag.replace("-", "_")
 
 
 def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
@@ -116,7 +121,11 @@ def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True
 def selector(function: _Function) -> _Function:
     """`-l`."""
     return click.option(
-        "selector", "-l", "--selector", metavar="TEXT", help="Label selector, such as key=value,key2 in (a,b)"
+        "selector",
+        "-l",
+        "--selector",
+        metavar="TEXT",
+        help="Label selector, such as key=value,key2 in (a,b): of Nodes, or of pods where those are listed",
     )(function)
 
 

@@ -9,8 +9,11 @@ from typing import Any
 import click
 
 from gpushare import contract
+from gpushare import errors as domain
 from kubectl_gpushare import candidates, errors, options
 from kubectl_gpushare.source import origin as origins
+
+_WRITERS = {"json": "write_json", "yaml": "write_yaml"}
 
 
 @click.group(short_help="Check configurations of nodes before they are followed")
@@ -22,8 +25,8 @@ def command() -> None:
       # Check a file, or a manifest with the ConfigMap
       kubectl gpushare config validate node.yaml
     \b
-      # Check it as an agent that does what NVIDIA's binary does
-      kubectl gpushare config validate node.yaml --strict-compatibility
+      # What is in force where, and what is waited for
+      kubectl gpushare config show
     """
 
 
@@ -83,7 +86,7 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
 def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **given: Any) -> None:
     """Say what a configuration would change on a node, GPU by GPU, and which shares are in the way.
 
-    Goes by the node's GPUNode, which knows modes and not MIG devices; nothing is changed.
+    Goes by the node's GPUNode, which names the modes of its GPUs and the MIG devices on them; nothing is changed.
 
     \b
     Examples:
@@ -93,7 +96,6 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
       # What an entry of the ConfigMap would change
       kubectl gpushare config diff --node gpu-1 -f configmap.yaml --entry mps
     """
-    from gpushare import errors as domain
     from kubectl_gpushare.views import configuration_change
 
     found = origins.of(options.collect(given)).gpu_nodes(name=node)
@@ -105,6 +107,70 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
             print(line, file=sys.stderr if line.startswith("warning: ") else sys.stdout)
     except domain.ConfigError as error:
         raise errors.PluginError(f"{filename}: {error}") from error
+
+
+@command.command("show", short_help="Show which configuration is in force where, and what it waits for")
+@click.argument("name", required=False, metavar="[NODE|NAME]", shell_complete=candidates.configurations)
+@options.printed(("table", "json", "yaml"))
+@options.connection(candidates.contexts)
+def show(name: str | None, **given: Any) -> None:
+    """Show which configuration is in force where, and what it waits for.
+
+    Without a name, a line for each node and each entry of the ConfigMap. Of a NODE: what is in force, what is asked for
+    and by what, and GPU by GPU what is still to change and who is in the way. Of the NAME of an entry: what it does and
+    which nodes go by it. With a name, -o yaml and -o json print the configuration itself with all defaults filled in,
+    as a file that `config diff` and an agent read; flags that an agent was started with count more than that.
+
+    \b
+    Examples:
+      # All nodes and all configurations
+      kubectl gpushare config show
+    \b
+      # What a node goes by, and what it is to become
+      kubectl gpushare config show gpu-1
+    \b
+      # The whole of it, with what it leaves to defaults
+      kubectl gpushare config show gpu-1 -o yaml
+    """
+    from kubectl_gpushare.output import printing, report, terminal
+    from kubectl_gpushare.views import configuration_state as view
+
+    chosen = options.collect(given)
+    origin = origins.of(chosen)
+    nodes = origin.gpu_nodes()
+    entries, notes = origins.configurations(origin)
+    place = terminal.of(sys.stdout, color=chosen.color)
+    if name is None:
+        states = [view.of(one, None, entries) for one in nodes]
+        if chosen.output in _WRITERS:
+            getattr(printing, _WRITERS[chosen.output])(view.document(states, entries), sys.stdout)
+        else:
+            tables = [one for one in (view.table(states), view.entries_table(entries or {}, nodes)) if one.rows]
+            lines = [["", *printing.lines(one, place, chosen)] for one in tables]
+            printing.write_lines([line for some in lines for line in some][1:], sys.stdout)
+        printing.warn(notes)
+        return
+    node = next((one for one in nodes if one.name == name), None)
+    if node is not None:
+        labels, more = origins.labels(origin, name)
+        state = view.of(node, labels, entries)
+        text = state.in_force.text if state.in_force is not None else None
+        page = view.page(state, (*notes, *more))
+    elif entries is not None and name in entries:
+        text, page = entries[name], view.entry_page(name, entries[name], nodes)
+    else:
+        known = f": it has {', '.join(sorted(entries))}" if entries else f" ({'; '.join(notes)})" if notes else ""
+        raise errors.NotFound(f'no GPUNode "{name}", and no such entry of the ConfigMap{known}')
+    if chosen.output not in _WRITERS:
+        printing.write_lines(report.lines(page, place), sys.stdout)
+        return
+    if text is None:
+        why = "; ".join(notes) or "its agent does not follow the ConfigMap as that is now"
+        raise errors.PluginError(f"the text of the configuration that is in force on {name} is not known: {why}")
+    try:
+        getattr(printing, _WRITERS[chosen.output])(view.effective(text), sys.stdout)
+    except domain.ConfigError as error:
+        raise errors.PluginError(f"{name}: {error}") from error
 
 
 def _text(file: str) -> str:

@@ -18,7 +18,7 @@ NO_WAY = 2  # exit code
 
 
 @click.command(short_help="Plan the fewest moves that make room for what waits, or for a share; and make them")
-@click.argument("names", nargs=-1, metavar="[POD...]", shell_complete=candidates.why)
+@click.argument("names", nargs=-1, metavar="[POD...]", shell_complete=candidates.pods)
 @click.option("--request", metavar="0.5", help="Make room for a share with so much compute")
 @click.option("--memory", metavar="8Gi", help="Make room for a share with so much memory")
 @click.option("--gpus", metavar="N", help="On so many GPUs of one node")

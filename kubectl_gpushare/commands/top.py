@@ -57,7 +57,8 @@ def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> Non
 
     COMPUTE and MEMORY are allocated/total. USED is the memory that processes really hold, BUSY the compute. FREE is the
     free part in GPUs, LARGEST the largest single share that still fits (compute+memory), FRAG the part of what is free
-    that the typical request cannot use. With -n only GPUs and nodes that pods of the namespace share are shown.
+    that the typical request cannot use. With -n only GPUs and nodes that pods of the namespace share are shown; -l
+    chooses by the labels of Nodes, and of pods in `top pods`.
 
     \b
     Examples:
@@ -95,7 +96,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> Non
         following.follow(origin, view.listing, chosen, label_selector=view.node_selector, polled=kind == "pods")
         return
     if isinstance(origin, cluster.Cluster):
-        origin.begin(label_selector=view.node_selector)
+        origin.begin()
     view.show()
 
 

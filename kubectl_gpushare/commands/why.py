@@ -14,7 +14,7 @@ from kubectl_gpushare.source import origin as origins
 
 
 @click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
-@click.argument("name", metavar="POD", shell_complete=candidates.why)
+@click.argument("name", metavar="POD", shell_complete=candidates.pods)
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)

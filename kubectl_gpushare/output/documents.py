@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 API_VERSION = "plugin.gpushare.io/v1alpha1"  # of these documents; no API server has them
@@ -10,9 +10,9 @@ API_VERSION = "plugin.gpushare.io/v1alpha1"  # of these documents; no API server
 Document = dict[str, Any]
 
 
-def listing(kind: str, items: Sequence[Mapping[str, Any]], **more: Any) -> Document:
-    """A list as kubectl's are: `apiVersion`, `kind`, `items`."""
-    return {"apiVersion": API_VERSION, "kind": kind, "items": list(items), **more}
+def listing(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Document:
+    """A list as kubectl's are: `apiVersion`, `kind`, `items`. The items are an iterator: made one by one, once."""
+    return {"apiVersion": API_VERSION, "kind": kind, "items": iter(items), **more}
 
 
 def single(kind: str, content: Mapping[str, Any]) -> Document:

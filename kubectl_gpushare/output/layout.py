@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import textwrap
 from collections.abc import Sequence
 
 from kubectl_gpushare.output import colour, terminal
@@ -16,10 +15,10 @@ from kubectl_gpushare.output.terminal import Terminal
 
 PADDING = 3  # kubectl's
 NARROW_PADDING = 2
-FEW_LINES = 200
+LEAST_PADDING = 1  # where nothing may be left out
 BARS = (12, 10, 8, 6, 4, 0)  # widths a bar may have, best first
 
-_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_ESCAPE = r"\x1b\[[0-9;]*m"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,8 +51,10 @@ def draw(
     if any(natural[slot] > most for slot, most in zip(fit.shown, fit.most, strict=True)):
         broken = [line for row in zip(*shown, strict=True) for line in _broken(row, decided, ellipsis)]
         shown = [*zip(*broken, strict=True)]
-    drawn = [
+    drawn: list[list[str]] = [
         [_drawn(cell, most, fit.bar if with_bar[slot] else 0, place) for cell in column]
+        if place.colours or place.interactive
+        else [cell if isinstance(cell, str) else cell.text for cell in column]
         for slot, column, most in zip(fit.shown, shown, fit.most, strict=True)
     ]
     if not headers:
@@ -65,6 +66,11 @@ def draw(
         titles = [colour.paint(title, "bold", on=True) for title in titles]
     titled = [[title, *column] for title, column in zip(titles, drawn, strict=True)]
     return _join(titled, fit.padding), fit.left_out
+
+
+def width(line: str) -> int:
+    """How many characters of a line are seen."""
+    return len(re.sub(_ESCAPE, "", line)) if "\x1b" in line else len(line)
 
 
 def shorten(text: str, most: int, *, middle: bool = False, ellipsis: str = "…") -> str:
@@ -107,15 +113,17 @@ def _fit(columns: Sequence[Column], natural: list[int], with_bar: list[bool], li
     padding = PADDING if total(BARS[0], PADDING) <= limit else NARROW_PADDING
     left_out: list[str] = []
     while True:
-        for width in BARS:
-            if total(width, padding) <= limit:
-                return Fit(tuple(shown), tuple(most[slot] for slot in shown), width, padding, tuple(left_out))
+        for bar_width in BARS:
+            if total(bar_width, padding) <= limit:
+                return Fit(tuple(shown), tuple(most[slot] for slot in shown), bar_width, padding, tuple(left_out))
         _shorten_columns(columns, natural, most, shown, total(0, padding) - limit)
         if total(0, padding) <= limit:
             continue
         optional = [slot for slot in shown if columns[slot].leave_out]
         if not optional:
-            return Fit(tuple(shown), tuple(most[slot] for slot in shown), 0, padding, tuple(left_out))
+            most = list(natural)
+            _shorten_columns(columns, natural, most, shown, total(0, LEAST_PADDING) - limit)
+            return Fit(tuple(shown), tuple(most[slot] for slot in shown), 0, LEAST_PADDING, tuple(left_out))
         gone = max(optional, key=lambda slot: columns[slot].leave_out)
         shown.remove(gone)
         left_out.append(columns[gone].header)
@@ -140,6 +148,8 @@ def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> l
     """The row with cells no wider than decided; as several rows if cells go on in the next line."""
     if all(len(_text(cell)) <= most for cell, (_, most) in zip(row, decided, strict=True)):
         return [row]
+    import textwrap  # here: in a pipe nothing is broken
+
     parts = [
         textwrap.wrap(_text(cell), most)
         if column.wrap
@@ -179,28 +189,12 @@ def _join(columns: Sequence[Sequence[str]], padding: int) -> list[str]:
     """Lines whose columns stand side by side; colours take no room."""
     if not columns or not columns[0]:
         return []
-    lines = _join_many if len(columns[0]) > FEW_LINES else _join_few
-    return [line.rstrip() for line in lines(columns, padding)]
-
-
-def _join_few(columns: Sequence[Sequence[str]], padding: int) -> list[str]:
-    import tabulate  # here: a long table does not need it, nor does another format
-
-    tabulate.MIN_PADDING = 0  # headers are no wider than they are
-    tabulate.PRESERVE_WHITESPACE = True
-    between = tabulate.DataRow("", " " * padding, "")
-    look = tabulate.TableFormat(None, None, None, None, between, between, 0, None)
-    return tabulate.tabulate([*zip(*columns, strict=True)], tablefmt=look, disable_numparse=True).split("\n")
-
-
-def _join_many(columns: Sequence[Sequence[str]], padding: int) -> list[str]:
-    # tabulate asks of each cell what type it is: a second for 40,000 lines.
     padded = []
     for cells in columns[:-1]:
-        widths = [len(_ESCAPE.sub("", cell)) if "\x1b" in cell else len(cell) for cell in cells]
+        widths = [width(cell) for cell in cells]
         room = max(widths) + padding
-        padded.append([cell + " " * (room - width) for cell, width in zip(cells, widths, strict=True)])
-    return ["".join(cells) for cells in zip(*padded, *columns[-1:], strict=True)]
+        padded.append([cell + " " * (room - taken) for cell, taken in zip(cells, widths, strict=True)])
+    return ["".join(cells).rstrip() for cells in zip(*padded, *columns[-1:], strict=True)]
 
 
 def _text(cell: str | Cell) -> str:

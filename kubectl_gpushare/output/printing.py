@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
@@ -62,29 +63,28 @@ def write_lines(text: Iterable[str], stream: TextIO) -> None:
 
 def write_json(document: Mapping[str, Any], stream: TextIO) -> None:
     """JSON as kubectl prints it."""
-    import json
+    from kubectl_gpushare.output import streaming
 
-    stream.write(json.dumps(document, indent=4, ensure_ascii=False) + "\n")
+    stream.writelines(streaming.json(document))
     stream.flush()
 
 
 def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
     """YAML in the order of the document."""
-    import yaml
+    from kubectl_gpushare.output import streaming
 
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    yaml.dump(document, stream, dumper, sort_keys=False, allow_unicode=True, width=4096)
+    stream.writelines(streaming.yaml(document))
     stream.flush()
 
 
 def _csv(found: Listing, stream: TextIO) -> None:
     import csv
 
-    rows = [dict(_flat(item)) for item in found.document()["items"]]
-    if rows:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(rows[0])
-        writer.writerows(row.values() for row in rows)
+    rows = (dict(_flat(item)) for item in found.document()["items"])
+    writer = csv.writer(stream, lineterminator="\n")
+    for first in itertools.islice(rows, 1):
+        writer.writerows((first, first.values()))
+    writer.writerows(row.values() for row in rows)
     stream.flush()
 
 

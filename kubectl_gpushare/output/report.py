@@ -36,7 +36,8 @@ def _field(entry: page.Field, indent: int, place: Terminal) -> Iterator[str]:
 
 
 def _section(entry: page.Section, place: Terminal) -> Iterator[str]:
-    yield colour.paint(f"{entry.title}:", entry.style or "bold", on=place.colours)
+    for title in terminal.wrapped(f"{entry.title}:", place):
+        yield colour.paint(title, entry.style or "bold", on=place.colours)
     pictures = [block for block in entry.blocks if isinstance(block, page.Picture)]
     label_width = max((len(picture.label) for picture in pictures), default=0)
     for block in entry.blocks:
@@ -58,7 +59,24 @@ def _table(block: Table, place: Terminal) -> Iterator[str]:
         unicode=place.unicode,
     )
     drawn, _ = layout.draw(block, narrower, dashes=True)
+    if narrower.columns and max(map(layout.width, drawn), default=0) > narrower.columns:
+        drawn = list(_records(block, narrower))
     yield from (f"  {line}".rstrip() for line in drawn)
+
+
+def _records(block: Table, place: Terminal) -> Iterator[str]:
+    """A table that is too wide for its place: a line for each cell, under the name of its column."""
+    indent = max(len(column.header) for column in block.columns) + 3
+    for number, row in enumerate(block.rows):
+        if number:
+            yield ""
+        for column, cell in zip(block.columns, row, strict=True):
+            text, style = (cell, "") if isinstance(cell, str) else (cell.text, cell.style)
+            title = f"{column.header}:" if column.header else ""
+            for line in terminal.wrapped(text, place, indent=indent):
+                painted = colour.paint(line, style, on=place.colours)
+                yield f"{title:<{indent}}{painted}" if column.header else painted
+                title = ""
 
 
 def picture(block: page.Picture, width: int, place: Terminal) -> str:

@@ -1,4 +1,4 @@
-"""Screen: the terminal's other page, redrawn in place without flicker, and given back as it was."""
+"""Screen: the terminal's other page, of which only lines that have changed are written, and given back as it was."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-_ENTER = "\x1b[?1049h\x1b[?25l"  # the other page; no cursor
-_LEAVE = "\x1b[?25h\x1b[?1049l"
-_HOME = "\x1b[H"
-_CLEAR_LINE = "\x1b[K"
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the other page; no cursor; what is too long does not go on in the next line
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_LINE = "\x1b[{};1H"  # to the beginning of a line, counted from 1
+_CLEAR_LINE = "\x1b[K"  # before what is written: after a full line it would take the last character
 _CLEAR_BELOW = "\x1b[J"
 
 
@@ -21,15 +21,28 @@ class Screen:
 
     def __init__(self, stream: TextIO, keys: int | None) -> None:
         self._stream = stream
+        self._shown: Sequence[str] | None = None  # None: not known
         self.keys = keys  # file descriptor on which key strokes arrive, if there is one
 
     def draw(self, lines: Sequence[str], rows: int) -> None:
         """Shows the lines; of more than `rows`, those that fit and how many are missing."""
         if len(lines) > rows:
-            lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines: a taller terminal or -l shows them"]
-        text = _HOME + "\n".join(line + _CLEAR_LINE for line in lines) + _CLEAR_BELOW
-        self._stream.write(text)
+            lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines below the window"]
+        shown = self._shown or ()
+        text = [
+            f"{_LINE.format(number + 1)}{_CLEAR_LINE}{line}"
+            for number, line in enumerate(lines)
+            if number >= len(shown) or shown[number] != line
+        ]
+        if (self._shown is None or len(lines) < len(shown)) and len(lines) < rows:
+            text.append(_LINE.format(len(lines) + 1) + _CLEAR_BELOW)
+        self._shown = lines
+        self._stream.write("".join(text))
         self._stream.flush()
+
+    def forget(self) -> None:
+        """What is shown is not known any more: after a change of its size a terminal may have moved everything."""
+        self._shown = None
 
     def quit_pressed(self) -> bool:
         """Whether `q` was typed; other keys are read and forgotten."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-import textwrap
 from collections.abc import Mapping
 from typing import TextIO
+
+_NARROWEST = 16  # no sentence is broken into shorter lines
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,18 +35,31 @@ def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
     text = printable(" ".join(text.split()))
     if terminal.columns is None:
         return [text]
-    width = max(20, terminal.columns - indent)
+    import textwrap  # here: in a pipe nothing is wrapped
+
+    width = max(_NARROWEST, terminal.columns - indent)
     return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
 def of(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Terminal:
     """What `stream` can show; `color` is `auto`, `always` or `never`. NO_COLOR and TERM=dumb speak for `auto`."""
     on_terminal = stream.isatty()
-    size = shutil.get_terminal_size() if on_terminal else None
+    columns, rows = _size(stream, environment) if on_terminal else (None, 24)
     wanted = on_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
     return Terminal(
-        columns=size.columns if size else None,
-        rows=size.lines if size else 24,
+        columns=columns,
+        rows=rows,
         colours=wanted if color == "auto" else color == "always",
         unicode=(stream.encoding or "").lower().replace("-", "") == "utf8",
     )
+
+
+def _size(stream: TextIO, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Columns and rows of a terminal; COLUMNS and LINES overrule it. 80 by 24 of one that does not know its size."""
+    try:
+        columns, rows = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        columns, rows = 0, 0
+    given = [environment.get(name, "") for name in ("COLUMNS", "LINES")]
+    overruled = [int(text) if text.isdecimal() else 0 for text in given]
+    return overruled[0] or columns or 80, overruled[1] or rows or 24

@@ -6,6 +6,7 @@ ranking    where else a pod could go, in the order in which placement would take
 capacity   how many more of a pod fit, and what fragmentation becomes
 reasons    why a pod waits, or why it is where it is
 evicting   which pods may be moved
+resizing   what other amounts for a pod that was placed come to
 defragmentation  the fewest moves by which a share fits that does not fit now
 simulation  pods that come and go
 

@@ -19,7 +19,7 @@ from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement, filters
 from gpushare.request import Demand
-from kubectl_gpushare.planning import evicting
+from kubectl_gpushare.planning import evicting, resizing
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.evicting import Budgets
 from kubectl_gpushare.planning.world import Asked, World
@@ -148,6 +148,9 @@ class _Movable:
         budget = self._budgets.against(manifest, {})
         if reason or budget:
             self._fixed[reason or f"protected by the PodDisruptionBudget {budget}"] += 1
+            return None
+        if resizing.was_resized(manifest, entry):
+            self._fixed["resized, and made anew as they were before"] += 1
             return None
         try:
             return Asked.of(manifest)

@@ -1,17 +1,20 @@
-"""The agents of the nodes, asked for their metrics through the API server's proxy, some at a time."""
+"""The agents of the nodes, asked through the API server's proxy, some at a time, and none of them for ever."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare import contract
 from kubectl_gpushare import errors, kubectl
 from kubectl_gpushare.source import usage
 
 ASKED_UNASKED = 16  # nodes: of more, the agents are asked only if the user says so
+METRICS, AUDIT = "metrics", "audit"  # pages that they have
 _AT_ONCE = 8
+_PATIENCE = "--request-timeout=10s"  # the user's own counts more
 _PORT = 8081  # of the agent's probes and metrics: config/base/deviceplugin
 _AGENTS = (
     f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods"
@@ -19,27 +22,49 @@ _AGENTS = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answers:
+    """What agents said, by node; and the nodes of those that did not, by the reason."""
+
+    texts: Mapping[str, str]
+    failures: Mapping[str, Sequence[str]]
+
+    def notes(self, what: str) -> tuple[str, ...]:
+        """In a sentence each, of which nodes `what` is not known and why."""
+        asked = {*self.texts, *(node for nodes in self.failures.values() for node in nodes)}
+        return tuple(_sentences(what, self.failures, len(asked)))
+
+
 def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[usage.Usage, tuple[str, ...]]:
     """What shares on these nodes use, and in a sentence each what is not known and why."""
+    answers = fetch(program, nodes, METRICS)
+    return usage.of(answers.texts), answers.notes("used figures")
+
+
+def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> Answers:
+    """What the agents of these nodes say on a page of theirs."""
     if not nodes:
-        return usage.NOTHING_KNOWN, ()
+        return Answers({}, {})
+    program = dataclasses.replace(program, flags=(_PATIENCE, *program.flags))
     try:
         pods = dict(_pods(program))
     except errors.ClusterError as error:
-        return usage.NOTHING_KNOWN, (f"used figures: {error}",)
-    answers: dict[str, str] = {}
+        return Answers({}, {str(error): list(nodes)})
+    texts: dict[str, str] = {}
     failures: dict[str, list[str]] = {}
     silent = [node for node in nodes if node not in pods]
     if silent:
         failures["no agent runs there"] = silent
     wanted = iter([node for node in nodes if node in pods])
     while some := list(itertools.islice(wanted, _AT_ONCE)):
-        for node, running in [(node, program.raw(_path(pods[node]))) for node in some]:
+        for node, running in [(node, program.raw(_path(pods[node], page))) for node in some]:
             try:
-                answers[node] = running.text()
+                texts[node] = running.text()
+            except errors.NotInstalled:  # what kubectl says of any page that is not there
+                failures.setdefault(f"the agent has no /{page}, so it is older than this plugin", []).append(node)
             except (errors.ClusterError, UnicodeDecodeError) as error:
                 failures.setdefault(str(error), []).append(node)
-    return usage.of(answers), tuple(_sentences(failures, len(nodes)))
+    return Answers(texts, failures)
 
 
 def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str]]:
@@ -50,12 +75,11 @@ def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str]]:
             yield str(node), str(item["metadata"]["name"])
 
 
-def _path(pod: str) -> str:
-    return f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods/{pod}:{_PORT}/proxy/metrics"
+def _path(pod: str, page: str) -> str:
+    return f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods/{pod}:{_PORT}/proxy/{page}"
 
 
-def _sentences(failures: Mapping[str, Iterable[str]], asked: int) -> Iterator[str]:
+def _sentences(what: str, failures: Mapping[str, Sequence[str]], asked: int) -> Iterator[str]:
     for reason, nodes in failures.items():
-        names = list(nodes)
-        where = "" if len(names) == asked > 1 else f" of {names[0]}" if len(names) == 1 else f" of {len(names)} nodes"
-        yield f"used figures{where}: {reason}"
+        where = "" if len(nodes) == asked else f" of {nodes[0]}" if len(nodes) == 1 else f" of {len(nodes)} nodes"
+        yield f"{what}{where}: {reason}"

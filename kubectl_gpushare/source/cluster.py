@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -26,9 +25,9 @@ class Cluster:
         self.kubectl = transport
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
-    def begin(self, *, label_selector: str = "") -> None:
+    def begin(self) -> None:
         """Asks for GPUNodes already, so that they come while other things are done; `gpu_nodes` gives them."""
-        path = node_path(label_selector=label_selector)
+        path = node_path()
         self._begun[path] = self.kubectl.raw(path)
 
     @property
@@ -37,13 +36,29 @@ class Cluster:
         return self.kubectl.namespace()
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """The GPUNodes with these labels, or the one of that name; empty if there is none."""
-        return self.listing(label_selector=label_selector, name=name)[0]
+        """The GPUNodes of the Nodes with these labels, or the one of that name; empty if there is none."""
+        if not label_selector:
+            return self.listing(name=name)[0]
+        path = _labelled_path(label_selector)
+        self._begun[path] = self.kubectl.raw(path)  # comes while the GPUNodes are read
+        try:
+            found, _ = self.listing(name=name)
+            names = self.labelled(label_selector)
+        finally:
+            self.end()
+        return [one for one in found if one.name in names]
 
-    def listing(self, *, label_selector: str = "", name: str = "") -> tuple[list[GpuNode], str]:
-        """GPUNodes as `gpu_nodes` gives them, and the resourceVersion to watch from."""
-        path = node_path(label_selector=label_selector, name=name)
-        running = self._run(path)
+    def labelled(self, label_selector: str) -> frozenset[str]:
+        """The names of the Nodes with these labels."""
+        # All of each Node comes, as `--raw` cannot ask for less. As a table without the rest it takes kubectl longer.
+        try:
+            return frozenset(map(node.name, _objects(self._run(_labelled_path(label_selector)).reader())))
+        except errors.Forbidden as error:
+            raise errors.Forbidden(f"-l goes by the labels of Nodes, and {error}") from error
+
+    def listing(self, *, name: str = "") -> tuple[list[GpuNode], str]:
+        """All GPUNodes, or the one of that name, and the resourceVersion to watch from."""
+        running = self._run(node_path(name=name))
         from gpushare import codec  # while kubectl waits for the API server
 
         reader = running.reader()
@@ -66,11 +81,10 @@ class Cluster:
             f"{', '.join(served)}: install the plugin and gpushare in the same version"
         )
 
-    def watching(self, version: str, *, label_selector: str = "") -> kubectl.Running:
+    def watching(self, version: str) -> kubectl.Running:
         """Starts a watch of the GPUNodes; its output is one event a line."""
         return self.kubectl.raw(
             node_path(
-                label_selector=label_selector,
                 more={
                     "watch": "true",
                     "allowWatchBookmarks": "true",
@@ -95,6 +109,21 @@ class Cluster:
         """The Node objects."""
         return list(_objects(self._run(_NODES).reader()))
 
+    def machine(self, name: str) -> node.NodeJson | None:
+        """The Node object of that name."""
+        try:
+            return next(_objects(self.kubectl.raw(f"{_NODES}/{_quoted(name)}").reader()))
+        except errors.NotFound:
+            return None
+
+    def configurations(self) -> dict[str, str]:
+        """The entries of the ConfigMap that nodes pick theirs from; none if there is none."""
+        within = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.CONFIG_MAP}"
+        try:
+            return dict(next(_objects(self.kubectl.raw(within).reader())).get("data") or {})
+        except errors.NotFound:
+            return {}
+
     def everybody(self) -> list[pod.PodJson]:
         """All pods that have not ended, of all namespaces, ours or not."""
         found: list[pod.PodJson] = []
@@ -110,7 +139,7 @@ class Cluster:
     def events(self, kind: str, namespace: str, name: str) -> list[objects.Json]:
         """The Events about one object; those of what has no namespace are in `default`."""
         fields = f"involvedObject.kind={kind},involvedObject.name={name}"
-        within = f"/api/v1/namespaces/{urllib.parse.quote(namespace or 'default', safe='')}/events"
+        within = f"/api/v1/namespaces/{_quoted(namespace or 'default')}/events"
         return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
 
     def begin_all(self) -> None:
@@ -130,7 +159,7 @@ class Cluster:
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         """The pod of that name, ours or not."""
         try:
-            running = self.kubectl.raw(f"{_pods_path(namespace)}/{urllib.parse.quote(name, safe='')}")
+            running = self.kubectl.raw(f"{_pods_path(namespace)}/{_quoted(name)}")
             return next(_objects(running.reader()))
         except errors.NotFound as error:
             raise errors.NotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
@@ -150,17 +179,31 @@ def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
         raise errors.ClusterError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
 
 
-def node_path(*, label_selector: str = "", name: str = "", more: Mapping[str, str] | None = None) -> str:
+def node_path(*, name: str = "", more: Mapping[str, str] | None = None) -> str:
     """The API path of some GPUNodes. One by name is a list too, so that none is an empty list and no error."""
     fields = f"metadata.name={name}" if name else ""
-    return _path(contract.GPUNODE_PATH, {"labelSelector": label_selector, "fieldSelector": fields, **(more or {})})
+    return _path(contract.GPUNODE_PATH, {"fieldSelector": fields, **(more or {})})
+
+
+def _labelled_path(label_selector: str) -> str:
+    return _path(_NODES, {"labelSelector": label_selector})
 
 
 def _pods_path(namespace: str = "", **query: str) -> str:
-    within = f"/namespaces/{urllib.parse.quote(namespace, safe='')}" if namespace else ""
+    within = f"/namespaces/{_quoted(namespace)}" if namespace else ""
     return _path(f"/api/v1{within}/pods", query)
 
 
 def _path(path: str, query: dict[str, str]) -> str:
-    text = urllib.parse.urlencode({key: value for key, value in query.items() if value})
-    return f"{path}?{text}" if text else path
+    asked = {key: value for key, value in query.items() if value}
+    if not asked:
+        return path
+    import urllib.parse  # here, as below: a plain `top` asks for nothing in particular
+
+    return f"{path}?{urllib.parse.urlencode(asked)}"
+
+
+def _quoted(name: str) -> str:
+    import urllib.parse
+
+    return urllib.parse.quote(name, safe="")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from gpushare import codec, contract, pod
+from gpushare import codec, contract, node, pod
 from gpushare import errors as domain_errors
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
@@ -25,18 +25,29 @@ class Files:
     default_namespace = "default"
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._nodes: dict[str, tuple[GpuNode, selector.Labels]] = {}
+        self._nodes: dict[str, GpuNode] = {}
         self._pods: dict[tuple[str, str], pod.PodJson] = {}
         self._machines: list[NodeJson] = []
         self._budgets: list[objects.Json] = []
         self._events: list[objects.Json] = []
-        for path in paths:
-            self._read(path)
+        self._configurations: dict[str, str] | None = None
+        where = [self._read(path) for path in paths]
+        if not self._nodes and not self._pods:
+            raise errors.FileError(f"{', '.join(where)} has no GPUNode and no pod in it: {_MAKE_ONE}")
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """The GPUNodes with these labels, or the one of that name."""
+        """The GPUNodes of the Nodes with these labels, or the one of that name."""
+        found = [one for one in self._nodes.values() if not name or one.name == name]
+        if not label_selector:
+            return found
+        if not self._machines:
+            raise errors.FileError(
+                "-l goes by the labels of Nodes, and no Node was saved: "
+                "save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
+            )
         matches = selector.parse(label_selector)
-        return [node for node, labels in self._nodes.values() if matches(labels) and (not name or node.name == name)]
+        chosen = {node.name(one) for one in self._machines if matches(node.labels(one))}
+        return [one for one in found if one.name in chosen]
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
         """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none saved."""
@@ -55,6 +66,14 @@ class Files:
     def machines(self) -> list[NodeJson] | None:
         """The Node objects; None: none were saved."""
         return self._machines or None
+
+    def machine(self, name: str) -> NodeJson | None:
+        """The Node object of that name."""
+        return next((one for one in self._machines if node.name(one) == name), None)
+
+    def configurations(self) -> dict[str, str] | None:
+        """The entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
+        return self._configurations
 
     def everybody(self) -> list[pod.PodJson] | None:
         """All pods that have not ended, ours or not; None: none were saved."""
@@ -78,8 +97,7 @@ class Files:
         hint = f"; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}" if elsewhere else ""
         raise errors.NotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
 
-    def _read(self, path: str) -> None:
-        known = len(self._nodes) + len(self._pods)
+    def _read(self, path: str) -> str:
         where = "standard input" if path == "-" else path
         try:
             if path == "-":
@@ -89,8 +107,7 @@ class Files:
                     self._take(stream, where)
         except OSError as error:
             raise errors.FileError(f"{where} cannot be read: {error.strerror}; {_MAKE_ONE}") from error
-        if len(self._nodes) + len(self._pods) == known:
-            raise errors.FileError(f"{where} has no GPUNode and no pod in it: {_MAKE_ONE}")
+        return where
 
     def _take(self, stream: IO[bytes], where: str) -> None:
         first = stream.read(_CHUNK_BYTES)
@@ -105,10 +122,10 @@ class Files:
     def _keep(self, kind: str, item: objects.Json, where: str) -> None:
         if kind == contract.GPUNODE_KIND:
             try:
-                node = codec.read(item)
+                found = codec.read(item)
             except domain_errors.CodecError as error:
                 raise errors.FileError(f"{where} has a GPUNode that makes no sense: {error}") from error
-            self._nodes[node.name] = node, (item.get("metadata") or {}).get("labels") or {}
+            self._nodes[found.name] = found
         elif kind == "Pod":
             namespace, name = pod.namespaced_name(item)
             self._pods[namespace or self.default_namespace, name] = item
@@ -116,6 +133,8 @@ class Files:
             self._machines.append(item)
         elif kind == "PodDisruptionBudget":
             self._budgets.append(item)
+        elif kind == "ConfigMap" and (item.get("metadata") or {}).get("name") == contract.CONFIG_MAP:
+            self._configurations = dict(item.get("data") or {})
         elif kind == "Event":
             self._events.append(item)
 

@@ -29,6 +29,7 @@ class Feed:
         self._source = source
         self._selector = label_selector
         self._nodes: dict[str, GpuNode] = {}
+        self._chosen: frozenset[str] | None = None  # names; None: all
         self._watch: kubectl.Running | None = None
         self._line = b""
         self._failures = 0
@@ -66,9 +67,10 @@ class Feed:
             self._watch = None
 
     def _list(self) -> None:
-        nodes, version = self._source.listing(label_selector=self._selector)
-        self._nodes = {node.name: node for node in nodes}
-        self._watch = self._source.watching(version, label_selector=self._selector)
+        self._chosen = self._source.labelled(self._selector) if self._selector else None
+        nodes, version = self._source.listing()
+        self._nodes = {node.name: node for node in nodes if self._is_chosen(node)}
+        self._watch = self._source.watching(version)
         self._line = b""
 
     def _reconnect(self, seconds: float, also: tuple[int, ...]) -> bool:
@@ -95,6 +97,13 @@ class Feed:
         except errors.PluginError as error:
             self._failed(str(error))
 
+    def _is_chosen(self, node: GpuNode) -> bool:
+        return self._chosen is None or node.name in self._chosen
+
+    def _list_again(self) -> None:
+        self.close()
+        self._retry_at = time.monotonic() + RETRY_SECONDS[0]
+
     def _failed(self, reason: str) -> None:
         self.trouble = reason
         self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
@@ -104,8 +113,7 @@ class Feed:
         found = event.get("object")
         kind = event.get("type")
         if kind == "ERROR" or not isinstance(found, dict):
-            self.close()  # mostly 410: too old a version; list again
-            self._retry_at = time.monotonic() + RETRY_SECONDS[0]
+            self._list_again()  # mostly 410: too old a version
             return False
         self._failures = 0
         if found.get("kind") != contract.GPUNODE_KIND or kind == "BOOKMARK":
@@ -114,6 +122,10 @@ class Feed:
             node = codec.read(found)
         except domain_errors.CodecError:
             return False  # a nameless object: the API server has none
+        if not self._is_chosen(node):
+            if kind == "ADDED":  # its labels are not known yet
+                self._list_again()
+            return False
         before = self._nodes.pop(node.name, None)
         if kind == "DELETED":
             return before is not None

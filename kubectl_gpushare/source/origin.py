@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gpushare import pod
+from gpushare import contract, node, pod
 from kubectl_gpushare import errors, options
 from kubectl_gpushare.source import cluster
 
@@ -33,6 +33,12 @@ class Source(Protocol):
 
     def machines(self) -> list[NodeJson] | None:
         """The Node objects. None: not known."""
+
+    def machine(self, name: str) -> NodeJson | None:
+        """The Node object of that name. None: there is none, or it is not known."""
+
+    def configurations(self) -> dict[str, str] | None:
+        """The entries of the ConfigMap that nodes pick theirs from. None: not known."""
 
     def everybody(self) -> list[pod.PodJson] | None:
         """All pods that have not ended, ours or not. None: not known."""
@@ -74,6 +80,12 @@ def with_pods(
 _SAVED = "none were saved: save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
 
 
+_NO_CONFIG_MAP = (
+    "configurations: the ConfigMap was not saved: add another --from, of what "
+    f"`kubectl -n {contract.SYSTEM_NAMESPACE} get configmap {contract.CONFIG_MAP} -o yaml` prints"
+)
+
+
 def everything(origin: Source) -> Snapshot:
     """GPUNodes, Nodes and all pods; without the right to read Nodes or pods, a note says what is not looked at then."""
     from kubectl_gpushare.source.snapshot import Snapshot
@@ -101,6 +113,25 @@ def with_events(origin: Source, taken: Snapshot, kind: str, namespace: str, name
     notes = list(taken.notes)
     found = _unless_forbidden(lambda: origin.events(kind, namespace, name), "Events", notes, silent=True)
     return dataclasses.replace(taken, events=None if found is None else tuple(found), notes=tuple(notes))
+
+
+def labels(origin: Source, name: str) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:
+    """The labels of a Node; without the right to read it, or if it was not saved, None and a note."""
+    what = f"the labels of the node {name}"
+    try:
+        found = origin.machine(name)
+    except errors.Forbidden as error:
+        return None, (f"{what}: {error}",)
+    return (None, (f"{what}: there is no such Node object",)) if found is None else (node.labels(found), ())
+
+
+def configurations(origin: Source) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:
+    """The configurations that nodes can follow, by name; without the right to read them None, and a note."""
+    try:
+        found = origin.configurations()
+    except errors.Forbidden as error:
+        return None, (f"configurations: {error}",)
+    return found, () if found is not None else (_NO_CONFIG_MAP,)
 
 
 def budgets(origin: Source) -> tuple[list[dict[str, Any]], tuple[str, ...]]:

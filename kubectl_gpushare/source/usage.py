@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 MEMORY = "gpushare_share_used_memory_bytes"
 COMPUTE = "gpushare_share_used_compute_ratio"  # 1 is the GPU; an agent that does not measure it has no such line
 
-_LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
-_ESCAPED = re.compile(r"\\(.)")
+# Compiled when there is something to read.
+_LINE = r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?"
+_LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?'
+_ESCAPED = r"\\(.)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def of(answers: Mapping[str, str]) -> Usage:
     """The usage in the metrics of some agents, by node."""
     shares: dict[tuple[str, str, str], Used] = {}
     for text in answers.values():
-        for name, labels, value in _samples(text):
+        for name, labels, value in samples(text, (MEMORY, COMPUTE)):
             key = (labels.get("namespace", ""), labels.get("pod", ""), labels.get("gpu", ""))
             used = Used(int(value)) if name == MEMORY else Used(0, value * 100)
             shares[key] = shares[key].plus(used) if key in shares else used
@@ -66,20 +67,21 @@ def of(answers: Mapping[str, str]) -> Usage:
     return Usage(frozenset(answers), shares, gpus)
 
 
-def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """Name, labels and value of every sample of these metrics; what is none is passed over."""
     for line in text.splitlines():
-        match = _LINE.fullmatch(line)
-        if match is None or match[1] not in {MEMORY, COMPUTE}:
+        match = re.fullmatch(_LINE, line)
+        if match is None or match[1] not in names:
             continue
         try:
             value = float(match[3])
         except ValueError:
             continue
-        yield match[1], {key: _unescaped(quoted) for key, quoted in _LABEL.findall(match[2])}, value
+        yield match[1], {key: _unescaped(quoted) for key, quoted in re.findall(_LABEL, match[2])}, value
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
+    return re.sub(_ESCAPED, lambda match: "\n" if match[1] == "n" else match[1], text)
 
 
 def _sum(parts: Iterable[Used]) -> Used:

@@ -20,6 +20,7 @@ _DIGITS = re.compile(r"(\d+)")
 class Card:
     """A GPU of a node. `gone`: allocations name it, but the node has it no more.
 
+    `holders`: who has a share of it; `holds`: what is merely kept free on it for gated pods that have waited too long.
     `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
     of the card.
     """
@@ -27,6 +28,8 @@ class Card:
     node: str
     gpu: Gpu
     used: ledger.Use
+    holders: tuple[Allocation, ...] = ()
+    holds: tuple[Allocation, ...] = ()
     gone: bool = False
     free: tuple[int, int] = (0, 0)
     parts: tuple[float, float] = (0.0, 0.0)
@@ -50,16 +53,6 @@ class Card:
     def largest(self) -> tuple[int, int] | None:
         """The largest share that still fits, None if none does: every share needs memory."""
         return None if self.gone else fragmentation.largest(self.gpu, self.used)
-
-    @property
-    def holders(self) -> tuple[Allocation, ...]:
-        """Who has a share of it; what is merely kept free for somebody is in `holds`."""
-        return tuple(holder for holder in self.used.holders if not holder.is_hold)
-
-    @property
-    def holds(self) -> tuple[Allocation, ...]:
-        """What is kept free on it for gated pods that have waited too long."""
-        return tuple(holder for holder in self.used.holders if holder.is_hold)
 
     @property
     def reason(self) -> str:
@@ -116,7 +109,7 @@ def of(nodes: Iterable[GpuNode]) -> list[Card]:
         if len(used) > len(there):
             known = {gpu.uuid for gpu in there}
             cards += [
-                Card(node.name, Gpu(uuid, -1, "", 0, healthy=False, health_reason="the node has it no more"), use, True)
+                Card(node.name, _gone(uuid), use, *_split(use), gone=True)
                 for uuid, use in sorted(used.items())
                 if uuid not in known
             ]
@@ -132,7 +125,22 @@ def _card(node: str, gpu: Gpu, used: ledger.Use, known: _Parts) -> Card:
     key = (*free, gpu.memory_bytes)
     if key not in known:
         known[key] = fragmentation.stranded(gpu, used) if any(free) else (0.0, 0.0)
-    return Card(node, gpu, used, False, free, known[key])
+    return Card(node, gpu, used, *_split(used), False, free, known[key])
+
+
+def _split(used: ledger.Use) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
+    """Those who have a share, and what is held for others."""
+    holds = tuple([holder for holder in used.holders if holder.is_hold])
+    return tuple([holder for holder in used.holders if not holder.is_hold]) if holds else used.holders, holds
+
+
+def _gone(uuid: str) -> Gpu:
+    return Gpu(uuid, -1, "", 0, healthy=False, health_reason="the node has it no more")
+
+
+def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
+    """The name of every card, by UUID."""
+    return {card.gpu.uuid: card.name for card in of(nodes)}
 
 
 def add_up(cards: Sequence[Card]) -> Sum:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gpushare import errors
-from gpushare.config import document, reading, restrictions, settings
-from gpushare.config.model import Config, ReplicatedResources
+from gpushare.config import document, flags, reading, restrictions, settings, writing
+from gpushare.config.model import Config, Flags, ReplicatedResources
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +62,14 @@ def _one(name: str, text: str, strict: bool) -> Checked:
         found = settings.effective(config, strict=strict)
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
-    return Checked(name, summary(config, found), warnings=config.warnings)
+    return Checked(name, summary(config, found), warnings=(*config.warnings, *settings.too_late(config)))
+
+
+def effective(config: Config) -> dict[str, Any]:
+    """The file that says the same and leaves nothing to defaults."""
+    values = settings.values_of(config)
+    told = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
+    return writing.config(dataclasses.replace(config, flags=Flags(told, frozenset(flags.SECTIONS))))
 
 
 def summary(config: Config, found: settings.Settings) -> str:

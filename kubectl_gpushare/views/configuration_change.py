@@ -1,11 +1,12 @@
 """What a configuration would change on a node, GPU by GPU, from what its GPUNode says. Pure.
 
-A GPUNode has modes, not MIG devices: a GPU that is cut already and that the configuration does not cut is left out.
+A GPU in MIG mode whose MIG devices the GPUNode does not name, and that the configuration does not cut, is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+from collections.abc import Iterable, Iterator
 
 from gpushare import contract, errors
 from gpushare.config import reading, restrictions, settings
@@ -15,30 +16,39 @@ from gpushare.gpunode import GpuNode
 from gpushare.mig import catalogue
 from gpushare.modes import naming, plan
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
+from gpushare.modes.card import Card, MigDevice
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
     """A line a GPU, then the warnings. Raises ConfigError if the node could not be so."""
     config = reading.read(text)
+    made = planned(node, config, strict=strict)
+    for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
+        yield f"GPU {gpu.index} ({gpu.model}, {gpu.uuid}): {_change(node, gpu, made.assignments.get(gpu.uuid))}"
+    for warning in made.warnings:
+        yield f"warning: {warning}"
+
+
+def planned(node: GpuNode, config: Config, *, strict: bool = False) -> plan.Plan:
+    """What the node's GPUs would be, and all warnings. Raises ConfigError if they could not be so."""
     if strict:
         config = restrictions.strict(config)
     found = settings.effective(config, strict=strict)
     cards = [_card(gpu) for gpu in node.gpus]
     if found.mig_strategy != naming.NONE:
         cut = [_is_cut(config, card) for card in cards]
-        cards = [card for card, is_cut in zip(cards, cut, strict=True) if is_cut or not card.mig_enabled]
+        known = [not card.mig_enabled or bool(card.mig_devices) for card in cards]
+        cards = [card for card, *told in zip(cards, cut, known, strict=True) if any(told)]
     made = plan.plan(config, cards, mig_strategy=found.mig_strategy)
-    for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
-        yield f"GPU {gpu.index} ({gpu.model}, {gpu.uuid}): {_change(node, gpu, made.assignments.get(gpu.uuid))}"
-    for warning in (*config.warnings, *made.warnings):
-        yield f"warning: {warning}"
+    return plan.Plan(made.assignments, (*config.warnings, *made.warnings, *settings.too_late(config)))
 
 
 def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
     if after is None:
         return "stays mig, with the MIG devices that it has"
-    if after.mode is gpu.mode:
+    wanted = after.partition.wanted if after.partition is not None else None
+    unsure = wanted and gpu.mode is after.mode and not gpu.mig_profiles
+    if after.mode is gpu.mode and not unsure and wanted in (None, _counted(gpu.mig_profiles)):
         return f"stays {after}"
     users = [
         f"{entry.pod.namespace}/{entry.pod.name}"
@@ -46,7 +56,13 @@ def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
         if gpu.uuid in entry.gpu_uuids and not entry.id.startswith(contract.HOLD_PREFIX)
     ]
     waits = f", once these pods have ended: {', '.join(sorted(users))}" if users else ""
-    return f"{gpu.mode} → {after}{waits}"
+    devices = " + ".join(f"{count} × {name}" for name, count in _counted(gpu.mig_profiles))
+    before = f"{gpu.mode}, {devices}" if devices else str(gpu.mode)
+    return f"{before} → {after}{waits}" + (", if that is not so already" if unsure else "")
+
+
+def _counted(profiles: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(collections.Counter(profiles).items()))
 
 
 def _is_cut(config: Config, card: Card) -> bool:
@@ -63,6 +79,9 @@ def _card(gpu: Gpu) -> Card:
         gpu.model,
         mig_capable=geometry is not None,
         mig_enabled=gpu.mode is Mode.MIG,
+        mig_devices=tuple(
+            MigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
+        ),
         geometry=geometry,
     )
 

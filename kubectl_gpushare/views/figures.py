@@ -126,6 +126,19 @@ def used_in_all(found: Iterable[Used | None]) -> tuple[str, str]:
     return quantity.format_bytes(total.memory_bytes), busy
 
 
+def sum_cells(total: cards.Sum, used: Sequence[Used | None] | None) -> Row:
+    """A sum in the columns from COMPUTE to FRAG; `used`: of each part of it, None where nobody was asked."""
+    return (
+        compute(total.request_percent, total.total_percent),
+        memory(total.memory_bytes, total.total_memory_bytes),
+        *(used_in_all(used) if used is not None else ()),
+        str(total.pods),
+        gpus(total.free_gpus),
+        largest(total.largest),
+        fragmentation(total.free_gpus, total.stranded_gpus),
+    )
+
+
 def used_document(found: Used | None) -> dict[str, Any]:
     """The same in a document; nothing where nobody was asked."""
     if found is None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import io
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gpushare import codec
 from kubectl_gpushare import cli
+from lab.access import Access
 from tests.kubectl_gpushare import sample
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
+LABEL = "plugin-test=yes"  # of the sample's Nodes and GPUNodes in a real cluster
 HIDDEN = frozenset({"KUBECONFIG", "KUBECTL_PATH", "NO_COLOR"})
 
 
@@ -37,7 +41,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Plugin]:
+def plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Plugin:
     """Runs the plugin with these arguments, in this process: starting one costs more than most commands do."""
     for key in HIDDEN:
         monkeypatch.delenv(key, raising=False)
@@ -54,8 +58,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
         said = capfd.readouterr()
         return Ended(code, said.out, said.err)
 
-    yield run
-    gc.enable()
+    return run
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def programs(tmp_path: Path) -> Path:
     """A folder with the two programs of the plugin, as an installation puts them on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, module in (("kubectl-gpushare", "cli"), ("kubectl_complete-gpushare", "completion")):
+    for name, module in (("kubectl-gpushare", "start"), ("kubectl_complete-gpushare", "completion")):
         program = folder / name
         program.write_text(
             f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
@@ -90,3 +93,61 @@ def fake_kubectl(tmp_path: Path) -> Callable[[str], str]:
         return str(program)
 
     return make
+
+
+class Kubectl:
+    """`kubectl …` as a user types it, with the plugin on PATH."""
+
+    def __init__(self, access: Access, programs: Path) -> None:
+        path = f"{programs}:{access.kubectl_program.parent}:{os.environ['PATH']}"
+        self.environment = environment(PATH=path, KUBECONFIG=str(access.kubeconfig), TERM="xterm")
+
+    def __call__(self, *arguments: str) -> Ended:
+        result = subprocess.run(
+            ["kubectl", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+        )
+        return Ended(result.returncode, result.stdout, result.stderr)
+
+
+@pytest.fixture
+def kubectl(api_server: Access, programs: Path) -> Kubectl:
+    return Kubectl(api_server, programs)
+
+
+@pytest.fixture(scope="module")
+def namespace(api_server: Access) -> Iterator[str]:
+    """A namespace with the sample's pods, and its GPUNodes in the cluster."""
+    base = ROOT / "config" / "base"
+    api_server.kubectl("apply", "-f", str(base / "crd" / "gpunodes.yaml"), "-f", str(base / "rbac" / "viewer.yaml"))
+    api_server.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    with api_server.namespace("plugin") as name:
+        for node in sample.nodes():
+            document = codec.to_document(node)
+            document["metadata"]["labels"] = labels = dict([LABEL.split("=")])
+            machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name, "labels": labels}}
+            api_server.kubectl("create", "-f", "-", input=json.dumps(machine))
+            for condition in document["status"]["conditions"]:
+                condition["lastTransitionTime"] = condition["lastTransitionTime"] or "2026-03-01T08:00:00Z"
+            status = document.pop("status")
+            api_server.kubectl("create", "-f", "-", input=json.dumps(document))
+            api_server.kubectl(
+                "patch",
+                "gpunode",
+                node.name,
+                "--subresource=status",
+                "--type=merge",
+                f"--patch={json.dumps({'status': status})}",
+            )
+        for pod in (sample.gated("x/waiting", request="0.5", reason=sample.WAITING), sample.pod("x/nginx", ours=False)):
+            del pod["metadata"]["uid"], pod["metadata"]["creationTimestamp"], pod["status"]
+            pod["metadata"]["namespace"] = name
+            pod["spec"]["containers"][0]["image"] = "gpushare/sample:0.1"
+            api_server.kubectl("create", "-f", "-", input=json.dumps(pod))
+        yield name
+        api_server.kubectl("delete", "gpunodes,nodes", "-l", LABEL)

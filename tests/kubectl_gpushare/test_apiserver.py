@@ -9,75 +9,14 @@ import select
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpushare import codec
-from lab.access import Access
 from tests.kubectl_gpushare import sample
-from tests.kubectl_gpushare.conftest import ROOT, SECONDS, Ended, environment
+from tests.kubectl_gpushare.conftest import LABEL, ROOT, SECONDS, Kubectl
 
 pytestmark = pytest.mark.apiserver
-
-LABEL = "plugin-test=yes"
-
-
-class Kubectl:
-    """`kubectl …` as a user types it, with the plugin on PATH."""
-
-    def __init__(self, access: Access, programs: Path) -> None:
-        path = f"{programs}:{access.kubectl_program.parent}:{os.environ['PATH']}"
-        self.environment = environment(PATH=path, KUBECONFIG=str(access.kubeconfig), TERM="xterm")
-
-    def __call__(self, *arguments: str) -> Ended:
-        result = subprocess.run(
-            ["kubectl", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-        )
-        return Ended(result.returncode, result.stdout, result.stderr)
-
-
-@pytest.fixture
-def kubectl(api_server: Access, programs: Path) -> Kubectl:
-    return Kubectl(api_server, programs)
-
-
-@pytest.fixture(scope="module")
-def namespace(api_server: Access) -> Iterator[str]:
-    """A namespace with the sample's pods, and its GPUNodes in the cluster."""
-    base = ROOT / "config" / "base"
-    api_server.kubectl("apply", "-f", str(base / "crd" / "gpunodes.yaml"), "-f", str(base / "rbac" / "viewer.yaml"))
-    api_server.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
-    with api_server.namespace("plugin") as name:
-        for node in sample.nodes():
-            document = codec.to_document(node)
-            document["metadata"]["labels"] = dict([LABEL.split("=")])
-            for condition in document["status"]["conditions"]:
-                condition["lastTransitionTime"] = condition["lastTransitionTime"] or "2026-03-01T08:00:00Z"
-            status = document.pop("status")
-            api_server.kubectl("create", "-f", "-", input=json.dumps(document))
-            api_server.kubectl(
-                "patch",
-                "gpunode",
-                node.name,
-                "--subresource=status",
-                "--type=merge",
-                f"--patch={json.dumps({'status': status})}",
-            )
-        for pod in (sample.gated("x/waiting", request="0.5", reason=sample.WAITING), sample.pod("x/nginx", ours=False)):
-            del pod["metadata"]["uid"], pod["metadata"]["creationTimestamp"], pod["status"]
-            pod["metadata"]["namespace"] = name
-            pod["spec"]["containers"][0]["image"] = "gpushare/sample:0.1"
-            api_server.kubectl("create", "-f", "-", input=json.dumps(pod))
-        yield name
-        api_server.kubectl("delete", "gpunodes", "-l", LABEL)
 
 
 def test_kubectl_finds_the_plugin_and_top_shows_the_ledger(kubectl: Kubectl, namespace: str) -> None:
@@ -130,7 +69,10 @@ def test_a_user_without_rights_is_told_which_one_is_missing(kubectl: Kubectl, na
 def test_a_viewer_of_gpunodes_needs_no_right_on_pods(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "clusterrolebinding", "plugin-test", "--clusterrole=gpushare-viewer", "--user=viewer")
     try:
-        assert kubectl("gpushare", "top", "-l", LABEL, "--as=viewer").code == 0
+        assert kubectl("gpushare", "top", "--as=viewer").code == 0
+        ended = kubectl("gpushare", "top", "-l", LABEL, "--as=viewer")
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err.startswith('error: -l goes by the labels of Nodes, and user "viewer" may not list nodes')
         ended = kubectl("gpushare", "describe", "node", "gpu-1", "--as=viewer")
         assert (ended.code, ended.err) == (0, "")
         assert 'Not Shown:\n  pods\' states and times: user "viewer" may not list pods' in ended.out
@@ -188,7 +130,7 @@ def test_why_and_fit_read_the_cluster_and_change_nothing(kubectl: Kubectl, names
     before = kubectl("get", "gpunodes", "-l", LABEL, "-o", "json").out
     ended = kubectl("gpushare", "why", "waiting", "-n", namespace)
     assert ended.code == 0
-    assert "has a GPUNode but no Node object" in ended.out
+    assert "gpu-1 is not ready" in ended.out
     ended = kubectl("gpushare", "fit", "--request", "0.5")
     assert (ended.code, ended.err) == (2, "")
     assert "nodes that cannot take the pod" in ended.out
@@ -266,3 +208,35 @@ def _until(descriptor: int, wanted: bytes) -> str:
         assert ready, f"{wanted!r} never came, but {data!r}"
         data += os.read(descriptor, 1 << 16)
     return data.decode()
+
+
+def test_who_may_only_look_is_told_what_stays_unknown(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "clusterrolebinding", "plugin-test-audit", "--clusterrole=gpushare-viewer", "--user=auditor")
+    try:
+        ended = kubectl("gpushare", "audit", "gpu-1", "--as=auditor")
+        assert (ended.code, ended.out) == (1, "not certain of 1 node\n")
+        assert 'audits: user "auditor" may not list pods in the namespace "gpushare-system"' in ended.err
+        ended = kubectl("gpushare", "rightsize", "-A", "--as=auditor")
+        assert ended.code == 0
+        assert "shares without anything to go by" in ended.out
+        ended = kubectl("gpushare", "config", "show", "gpu-1", "--as=auditor")
+        assert (ended.code, ended.err) == (0, "")
+        assert 'configurations: user "auditor" may not get configmaps' in ended.out
+    finally:
+        kubectl("delete", "clusterrolebinding", "plugin-test-audit")
+
+
+def test_the_configuration_of_a_node_is_shown_with_what_it_asks_for(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "namespace", "gpushare-system")
+    try:
+        assert "there is no ConfigMap" in kubectl("gpushare", "config", "show", "gpu-1").out
+        created = kubectl("create", "-f", str(ROOT / "config" / "samples" / "config" / "configmap.yaml"))
+        assert created.code == 0
+        kubectl("label", "node", "gpu-1", "gpushare.io/config=mps")
+        ended = kubectl("gpushare", "config", "show", "gpu-1")
+        assert (ended.code, ended.err) == (0, "")
+        assert "In Force:   default\nAsked For:  mps\nBecause:    the node's label gpushare.io/config\n" in ended.out
+        assert "renameByDefault: true" in kubectl("gpushare", "config", "show", "time-slicing", "-o", "yaml").out
+    finally:
+        kubectl("label", "node", "gpu-1", "gpushare.io/config-")
+        kubectl("delete", "configmap", "-n", "gpushare-system", "gpushare-config")

@@ -56,6 +56,19 @@ def test_types_then_names(complete: Complete, saved: Path) -> None:
     assert names(complete("describe", "--from", saved, "pods", "-n", "ml", "l")) == ["llm", "lost"]
 
 
+def test_names_of_nodes_pods_and_configurations(complete: Complete, saved: Path, tmp_path: Path) -> None:
+    assert names(complete("audit", "--from", saved, "gpu-1")) == ["gpu-1", "gpu-10"]
+    assert names(complete("rightsize", "--from", saved, "-n", "ml", "t")) == ["trainer"]
+    path = tmp_path / "map.yaml"
+    path.write_text("kind: ConfigMap\nmetadata: {name: gpushare-config}\ndata: {gpus-of-mine: ''}\n")
+    assert names(complete("config", "show", "--from", saved, "--from", path, "gpu")) == [
+        "gpu-1",
+        "gpu-2",
+        "gpu-10",
+        "gpus-of-mine",
+    ]
+
+
 def test_gpus_come_with_what_is_free(complete: Complete, saved: Path) -> None:
     lines = complete("describe", "--from", saved, "gpu", "gpu-1/")
     assert lines[0] == "gpu-1/0\tA100-SXM4-80GB free 0.25+20Gi"

@@ -1,13 +1,23 @@
-"""`config validate`: what a file does, what in it has no effect, and what an agent would refuse."""
+"""`config`: what a file does and what of it an agent would refuse, what it would change, and what is in force."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpushare import codec, contract
+from gpushare.config import reading, settings
+from gpushare.gpu import Mode
+from gpushare.gpunode import GpuNode
+from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 
+CONFIGURATIONS = ROOT / "config" / "samples" / "config" / "configmap.yaml"
 SAMPLES = sorted((ROOT / "config" / "samples" / "config").glob("*.yaml"))
 
 
@@ -37,6 +47,16 @@ def test_what_has_no_effect_is_a_warning_and_no_error(plugin: Plugin, tmp_path: 
     ended = plugin("config", "validate", path)
     assert (ended.code, ended.err) == (0, f"warning: {path}: line 2: sharng is not known: did you mean sharing?\n")
     assert "resources has no effect" in plugin("config", "validate", "--strict-compatibility", path).err
+
+
+def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text("flags: {mpsRoot: /elsewhere, failOnInitError: true}\n")
+    ended = plugin("config", "validate", path)
+    assert ended.code == 0
+    assert ended.err == (
+        f"warning: {path}: flags.mpsRoot /elsewhere has no effect: it is fixed when the agent starts, by --mps-root\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +111,7 @@ def test_what_the_node_cannot_be_is_said_and_nothing_else(plugin: Plugin, saved:
 
 
 def test_an_entry_of_a_configmap_is_chosen_by_name(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
-    text = (ROOT / "config" / "samples" / "config" / "configmap.yaml").read_text()
+    text = CONFIGURATIONS.read_text()
     assert "stays fractional" in difference(plugin, saved, tmp_path, text)[1]
     assert "→ exclusive, nvidia.com/gpu" in difference(plugin, saved, tmp_path, text, "--entry", "exclusive")[1]
     code, _, err = difference(plugin, saved, tmp_path, text, "--entry", "none")
@@ -99,8 +119,108 @@ def test_an_entry_of_a_configmap_is_chosen_by_name(plugin: Plugin, saved: Path, 
     assert "name one of them with --entry" in err
 
 
+@pytest.mark.parametrize(
+    ("profiles", "change"),
+    [
+        (("3g.40gb", "3g.40gb"), "stays mig, 2 × 3g.40gb"),
+        (("1g.10gb", "3g.40gb"), "mig, 1 × 1g.10gb + 1 × 3g.40gb → mig, 2 × 3g.40gb"),
+        ((), "mig → mig, 2 × 3g.40gb, if that is not so already"),
+    ],
+    ids=str,
+)
+def test_a_difference_knows_mig_devices(plugin: Plugin, tmp_path: Path, profiles: tuple[str, ...], change: str) -> None:
+    gpu = dataclasses.replace(sample.card("gpu-1", 0), mode=Mode.MIG, mig_profiles=profiles)
+    saved = tmp_path / "saved.json"
+    saved.write_text(json.dumps(codec.to_document(GpuNode("gpu-1", (gpu,)))))
+    text = "mig: [{devices: all, mig-enabled: true, mig-devices: {3g.40gb: 2}}]"
+    code, out, err = difference(plugin, saved, tmp_path, text)
+    assert (code, err) == (0, "")
+    assert out.endswith(f"): {change}\n")
+
+
 def test_what_has_no_effect_on_the_node_is_a_warning(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     text = "sharing: {timeSlicing: {resources: [{name: gpus, replicas: 2}]}}"
     code, _, err = difference(plugin, saved, tmp_path, text)
     assert code == 0
     assert err.startswith("warning: sharing.timeSlicing.resources[0] has no effect: this node has no nvidia.com/gpus")
+
+
+def node(tmp_path: Path, labels: dict[str, str]) -> Path:
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"kind": "Node", "metadata": {"name": "gpu-1", "labels": labels}}))
+    return path
+
+
+def test_show_lists_nodes_and_configurations(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("config", "show", "--from", saved, "--from", CONFIGURATIONS)
+    assert (ended.code, ended.err) == (0, "")
+    nodes, _, configurations = ended.out.partition("\n\n")
+    assert [line.split()[:2] for line in nodes.splitlines()[1:]] == [
+        ["gpu-1", "default"],
+        ["gpu-2", "mixed"],
+        ["gpu-10", "default"],
+    ]
+    assert "default        2       by annotation: all of nvidia.com/gpu" in configurations
+    document = json.loads(plugin("config", "show", "-o", "json", "--from", saved, "--from", CONFIGURATIONS).out)
+    assert [one["status"] for one in document["items"]] == ["Unknown", "Refused", "Unknown"]
+    assert "mps" in [one["name"] for one in document["configurations"]]
+
+
+def test_show_of_a_node_says_what_is_asked_for_and_by_what(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+    files = ("--from", saved, "--from", CONFIGURATIONS, "--from", node(tmp_path, {}))
+    assert "Asked For:  default\nBecause:    the node has no label" in plugin("config", "show", "gpu-1", *files).out
+    path = node(tmp_path, {contract.NODE_CONFIG_LABEL: "mps"})
+    ended = plugin("config", "show", "gpu-1", "--from", saved, "--from", CONFIGURATIONS, "--from", path)
+    assert (ended.code, ended.err) == (0, "")
+    assert "In Force:   default\nAsked For:  mps\nBecause:    the node's label gpushare.io/config" in ended.out
+
+
+def test_show_fills_in_every_default_and_what_it_prints_can_be_read(plugin: Plugin, saved: Path) -> None:
+    files = ("--from", saved, "--from", CONFIGURATIONS)
+    for name, text in yaml.safe_load(CONFIGURATIONS.read_text())["data"].items():
+        printed = plugin("config", "show", name, "-o", "yaml", *files).out
+        whole, short = reading.read(printed), reading.read(text)
+        assert whole.warnings == short.warnings
+        assert settings.values_of(whole) == settings.values_of(short)
+        assert (whole.sharing, whole.mig, whole.resources) == (short.sharing, short.mig, short.resources)
+        assert "deviceIDStrategy: uuid" in printed
+    assert json.loads(plugin("config", "show", "gpu-1", "-o", "json", *files).out)["flags"]["failOnInitError"] is True
+
+
+def test_show_of_an_entry_says_who_goes_by_it(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("config", "show", "default", "--from", saved, "--from", CONFIGURATIONS)
+    assert ended.code == 0
+    assert "In Force On:  gpu-1, gpu-10\n" in ended.out
+
+
+def test_show_of_what_is_not_there_names_what_is(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("config", "show", "nope", "--from", saved, "--from", CONFIGURATIONS)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(
+        'error: no GPUNode "nope", and no such entry of the ConfigMap: it has default, exclusive, mig'
+    )
+
+
+def test_without_the_right_to_read_it_the_configmap_is_left_out_and_that_is_said(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path
+) -> None:
+    nodes = {"kind": "GPUNodeList", "items": [codec.to_document(one) for one in sample.nodes()]}
+    (tmp_path / "nodes.json").write_text(json.dumps(nodes))
+    program = fake_kubectl(f"""
+        refuse() {{
+            echo "Error from server (Forbidden): $1 is forbidden: User \\"jane\\" cannot get resource \\"$1\\" in API group \\"\\"" >&2
+            exit 1
+        }}
+        case "$3" in
+        */gpunodes*) cat {tmp_path}/nodes.json;;
+        */configmaps/*) refuse configmaps;;
+        *) refuse nodes;;
+        esac
+    """)
+    ended = plugin("config", "show", "gpu-1", KUBECTL_PATH=program)
+    assert (ended.code, ended.err) == (0, "")
+    assert 'configurations: user "jane" may not get configmaps: ask an admin for a role that allows' in ended.out
+    assert 'the labels of the node gpu-1: user "jane" may not get nodes' in ended.out
+    ended = plugin("config", "show", "gpu-1", "-o", "yaml", KUBECTL_PATH=program)
+    assert (ended.code, ended.out) == (1, "")
+    assert 'in force on gpu-1 is not known: configurations: user "jane" may not get configmaps' in ended.err

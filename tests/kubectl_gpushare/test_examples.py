@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from kubectl_gpushare import cli
+from tests.kubectl_gpushare import answers
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 
-DOES_NOT_FIT = 2
+LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+# Exit codes that say something of the cluster, and not that a command failed.
+CODES = {"fit": {0, 2}, "resize": {0, 2}, "audit": {0, 1, 2}}
+CONFIGURATIONS = ROOT / "config" / "samples" / "config" / "configmap.yaml"
 
 
 def examples() -> Iterator[tuple[str, str]]:
     for verb in cli.VERBS:
         command = cli.group.get_command(None, verb)  # type: ignore[arg-type]
         assert command is not None
-        for line in re.findall(r"^ *kubectl gpushare (.*)$", command.help or "", re.MULTILINE):
-            yield verb, line
+        within = command.commands.values() if isinstance(command, click.Group) else ()
+        for text in (command.help, *(one.help for one in within)):
+            for line in re.findall(r"^ *kubectl gpushare (.*)$", text or "", re.MULTILINE):
+                yield verb, line
 
 
 @pytest.mark.parametrize(("verb", "line"), list(examples()), ids=lambda text: str(text))
@@ -30,19 +38,36 @@ def test_an_example_of_the_help_runs(plugin: Plugin, saved: Path, tmp_path: Path
     command = cli.group.get_command(None, verb)  # type: ignore[arg-type]
     assert command is not None
     command.make_context(verb, words[1:], resilient_parsing=False)
-    if {"-w", "--apply"} & set(words) or verb in {"cordon", "uncordon", "config"}:
-        return  # they need a cluster, or files of their own: run in their own tests
+    if {"-w", "--apply"} & set(words) or verb in {"cordon", "uncordon"}:
+        return  # they need a cluster: run in their own tests
+    nodes = tmp_path / "nodes.json"
+    nodes.write_text(json.dumps({"kind": "Node", "metadata": {"name": "gpu-1", "labels": LABELS}}))
+    metrics = tmp_path / "metrics.txt"
+    metrics.write_text(answers.metrics())
     trace = tmp_path / "trace.csv"
     trace.write_text("name,start,duration,request\na,0,10,0.5\nb,5,,1\n")
     manifest = ROOT / "config" / "samples" / "half-gpu.yaml"
-    files = (("--from", saved), ("-f", manifest), ("--trace", trace), ("--plot", tmp_path / "plot.svg"))
-    for flag, path in files:
+    files = {
+        "--from": saved,
+        "-f": CONFIGURATIONS if verb == "config" else manifest,
+        "--trace": trace,
+        "--plot": tmp_path / "plot.svg",
+        "--metrics": metrics,
+    }
+    for flag, path in files.items():
         if flag in words:
             words[words.index(flag) + 1] = str(path)
-    if verb == "config":
-        words[words.index("node.yaml")] = str(ROOT / "config" / "samples" / "config" / "configmap.yaml")
-    ended = plugin(*words, *([] if "--from" in words or verb in {"version", "config"} else ["--from", saved]))
-    assert ended.code in {0, DOES_NOT_FIT if verb == "fit" else 0}, ended.err
+    words = [str(CONFIGURATIONS) if word == "node.yaml" else word for word in words]
+    if "--from" not in words and verb != "version" and "validate" not in words:
+        words += [
+            "--from",
+            str(saved),
+            "--from",
+            str(CONFIGURATIONS),
+            *(["--from", str(nodes)] if "-l" in words else []),
+        ]
+    ended = plugin(*words)
+    assert ended.code in CODES.get(verb, {0}), ended.err
 
 
 @pytest.mark.parametrize("verb", [verb for verb in cli.VERBS if verb != "version"])

@@ -1,4 +1,4 @@
-"""docs/cli says what `--help` says. After a change: `python -m kubectl_gpushare.manual docs/cli`."""
+"""docs/cli says what `--help` says. After a change: `make docs`."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.kubectl_gpushare.conftest import SECONDS, environment
@@ -22,13 +23,27 @@ NEVER = {
 }
 
 
+# What a plain `top` has no use for.
+UNASKED = {
+    "yaml",
+    "pathlib",
+    "urllib.parse",
+    "shutil",
+    "textwrap",
+    "fractions",
+    "decimal",
+    "csv",
+    "tempfile",
+    "logging",
+}
+
 # All of ours that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
     "gpushare": "allocation codec contract errors fragmentation gpu gpunode ledger node pod quantity",
-    "kubectl_gpushare": "candidates cli commands errors kubectl options output source views",
+    "kubectl_gpushare": "candidates cli commands early errors kubectl options output source start views",
     "kubectl_gpushare.commands": "top",
     "kubectl_gpushare.output": "colour documents layout printing table terminal",
-    "kubectl_gpushare.source": "cluster files objects origin selector snapshot usage",
+    "kubectl_gpushare.source": "cluster objects origin snapshot usage",
     "kubectl_gpushare.views": "cards figures problems top",
     "kubectl_gpushare.views.top": "gpus summary",
 }
@@ -38,10 +53,15 @@ def ours(imported: set[str]) -> set[str]:
     return {name for name in imported if name.partition(".")[0] in {"gpushare", "kubectl_gpushare"}}
 
 
-def modules_after(statement: str) -> set[str]:
+def modules_after(statement: str, **variables: str) -> set[str]:
     code = f"import sys\n{statement}\nprint('\\n'.join(sys.modules), file=sys.stderr)"
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True, env=environment()
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+        env=environment(**variables),
     )
     return set(result.stderr.splitlines())
 
@@ -53,12 +73,24 @@ def test_the_command_line_imports_nothing_slow() -> None:
     assert not any(name.startswith("kubectl_gpushare.commands.") for name in imported)
 
 
-def test_top_talks_through_kubectl_and_imports_no_client(saved: Path) -> None:
-    run = f"from kubectl_gpushare import cli; assert cli.main(['top', '--from', {str(saved)!r}]) == 0"
-    imported = modules_after(run)
+def test_top_talks_through_kubectl_and_imports_no_client(saved: Path, fake_kubectl: Callable[[str], str]) -> None:
+    top = "sys.argv = ['kubectl-gpushare', 'top', '--no-usage']; from kubectl_gpushare import start"
+    imported = modules_after(f"{top}; assert start.main() == 0", KUBECTL_PATH=fake_kubectl(f"exec cat {saved}"))
     expected = {*TOP, *(f"{package}.{name}" for package, names in TOP.items() for name in names.split())}
     assert ours(imported) == expected
-    assert not imported & NEVER
+    assert not imported & (NEVER | UNASKED)
+
+
+def test_kubectl_is_asked_before_the_command_line_is_imported() -> None:
+    imported = modules_after("import kubectl_gpushare.start")
+    assert ours(imported) == {
+        "gpushare",
+        "gpushare.contract",
+        "kubectl_gpushare",
+        "kubectl_gpushare.early",
+        "kubectl_gpushare.start",
+    }
+    assert not imported & (NEVER | UNASKED | {"click", "dataclasses", "inspect", "json"})
 
 
 def test_json_needs_no_table(saved: Path) -> None:

@@ -18,22 +18,22 @@ from kubectl_gpushare.output import layout, printing, report
 from kubectl_gpushare.output.page import Page
 from kubectl_gpushare.output.table import Cell, Column, Table
 from kubectl_gpushare.output.terminal import Terminal
-from kubectl_gpushare.planning import capacity, defragmentation, reasons, simulation
+from kubectl_gpushare.planning import auditing, capacity, defragmentation, reasons, simulation
 from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.planning.world import Asked, World
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import cards, defrag, fit, simulate, why
+from kubectl_gpushare.views import audit, cards, configuration_state, defrag, fit, simulate, why
 from kubectl_gpushare.views.describe import cards as described_cards
 from kubectl_gpushare.views.describe import pod as described_pod
 from kubectl_gpushare.views.top import gpus, nodes, pods
 from tests import builders
-from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare import answered, answers, sample
 from tests.kubectl_gpushare.planning.test_defragmentation import NONE, hole, owned
 from tests.kubectl_gpushare.planning.test_defragmentation import cluster as of_pods_on
 
 GOLDEN = Path(__file__).parent / "golden"
 PIPE = Terminal()
-WIDE, USUAL, SMALL = (Terminal(columns=columns) for columns in (160, 120, 80))
+WIDEST, WIDE, USUAL, SMALL, SMALLEST = (Terminal(columns=columns) for columns in (200, 160, 120, 80, 40))
 COLOURED = Terminal(columns=140, colours=True)
 ASCII = Terminal(columns=140, unicode=False)
 
@@ -113,7 +113,24 @@ def simulated() -> Table:
     return simulate.table(simulation.run(World([builders.node("a"), builders.node("b")]), arrivals))
 
 
-TABLES = {
+TABLES_OF_ANSWERS = {
+    "audit": (lambda: answered.audited("problems"), PIPE, Options()),
+    "audit-80": (lambda: answered.audited("problems"), SMALL, Options()),
+    "audit-shares": (lambda: answered.audited("shares"), PIPE, Options()),
+    "audit-shares-80": (lambda: answered.audited("shares"), SMALL, Options()),
+    "rightsize": (lambda: answered.rightsized().table(), PIPE, Options(output="wide")),
+    "rightsize-80": (lambda: answered.rightsized().table(namespaces=False), SMALL, Options()),
+    "rightsize-freed": (lambda: answered.rightsized().freed(sample.nodes()), PIPE, Options()),
+    "config-nodes": (lambda: configuration_state.table(answered.configured()), PIPE, Options()),
+    "config-nodes-80": (lambda: configuration_state.table(answered.configured()), SMALL, Options()),
+    "config-entries-80": (
+        lambda: configuration_state.entries_table(answered.configurations(), sample.nodes()),
+        SMALL,
+        Options(),
+    ),
+}
+
+TABLES = TABLES_OF_ANSWERS | {
     "simulate": (simulated, PIPE, Options()),
     "simulate-80": (simulated, SMALL, Options()),
     "top-gpus-pipe": (of_gpus, PIPE, Options()),
@@ -121,6 +138,8 @@ TABLES = {
     "top-gpus-160": (of_gpus, WIDE, Options()),
     "top-gpus-120": (of_gpus, USUAL, Options()),
     "top-gpus-80": (of_gpus, SMALL, Options()),
+    "top-gpus-40": (of_gpus, SMALLEST, Options()),
+    "top-gpus-used-200": (lambda: gpus.table(gpus.of(sample.nodes()), sample.used()), WIDEST, Options()),
     "top-gpus-colours": (of_gpus, COLOURED, Options()),
     "top-gpus-ascii": (of_gpus, ASCII, Options()),
     "top-gpus-no-headers": (of_gpus, PIPE, Options(no_headers=True)),
@@ -135,15 +154,39 @@ TABLES = {
     "top-nodes-pipe-wide": (of_nodes, PIPE, Options(output="wide")),
     "top-nodes-160": (of_nodes, WIDE, Options()),
     "top-nodes-80": (of_nodes, SMALL, Options()),
+    "top-nodes-40": (of_nodes, SMALLEST, Options()),
+    "top-nodes-used-200": (lambda: nodes.table(nodes.of(sample.nodes()), sample.used()), WIDEST, Options()),
+    "top-pods-40": (lambda: of_pods(used=True, namespaces=False), SMALLEST, Options()),
+    "top-pods-200": (lambda: of_pods(used=True), WIDEST, Options()),
+    "simulate-40": (simulated, SMALLEST, Options()),
+    "simulate-200": (simulated, WIDEST, Options()),
 }
 
 PAGES: dict[str, tuple[Callable[[], Page], Terminal]] = {
+    "config-node-waiting": (lambda: configuration_state.page(answered.configured()[0], ()), PIPE),
+    "config-node-waiting-80": (lambda: configuration_state.page(answered.configured()[0], ()), SMALL),
+    "config-node-refused": (lambda: configuration_state.page(answered.configured()[1], ("a note",)), PIPE),
+    "config-entry": (
+        lambda: configuration_state.entry_page("default", answered.configurations()["default"], sample.nodes()),
+        PIPE,
+    ),
     "describe-node-pipe": (lambda: node("gpu-1"), PIPE),
     "describe-node-colours": (lambda: node("gpu-1"), COLOURED),
     "describe-node-troubled-80": (lambda: node("gpu-2"), SMALL),
     "describe-gpu-pipe": (lambda: gpu("gpu-1/0"), PIPE),
     "describe-gpu-used": (lambda: gpu("gpu-1/0", full()), PIPE),
     "describe-gpu-used-80": (lambda: gpu("gpu-1/0", full()), SMALL),
+    "describe-gpu-used-40": (lambda: gpu("gpu-1/0", full()), SMALLEST),
+    "describe-gpu-used-200": (lambda: gpu("gpu-1/0", full()), WIDEST),
+    "describe-node-40": (lambda: node("gpu-1"), SMALLEST),
+    "describe-node-200": (lambda: node("gpu-1"), WIDEST),
+    "describe-pod-events-40": (lambda: pod("waiting", full()), SMALLEST),
+    "describe-pod-events-200": (lambda: pod("waiting", full()), WIDEST),
+    "why-waiting-40": (lambda: reasons_of(sample.gated("ml/huge", request="1", memory="75Gi")), SMALLEST),
+    "why-waiting-200": (lambda: reasons_of(sample.gated("ml/huge", request="1", memory="75Gi")), WIDEST),
+    "fit-some-40": (lambda: fitting(20, request="0.3"), SMALLEST),
+    "fit-some-200": (lambda: fitting(20, request="0.3"), WIDEST),
+    "defrag-no-way-40": (lambda: defragmented(*((f"fixed-{at}", "0.5", at) for at in ALL), request="1"), SMALLEST),
     "describe-pod-events-80": (lambda: pod("waiting", full()), SMALL),
     "describe-gpu-ascii": (lambda: gpu("gpu-1/0"), ASCII),
     "describe-gpu-exclusive": (lambda: gpu("gpu-2/0"), PIPE),
@@ -201,7 +244,7 @@ def test_documents_keep_their_schema() -> None:
     snapshot = sample.snapshot()
     first, troubled = sample.nodes()[:2]
     card = cards.of([troubled])[0]
-    documents = {
+    documents: dict[str, Any] = {
         "gpus": gpus.document(gpus.of(sample.nodes())),
         "nodes": nodes.document(nodes.of(sample.nodes())),
         "pods": pods.document(pods.of(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
@@ -211,24 +254,33 @@ def test_documents_keep_their_schema() -> None:
         "why": why.document(
             described_pod.find(sample.pods()[0], sample.nodes()), reasons.of(sample.pods()[0], snapshot), ()
         ),
+        "audit": audit.document(
+            auditing.judge(sample.nodes()[:1], answers.read(answers.troubled())),
+            cards.names(sample.nodes()),
+            ("a note",),
+        ),
+        "rightsizing": answered.rightsized().document(),
+        "configurations": configuration_state.document(answered.configured()[:1], {"a": "version: v1"}),
         "waiting": described_pod.document(described_pod.find(sample.pods()[7], sample.nodes()), snapshot),
     }
+    for kind in ("gpus", "nodes", "pods", "audit", "rightsizing", "configurations"):
+        documents[kind]["items"] = [*documents[kind]["items"]]
     stream = io.StringIO()
     printing.write_yaml(documents, stream)
     compare("documents", stream.getvalue().splitlines())
 
 
-@pytest.mark.parametrize("columns", range(44, 200))
+@pytest.mark.parametrize("columns", range(40, 200))
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
-    for table in (of_gpus(), of_nodes(), of_pods(used=True)):
+    for table in (of_gpus(), of_nodes(), of_pods(used=True), *(make() for make, *_ in TABLES_OF_ANSWERS.values())):
         lines, _ = layout.draw(table, Terminal(columns=columns))
         assert max(map(len, lines)) <= columns
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
+@pytest.mark.parametrize("columns", [40, 57, 80, 100, 120, 200])
 def test_no_line_of_a_page_is_wider_than_the_terminal(columns: int) -> None:
-    for page in (node("gpu-1"), node("gpu-2"), gpu("gpu-10/0"), pod("trainer"), pod("waiting")):
-        assert max(map(len, report.lines(page, Terminal(columns=columns)))) <= columns
+    for make, _ in PAGES.values():
+        assert max(map(layout.width, report.lines(make(), Terminal(columns=columns, colours=True)))) <= columns
 
 
 def test_columns_that_find_no_place_are_named() -> None:

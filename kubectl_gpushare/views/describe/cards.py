@@ -66,6 +66,7 @@ def gpu(card: Card, owner: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
         *field("Model", found.model),
         *field("Memory", quantity.format_bytes(found.memory_bytes)),
         *field("Mode", found.mode.value),
+        *field("MIG Devices", ", ".join(found.mig_profiles)),
         *field("Compute Capability", figures.capability(found)),
         *field("PCI", found.pci_bus_id),
         *field("NUMA Node", "" if found.numa_node is None else str(found.numa_node)),

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpushare import contract, errors, pod, quantity, request
+from gpushare import resizing as domain_resizing
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Block, Page, Section, field, letter
+from kubectl_gpushare.planning import resizing
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import ages, cards, happenings, podstate
 from kubectl_gpushare.views.describe import cards as described_cards
@@ -84,8 +86,9 @@ def page(found: Found, snapshot: Snapshot, *, now: float) -> Page:
         *_section("Problems", (*wrong, *_problems(found)), "bad"),
         *field("Since", f"{started} ({age})" if age else ""),
         *field("Placement", placement(found), style="warn" if found.placement != "Placed" else ""),
-        *field("Reason", _reason(found)),
+        *field("Reason", _reason(found) if found.entry is None else ""),
         *field("Asks For", *wanted),
+        *_resize(found),
         *field("Annotations", *_annotations(found.manifest)),
         *(_shares(found, found.entry, snapshot, now) if found.entry else ()),
         *happenings.section(snapshot.events, now=now),
@@ -117,6 +120,7 @@ def document(found: Found, snapshot: Snapshot) -> documents.Document:
                 "requestPercent": share.request_percent,
                 "limitPercent": share.limit_percent,
                 "memoryBytes": share.memory_bytes,
+                **({} if share.shrink_to_bytes is None else {"shrinksToBytes": share.shrink_to_bytes}),
             }
             for share in (found.entry.shares if found.entry else ())
         ],
@@ -163,11 +167,27 @@ def placement(found: Found) -> str:
     }[found.placement]
 
 
+def _resize(found: Found) -> Page:
+    """What it holds meanwhile, and why, if it asks for other amounts than it holds."""
+    if found.owner is None or found.entry is None:
+        return ()
+    waits = resizing.pending(found.manifest, found.owner, found.entry)
+    if waits is None:
+        return ()
+    return (
+        *field("Holds", domain_resizing.amounts(found.entry.shares)),
+        *field("Not Resized", waits[1], style="warn"),
+    )
+
+
 def _reason(found: Found) -> str:
     said = pod.annotations_of(found.manifest).get(contract.REASON, "")
     if found.gated:
         return said or "not judged yet"
-    return said if found.entry is None else ""
+    if found.entry is None or found.owner is None:
+        return said
+    waits = resizing.pending(found.manifest, found.owner, found.entry)
+    return f"{domain_resizing.WAITING}{waits[1]}" if waits else ""
 
 
 def asked(manifest: pod.PodJson) -> tuple[list[str], list[str]]:

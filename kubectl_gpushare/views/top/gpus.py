@@ -68,7 +68,7 @@ def table(found: Sequence[Card], usage: Usage | None = None) -> Table:
 
 def document(found: Sequence[Card], usage: Usage | None = None) -> documents.Document:
     """The cards as a `GPUList`."""
-    items = [{**item(card), **figures.used_document(_used(card, usage))} for card in found]
+    items = ({**item(card), **figures.used_document(_used(card, usage))} for card in found)
     return documents.listing("GPUList", items, totals=figures.sum_document(cards.add_up(found)))
 
 
@@ -100,6 +100,7 @@ def item(card: Card) -> dict[str, Any]:
         "uuid": gpu.uuid,
         "model": gpu.model,
         "mode": gpu.mode.value,
+        "migDevices": list(gpu.mig_profiles),
         "status": list(card.statuses) or ["Ready"],
         "reason": card.reason,
         "healthy": gpu.healthy,
@@ -160,13 +161,7 @@ def _totals(total: cards.Sum, found: Sequence[Card], usage: Usage | None) -> Row
         Cell("TOTAL", "bold"),
         f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
         "",
-        figures.compute(total.request_percent, total.total_percent),
-        figures.memory(total.memory_bytes, total.total_memory_bytes),
-        *(figures.used_in_all(_used(card, usage) for card in found) if usage else ()),
-        str(total.pods),
-        figures.gpus(total.free_gpus),
-        figures.largest(total.largest),
-        figures.fragmentation(total.free_gpus, total.stranded_gpus),
+        *figures.sum_cells(total, [_used(card, usage) for card in found] if usage else None),
         *[""] * 6,
     )
 

@@ -105,7 +105,7 @@ def table(rows: Sequence[NodeRow], usage: Usage | None = None, *, now: float = 0
 def document(rows: Sequence[NodeRow], usage: Usage | None = None) -> documents.Document:
     """The nodes as a `NodeList`."""
     total = cards.add_up([card for row in rows for card in row.cards])
-    items = [{**item(row), **figures.used_document(_used(row, usage))} for row in rows]
+    items = ({**item(row), **figures.used_document(_used(row, usage))} for row in rows)
     return documents.listing("NodeList", items, totals=figures.sum_document(total))
 
 
@@ -150,7 +150,7 @@ def name(row: NodeRow) -> str:
 
 def models(found: Iterable[Card]) -> str:
     """`A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` of a mixed node."""
-    return _mixed(figures.model(card.gpu) for card in found if not card.gone)
+    return mixed(figures.model(card.gpu) for card in found if not card.gone)
 
 
 def _row(row: NodeRow, usage: Usage | None, now: float) -> Row:
@@ -159,7 +159,7 @@ def _row(row: NodeRow, usage: Usage | None, now: float) -> Row:
         row.node.name,
         str(total.gpus),
         models(row.cards),
-        _mixed(card.gpu.mode.value for card in row.cards if not card.gone),
+        mixed(card.gpu.mode.value for card in row.cards if not card.gone),
         figures.compute(total.request_percent, total.total_percent) if total.total_percent else figures.unknown(),
         figures.memory(total.memory_bytes, total.total_memory_bytes) if total.total_percent else figures.unknown(),
         *(figures.used(_used(row, usage), total.memory_bytes) if usage else ()),
@@ -180,13 +180,7 @@ def _totals(nodes: int, total: cards.Sum, used: Sequence[Used | None] | None) ->
         str(total.gpus),
         f"{nodes}-{'node' if nodes == 1 else 'nodes'}",
         "",
-        figures.compute(total.request_percent, total.total_percent),
-        figures.memory(total.memory_bytes, total.total_memory_bytes),
-        *(figures.used_in_all(used) if used is not None else ()),
-        str(total.pods),
-        figures.gpus(total.free_gpus),
-        figures.largest(total.largest),
-        figures.fragmentation(total.free_gpus, total.stranded_gpus),
+        *figures.sum_cells(total, used),
         *[""] * 4,
     )
 
@@ -198,7 +192,8 @@ def _used(row: NodeRow, usage: Usage | None) -> Used | None:
     return functools.reduce(Used.plus, found, Used())
 
 
-def _mixed(words: Iterable[str]) -> str:
+def mixed(words: Iterable[str]) -> str:
+    """The one word, or of several how often each occurs."""
     counts = counted(words)
     if len(counts) < 2:
         return counts[0][0] if counts else NONE

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpushare import contract, pod, quantity
 from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.printing import Listing
@@ -107,7 +108,7 @@ def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_u
 
 def document(rows: Sequence[PodRow]) -> documents.Document:
     """The pods as a `PodList`."""
-    return documents.listing("PodList", [item(row) for row in rows])
+    return documents.listing("PodList", map(item, rows))
 
 
 def item(row: PodRow) -> dict[str, Any]:
@@ -177,13 +178,14 @@ def _state(manifest: pod.PodJson | None, entry: Allocation | None, taken: Snapsh
 
 def _row(row: PodRow, now: float) -> Row:
     limits = sorted({share.limit_percent for share in row.entry.shares}) if row.entry else []
+    wish = _wish(row)
     return (
         row.namespace,
         row.name,
         _places(row.cards),
-        quantity.format_compute(row.request_percent) if row.entry else NONE,
+        _change(quantity.format_compute, row.request_percent, wish.request_percent) if row.entry else NONE,
         ",".join(map(quantity.format_compute, limits)) or NONE,
-        quantity.format_bytes(row.memory_bytes) if row.entry else NONE,
+        _change(quantity.format_bytes, row.memory_bytes, wish.memory_bytes) if row.entry else NONE,
         *(figures.used(row.used, row.memory_bytes) if row.entry else (NONE, NONE)),
         Cell(row.state, _STYLES.get(row.state, "")),
         ages.since(row.created, now=now) or UNKNOWN,
@@ -193,6 +195,26 @@ def _row(row: PodRow, now: float) -> Row:
         row.entry.id if row.entry else NONE,
         sentence(_reason(row)),
     )
+
+
+def _wish(row: PodRow) -> PodRow:
+    """The row as it would be if the pod held what it asks for; only those that wait to be resized are looked at."""
+    told = pod.annotations_of(row.manifest or {}).get(contract.REASON)
+    if row.entry is None or row.manifest is None or not (told or any(one.shrink_to_bytes for one in row.entry.shares)):
+        return row
+    from gpushare import errors, request, resizing  # here: they take time, and hardly any pod needs them
+
+    there = GpuNode("", tuple(card.gpu for card in row.cards))
+    try:
+        shares = resizing.asked(request.parse(row.manifest), row.entry, there)
+    except errors.GpushareError:
+        return row
+    return dataclasses.replace(row, entry=dataclasses.replace(row.entry, shares=shares))
+
+
+def _change(write: Callable[[int], str], held: int, asked: int) -> str:
+    """`40Gi`, or `40Gi->10Gi` of a pod that waits to be resized."""
+    return write(held) if held == asked else f"{write(held)}->{write(asked)}"
 
 
 def _totals(rows: Sequence[PodRow]) -> Row:
@@ -218,6 +240,6 @@ def _places(held: Sequence[cards.Card]) -> str:
 
 def _reason(row: PodRow) -> str:
     """Why it waits, in the words of its annotation."""
-    if row.manifest is None or row.entry is not None:
+    if row.manifest is None:
         return ""
     return str(pod.annotations_of(row.manifest).get(contract.REASON, ""))

@@ -97,6 +97,15 @@ def test_who_is_protected_stays(manifest: dict[str, Any], reason: str) -> None:
     assert dict(plan.fixed)[reason] == 1
 
 
+def test_a_resized_pod_stays_because_its_owner_would_make_it_in_its_old_size() -> None:
+    resized = owned("a", request="0.25")
+    resized["spec"]["containers"][0]["env"] = [{"name": contract.ENV_REQUEST, "value": "10"}]
+    world = cluster((resized, "n0/0"), (owned("b", request="0.5"), "n0/1"))
+    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    assert moved(plan) == [] or [name for name, *_ in moved(plan)] == ["b"]
+    assert ("resized, and made anew as they were before", 1) in plan.fixed
+
+
 def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", priority=10), "n0/1")
     for priority, moves in ((9, 0), (10, 1)):

@@ -46,12 +46,18 @@ def test_several_files_are_one_cluster(tmp_path: Path) -> None:
 
 def test_labels_and_names_choose_nodes(tmp_path: Path) -> None:
     documents = [codec.to_document(node) for node in sample.nodes()]
-    documents[1]["metadata"]["labels"] = {"pool": "b"}
-    path = tmp_path / "nodes.json"
+    path, machines = tmp_path / "gpunodes.json", tmp_path / "nodes.json"
     path.write_text("".join(map(json.dumps, documents)))
-    source = files.Files([str(path)])
+    machines.write_text(json.dumps({"kind": "Node", "metadata": {"name": "gpu-2", "labels": {"pool": "b"}}}))
+    source = files.Files([str(path), str(machines)])
     assert names(source, label_selector="pool=b") == ["gpu-2"]
+    assert names(source, label_selector="pool!=b") == []  # of the others no Node was saved
     assert names(source, name="gpu-10") == ["gpu-10"]
+
+
+def test_without_nodes_a_selector_has_nothing_to_go_by(saved: Path) -> None:
+    with pytest.raises(errors.FileError, match="-l goes by the labels of Nodes, and no Node was saved: save them with"):
+        files.Files([str(saved)]).gpu_nodes(label_selector="a=b")
 
 
 def test_only_pods_that_share_gpus_are_listed(saved: Path) -> None:

@@ -32,17 +32,21 @@ def answer(*nodes: GpuNode) -> str:
 
 @pytest.fixture
 def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., object]:
-    """A feed whose n-th list is the n-th of `lists` (the last for ever), and likewise its watches: lines, then silence."""
+    """A feed whose n-th list is the n-th of `lists` (the last for ever), and likewise its watches: lines, then silence.
+
+    machines: likewise the names of the Nodes with the label that is asked for; none: no label is.
+    """
 
     @contextmanager
-    def make(*, lists: list[str], watches: list[str]) -> Iterator[live.Feed]:
-        for name, texts in (("list", lists), ("watch", watches)):
+    def make(*, lists: list[str], watches: list[str], machines: tuple[str, ...] = ()) -> Iterator[live.Feed]:
+        nodes = [json.dumps({"items": [{"metadata": {"name": one}} for one in some.split()]}) for some in machines]
+        for name, texts in (("list", lists), ("watch", watches), ("nodes", nodes)):
             for number, text in enumerate(texts):
                 (tmp_path / f"{name}-{number}").write_text(text)
             (tmp_path / f"{name}-last").write_text(str(len(texts) - 1))
         program = fake_kubectl(f"""
             cd {tmp_path}
-            case "$3" in *watch=true*) what=watch;; *) what=list;; esac
+            case "$3" in *watch=true*) what=watch;; */v1/nodes*) what=nodes;; *) what=list;; esac
             number=$(cat $what-count 2>/dev/null || echo 0)
             echo $((number + 1)) > $what-count
             last=$(cat $what-last)
@@ -52,7 +56,7 @@ def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., ob
             [ -z "$text" ] || printf '%s\\n' "$text"
             if [ $what = watch ]; then case "$text" in *'"END"'*) ;; *) exec sleep 60;; esac; fi
         """)
-        one = live.Feed(cluster.Cluster(kubectl.Kubectl((), program)))
+        one = live.Feed(cluster.Cluster(kubectl.Kubectl((), program)), label_selector="a=b" if machines else "")
         try:
             yield one
         finally:
@@ -79,6 +83,14 @@ def test_nodes_come_change_and_go(feed: Callable[..., object]) -> None:
     with feed(lists=[answer(a)], watches=[lines]) as one:  # type: ignore[attr-defined]
         assert names(one) == ["a"]
         wait_until(one, lambda: one.nodes == [changed])
+
+
+def test_with_labels_only_their_nodes_are_followed_and_those_that_come(feed: Callable[..., object]) -> None:
+    a, b, c = (builders.node(name) for name in "abc")
+    lines = "\n".join([event("MODIFIED", builders.node("b", gpus=1)), event("ADDED", c)])
+    with feed(lists=[answer(a, b), answer(a, b, c)], watches=[lines, ""], machines=("a", "a c")) as one:  # type: ignore[attr-defined]
+        assert names(one) == ["a"]
+        wait_until(one, lambda: names(one) == ["a", "c"])
 
 
 def test_a_change_of_nothing_that_is_shown_is_no_news(feed: Callable[..., object]) -> None:

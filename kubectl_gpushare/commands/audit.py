@@ -1,0 +1,101 @@
+"""`audit`: whether the limits of every container are in force, and who else is on the GPUs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.source import agents, audits, cluster
+from kubectl_gpushare.source import origin as origins
+
+if TYPE_CHECKING:
+    from gpushare.gpunode import GpuNode
+    from kubectl_gpushare.planning.auditing import Verdict
+
+# Exit codes; as with `fit`, 1 is for what went wrong, and here also for what could not be told.
+IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
+
+
+@click.command(short_help="Prove that limits are in force, and name who is on a GPU without one")
+@click.argument("names", nargs=-1, metavar="[NODE...]", shell_complete=candidates.nodes)
+@click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no summary")
+@options.printed(("table", "wide", "json", "yaml", "csv"))
+@options.selector
+@options.connection(candidates.contexts)
+def command(names: tuple[str, ...], **given: Any) -> int:
+    """Prove that limits are in force, and name who is on a GPU without one.
+
+    Asks the agent of each node. It compares the ledger with what it holds the processes to, looks whether they have the
+    library mapped, and asks the driver who else is on the GPUs. The table has what is wrong; -o wide has every share as
+    well: LEDGER and ENFORCED are request..limit+memory. Of an agent that does not answer, the condition LimitsInForce
+    of its GPUNode counts. The exit code is 0 if all limits are in force, 2 if one is not, 1 if that could not be told
+    of some node, and for any error.
+
+    \b
+    Examples:
+      # All nodes; what is wrong, a line each
+      kubectl gpushare audit
+    \b
+      # Every container of a node
+      kubectl gpushare audit gpu-1 -o wide
+    \b
+      # The nodes of one kind, for a program
+      kubectl gpushare audit -l nvidia.com/gpu.product=NVIDIA-A100-SXM4-80GB -o json
+    """
+    from kubectl_gpushare.planning import auditing
+
+    chosen = options.collect(given)
+    origin = origins.of(chosen)
+    found = origin.gpu_nodes(label_selector=chosen.selector)
+    missing = [name for name in names if name not in {node.name for node in found}]
+    if missing:
+        raise errors.NotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
+    nodes = [node for node in found if _is_shared(node) and (not names or node.name in names)]
+    answers, notes = _ask(origin, [node.name for node in nodes])
+    verdict = auditing.judge(nodes, answers)
+    _print(verdict, nodes, notes, chosen)
+    return NOT_IN_FORCE if verdict.broken else NOT_CERTAIN if verdict.uncertain else IN_FORCE
+
+
+def _is_shared(node: GpuNode) -> bool:
+    """Whether there is something to hold to a limit."""
+    from gpushare.gpu import Mode
+
+    return bool(node.allocations) or any(card.mode is Mode.FRACTIONAL for card in node.gpus)
+
+
+def _ask(origin: origins.Source, names: Sequence[str]) -> tuple[Mapping[str, audits.Audit], tuple[str, ...]]:
+    if not isinstance(origin, cluster.Cluster):
+        return {}, ("audits: files of --from have none",) if names else ()
+    answers = agents.fetch(origin.kubectl, names, agents.AUDIT)
+    read: dict[str, audits.Audit] = {}
+    senseless = []
+    for name, text in answers.texts.items():
+        try:
+            read[name] = audits.read(text)
+        except ValueError as error:
+            senseless.append(f"audit of {name}: its agent's answer makes no sense to this plugin: {error}")
+    return read, (*answers.notes("audits"), *senseless)
+
+
+def _print(verdict: Verdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options) -> None:
+    from kubectl_gpushare.output import printing, terminal
+    from kubectl_gpushare.views import audit, cards
+
+    place = terminal.of(sys.stdout, color=chosen.color)
+    names = cards.names(nodes)
+    said = (*notes, *audit.notes(verdict))
+    problems = audit.problems(verdict, names)
+    if chosen.output in printing.WRITERS:
+        whole = printing.Listing(lambda: problems, lambda: audit.document(verdict, names, said), tuple, lambda: said)
+        printing.WRITERS[chosen.output](whole, sys.stdout)
+        return
+    tables = [problems, *([audit.shares(verdict, names)] if chosen.wide else [])]
+    lines = [[*printing.lines(one, place, chosen), ""] for one in tables if one.rows]
+    end = [] if chosen.no_headers else terminal.wrapped(audit.summary(verdict), place)
+    printing.write_lines([line for some in lines for line in some] + end, sys.stdout)
+    printing.warn(said)

@@ -1,0 +1,121 @@
+"""`resize`: a placed pod asks for another amount of the GPUs it is on, and is watched until it has that."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from gpushare import contract
+from gpushare import errors as domain_errors
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.source import cluster
+from kubectl_gpushare.source import origin as origins
+
+NO_ROOM = 2  # exit code
+
+
+@click.command(short_help="Give a running pod more or less compute and memory of the GPUs it is on")
+@click.argument("names", nargs=1, metavar="POD", shell_complete=candidates.pods)
+@click.option("container", "-c", "--container", metavar="NAME", help="Whose share, of a pod that has several")
+@click.option("--request", metavar="0.5", help="Guaranteed compute, part of one GPU")
+@click.option("--limit", metavar="1", help="Most compute while others are idle")
+@click.option("--memory", metavar="8Gi", help="Device memory, such as 8Gi or 25%")
+@click.option("--wait/--no-wait", "waits", default=True, help="Wait until it is done (default), or only ask for it")
+@click.option("--keep", is_flag=True, help="Ask for it also where it cannot be done now, and leave it asked for")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    metavar="SECONDS",
+    help="How long to wait (default: 60)",
+)
+@click.option("--dry-run", is_flag=True, help="Say what it comes to, and change nothing")
+@options.printed(("json", "yaml"))
+@options.namespaced(candidates.namespaces, all_namespaces=False)
+@options.connection(candidates.contexts)
+def command(
+    names: str,
+    container: str | None,
+    request: str | None,
+    limit: str | None,
+    memory: str | None,
+    waits: bool,
+    keep: bool,
+    timeout_seconds: float,
+    dry_run: bool,
+    **given: Any,
+) -> int:
+    """Give a running pod more or less compute and memory of the GPUs it is on.
+
+    It changes annotations of the pod, so it needs the right to patch pods. More is given when there is room on the same
+    GPUs. Less memory is taken only if no more than that is in use; nothing that a process uses is taken from it.
+
+    What cannot be done is not left asked for: without room nothing is changed, and if more memory is in use, or the
+    time is over, the annotations are put back. With --keep they stay, and it is done whenever it can be. The exit code
+    is 2 if there is no room for it, and 1 for any error.
+
+    \b
+    Examples:
+      # More memory for a trainer
+      kubectl gpushare resize trainer -n ml --memory 50Gi
+    \b
+      # Less of everything, for one container
+      kubectl gpushare resize notebook -n ml -c main --request 0.1 --memory 4Gi
+    \b
+      # Would it fit?
+      kubectl gpushare resize trainer -n ml --request 0.8 --dry-run
+    \b
+      # Ask for it although others have the room, and do not wait
+      kubectl gpushare resize trainer -n ml --request 0.8 --keep --no-wait
+    """
+    from gpushare import resizing as domain
+    from kubectl_gpushare import resizing as following
+    from kubectl_gpushare.planning import resizing
+    from kubectl_gpushare.views import resize
+    from kubectl_gpushare.views.describe import pod as described
+
+    amounts = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
+    asked = {key: value for key, value in amounts.items() if value is not None}
+    chosen = options.collect(given)
+    if not asked:
+        raise click.UsageError("say what it is to have: --request, --limit or --memory")
+    origin = origins.of(chosen)
+    manifest = origin.pod(chosen.namespace or origin.default_namespace, names.removeprefix("pod/"))
+    found = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
+    if found.owner is None or found.entry is None:
+        raise errors.PluginError(f"{names} holds no share: {described.placement(found)}; only what is held is resized")
+    try:
+        plan = resizing.plan(manifest, found.owner, found.entry, asked, container or "")
+    except domain_errors.GpushareError as error:
+        raise errors.PluginError(str(error)) from error
+    if chosen.output:
+        whole = documents.single("Resize", resize.document(manifest, plan))
+        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
+    elif dry_run or not isinstance(origin, cluster.Cluster):
+        place = terminal.of(sys.stdout, color=chosen.color)
+        printing.write_lines(report.lines(resize.page(manifest, plan), place), sys.stdout)
+    lacks = plan.cause is domain.Cause.ROOM
+    if not isinstance(origin, cluster.Cluster) or (lacks and not keep):
+        if lacks and not dry_run and not chosen.output:
+            printing.warn([f"nothing was changed: {plan.waits_for}; with --keep it is asked for all the same"])
+        return NO_ROOM if lacks else 0
+    following.ask(manifest, plan.changes, origin, dry_run=dry_run)
+    if dry_run:
+        return NO_ROOM if lacks else 0
+    done = f"pod/{names} asks for {domain.amounts(plan.wish)}"
+    if waits:
+        held = following.watch(
+            manifest,
+            plan,
+            origin,
+            lambda said: print(said, file=sys.stderr, flush=True),
+            timeout_seconds=timeout_seconds,
+            keep=keep,
+        )
+        done = f"pod/{names} holds {held}"
+    print(done, file=sys.stderr if chosen.output else sys.stdout)
+    return 0

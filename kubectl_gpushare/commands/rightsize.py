@@ -1,0 +1,148 @@
+"""`rightsize`: which shares are larger than what their pods use, or too small for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpushare import errors as domain_errors
+from gpushare import pod
+from gpushare.config import durations
+from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.output import printing, terminal
+from kubectl_gpushare.source import agents, cluster, peaks
+from kubectl_gpushare.source import origin as origins
+
+if TYPE_CHECKING:
+    from kubectl_gpushare.source.snapshot import Snapshot
+    from kubectl_gpushare.views import rightsize
+
+_MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
+
+
+@click.command(short_help="Compare what shares ask for with what they use at most, and suggest sizes")
+@click.argument("names", nargs=-1, metavar="[POD...]", shell_complete=candidates.pods)
+@click.option("--margin", default="20%", metavar="PART", help="What is added to the peak (default: 20%)")
+@click.option(
+    "--min-observed",
+    default="30m",
+    metavar="TIME",
+    help="Suggest nothing for a share that was observed for less, such as 2h (default: 30m)",
+)
+@click.option(
+    "metrics",
+    "--metrics",
+    multiple=True,
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="Read the peaks from saved metrics of agents, or of a Prometheus, instead of asking; may be repeated",
+)
+@click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals")
+@options.printed(("table", "wide", "json", "yaml", "csv", "commands"))
+@options.selector
+@options.namespaced(candidates.namespaces)
+@options.connection(candidates.contexts)
+def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tuple[str, ...], **given: Any) -> None:
+    """Compare what shares ask for with what they use at most, and suggest sizes.
+
+    The peaks are those that the agents measured since the first process of a share came: of memory the most at once, of
+    compute the highest mean of 10 s. A suggestion is the peak and a margin, rounded up to 0.05, and to 256Mi or, from
+    4Gi on, 1Gi. Memory may grow by it; a request never does, as what a share uses beyond it was idle. Nothing is
+    changed: the command lines that would do it are printed at the end, and are all that -o commands prints. What should
+    last belongs into the template that the pods are made from; -o yaml has the annotations.
+
+    \b
+    Examples:
+      # The pods of the namespace
+      kubectl gpushare rightsize
+    \b
+      # All pods that were observed for a day, with half as much again as they used
+      kubectl gpushare rightsize -A --min-observed 24h --margin 50%
+    \b
+      # Only the commands that resize them
+      kubectl gpushare rightsize -A -o commands
+    \b
+      # From saved objects and metrics
+      kubectl get gpunodes,pods -A -o yaml > cluster.yaml
+      kubectl gpushare rightsize -A --from cluster.yaml --metrics metrics.txt
+    """
+    from kubectl_gpushare.planning import rightsizing
+    from kubectl_gpushare.views import cards, rightsize
+
+    rules = rightsizing.Rules(_part(margin), _seconds(min_observed))
+    chosen = options.collect(given)
+    origin = origins.of(chosen)
+    if not chosen.all_namespaces and not chosen.namespace:
+        chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
+    taken = origins.with_pods(origin, origin.gpu_nodes(), namespace=chosen.namespace, label_selector=chosen.selector)
+    manifests = {pod.namespaced_name(one): one for one in taken.pods or ()}
+    concerned = [
+        (node, entry.pod)
+        for node in taken.nodes
+        for entry in node.allocations
+        if (not names or entry.pod.name in names)
+        and (not chosen.namespace or entry.pod.namespace == chosen.namespace)
+        and (not chosen.selector or (entry.pod.namespace, entry.pod.name) in manifests)
+    ]
+    known, notes = _peaks(origin, metrics, sorted({node.name for node, _ in concerned}))
+    some = {(one.namespace, one.name) for _, one in concerned}
+    found = [one for one in rightsizing.suggest(taken.nodes, known, rules) if (one.namespace, one.pod) in some]
+    found.sort(key=lambda one: (cards.natural(one.namespace), cards.natural(one.pod)))
+    view = rightsize.View(found, cards.names(taken.nodes), manifests)
+    _print(view, taken, rules.min_observed_seconds, chosen)
+    printing.warn([*taken.notes, *notes])
+    missing = [name for name in names if name not in {one.pod for one in found}]
+    if missing:
+        raise errors.NotFound("; ".join(f'no pod that holds a share "{name}"' for name in missing))
+
+
+def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, chosen: options.Options) -> None:
+    if chosen.output == "commands":
+        printing.write_lines(view.commands(), sys.stdout)
+        return
+    namespaces = not chosen.namespace
+    printing.show(printing.Listing(lambda: view.table(namespaces=namespaces), view.document, tuple, tuple), chosen)
+    if not view.found or chosen.no_headers or chosen.output in printing.WRITERS:
+        return
+    place = terminal.of(sys.stdout, color=chosen.color)
+    freed = view.freed(taken.nodes)
+    parts = (
+        [line for text in view.summary(min_observed_seconds) for line in terminal.wrapped(text, place)],
+        printing.lines(freed, place, chosen) if freed.rows else [],
+        list(view.commands()),
+    )
+    printing.write_lines([line for part in parts if part for line in ("", *part)], sys.stdout)
+
+
+def _peaks(
+    origin: origins.Source, metrics: Sequence[str], nodes: Sequence[str]
+) -> tuple[Mapping[peaks.Key, peaks.Peak], tuple[str, ...]]:
+    if metrics:
+        return peaks.saved(metrics), ()
+    if not isinstance(origin, cluster.Cluster):
+        return {}, ("peaks: files of --from have none: add --metrics FILE, with what agents answer at /metrics",)
+    answers = agents.fetch(origin.kubectl, nodes, agents.METRICS)
+    older = [node for node, text in answers.texts.items() if peaks.MEMORY not in text]
+    if older:
+        reason = "the agent measures none, so it is older than this plugin"
+        answers = dataclasses.replace(answers, failures={**answers.failures, reason: older})
+    return peaks.of(answers.texts.values()), answers.notes("peaks")
+
+
+def _part(text: str) -> float:
+    match = _MARGIN.fullmatch(text.strip())
+    if match is None:
+        raise click.UsageError(f'--margin "{text}" is not a part: write it as 20% or 0.2')
+    return float(match[1]) / (100 if match[2] else 1)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return durations.parse(text.strip()) / 1e9
+    except domain_errors.ConfigError as error:
+        raise click.UsageError(f'--min-observed "{text}" {error}') from error

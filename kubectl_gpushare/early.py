@@ -1,0 +1,91 @@
+"""Early: kubectl is already asked for what a verb is sure to read while Python still imports what will read it.
+
+Interpreter, imports and parsing take as long as kubectl's own answer, so that together they would take twice as long as
+needed. Nothing is decided here: words that are not all understood start nothing, and what was started is used only by
+whoever wants to run that very command, word for word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from gpushare import contract
+
+# kubectl's own flags that every verb passes on, in this order; that of groups may be repeated.
+CONNECTION = ("context", "kubeconfig", "cluster", "user", "as", "as-group", "request-timeout")
+REPEATED = "as-group"
+
+# verb -> its flags that take a value, and those that do not. A test compares them with the verb's own.
+VALUES: Mapping[str, frozenset[str]] = {
+    "top": frozenset({"-l", "--selector", "-n", "--namespace", "-o", "--output", "--color", "--sort-by"}),
+}
+SWITCHES: Mapping[str, frozenset[str]] = {
+    "top": frozenset({"-A", "--all-namespaces", "-w", "--watch", "--no-headers", "--usage", "--no-usage"}),
+}
+
+_started: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+
+
+def begin(words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Starts what the command line `words` is sure to ask for, if that is plain to see."""
+    asked = command(words)
+    if asked is None:
+        return
+    whole = (program(environment), *asked)
+    with contextlib.suppress(OSError):  # whoever needs it will say what is the matter
+        _started[whole] = start(whole)
+
+
+def take(whole: tuple[str, ...]) -> subprocess.Popen[bytes] | None:
+    """The process that runs this command already, if there is one; it is the caller's from now on."""
+    return _started.pop(whole, None)
+
+
+def end() -> None:
+    """Ends what nobody has taken."""
+    while _started:
+        process = _started.popitem()[1]
+        process.kill()
+        process.communicate()
+
+
+def program(environment: Mapping[str, str]) -> str:
+    """The kubectl that called us as its plugin (it says so in KUBECTL_PATH), else the one on PATH."""
+    return environment.get("KUBECTL_PATH") or "kubectl"
+
+
+def start(whole: Sequence[str], stdin: int | None = None) -> subprocess.Popen[bytes]:
+    """Runs a command whose output and complaints are to be read."""
+    return subprocess.Popen(whole, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def connection(given: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """kubectl's flags out of the values given for each; of one that cannot be repeated the last counts."""
+    return tuple(
+        f"--{name}={value}"
+        for name in CONNECTION
+        for value in (given.get(name, ()) if name == REPEATED else given.get(name, ())[-1:])
+        if value
+    )
+
+
+def command(words: Sequence[str]) -> tuple[str, ...] | None:
+    """What kubectl will be asked first for these words of a command line; None if that is not plain to see."""
+    verb, *rest = words or ("",)
+    if verb not in VALUES:
+        return None
+    given: dict[str, list[str]] = {}
+    left = iter(rest)
+    for word in left:
+        flag, equals, value = word.partition("=")
+        if not word.startswith("-") or (flag in SWITCHES[verb] and not equals):
+            continue
+        if flag in VALUES[verb] or flag.removeprefix("--") in CONNECTION:
+            if equals and not flag.startswith("--"):
+                return None
+            given.setdefault(flag.lstrip("-"), []).append(value if equals else next(left, ""))
+        else:
+            return None
+    return "get", "--raw", contract.GPUNODE_PATH, *connection(given)

@@ -1,0 +1,164 @@
+"""Auditing: from what the ledger says and what the agents found to whether every limit is in force. Pure.
+
+An agent's answer is the proof. Of a node whose agent does not answer, there is only the condition that it left on the
+GPUNode, which counts as long as that agent reports at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from gpushare import contract
+from gpushare.gpunode import Condition, GpuNode
+from kubectl_gpushare.source.audits import FOREIGN, UNLIMITED, Amounts, Audit, Process, Share
+
+
+class State(enum.StrEnum):
+    """How it is with a share's limits on one GPU, or with those of a node."""
+
+    IN_FORCE = "InForce"
+    IDLE = "Idle"  # nothing of it runs, as far as the agent sees
+    BROKEN = "NotInForce"
+    CONDITION = "ByCondition"  # in force, by the GPUNode's condition alone
+    UNKNOWN = "Unknown"
+
+
+_WORST_FIRST = (State.BROKEN, State.UNKNOWN, State.CONDITION, State.IN_FORCE, State.IDLE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """A share on one GPU: what the ledger gives, and what the node makes of it."""
+
+    node: str
+    gpu: str  # UUID
+    namespace: str
+    pod: str
+    containers: tuple[str, ...]
+    given: Amounts
+    state: State
+    reason: str = ""
+    seen: Share | None = None  # as the agent has it
+    evaded: bool = False  # not in force because of a process that is a stray
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stray:
+    """A process on a GPU that shares are given of, which no limit holds."""
+
+    node: str
+    process: Process
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judged:
+    """A node. `checked_at`: when its agent looked, None if it did not answer."""
+
+    name: str
+    state: State
+    reason: str = ""
+    checked_at: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """All of it."""
+
+    nodes: tuple[Judged, ...]
+    shares: tuple[Held, ...]
+    strays: tuple[Stray, ...]
+
+    @property
+    def broken(self) -> bool:
+        """Whether it is certain that some limit is not in force, or that somebody is there without one."""
+        return bool(self.strays) or State.BROKEN in self._states
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether something could not be told."""
+        return State.UNKNOWN in self._states
+
+    @property
+    def _states(self) -> set[State]:
+        return {*(one.state for one in self.nodes), *(one.state for one in self.shares)}
+
+    def containers(self, state: State) -> int:
+        """How many containers are in this state: of one on several GPUs the worst counts."""
+        found: dict[tuple[str, str, str], State] = {}
+        for one in self.shares:
+            for container in one.containers or ("",):
+                key = (one.namespace, one.pod, container)
+                found[key] = min(found.get(key, one.state), one.state, key=_WORST_FIRST.index)
+        return sum(each is state for each in found.values())
+
+
+def judge(nodes: Sequence[GpuNode], audits: Mapping[str, Audit]) -> Verdict:
+    """The verdict on these nodes, of which some agents have answered."""
+    judged, shares, strays = [], [], []
+    for node in nodes:
+        audit = audits.get(node.name)
+        if audit is None:
+            state, reason = _by_condition(node)
+            judged.append(Judged(node.name, state, reason))
+            certain = state is State.CONDITION
+            shares += [dataclasses.replace(one, state=state if certain else State.UNKNOWN) for one in _ledger(node)]
+            continue
+        shares += _answered(node, audit)
+        strays += [Stray(node.name, one) for one in audit.processes if one.state in {UNLIMITED, FOREIGN}]
+        # Some gaps do not matter to the verdict, which is for the agent to say.
+        gaps = audit.problem and _by_condition(node)[0] is not State.CONDITION
+        state = State.UNKNOWN if gaps else State.IN_FORCE
+        judged.append(Judged(node.name, state, audit.problem, audit.checked_at))
+    return Verdict(tuple(judged), tuple(shares), tuple(strays))
+
+
+def _answered(node: GpuNode, audit: Audit) -> Iterator[Held]:
+    """What the ledger gives, as the agent sees it; then what only the agent has."""
+    seen = {_key(one): one for one in audit.shares}
+    loose = {(one.gpu, one.namespace, one.pod, one.container) for one in audit.processes if one.state == UNLIMITED}
+    for held in _ledger(node):
+        share = seen.pop((held.namespace, held.pod, held.containers, held.gpu), None)
+        yield held if share is None else _looked_at(held, share, loose)
+    for share in (one for one in seen.values() if one.processes):
+        held = Held(node.name, share.gpu, share.namespace, share.pod, share.containers, share.given, State.UNKNOWN)
+        yield _looked_at(held, share, loose)
+
+
+def _looked_at(held: Held, share: Share, loose: Collection[tuple[str, str, str, str]]) -> Held:
+    evaded = any((held.gpu, held.namespace, held.pod, name) in loose for name in held.containers)
+    state = State.BROKEN if evaded or not share.in_force else State.IN_FORCE if share.processes else State.IDLE
+    reason = share.reason or ("a process of it is held to nothing" if evaded else "")
+    return dataclasses.replace(held, state=state, reason=reason, seen=share, evaded=evaded)
+
+
+def _ledger(node: GpuNode) -> Iterator[Held]:
+    for entry in node.allocations:
+        if entry.is_hold or entry.reserved_until is not None:
+            continue  # no pod of it has been seen yet
+        for share in entry.shares:
+            given = Amounts(share.request_percent, share.limit_percent, share.memory_bytes)
+            for uuid in share.gpu_uuids:
+                place = (node.name, uuid, entry.pod.namespace, entry.pod.name, share.containers)
+                yield Held(*place, given, State.IDLE)
+
+
+def _key(share: Share) -> tuple[str, str, tuple[str, ...], str]:
+    return share.namespace, share.pod, share.containers, share.gpu
+
+
+def _by_condition(node: GpuNode) -> tuple[State, str]:
+    """What the node's conditions say of its limits, and why that is no proof or no good."""
+    ready, limits = (_condition(node, kind) for kind in (contract.CONDITION_READY, contract.CONDITION_LIMITS_IN_FORCE))
+    if limits is None:
+        return State.UNKNOWN, f"its GPUNode has no condition {contract.CONDITION_LIMITS_IN_FORCE}"
+    if ready is None or ready.status != "True":
+        return State.UNKNOWN, "its agent does not report, so that its condition may be old"
+    if limits.status == "True":
+        return State.CONDITION, ""
+    return State.BROKEN if limits.status == "False" else State.UNKNOWN, limits.message or limits.reason
+
+
+def _condition(node: GpuNode, kind: str) -> Condition | None:
+    return next((one for one in node.conditions if one.type == kind), None)

@@ -1,0 +1,184 @@
+"""Rightsizing: from what shares have used at most to the size that would do, with a margin. Pure.
+
+Memory is hard, so it follows the peak both ways. Compute only ever shrinks: what a share used beyond its request was
+idle at that time and proves no need of a guarantee. Nothing is suggested on too short an observation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from gpushare.allocation import Allocation, GivenShare
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.source import peaks
+from kubectl_gpushare.source.peaks import Peak
+
+# below so many bytes: what memory is rounded up to
+MEMORY_STEPS_BYTES: Final = ((4 * 2**30, 256 * 2**20), (math.inf, 2**30))
+COMPUTE_STEP_PERCENT: Final = 5
+
+
+class Advice(enum.StrEnum):
+    """What is to be said of a share."""
+
+    SHRINK = "Shrink"
+    GROW = "Grow"
+    FITS = "Fits"
+    TOO_SHORT = "TooShort"  # observed for less than was asked for
+    UNKNOWN = "Unknown"  # not observed, or its agent did not answer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rules:
+    """`margin`: what is added to a peak, as a part of it."""
+
+    margin: float = 0.2
+    min_observed_seconds: float = 1800.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Size:
+    """Of a share, on each of its GPUs."""
+
+    request_percent: int
+    memory_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A share of a pod: what it has, what it used at most on any of its GPUs, and what would do (None: not said).
+
+    several: whether other containers of the pod have a share of their own.
+    """
+
+    node: str
+    namespace: str
+    pod: str
+    containers: tuple[str, ...]
+    gpus: tuple[str, ...]  # UUIDs
+    several: bool
+    given: Size
+    limit_percent: int
+    peak: Peak
+    advice: Advice
+    reason: str = ""
+    wanted: Size | None = None
+
+    @property
+    def freed(self) -> Size:
+        """What it would give back on each of its GPUs; negative where it grows."""
+        if self.wanted is None:
+            return Size(0, 0)
+        given, wanted = self.given, self.wanted
+        return Size(given.request_percent - wanted.request_percent, given.memory_bytes - wanted.memory_bytes)
+
+
+def suggest(nodes: Iterable[GpuNode], found: Mapping[peaks.Key, Peak], rules: Rules) -> list[Suggestion]:
+    """A suggestion for each share of each pod, in the order of the ledger."""
+    return [
+        _suggestion(node, entry, shares, found, rules)
+        for node in nodes
+        for entry in node.allocations
+        if not entry.is_hold and entry.reserved_until is None
+        for shares in _alike(entry)
+    ]
+
+
+def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
+    """What they free in all, by UUID of the GPU."""
+    sums: dict[str, Size] = {}
+    for one in suggestions:
+        for uuid in one.gpus if one.wanted else ():
+            sums[uuid] = _plus(sums.get(uuid, Size(0, 0)), one.freed)
+    return sums
+
+
+def total(sizes: Iterable[Size]) -> Size:
+    """All of them together."""
+    whole = Size(0, 0)
+    for one in sizes:
+        whole = _plus(whole, one)
+    return whole
+
+
+def _plus(one: Size, other: Size) -> Size:
+    return Size(one.request_percent + other.request_percent, one.memory_bytes + other.memory_bytes)
+
+
+def _alike(entry: Allocation) -> Iterator[list[GivenShare]]:
+    """The shares of the same containers: one request, though the bytes may differ from model to model."""
+    groups: dict[tuple[str, ...], list[GivenShare]] = {}
+    for share in entry.shares:
+        groups.setdefault(share.containers, []).append(share)
+    yield from groups.values()
+
+
+def _suggestion(
+    node: GpuNode, entry: Allocation, shares: Sequence[GivenShare], found: Mapping[peaks.Key, Peak], rules: Rules
+) -> Suggestion:
+    containers, uuids = shares[0].containers, tuple(uuid for share in shares for uuid in share.gpu_uuids)
+    keys = [(entry.pod.namespace, entry.pod.name, containers, uuid) for uuid in uuids]
+    peak = _highest([found[key] for key in keys if key in found])
+    given = Size(max(share.request_percent for share in shares), max(share.memory_bytes for share in shares))
+    known = Suggestion(
+        node.name,
+        entry.pod.namespace,
+        entry.pod.name,
+        containers,
+        uuids,
+        len({share.containers for share in entry.shares}) > 1,
+        given,
+        max(share.limit_percent for share in shares),
+        peak,
+        Advice.UNKNOWN,
+    )
+    if peak.memory_bytes is None:
+        return dataclasses.replace(known, reason="no process of it was seen")
+    if peak.observed_seconds < rules.min_observed_seconds:
+        return dataclasses.replace(known, advice=Advice.TOO_SHORT, reason="seen for less than --min-observed")
+    if not peak.memory_bytes and not peak.compute_ratio:
+        return dataclasses.replace(known, reason="it has not used the GPU at all: does it need one?")
+    most_bytes = min((card.memory_bytes for card in node.gpus if card.uuid in uuids), default=given.memory_bytes)
+    wanted = Size(
+        _compute(given.request_percent, peak.compute_ratio, rules.margin),
+        min(_memory(peak.memory_bytes * (1 + rules.margin)), most_bytes),
+    )
+    if wanted == given:
+        return dataclasses.replace(known, advice=Advice.FITS, reason=_remark(known))
+    advice = Advice.GROW if wanted.memory_bytes > given.memory_bytes else Advice.SHRINK
+    return dataclasses.replace(known, advice=advice, reason=_remark(known), wanted=wanted)
+
+
+def _highest(known: Sequence[Peak]) -> Peak:
+    """The highest of several GPUs, over the time for which all of them were observed."""
+    memory = [one.memory_bytes for one in known if one.memory_bytes is not None]
+    compute = [one.compute_ratio for one in known if one.compute_ratio is not None]
+    observed = min((one.observed_seconds for one in known), default=0.0)
+    return Peak(max(memory, default=None), max(compute, default=None), observed)
+
+
+def _compute(given_percent: int, peak_ratio: float | None, margin: float) -> int:
+    if not given_percent or peak_ratio is None:
+        return given_percent
+    return min(given_percent, _rounded_up(peak_ratio * 100 * (1 + margin), COMPUTE_STEP_PERCENT))
+
+
+def _memory(count: float) -> int:
+    return _rounded_up(count, next(step for below, step in MEMORY_STEPS_BYTES if count < below))
+
+
+def _rounded_up(amount: float, step: int) -> int:
+    return max(1, math.ceil(round(amount / step, 6))) * step  # 0.3 × 100 × 1.2 is a hair more than 36
+
+
+def _remark(one: Suggestion) -> str:
+    ratio = one.peak.compute_ratio
+    if ratio is None:
+        return "its compute was not measured, as nobody else wanted the GPU" if one.given.request_percent else ""
+    if ratio * 100 > one.given.request_percent > 0:
+        return "it used more compute than its request, while others left it idle"
+    return ""

@@ -1,0 +1,114 @@
+"""Audits: what the agents say of who uses their GPUs, and whether the limits hold. Values, and the reader of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+UNLIMITED, FOREIGN = "unlimited", "foreign"  # states of a process that no limit holds; there are others
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a GPU. `namespace`, `pod` and `container` are empty of one that belongs to no pod."""
+
+    gpu: str  # UUID
+    pid: int
+    name: str
+    namespace: str
+    pod: str
+    container: str
+    used_bytes: int | None  # as the driver says, None if it does not
+    charged_bytes: int  # as the ledger says
+    state: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Amounts:
+    """Of a share, on one GPU."""
+
+    request_percent: int
+    limit_percent: int
+    memory_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """A share on one GPU. `given`: what the agent read in the ledger; `enforced`: what the arbiter holds it to, None
+    while nothing of it runs."""
+
+    namespace: str
+    pod: str
+    containers: tuple[str, ...]
+    gpu: str  # UUID
+    given: Amounts
+    enforced: Amounts | None
+    charged_bytes: int
+    overhead_bytes: int
+    processes: int
+    with_library: int
+    in_force: bool
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Audit:
+    """Of one node. `problem`: why it is not complete, empty if it is."""
+
+    node: str
+    checked_at: float
+    problem: str
+    processes: tuple[Process, ...]
+    shares: tuple[Share, ...]
+
+
+def read(text: str) -> Audit:
+    """The audit in an agent's answer. Raises ValueError if it is none."""
+    document = json.loads(text)
+    try:
+        return Audit(
+            str(document["node"]),
+            float(document["checkedAt"]),
+            str(document.get("problem") or ""),
+            tuple(_process(card, one) for card in document["gpus"] for one in card["processes"]),
+            tuple(map(_share, document["shares"])),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{error!r} in it") from error
+
+
+def _process(card: Mapping[str, Any], one: Mapping[str, Any]) -> Process:
+    return Process(
+        str(card["uuid"]),
+        int(one["pid"]),
+        str(one["name"]),
+        str(one.get("namespace") or ""),
+        str(one.get("pod") or ""),
+        str(one.get("container") or ""),
+        None if one["usedBytes"] is None else int(one["usedBytes"]),
+        int(one.get("chargedBytes") or 0),
+        str(one["state"]),
+        str(one.get("reason") or ""),
+    )
+
+
+def _share(one: Mapping[str, Any]) -> Share:
+    return Share(
+        str(one["namespace"]),
+        str(one["pod"]),
+        tuple(map(str, one["containers"])),
+        str(one["gpu"]),
+        Amounts(int(one["requestPercent"]), int(one["limitPercent"]), int(one["limitBytes"])),
+        None
+        if one["enforcedBytes"] is None
+        else Amounts(int(one["enforcedRequestPercent"]), int(one["enforcedLimitPercent"]), int(one["enforcedBytes"])),
+        int(one.get("chargedBytes") or 0),
+        int(one.get("overheadBytes") or 0),
+        int(one.get("processes") or 0),
+        int(one.get("withLibrary") or 0),
+        one["inForce"] is True,
+        str(one.get("reason") or ""),
+    )

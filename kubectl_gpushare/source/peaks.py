@@ -1,0 +1,62 @@
+"""Peaks: the most that shares have used since their first process came, as the agents of their nodes measure it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from kubectl_gpushare import errors
+from kubectl_gpushare.source import usage
+
+MEMORY = "gpushare_share_peak_memory_bytes"
+COMPUTE = "gpushare_share_peak_compute_ratio"  # the highest mean of 10 s; 1 is the GPU
+OBSERVED = "gpushare_share_observed_seconds"
+
+Key = tuple[str, str, tuple[str, ...], str]  # namespace, pod, containers, UUID of the GPU
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Peak:
+    """Of a share on one GPU. None: not measured, or the agent does not tell."""
+
+    memory_bytes: int | None = None
+    compute_ratio: float | None = None
+    observed_seconds: float = 0.0
+
+
+def of(texts: Iterable[str]) -> dict[Key, Peak]:
+    """The peaks in the metrics of some agents. Of one that is there more than once the highest counts."""
+    found: dict[Key, Peak] = {}
+    for text in texts:
+        for name, labels, value in usage.samples(text, (MEMORY, COMPUTE, OBSERVED)):
+            if not math.isfinite(value):
+                continue
+            containers = tuple(part for part in labels.get("containers", "").split(",") if part)
+            key = (labels.get("namespace", ""), labels.get("pod", ""), containers, labels.get("gpu", ""))
+            found[key] = _higher(found.get(key, Peak()), name, value)
+    return found
+
+
+def saved(paths: Iterable[str]) -> dict[Key, Peak]:
+    """The peaks in files, as agents or a Prometheus print them. Raises `FileError`."""
+    texts = []
+    for path in paths:
+        where = "standard input" if path == "-" else path
+        try:
+            texts.append(sys.stdin.read() if path == "-" else Path(path).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise errors.FileError(f"{where} cannot be read: {error}") from error
+        if f"\n{MEMORY}{{" not in f"\n{texts[-1]}":
+            raise errors.FileError(f"{where} has no {MEMORY}: save what an agent answers at /metrics")
+    return of(texts)
+
+
+def _higher(known: Peak, name: str, value: float) -> Peak:
+    if name == MEMORY:
+        return dataclasses.replace(known, memory_bytes=max(known.memory_bytes or 0, int(value)))
+    if name == COMPUTE:
+        return dataclasses.replace(known, compute_ratio=max(known.compute_ratio or 0.0, value))
+    return dataclasses.replace(known, observed_seconds=max(known.observed_seconds, value))

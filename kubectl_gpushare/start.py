@@ -1,0 +1,25 @@
+"""`kubectl-gpushare`: where the plugin starts. It asks kubectl first and imports the command line then."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from kubectl_gpushare import early
+
+
+def main() -> int:
+    """Runs the plugin with the words in `sys.argv`; returns the exit code."""
+    # A command is over in a moment and makes no cycles worth finding: on 40,000 GPUs the search takes a quarter of
+    # the time.
+    gc.disable()
+    early.begin(sys.argv[1:], os.environ)
+    try:
+        from kubectl_gpushare import cli  # while kubectl waits for the API server
+
+        return cli.main()
+    except KeyboardInterrupt:  # before there is a command line to answer it
+        return 130
+    finally:
+        early.end()

@@ -1,0 +1,243 @@
+"""`config show`: which configuration is in force on a node, which one is asked for, and what it waits for. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpushare import contract, errors
+from gpushare.config import reading, selection
+from gpushare.config.selection import InForce
+from gpushare.gpu import Gpu
+from gpushare.gpunode import Condition, GpuNode
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.page import Page, Section, field
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
+from kubectl_gpushare.views import cards, configuration, configuration_change
+from kubectl_gpushare.views.top import nodes
+
+COLUMNS = (
+    Column("NODE", least=14, middle=True),
+    Column("CONFIG", least=8),
+    Column("STATUS"),
+    Column("GPUS", leave_out=2),
+    Column("MODES", least=10, leave_out=1),
+    Column("REASON", least=16, wrap=True),
+)
+ENTRY_COLUMNS = (Column("CONFIG"), Column("NODES"), Column("WHAT IT DOES", least=16, wrap=True))
+_GPU_COLUMNS = (
+    Column("GPU"),
+    Column("Model", least=8, wrap=True),
+    Column("Mode"),
+    Column("Wanted", least=12, wrap=True),
+    Column("Why Not Yet", least=20, wrap=True),
+)
+
+_WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")  # in the agent's sentence
+
+Entries = Mapping[str, str]  # the ConfigMap's
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """A node and what is known of its configuration.
+
+    asked: what its label and the ConfigMap pick, None if that is not known; why: how it is picked, or why it cannot be.
+    in_force: what its GPUs are by; its text is the ConfigMap's, None where that is not what the agent goes by.
+    """
+
+    node: GpuNode
+    asked: InForce | None
+    why: str
+    in_force: InForce | None
+
+    @property
+    def status(self) -> tuple[str, str, str]:
+        """A word, its style, and the sentence that belongs to it."""
+        valid, pending = (_condition(self.node, one) for one in (_VALID, _PENDING))
+        if valid is not None and valid.status != "True":
+            return ("Refused" if valid.status == "False" else "Unknown"), "bad", valid.message
+        if pending is not None and pending.trouble:
+            return "Pending", "warn", pending.message
+        if valid is None:
+            return "Unknown", "warn", "its agent says nothing about its configuration"
+        return "InForce", "good", ""
+
+
+_VALID, _PENDING = contract.CONDITION_CONFIG_VALID, contract.CONDITION_CONFIG_PENDING
+
+
+def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None) -> State:
+    """The state of a node; None is what is not known."""
+    asked, why = None, ""
+    if labels is not None:
+        asked, why = _asked(labels, entries)
+    found = State(node, asked, why, None)
+    known = {selection.BUILT_IN.name: selection.BUILT_IN.text} if entries == {} else entries or {}
+    # Where its own entry is refused, the agent keeps a text that nobody else has.
+    kept = found.status[0] == "Refused" and (asked is None or asked.name == node.config)
+    if not kept and (node.config in known or node.config == selection.EMPTY):
+        return dataclasses.replace(found, in_force=InForce(node.config, known.get(node.config, "")))
+    return found
+
+
+def page(state: State, notes: Sequence[str]) -> Page:
+    """A node's configuration."""
+    word, style, message = state.status
+    return (
+        *field("Name", state.node.name),
+        *field("In Force", state.node.config or "no entry: the empty configuration"),
+        *field("Asked For", state.asked.name if state.asked else UNKNOWN),
+        *field("Because", state.why),
+        *field("Status", word, style=style),
+        *field("Reason", message),
+        *field("It Says", _says(state)),
+        Section("GPUs", (_gpus(state),) if state.node.gpus else (NONE,)),
+        *((Section("Not Shown", tuple(notes), "warn"),) if notes else ()),
+    )
+
+
+def table(states: Sequence[State]) -> Table:
+    """A row for each node."""
+    return Table(COLUMNS, [_row(one) for one in states], what="nodes")
+
+
+def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
+    """A row for each configuration that there is: who goes by it, and what it does."""
+    rows = [
+        (name, str(sum(node.config == name for node in followers)), _what(text))
+        for name, text in sorted(entries.items())
+    ]
+    return Table(ENTRY_COLUMNS, rows)
+
+
+def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
+    """A configuration, and the nodes that go by it."""
+    following = sorted((node.name for node in followers if node.config == name), key=cards.natural)
+    checked = next(configuration.checked(name, text))
+    return (
+        *field("Name", name),
+        *field("It Says", checked.summary),
+        *field("Problem", checked.problem, style="bad"),
+        *field("Without Effect", *checked.warnings, style="warn"),
+        *field("In Force On", ", ".join(following) or NONE),
+    )
+
+
+def document(states: Sequence[State], entries: Entries | None) -> documents.Document:
+    """All as a `ConfigurationList`."""
+    return documents.listing(
+        "ConfigurationList",
+        (_item(one) for one in states),
+        configurations=None if entries is None else [{"name": name, "text": text} for name, text in entries.items()],
+    )
+
+
+def effective(text: str) -> dict[str, Any]:
+    """The configuration with all defaults. Raises ConfigError."""
+    return configuration.effective(reading.read(text))
+
+
+def _asked(labels: Mapping[str, str], entries: Entries | None) -> tuple[InForce | None, str]:
+    label = selection.label_of(labels)
+    key = next((one for one in selection.LABELS if labels.get(one)), "")
+    why = f"the node's label {key}" if label else "the node has no label that names another"
+    if entries is None:
+        return (InForce(label), why) if label else (None, why)
+    if not entries and not label:
+        return selection.BUILT_IN, "there is no ConfigMap, and so every GPU takes shares by annotation"
+    try:
+        name = selection.select(entries, label=label)
+    except errors.ConfigError as error:
+        return (InForce(label) if label else None), str(error)
+    return InForce(name, entries.get(name, "")), why
+
+
+def _says(state: State) -> str:
+    if state.in_force is not None:
+        return _what(state.in_force.text)
+    if state.status[0] == "Refused":
+        return "what its agent has kept: it does not follow the ConfigMap as that is now"
+    return UNKNOWN
+
+
+def _what(text: str) -> str:
+    checked = next(configuration.checked("", text))
+    return checked.summary or f"nothing, as it would be refused: {checked.problem}"
+
+
+def _gpus(state: State) -> Table:
+    wanted = _wanted(state)
+    rows = [_gpu_row(state.node, gpu, wanted) for gpu in sorted(state.node.gpus, key=lambda gpu: gpu.index)]
+    return Table(_GPU_COLUMNS, rows)
+
+
+def _gpu_row(node: GpuNode, gpu: Gpu, wanted: Mapping[str, str]) -> Row:
+    later = wanted.get(gpu.uuid, "") or (str(gpu.pending_mode) if gpu.pending_mode else "")
+    changes = gpu.pending_mode is not None
+    return (
+        str(gpu.index),
+        gpu.model,
+        gpu.mode.value,
+        Cell(later or ("" if changes else gpu.mode.value), "warn" if changes else ""),
+        _why_not_yet(node, gpu) if changes else NONE,
+    )
+
+
+def _wanted(state: State) -> dict[str, str]:
+    """What each GPU is to be, by UUID, as far as the text that says so is known and good."""
+    config = state.asked if state.asked is not None and state.asked.text else state.in_force
+    if config is None:
+        return {}
+    try:
+        made = configuration_change.planned(state.node, reading.read(config.text))
+    except errors.ConfigError:
+        return {}  # the conditions say what is the matter
+    return {uuid: str(one) for uuid, one in made.assignments.items()}
+
+
+def _why_not_yet(node: GpuNode, gpu: Gpu) -> str:
+    """What the agent says of this GPU, without what it is to become, which stands beside it."""
+    pending = _condition(node, _PENDING)
+    parts = pending.message.split("; ") if pending is not None else []
+    said = next((part for part in parts if gpu.uuid in part), "")
+    found = _WHY.search(said)
+    return found[0] if found else sentence(said)
+
+
+def _row(state: State) -> Row:
+    word, style, message = state.status
+    modes = [gpu.mode.value for gpu in state.node.gpus]
+    return (
+        state.node.name,
+        plain(state.node.config),
+        Cell(word, style),
+        str(len(modes)),
+        nodes.mixed(modes),
+        sentence(message),
+    )
+
+
+def _item(state: State) -> dict[str, Any]:
+    word, _, message = state.status
+    return {
+        "node": state.node.name,
+        "config": state.node.config,
+        "status": word,
+        "reason": message,
+        "gpus": [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "mode": gpu.mode.value,
+                "pendingMode": gpu.pending_mode.value if gpu.pending_mode else "",
+            }
+            for gpu in state.node.gpus
+        ],
+    }
+
+
+def _condition(node: GpuNode, kind: str) -> Condition | None:
+    return next((one for one in node.conditions if one.type == kind), None)

@@ -1,0 +1,65 @@
+"""`resize`: what a pod holds, what it would hold, and whether there is room for that on its GPUs."""
+
+from __future__ import annotations
+
+from gpushare import ledger, pod, quantity, resizing
+from gpushare.allocation import GivenShare
+from gpushare.resizing import Cause
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.page import Page, field
+from kubectl_gpushare.planning.resizing import Plan
+
+
+def page(manifest: pod.PodJson, plan: Plan) -> Page:
+    """The plan as a page."""
+    used = ledger.use(plan.node)
+    free = [
+        f"{plan.node.name}/{card.index}: {quantity.format_compute(max(0, 100 - used[card.uuid].request_percent))} GPU "
+        f"with {quantity.format_bytes(max(0, card.memory_bytes - used[card.uuid].memory_bytes))}"
+        for card in plan.node.gpus
+        if card.uuid in plan.entry.gpu_uuids
+    ]
+    return (
+        *field("Pod", "/".join(pod.namespaced_name(manifest))),
+        *field("Holds", resizing.amounts(plan.entry.shares)),
+        *field("Would Hold", resizing.amounts(plan.wish)),
+        *field("Free Beside It", *free),
+        *field("Fits", *_verdict(plan), style="bad" if plan.cause is Cause.ROOM else "good"),
+        *field("Annotations", *(f'{key}: "{value}"' for key, value in plan.changes.items())),
+    )
+
+
+def document(manifest: pod.PodJson, plan: Plan) -> documents.Document:
+    """The plan as the content of a `Resize`."""
+    namespace, name = pod.namespaced_name(manifest)
+    return {
+        "namespace": namespace,
+        "name": name,
+        "node": plan.node.name,
+        "annotations": dict(plan.changes),
+        "holds": [_share(share) for share in plan.entry.shares],
+        "wouldHold": [_share(share) for share in plan.wish],
+        "fits": plan.cause is not Cause.ROOM,
+        "waitsFor": plan.cause.value,
+        "reason": plan.waits_for,
+    }
+
+
+def _verdict(plan: Plan) -> tuple[str, ...]:
+    if plan.entry.shares == plan.wish:
+        return ("it holds that already",)
+    return {
+        Cause.NOTHING: ("yes, at once",),
+        Cause.ROOM: (f"no: {plan.waits_for}",),
+        Cause.AGENT: ("yes, if no more memory than that is in use",),
+        Cause.USE: (f"not yet: {plan.waits_for}",),
+    }[plan.cause]
+
+
+def _share(share: GivenShare) -> documents.Document:
+    return {
+        "containers": list(share.containers),
+        "requestPercent": share.request_percent,
+        "limitPercent": share.limit_percent,
+        "memoryBytes": share.memory_bytes,
+    }

@@ -1,0 +1,58 @@
+"""What the plugin makes of the agents' answers about the sample cluster, and of its configurations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpushare import contract
+from gpushare.gpu import Mode
+from gpushare.gpunode import Condition, GpuNode
+from kubectl_gpushare.output.table import Table
+from kubectl_gpushare.planning import auditing, rightsizing
+from kubectl_gpushare.source import peaks
+from kubectl_gpushare.views import audit, cards, configuration, configuration_state, rightsize
+from tests.kubectl_gpushare import answers, sample
+from tests.kubectl_gpushare.conftest import ROOT
+
+
+def audited(name: str) -> Table:
+    verdict = auditing.judge(sample.nodes(), answers.read(answers.troubled()))
+    made: Table = getattr(audit, name)(verdict, cards.names(sample.nodes()))
+    return made
+
+
+def rightsized() -> rightsize.View:
+    found = rightsizing.suggest(sample.nodes(), peaks.of([answers.metrics()]), rightsizing.Rules())
+    return rightsize.View(found, cards.names(sample.nodes()), {})
+
+
+def configured() -> list[configuration_state.State]:
+    changing, refused, _ = sample.nodes()
+    entries = configurations()
+    labels = {contract.NODE_CONFIG_LABEL: "mps"}
+    return [
+        configuration_state.of(waiting_for_pods(changing), labels, entries),
+        configuration_state.of(refused, {contract.NVIDIA_CONFIG_LABEL: "mixd"}, entries),
+    ]
+
+
+def configurations() -> dict[str, str]:
+    text = (ROOT / "config" / "samples" / "config" / "configmap.yaml").read_text()
+    return configuration.entries_of(text) or {}
+
+
+def waiting_for_pods(node: GpuNode) -> GpuNode:
+    """The node while two of its GPUs are to be shared by MPS, as its agent says it."""
+    closed = tuple(
+        dataclasses.replace(one, mode=Mode.MPS) if one.index > 1 else dataclasses.replace(one, pending_mode=Mode.MPS)
+        for one in node.gpus
+    )
+    sentences = [f"GPU {one.index} ({one.uuid}) is to become mps, 2 × nvidia.com/gpu" for one in closed[:2]]
+    message = (
+        f"{sentences[0]} once it is not used any more by ml/trainer, ml/notebook; {sentences[1]}, which failed: no"
+    )
+    conditions = (
+        Condition(contract.CONDITION_CONFIG_VALID, "True", "InForce", "mps is in force"),
+        Condition(contract.CONDITION_CONFIG_PENDING, "True", "GpusInUse", message),
+    )
+    return dataclasses.replace(node, gpus=closed, config="mps", conditions=conditions)

@@ -1,0 +1,47 @@
+"""What is streamed is, to the letter, what would be printed at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubectl_gpushare.output import streaming
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x85\u2028\u2029\ufeff"), max_size=12)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63), TEXTS)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8
+)
+KEYS = st.text("abcdefgh", min_size=2, max_size=6)
+
+
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=3), st.lists(st.dictionaries(TEXTS, VALUES), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_parts_of_a_document_are_the_whole_document(before: dict[str, Any], items: list[dict[str, Any]]) -> None:
+    whole = {**before, "items": items, "after": {"total": len(items)}}
+
+    def streamed() -> dict[str, Any]:
+        return {**whole, "items": iter(items)}
+
+    assert "".join(streaming.json(streamed())) == json.dumps(whole, indent=4, ensure_ascii=False) + "\n"
+    assert yaml.safe_load("".join(streaming.yaml(streamed()))) == whole
+
+
+def test_an_item_is_not_made_before_the_one_before_it_was_printed() -> None:
+    made: list[int] = []
+
+    def items() -> Any:
+        for number in range(3):
+            made.append(number)
+            yield {"number": number}
+
+    for stream in (streaming.json, streaming.yaml):
+        made.clear()
+        parts = stream({"items": items()})
+        while '"number": 0' not in (part := next(parts)) and "number: 0" not in part:
+            pass
+        assert made == [0]

@@ -1,0 +1,103 @@
+"""From audits and conditions to a verdict: what is proven, what is broken, what nobody can tell."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gpushare import contract
+from gpushare.gpunode import Condition, GpuNode
+from kubectl_gpushare.planning import auditing
+from kubectl_gpushare.planning.auditing import State, Verdict
+from kubectl_gpushare.source import audits
+from tests.kubectl_gpushare import answers, sample
+
+NODE = sample.nodes()[0]
+READY = Condition(contract.CONDITION_READY, "True")
+
+
+def verdict(document: dict[str, Any], node: GpuNode = NODE) -> Verdict:
+    return auditing.judge([node], answers.read(document))
+
+
+def saying(status: str, *more: Condition, message: str = "") -> GpuNode:
+    limits = Condition(contract.CONDITION_LIMITS_IN_FORCE, status, message=message)
+    return dataclasses.replace(NODE, conditions=(limits, *more))
+
+
+def test_where_every_share_is_held_all_is_proven() -> None:
+    found = verdict(answers.audit(NODE))
+    assert not found.broken
+    assert not found.uncertain
+    assert found.containers(State.IN_FORCE) == 4  # of four pods, one of them on two GPUs
+
+
+def test_a_share_that_runs_nothing_is_no_proof_and_no_trouble() -> None:
+    document = answers.audit(NODE)
+    document["shares"] = [one | {"processes": 0, "withLibrary": 0} for one in document["shares"]]
+    found = verdict(document)
+    assert (found.broken, found.uncertain, found.containers(State.IDLE)) == (False, False, 4)
+
+
+def test_a_share_that_the_agent_does_not_list_runs_nothing() -> None:
+    found = verdict(answers.audit(NODE) | {"shares": []})
+    assert (found.broken, found.containers(State.IDLE)) == (False, 4)
+
+
+def test_a_container_is_held_only_if_it_is_on_all_its_gpus() -> None:
+    document = answers.audit(NODE)
+    next(one for one in document["shares"] if one["pod"] == "llm")["inForce"] = False
+    found = verdict(document)
+    assert found.broken
+    assert (found.containers(State.IN_FORCE), found.containers(State.BROKEN)) == (3, 1)
+
+
+def test_a_process_around_the_library_breaks_its_container_s_limits() -> None:
+    found = verdict(answers.troubled())
+    trainer = next(one for one in found.shares if one.pod == "trainer")
+    assert (trainer.state, trainer.evaded) == (State.BROKEN, True)
+    assert [one.process.pid for one in found.strays] == [4712, 99]  # and not who is limited, or not judged
+
+
+def test_only_what_the_agent_has_is_shown_too() -> None:
+    found = verdict(answers.audit(NODE), dataclasses.replace(NODE, allocations=NODE.allocations[1:]))
+    assert {one.pod for one in found.shares} == {"trainer", "notebook", "llm", "small"}
+
+
+def test_what_is_only_reserved_or_held_has_no_container() -> None:
+    node = sample.nodes()[1]
+    found = auditing.judge([node], answers.read(answers.audit(node) | {"shares": []}))
+    assert [one.pod for one in found.shares] == ["old"]
+
+
+def test_an_audit_with_gaps_is_no_proof() -> None:
+    found = verdict(answers.audit(NODE) | {"problem": "the driver does not tell processes"})
+    assert (found.broken, found.uncertain) == (False, True)
+    assert found.nodes[0].reason == "the driver does not tell processes"
+    enough = verdict(answers.audit(NODE) | {"problem": "one cannot be looked into"}, saying("True", READY))
+    assert not enough.uncertain  # by the condition that the agent made of it
+
+
+def test_without_an_answer_the_condition_counts_while_its_agent_reports() -> None:
+    by_condition = auditing.judge([saying("True", READY)], {})
+    assert (by_condition.broken, by_condition.uncertain) == (False, False)
+    assert by_condition.containers(State.CONDITION) == 4
+    silent = Condition(contract.CONDITION_READY, "Unknown")
+    for node in (saying("True"), saying("True", silent), saying("Unknown", READY), NODE):
+        found = auditing.judge([node], {})
+        assert (found.broken, found.uncertain) == (False, True)
+
+
+def test_a_condition_that_says_no_is_believed() -> None:
+    found = auditing.judge([saying("False", READY, message="pid 5 has no limit")], {})
+    assert found.broken
+    assert found.nodes[0].reason == "pid 5 has no limit"
+
+
+def test_an_answer_is_read_whole_or_not_at_all() -> None:
+    for text in ("", "[]", "{}", '{"node": "a", "checkedAt": 1, "gpus": [{"processes": [{}]}], "shares": []}'):
+        try:
+            audits.read(text)
+        except ValueError:
+            continue
+        raise AssertionError(text)

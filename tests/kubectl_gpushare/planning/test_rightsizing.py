@@ -1,0 +1,101 @@
+"""From peaks to sizes: enough for what was used and a margin, never less, and nothing on too little to go by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import quantity
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.planning import rightsizing
+from kubectl_gpushare.planning.rightsizing import Advice, Rules, Size, Suggestion
+from kubectl_gpushare.source.peaks import Peak
+from tests import builders
+
+GIB, MIB = 2**30, 2**20
+HOUR = 3600.0
+
+
+def node(request: int = 50, memory_gib: int = 40, gpus: int = 1) -> GpuNode:
+    found = builders.node("a", gpus=2)
+    uuids = tuple(card.uuid for card in found.gpus[:gpus])
+    entry = builders.allocation("a1", *uuids, request=request, memory_gib=memory_gib, uid="u")
+    return dataclasses.replace(found, allocations=(entry,))
+
+
+def suggested(of: GpuNode, *peaks: Peak, rules: Rules = Rules()) -> Suggestion:  # noqa: B008 - frozen
+    cards = of.allocations[0].shares[0].gpu_uuids
+    found = {("default", "trainer", ("main",), uuid): peak for uuid, peak in zip(cards, peaks, strict=False)}
+    (one,) = rightsizing.suggest([of], found, rules)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("peak", "wanted"),
+    [
+        (Peak(20 * GIB, 0.3, HOUR), Size(40, 24 * GIB)),  # 0.36 of compute, 24Gi
+        (Peak(GIB, 0.01, HOUR), Size(5, 1280 * MIB)),
+        (Peak(1, 0.0, HOUR), Size(5, 256 * MIB)),
+        (Peak(4 * GIB, None, HOUR), Size(50, 5 * GIB)),  # compute was not measured: it stays
+        (Peak(10 * GIB, 0.9, HOUR), Size(50, 12 * GIB)),  # what it used beyond its request was idle
+        (Peak(39 * GIB, 0.5, HOUR), Size(50, 47 * GIB)),
+        (Peak(79 * GIB, 0.5, HOUR), Size(50, 80 * GIB)),  # no more than there is
+    ],
+)
+def test_a_size_is_the_peak_with_a_margin_in_sensible_steps(peak: Peak, wanted: Size) -> None:
+    found = suggested(node(), peak)
+    assert found.wanted == wanted
+    assert found.advice is (Advice.GROW if wanted.memory_bytes > 40 * GIB else Advice.SHRINK)
+
+
+def test_a_share_without_guaranteed_compute_gets_none() -> None:
+    found = suggested(node(request=0), Peak(GIB, 0.8, HOUR))
+    assert found.wanted == Size(0, 1280 * MIB)
+
+
+def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
+    found = suggested(node(gpus=2), Peak(GIB, 0.1, HOUR), Peak(10 * GIB, 0.05, 2 * HOUR))
+    assert found.peak == Peak(10 * GIB, 0.1, HOUR)
+    assert rightsizing.freed([found]) == {uuid: Size(35, 28 * GIB) for uuid in found.gpus}
+
+
+@pytest.mark.parametrize(
+    ("peaks", "advice"),
+    [
+        ((), Advice.UNKNOWN),
+        ((Peak(GIB, 0.1, 1799.0),), Advice.TOO_SHORT),
+        ((Peak(0, 0.0, HOUR),), Advice.UNKNOWN),
+        ((Peak(33 * GIB, 0.5, HOUR),), Advice.FITS),
+    ],
+)
+def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[Peak, ...], advice: Advice) -> None:
+    found = suggested(node(), *peaks)
+    assert (found.advice, found.wanted, found.freed) == (advice, None, Size(0, 0))
+    assert found.reason or advice is Advice.FITS
+
+
+def test_a_margin_and_a_time_are_the_user_s() -> None:
+    found = suggested(node(), Peak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
+    assert found.wanted == Size(20, 20 * GIB)
+
+
+@given(
+    peak_bytes=st.integers(1, 80 * GIB),
+    ratio=st.floats(0, 1),
+    margin=st.floats(0, 2),
+    request=st.integers(1, 100),
+    memory_gib=st.integers(1, 80),
+)
+def test_a_suggestion_is_never_less_than_what_was_used(
+    peak_bytes: int, ratio: float, margin: float, request: int, memory_gib: int
+) -> None:
+    found = suggested(node(request, memory_gib), Peak(peak_bytes, ratio, HOUR), rules=Rules(margin))
+    wanted = found.wanted or found.given
+    assert wanted.memory_bytes >= min(peak_bytes * (1 + margin), 80 * GIB) - 1
+    assert wanted.request_percent <= request
+    assert wanted.request_percent >= min(request, math.floor(ratio * 100))
+    assert quantity.parse_bytes(str(wanted.memory_bytes)) == wanted.memory_bytes

@@ -1,0 +1,131 @@
+"""`audit`: what is asked of whom, what is said where nobody answers, and the exit code that goes by it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from gpushare.gpunode import Condition
+from tests.kubectl_gpushare import answers, sample
+from tests.kubectl_gpushare.conftest import Plugin
+
+GPU_1 = sample.nodes()[0]
+OLDER = "echo 'Error from server (NotFound): the server could not find the requested resource' >&2; exit 1"
+
+
+@pytest.fixture
+def server(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., str]:
+    """A cluster with the node gpu-1 of the sample, whose agent answers with this audit, or does this."""
+
+    def make(audit: dict[str, Any] | str, *conditions: Condition) -> str:
+        node = dataclasses.replace(GPU_1, conditions=conditions)
+        (tmp_path / "nodes.json").write_text(json.dumps({"kind": "GPUNodeList", "items": [codec.to_document(node)]}))
+        pod = {"metadata": {"name": "agent"}, "spec": {"nodeName": "gpu-1"}, "status": {"phase": "Running"}}
+        (tmp_path / "pods.json").write_text(json.dumps({"items": [pod]}))
+        (tmp_path / "audit.json").write_text(audit if isinstance(audit, str) else json.dumps(audit))
+        answer = audit if isinstance(audit, str) else f"cat {tmp_path}/audit.json"
+        return fake_kubectl(f"""
+            case "$3" in
+            */proxy/audit) {answer};;
+            */pods\\?labelSelector=*) cat {tmp_path}/pods.json;;
+            */gpunodes*) cat {tmp_path}/nodes.json;;
+            */api/v1/nodes\\?labelSelector=a%3Db) echo '{{"kind": "NodeList", "items": [{{"metadata": {{"name": "gpu-1"}}}}]}}';;
+            *) exit 1;;
+            esac
+        """)
+
+    return make
+
+
+def conditions(status: str) -> tuple[Condition, Condition]:
+    return Condition(contract.CONDITION_READY, "True"), Condition(contract.CONDITION_LIMITS_IN_FORCE, status)
+
+
+def test_where_all_limits_are_in_force_there_is_one_line_and_code_0(plugin: Plugin, server: Callable[..., str]) -> None:
+    ended = plugin("audit", KUBECTL_PATH=server(answers.audit(GPU_1)))
+    assert (ended.code, ended.out, ended.err) == (0, "4 of 4 containers limited on 1 node\n", "")
+
+
+def test_what_is_wrong_is_a_line_each_and_code_2(plugin: Plugin, server: Callable[..., str]) -> None:
+    ended = plugin("audit", "gpu-1", "-l", "a=b", KUBECTL_PATH=server(answers.troubled()))
+    assert (ended.code, ended.err) == (2, "")
+    lines = ended.out.splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["gpu-1/3", "NotInForce"],
+        ["gpu-1/0", "Unlimited"],
+        ["gpu-1/3", "Foreign"],
+    ]
+    assert lines[-1].startswith("1 of 3 containers limited on 1 node; ")
+
+
+def test_wide_has_every_share_too(plugin: Plugin, server: Callable[..., str]) -> None:
+    out = plugin("audit", "-o", "wide", "--no-headers", KUBECTL_PATH=server(answers.audit(GPU_1))).out
+    assert [line.split()[0] for line in out.splitlines() if line] == [
+        "ml/trainer",
+        "ml/notebook",
+        "ml/llm",
+        "ml/llm",
+        "web/small",
+    ]
+
+
+def test_for_programs_there_is_an_item_a_share(plugin: Plugin, server: Callable[..., str]) -> None:
+    program = server(answers.troubled())
+    document = json.loads(plugin("audit", "-o", "json", KUBECTL_PATH=program).out)
+    assert (document["kind"], len(document["items"]), document["summary"]["inForce"]) == ("AuditList", 5, False)
+    rows = list(csv.DictReader(io.StringIO(plugin("audit", "-o", "csv", KUBECTL_PATH=program).out)))
+    assert all(None not in row and None not in row.values() for row in rows)
+    assert {row["limits"] for row in rows} == {"InForce", "NotInForce", "Idle"}
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("True", 0), ("False", 2), ("Unknown", 1), ("", 1)], ids=["yes", "no", "unknown", "none"]
+)
+def test_without_an_answer_the_condition_decides_and_that_is_said(
+    plugin: Plugin, server: Callable[..., str], status: str, code: int
+) -> None:
+    ended = plugin("audit", KUBECTL_PATH=server(OLDER, *(conditions(status) if status else ())))
+    assert ended.code == code
+    assert "warning: audits: the agent has no /audit, so it is older than this plugin\n" in ended.err
+    certain = "of gpu-1 only the condition of the GPUNode is known" in ended.err
+    assert certain is (status in {"True", "False"})
+
+
+def test_an_answer_without_sense_is_none(plugin: Plugin, server: Callable[..., str]) -> None:
+    ended = plugin("audit", KUBECTL_PATH=server("echo '{\"node\": 1}'"))
+    assert ended.code == 1
+    assert "warning: audit of gpu-1: its agent's answer makes no sense to this plugin" in ended.err
+
+
+def test_who_may_not_ask_the_agents_is_told_which_right_it_takes(plugin: Plugin, server: Callable[..., str]) -> None:
+    refused = (
+        'echo \'Error from server (Forbidden): pods "agent" is forbidden: User "jane" cannot get resource "pods/proxy" '
+        'in API group "" in the namespace "gpushare-system"\' >&2; exit 1'
+    )
+    ended = plugin("audit", KUBECTL_PATH=server(refused, *conditions("True")))
+    assert ended.code == 0
+    assert 'audits: user "jane" may not get pods/proxy in the namespace "gpushare-system": ask an admin' in ended.err
+
+
+def test_a_file_has_no_audits_and_conditions_count(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("audit", "--from", saved)
+    assert ended.code == 1
+    assert ended.err.startswith("warning: audits: files of --from have none\n")
+
+
+def test_a_node_that_is_not_there_is_an_error(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("audit", "gpu-1", "gpu-9", "--from", saved)
+    assert (ended.code, ended.out, ended.err) == (1, "", 'error: no GPUNode "gpu-9"\n')
+
+
+def test_where_nothing_is_shared_nothing_is_wrong(plugin: Plugin) -> None:
+    ended = plugin("audit", "--from", "-", input='{"kind": "GPUNode", "metadata": {"name": "new"}}')
+    assert (ended.code, ended.out) == (0, "no node has GPUs that are shared by annotation\n")

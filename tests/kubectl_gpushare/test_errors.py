@@ -1,0 +1,132 @@
+"""Whatever goes wrong between a verb and the cluster is one sentence with its remedy, in every verb alike.
+
+The texts are kubectl 1.36's own; a script says them in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kubectl_gpushare import cli
+from tests.kubectl_gpushare.conftest import ROOT, Plugin
+
+SAMPLES = ROOT / "config" / "samples"
+# Every verb that asks the cluster, with words that are right.
+LINES = {
+    "top": "top",
+    "top pods": "top pods -A",
+    "describe": "describe node gpu-1",
+    "why": "why ml/waiting",
+    "fit": "fit --request 0.5",
+    "defrag": "defrag --request 1",
+    "simulate": f"simulate -f {SAMPLES / 'half-gpu.yaml'}",
+    "resize": "resize trainer -n ml --memory 50Gi",
+    "cordon": "cordon gpu gpu-1/0",
+    "uncordon": "uncordon gpu gpu-1/0",
+    "rightsize": "rightsize -A",
+    "audit": "audit",
+    "config": f"config diff --node gpu-1 -f {SAMPLES / 'config' / 'configmap.yaml'}",
+    "config show": "config show",
+}
+OFFLINE = {"version"}  # verbs that ask nobody
+FROM_FILES = {name: line for name, line in LINES.items() if name not in {"cordon", "uncordon"}}
+
+MISSING = "Error from server (NotFound): the server could not find the requested resource"
+FORBIDDEN = (
+    'Error from server (Forbidden): gpunodes.gpushare.io is forbidden: User "jane" cannot list resource "gpunodes" '
+    'in API group "gpushare.io" at the cluster scope'
+)
+# What kubectl says -> the beginning of what the plugin says, and its remedy.
+SAID = {
+    "not installed": (MISSING, "gpushare is not installed in this cluster", "run ./install.sh"),
+    "no right": (FORBIDDEN, 'user "jane" may not list gpunodes.gpushare.io', "--clusterrole=gpushare-viewer --user=jane"),
+    "no server": (
+        "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
+        "the API server cannot be reached",
+        "choose another cluster with --context",
+    ),
+    "no login": ("error: You must be logged in to the server (Unauthorized)", "the API server does not accept", "log in again"),
+    "no context": ('error: context "nope" does not exist', 'context "nope" does not exist', ""),
+}  # fmt: skip
+
+
+def test_every_verb_is_among_them() -> None:
+    assert {name.partition(" ")[0] for name in LINES} | OFFLINE == set(cli.VERBS)
+
+
+def complaint(plugin: Plugin, line: str, **variables: str) -> str:
+    """The one line that a command ends with, which is all that it says."""
+    ended = plugin(*line.split(), **variables)
+    assert (ended.code, ended.out) == (1, ""), ended.err
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1, ended.err
+    return ended.err
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("case", SAID)
+def test_what_the_cluster_refuses_comes_with_a_remedy(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], name: str, case: str
+) -> None:
+    said, sentence, remedy = SAID[case]
+    program = fake_kubectl(f"case \"$*\" in *'config view'*) exit 0;; esac\ncat >&2 <<'END'\n{said}\nEND\nexit 1")
+    told = complaint(plugin, LINES[name], KUBECTL_PATH=program)
+    assert sentence in told
+    assert remedy in told
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_without_kubectl_every_verb_says_so(plugin: Plugin, name: str) -> None:
+    told = complaint(plugin, LINES[name], KUBECTL_PATH="/nonexistent/kubectl")
+    assert "install kubectl and put it on PATH" in told
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_another_version_of_the_cluster_s_part_is_told_from_none(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], name: str
+) -> None:
+    program = fake_kubectl(f"""
+        case "$*" in
+        *'config view'*) ;;
+        *'/apis/gpushare.io '*|*/apis/gpushare.io) echo '{{"kind": "APIGroup", "versions": [{{"version": "v1beta2"}}]}}';;
+        *gpunodes*) echo '{MISSING}' >&2; exit 1;;
+        *'/pods/'*) echo '{{"kind": "Pod", "metadata": {{"name": "x", "namespace": "ml"}}}}';;
+        *) echo '{{"kind": "List", "items": []}}';;
+        esac
+    """)
+    told = complaint(plugin, LINES[name], KUBECTL_PATH=program)
+    assert "this plugin reads gpushare.io/v1alpha1, and the cluster's gpushare serves v1beta2" in told
+    assert "install the plugin and gpushare in the same version" in told
+
+
+@pytest.mark.parametrize("name", FROM_FILES)
+def test_a_file_that_is_not_there_or_not_ours_is_an_error(plugin: Plugin, name: str) -> None:
+    told = complaint(plugin, f"{LINES[name]} --from /nonexistent")
+    assert "/nonexistent cannot be read" in told
+    assert "kubectl get gpunodes" in told
+    told = complaint(plugin, f"{LINES[name]} --from {ROOT / 'pyproject.toml'}")
+    assert "pyproject.toml" in told
+
+
+@pytest.mark.parametrize("name", [name for name in LINES if name not in FROM_FILES])
+def test_what_needs_a_cluster_says_so(plugin: Plugin, saved: Path, name: str) -> None:
+    ended = plugin(*LINES[name].split(), "--from", saved)
+    assert (ended.code, ended.out) == (1, "")
+    assert "needs a cluster: files of --from" in ended.err
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_flags_that_choose_cluster_and_user_reach_kubectl(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], name: str
+) -> None:
+    program = fake_kubectl('case "$*" in *\'config view\'*) exit 0;; esac\necho "error: $*" >&2; exit 1')
+    flags = "--context=c --kubeconfig=k --cluster=d --user=u --as=jane --as-group=a --as-group=b --request-timeout=3s"
+    assert flags in complaint(plugin, f"{LINES[name]} {flags}", KUBECTL_PATH=program)
+
+
+def test_an_error_is_one_line_that_no_terminal_obeys(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    program = fake_kubectl(r"printf 'error: one\n\033[2Jtwo\n' >&2; exit 1")
+    assert complaint(plugin, "top", KUBECTL_PATH=program) == "error: one �[2Jtwo\n"

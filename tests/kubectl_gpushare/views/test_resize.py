@@ -1,0 +1,81 @@
+"""What is shown of a pod that is to be resized, or waits for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gpushare import contract
+from gpushare.gpunode import GpuNode, Resize
+from kubectl_gpushare.output import layout, report
+from kubectl_gpushare.output.terminal import Terminal
+from kubectl_gpushare.planning import resizing
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import resize
+from kubectl_gpushare.views.describe import pod as described
+from kubectl_gpushare.views.top import pods
+from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare.sample import GIB
+from tests.kubectl_gpushare.test_views import PIPE, compare
+
+SAID = "is not resized yet: it uses 38.5Gi of the 10Gi asked"
+
+
+def shrinking() -> tuple[GpuNode, dict[str, Any]]:
+    """The trainer is to shrink from 40Gi to 10Gi, and uses more."""
+    node = sample.nodes()[0]
+    trainer = node.allocations[0]
+    share = dataclasses.replace(trainer.shares[0], shrink_to_bytes=10 * GIB)
+    entries = (dataclasses.replace(trainer, shares=(share,)), *node.allocations[1:])
+    word = Resize(trainer.id, 0, 40 * GIB, 77 * GIB // 2)
+    manifest = sample.pod("ml/trainer", node="gpu-1", request="0.5", limit="0.8", memory="10Gi", reason=SAID)
+    return dataclasses.replace(node, allocations=entries, resizes=(word,)), manifest
+
+
+def plan(**asked: str) -> tuple[dict[str, Any], resizing.Plan]:
+    node = sample.nodes()[0]
+    manifest = sample.pods()[0]
+    amounts = {contract.PREFIX + key: value for key, value in asked.items()}
+    return manifest, resizing.plan(manifest, node, node.allocations[0], amounts)
+
+
+def test_a_plan_that_fits() -> None:
+    compare("resize-yes", report.lines(resize.page(*plan(request="0.6", memory="50Gi")), PIPE))
+
+
+def test_a_plan_without_room() -> None:
+    compare("resize-no-80", report.lines(resize.page(*plan(request="0.8", memory="70Gi")), Terminal(columns=80)))
+
+
+def test_a_plan_that_shrinks() -> None:
+    compare("resize-less", report.lines(resize.page(*plan(memory="10Gi")), PIPE))
+
+
+def test_a_plan_that_changes_nothing() -> None:
+    assert "it holds that already" in "\n".join(report.lines(resize.page(*plan(memory="40960Mi")), PIPE))
+
+
+def test_the_document_of_a_plan() -> None:
+    document = resize.document(*plan(memory="10Gi"))
+    assert document["annotations"] == {contract.MEMORY: "10Gi"}
+    assert document["wouldHold"] == [
+        {"containers": ["main"], "requestPercent": 50, "limitPercent": 80, "memoryBytes": 10 * GIB}
+    ]
+    assert (document["fits"], document["waitsFor"]) == (True, "agent")
+
+
+def test_a_pod_that_waits_to_be_resized_is_described_with_what_it_holds() -> None:
+    node, manifest = shrinking()
+    taken = Snapshot((node,), (manifest,))
+    found = described.find(manifest, [node])
+    compare("describe-pod-resizing", report.lines(described.page(found, taken, now=sample.NOW), PIPE))
+    document = described.document(found, taken)
+    assert document["reason"] == SAID
+    assert document["shares"][0]["shrinksToBytes"] == 10 * GIB
+
+
+def test_top_shows_what_is_held_and_what_is_asked_for() -> None:
+    node, manifest = shrinking()
+    growing = sample.pod("ml/notebook", node="gpu-1", request="0.6", reason="is not resized yet: no room")
+    table = pods.table(pods.of(Snapshot((node,), (manifest, growing))), now=sample.NOW)
+    compare("top-pods-resizing", layout.draw(table, PIPE)[0])
