@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
-C_SOURCES := $(sort $(wildcard interposer/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] bench/launches/*.[ch]))
+C_SOURCES := $(sort $(wildcard interposer/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh interposer/*.sh simgpu/*.sh))
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
 
@@ -38,13 +38,24 @@ build: ## Build the C parts: interposer, simulated drivers, the samples' probe
 
 .PHONY: lock
 lock: env ## Pin the newest allowed versions anew in requirements.lock
-	@$(PYTHON) -m pip install --quiet uv
 	@{ echo '# Made by `make lock` from pyproject.toml: all extras and the dev group, for every platform, with hashes.'; \
 	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench \
 	    --generate-hashes --no-header --no-annotate pyproject.toml; } > requirements.lock.new
 	@if grep -nE '://|--(extra-)?index|--find-links' requirements.lock.new; then \
 	  echo 'error: the lock names a host; see above' >&2; rm requirements.lock.new; exit 1; fi
 	@mv requirements.lock.new requirements.lock
+
+.PHONY: packages
+packages: env ## Build the wheel and the source archive into dist/
+	$(PYTHON) -m hatchling build -d dist
+
+# Where a release puts the archive; without one the manifest is for `krew install --manifest=… --archive=…` alone.
+BASE ?= https://not-released.invalid
+HOMEPAGE ?= https://not-released.invalid
+
+.PHONY: krew
+krew: env ## Make archive and manifest for krew in dist/krew (BASE= and HOMEPAGE= are the addresses of a release)
+	$(PYTHON) config/krew/make.py dist/krew --base "$(BASE)" --homepage "$(HOMEPAGE)"
 
 ##@ Check and test
 
@@ -89,6 +100,11 @@ lab-down: env ## Remove that cluster and all it left
 	$(PYTHON) -m lab down
 
 ##@ Tidy
+
+.PHONY: docs
+docs: env ## Write docs/cli and the pictures of docs/images anew, from what the plugin prints
+	$(PYTHON) -m kubectl_gpushare.manual docs/cli
+	$(PYTHON) docs/images/make.py docs/images
 
 .PHONY: format
 format: env ## Format Python and C

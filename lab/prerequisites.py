@@ -1,4 +1,4 @@
-"""What the lab's node needs from the distribution, and how to get it.
+"""What the lab's node, and tests of a terminal and of another processor, need from the distribution, and how to get it.
 
 Looked for by program, not by package, so that a machine that has them from elsewhere keeps its own.
 """
@@ -23,6 +23,14 @@ PACKAGES = {
     "nsenter": "util-linux",
     "unshare": "util-linux",
     "mount": "mount",
+    "tmux": "tmux",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+    "qemu-aarch64-static": "qemu-user-static",
+}
+# File: the package that brings it, of what is no program.
+FILES = {
+    Path("/usr/share/bash-completion/bash_completion"): "bash-completion",
+    Path("/usr/aarch64-linux-gnu/lib/libc.so.6"): "libc6-dev-arm64-cross",
 }
 CNI_PACKAGE = "containernetworking-plugins"
 CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
@@ -58,6 +66,7 @@ def cni_directory() -> Path:
 def missing_packages() -> list[str]:
     """Return the packages to install, sorted; empty when everything is there."""
     missing = {package for name, package in PACKAGES.items() if shutil.which(name, path=SEARCH_PATH) is None}
+    missing |= {package for file, package in FILES.items() if not file.exists()}
     try:
         cni_directory()
     except errors.LabError:

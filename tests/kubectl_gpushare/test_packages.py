@@ -117,7 +117,7 @@ def test_the_wheel_carries_the_domain_and_the_plugin(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in names} == {"gpushare", "kubectl_gpushare", information.partition("/")[0]}
     assert metadata["Version"] == gpushare.__version__
     needed = {text.partition(">")[0] for text in metadata.get_all("Requires-Dist", ()) if "extra ==" not in text}
-    assert needed == {"click", "numpy", "pyyaml"}
+    assert needed == {"click", "numpy", "pyyaml", "tabulate"}
     assert "kubectl-gpushare = " in entries
     assert "kubectl_complete-gpushare = " in entries
     assert not [name for name in names if "__pycache__" in name]

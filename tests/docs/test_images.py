@@ -1,0 +1,46 @@
+"""The pictures of docs/images are what the plugin prints today. After a change: `make docs`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from kubectl_gpushare import manual
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "images"
+NAMES = sorted(path.name for path in FOLDER.glob("*.svg"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    subprocess.run([sys.executable, str(FOLDER / "make.py"), str(folder)], check=True, timeout=120, cwd=ROOT)
+    return folder
+
+
+@pytest.mark.slow
+def test_there_is_no_picture_too_many_and_none_is_missing(made: Path) -> None:
+    assert sorted(path.name for path in made.iterdir()) == NAMES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_is_what_the_plugin_prints(made: Path, name: str) -> None:
+    assert (made / name).read_text() == (FOLDER / name).read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_is_svg_and_loads_nothing(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - it is ours
+    assert "href" not in text
+    assert "url(" not in text
+
+
+def test_every_picture_is_shown_in_the_manual() -> None:
+    assert {f"{name}.svg" for pictures in manual.PICTURES.values() for name in pictures} == set(NAMES)
