@@ -24,6 +24,11 @@ typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
 
 typedef struct {
     uint8_t bytes[16];
@@ -36,8 +41,11 @@ typedef struct {
 #define CU_MEM_LOCATION_TYPE_DEVICE 1
 #define CU_MEM_LOCATION_TYPE_HOST 2
 #define CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT 4
+#define CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN 6
+#define CU_MEM_ALLOCATION_TYPE_PINNED 1
+#define CU_MEM_ALLOCATION_TYPE_MANAGED 2
 
-/* The beginnings of the two structures: what follows is for the driver. */
+/* The beginning of the structure: what follows is for the driver. */
 typedef struct {
     int type, requestedHandleTypes;
     CUmemLocation location;
@@ -46,13 +54,85 @@ typedef struct {
 typedef struct {
     int allocType, handleTypes;
     CUmemLocation location;
+    void *win32SecurityAttributes;
+    size_t maxSize;
+    uint8_t reserved[56];
 } CUmemPoolProps;
-#define CU_MEMPOOL_ATTR_RELEASE_THRESHOLD 4
+#define CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT 5
 
 typedef struct {
+    CUmemPoolProps poolProps;
+    const void *accessDescs;
+    size_t accessDescCount;
+    size_t bytesize;
+    CUdeviceptr dptr;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+/* The beginnings of the two structures. */
+typedef struct {
     int type;
+    int reserved0[3];
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc; /* where the type says so */
 } CUgraphNodeParams;
+typedef struct {
+    uint64_t flags;
+    CUstream hUploadStream;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+#define CU_GRAPH_NODE_TYPE_GRAPH 4
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
+#define CU_GRAPH_NODE_TYPE_MEM_FREE 11
+#define CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT 2
+#define CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD 2u
+
+typedef struct {
+    size_t Width, Height; /* Height 0: one-dimensional */
+    int Format;
+    unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR;
+
+typedef struct {
+    size_t Width, Height, Depth;
+    int Format;
+    unsigned NumChannels;
+    unsigned Flags;
+} CUDA_ARRAY3D_DESCRIPTOR;
+
+/* Before CUDA 3.2. */
+typedef struct {
+    unsigned Width, Height;
+    int Format;
+    unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct {
+    unsigned Width, Height, Depth;
+    int Format;
+    unsigned NumChannels;
+    unsigned Flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
+
+typedef struct {
+    size_t size, alignment;
+    unsigned reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+#define CUDA_ARRAY3D_LAYERED 0x01u
+#define CUDA_ARRAY3D_CUBEMAP 0x04u
+#define CUDA_ARRAY3D_SPARSE 0x40u
+#define CUDA_ARRAY3D_DEFERRED_MAPPING 0x80u
+
+/* One mapping of memory into a sparse array. */
+typedef struct {
+    int resourceType;
+    uint64_t resource;
+    int subresourceType;
+    uint64_t subresource[4];
+    int memOperationType;
+    int memHandleType;
+    CUmemGenericAllocationHandle memHandle;
+    uint64_t offset;
+    unsigned deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
+#define CU_MEM_OPERATION_TYPE_MAP 1
 
 #define CU_LIMIT_PRINTF_FIFO_SIZE 1
 #define CU_LIMIT_MALLOC_HEAP_SIZE 2

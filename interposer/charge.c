@@ -3,6 +3,7 @@
 #include "device.h"
 #include "driver.h"
 #include "fork.h"
+#include "keeper.h"
 #include "share.h"
 #include "table.h"
 
@@ -26,25 +27,35 @@ CUresult charge_place(place_t *place) {
 CUresult charge_begin(const place_t *place, uint64_t bytes) {
     if (place->gpu == SHARE_NO_GPU)
         return CUDA_ERROR_NOT_PERMITTED;
+    if (share_charge(place->gpu, bytes))
+        return CUDA_SUCCESS;
+    /* What pools keep is taken from them before a program is told that there is nothing, as the driver does it. */
+    if (bytes > share_limit_bytes(place->gpu) || !keeper_give_back(place->gpu))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     return share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
-    entry_t entry = {.key = pointer, .bytes = bytes, .owner = (uint64_t)(uintptr_t)place->context, .gpu = place->gpu};
+bool charge_note(const place_t *place, uint64_t key, uint64_t bytes) {
+    entry_t entry = {.key = key, .bytes = bytes, .owner = (uint64_t)(uintptr_t)place->context, .gpu = place->gpu};
     entry_t old;
+    if (!table_put(&allocations, &entry, &old))
+        return false;
+    /* The driver gives an address twice only when what was there is gone, by a way that no hook saw. */
+    if (old.key != 0)
+        share_refund(old.gpu, old.bytes);
+    return true;
+}
+
+CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
     if (result != CUDA_SUCCESS) {
         share_refund(place->gpu, bytes);
         return result;
     }
-    if (!table_put(&allocations, &entry, &old)) {
-        if (REAL(cuMemFree_v2)(pointer) == CUDA_SUCCESS)
-            share_refund(place->gpu, bytes);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    /* The driver gives an address twice only when what was there is gone, by a way that no hook saw. */
-    if (old.key != 0)
-        share_refund(old.gpu, old.bytes);
-    return CUDA_SUCCESS;
+    if (charge_note(place, pointer, bytes))
+        return CUDA_SUCCESS;
+    if (REAL(cuMemFree_v2)(pointer) == CUDA_SUCCESS)
+        share_refund(place->gpu, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 charge_t charge_take(CUdeviceptr pointer) {

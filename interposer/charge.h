@@ -5,6 +5,8 @@
 #ifndef GPUSHARE_CHARGE_H
 #define GPUSHARE_CHARGE_H
 
+#include <stdbool.h>
+
 #include "hooks.h"
 
 typedef struct {
@@ -21,6 +23,10 @@ CUresult charge_begin(const place_t *place, uint64_t bytes);
 /* After the real call: `result` is its result. On success the pointer is remembered; otherwise the bytes are refunded.
  */
 CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes);
+
+/* Remembers what was charged by a key of the caller's: a pointer, or the address of something in the host's memory.
+ * False: there is no memory to remember it in. */
+bool charge_note(const place_t *place, uint64_t key, uint64_t bytes);
 
 /* Around a real free: what the pointer was charged is taken out, then refunded, or put back when the free failed. */
 typedef struct {

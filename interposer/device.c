@@ -40,3 +40,13 @@ CUresult device_current(uint32_t *gpu_p) {
     CUresult result = REAL(cuCtxGetDevice)(&device);
     return result == CUDA_SUCCESS ? device_gpu(device, gpu_p) : result;
 }
+
+bool device_of_location(const CUmemLocation *location, CUdevice *device) {
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+        *device = location->id;
+    else if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
+        *device = location->id & 0xff; /* the domain is in the next byte */
+    else
+        return false;
+    return true;
+}

@@ -2,6 +2,8 @@
 #ifndef GPUSHARE_DEVICE_H
 #define GPUSHARE_DEVICE_H
 
+#include <stdbool.h>
+
 #include "hooks.h"
 
 /* SUCCESS: `*gpu_p` is the record, or SHARE_NO_GPU when the share has none of this GPU. */
@@ -9,5 +11,8 @@ CUresult device_gpu(CUdevice device, uint32_t *gpu_p);
 
 /* The same for the calling thread's current device. */
 CUresult device_current(uint32_t *gpu_p);
+
+/* False: the location is not on a device. */
+bool device_of_location(const CUmemLocation *location, CUdevice *device);
 
 #endif

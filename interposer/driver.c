@@ -4,16 +4,11 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-/* The oldest version is asked for, which every glibc has. Weak, because before glibc 2.34 it is in libdl, which the
- * application has if it uses dlsym at all. */
-#if defined(__x86_64__)
-#    define OLDEST "GLIBC_2.2.5"
-__asm__(".symver dlvsym, dlvsym@" OLDEST);
-#else
-#    error                                                                                                             \
-        "the library is built for x86-64 only: other machines need their own symbols_*.S, and a machine to test it on"
+#include "libc.h"
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#    error "the library is built for x86-64 and aarch64: other machines need their own symbols_*.S and launches_*.S"
 #endif
-#pragma weak dlvsym
 
 typedef void *dlsym_t(void *handle, const char *symbol);
 typedef void *dlopen_t(const char *file, int mode);
@@ -37,30 +32,19 @@ static nvmlReturn_t nvml_missing(void) {
     return NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-/* libc's own dlsym, past everything that is preloaded. */
-static dlsym_t *libc_dlsym(void) {
-    static const char *const homes[] = {"libc.so.6", "libdl.so.2"};
-    static dlsym_t *found;
-    dlsym_t *dlsym_p = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
-    dlopen_t *open = NULL;
-    if (dlsym_p == NULL && dlvsym != NULL)
-        *(void **)&open = dlvsym(RTLD_NEXT, "dlopen", OLDEST);
-    for (unsigned i = 0; open != NULL && dlsym_p == NULL && i < sizeof homes / sizeof *homes; i++) {
-        void *home = open(homes[i], RTLD_LAZY | RTLD_NOLOAD);
-        if (home != NULL)
-            *(void **)&dlsym_p = dlvsym(home, "dlsym", OLDEST);
-    }
-    __atomic_store_n(&found, dlsym_p, __ATOMIC_RELEASE);
-    return dlsym_p;
-}
-
+/* Looking for libc's twice finds the same. */
 static void *real_dlsym(void *handle, const char *symbol) {
-    dlsym_t *lookup = libc_dlsym();
+    static dlsym_t *found;
+    dlsym_t *lookup = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
+    if (lookup == NULL) {
+        *(void **)&lookup = libc_function("dlsym");
+        __atomic_store_n(&found, lookup, __ATOMIC_RELEASE);
+    }
     return lookup != NULL ? lookup(handle, symbol) : NULL;
 }
 
-/* What comes after us, which may be another preloaded library's. Looked for by name alone: dlvsym would find only those
- * that give theirs a version. */
+/* What comes after us, which may be another preloaded library's. Looked for by name alone: by version only those would
+ * be found that give theirs one. */
 void driver_chain(void) {
     if (__atomic_load_n(&driver_next_dlsym, __ATOMIC_ACQUIRE) != NULL)
         return;
@@ -101,6 +85,11 @@ void *driver_function(hook_t hook) {
     if (function != NULL)
         return function;
     return library == LIBRARY_CUDA ? (void *)cuda_missing : (void *)nvml_missing;
+}
+
+void driver_divert(hook_t launch, void *function) {
+    (void)driver_function(launch);
+    __atomic_store_n(hook_rows[launch].real, function, __ATOMIC_RELEASE);
 }
 
 void *driver_hook_for(const void *function) {

@@ -13,6 +13,9 @@
 void *driver_function(hook_t hook);
 #define REAL(symbol) ((__typeof__(symbol) *)driver_function(HOOK_##symbol))
 
+/* From now on a launch that passes the gate comes to `function` in place of the real one. */
+void driver_divert(hook_t launch, void *function);
+
 /* The hook for a function that the driver has given, or NULL. */
 void *driver_hook_for(const void *function);
 

@@ -12,6 +12,7 @@
 #include "gate.h"
 
 #define BATCH_NS 2000000ull
+#define BRIEF_BATCH_NS 500000ull
 #define MOST_LAUNCHES 256u
 #define FIRST_BATCH 2u
 /* A kernel may wait for another one that has not been launched yet: nobody is held back for longer than this. Each time
@@ -98,7 +99,7 @@ static bool is_done(flow_t *flow, unsigned which) {
     return REAL(cuEventQuery)(flow->events[which]) != CUDA_ERROR_NOT_READY;
 }
 
-/* Whether the batch before the last one has ended; a gate that closes, and a long time, end the waiting. */
+/* Whether a batch has ended; a gate that closes, and a long time, end the waiting. */
 static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
     const struct timespec moment = {.tv_nsec = SLEEP_NS};
     uint64_t until_ns = now_ns() + flow->patience_ns;
@@ -117,14 +118,15 @@ static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
 }
 
 /* What a launch takes at most: the time since the last batch was seen to have ended, for the launches since then. */
-static void learn(flow_t *flow, uint64_t ended) {
+static void learn(flow_t *flow, uint64_t ended, bool brief) {
     uint64_t at_ns = now_ns();
     if (ended <= flow->done)
         return;
     flow->launch_ns = (at_ns - flow->done_ns) / (ended - flow->done);
     flow->done = ended;
     flow->done_ns = at_ns;
-    uint64_t fitting = flow->launch_ns > 0 ? BATCH_NS / flow->launch_ns : MOST_LAUNCHES;
+    uint64_t batch_ns = brief ? BRIEF_BATCH_NS : BATCH_NS;
+    uint64_t fitting = flow->launch_ns > 0 ? batch_ns / flow->launch_ns : MOST_LAUNCHES;
     uint64_t most = 2 * flow->batch < MOST_LAUNCHES ? 2 * flow->batch : MOST_LAUNCHES;
     flow->batch = fitting < 1 ? 1 : fitting < most ? fitting : most;
 }
@@ -144,8 +146,10 @@ static void step(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches)
     if (flow->opened != opened)
         begin(flow, opened, launches);
     unsigned before = flow->marks[0] < flow->marks[1] ? 0 : 1;
-    if (flow->recorded[before] && wait_for(flow, before, gpu))
-        learn(flow, flow->marks[before]);
+    bool brief = gate_is_brief(gpu);
+    unsigned awaited = brief && flow->recorded[!before] ? !before : before;
+    if (flow->recorded[awaited] && wait_for(flow, awaited, gpu))
+        learn(flow, flow->marks[awaited], brief);
     flow->recorded[before] = REAL(cuEventRecord)(flow->events[before], stream) == CUDA_SUCCESS;
     flow->marks[before] = launches - 1;
     __atomic_store_n(&flow->next, launches + flow->batch, __ATOMIC_RELEASE);
@@ -162,11 +166,13 @@ void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches) {
     give(flow);
 }
 
-uint64_t flow_queued_ns(uint32_t gpu, uint64_t launches) {
+uint64_t flow_left_ns(uint32_t gpu, uint64_t launches) {
     const flow_t *flow = &flows[gpu];
     uint64_t launch_ns = __atomic_load_n(&flow->launch_ns, __ATOMIC_RELAXED);
     uint64_t done = __atomic_load_n(&flow->done, __ATOMIC_RELAXED);
     if (launch_ns == UNKNOWN || flow->context == NULL || launches < done || launches - done > 4 * MOST_LAUNCHES)
         return UNKNOWN;
-    return launch_ns * (launches - done);
+    uint64_t passed_ns = now_ns() - __atomic_load_n(&flow->done_ns, __ATOMIC_RELAXED);
+    uint64_t took_ns = launch_ns * (launches - done);
+    return took_ns > passed_ns ? took_ns - passed_ns : 0;
 }

@@ -12,7 +12,9 @@ static void begin_anew(void) {
     charge_after_fork();
     context_after_fork();
     pool_after_fork();
-    vmm_after_fork();
+    physical_after_fork();
+    keeper_after_fork();
+    graph_after_fork();
     gate_after_fork();
     helper_after_fork();
     marker_after_fork();

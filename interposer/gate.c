@@ -31,7 +31,7 @@ typedef struct {
     uint32_t waiting;
     uint32_t opened;
     bool used;
-    bool counted;
+    bool counted, brief;
     uint64_t launches;
 } gate_t;
 
@@ -81,9 +81,10 @@ void gate_device(CUdevice device) {
         use(gpu);
 }
 
-void gate_open(uint32_t gpu, bool counted) {
+void gate_open(uint32_t gpu, bool counted, bool brief) {
     gate_t *gate = &state.gates[gpu];
     gate->counted = counted;
+    gate->brief = brief;
     if (!gate->open)
         __atomic_add_fetch(&gate->opened, 1, __ATOMIC_SEQ_CST);
     __atomic_store_n(&gate->open, 1, __ATOMIC_SEQ_CST);
@@ -101,6 +102,10 @@ bool gate_is_open(uint32_t gpu) {
     return __atomic_load_n(&state.gates[gpu].open, __ATOMIC_SEQ_CST) != 0;
 }
 
+bool gate_is_brief(uint32_t gpu) {
+    return __atomic_load_n(&state.gates[gpu].brief, __ATOMIC_RELAXED);
+}
+
 bool gate_is_waited_for(uint32_t gpu) {
     return __atomic_load_n(&state.gates[gpu].waiting, __ATOMIC_SEQ_CST) > 0;
 }
@@ -111,6 +116,10 @@ uint32_t gate_opened(uint32_t gpu) {
 
 uint64_t gate_launches(uint32_t gpu) {
     return __atomic_load_n(&state.gates[gpu].launches, __ATOMIC_SEQ_CST);
+}
+
+uint64_t gate_passed(uint32_t gpu) {
+    return gate_launches(gpu) - __atomic_load_n(&state.gates[gpu].waiting, __ATOMIC_SEQ_CST);
 }
 
 static void wait_until_open(gate_t *gate) {
@@ -136,7 +145,7 @@ static void pass(uint32_t gpu, CUstream stream) {
     wait_until_open(gate);
 }
 
-static CUstream stream_of(const uint64_t registers[6], const uint64_t *stack, unsigned where) {
+static CUstream stream_of(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where) {
     CUstream stream = NULL;
     unsigned place = where & ~(unsigned)LAUNCH_PER_THREAD;
     if (place == LAUNCH_CONFIG && registers[0] != 0)
@@ -144,13 +153,13 @@ static CUstream stream_of(const uint64_t registers[6], const uint64_t *stack, un
     else if (place == LAUNCH_STREAM_2 || place == LAUNCH_STREAM_4)
         stream = (CUstream)(uintptr_t)registers[place - 1];
     else if (place == LAUNCH_STREAM_9)
-        stream = (CUstream)(uintptr_t)stack[2];
+        stream = (CUstream)(uintptr_t)stack[LAUNCH_STREAM_9 - 1 - LAUNCH_REGISTERS];
     if (stream == NULL)
         stream = where & LAUNCH_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
     return stream;
 }
 
-CUresult gate_pass(const uint64_t registers[6], const uint64_t *stack, unsigned where) {
+CUresult gate_pass(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where) {
     uint32_t gpu;
     CUcontext context;
     if (!share_join())

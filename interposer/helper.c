@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,11 +22,13 @@
 #include "wire.h"
 
 #define MS_NS 1000000ull
-#define DRAIN_LOOK_NS (MS_NS / 5)
+#define DRAIN_LOOK_NS (MS_NS / 10)
 #define CONTENDED_LOOK_NS (MS_NS / 2)
 #define QUIET_LOOKS 1 /* so often the GPU is seen idle before its lease goes back */
 #define COUNTED_LOOK_NS (100 * MS_NS)
-#define SOON_NS (4 * MS_NS) /* what runs ends soon enough for the next one to begin */
+/* What runs ends soon enough for the next one to be told to begin: about as long as that takes. Much sooner, and both
+ * would take turns on the GPU for the rest, which only one of them pays for. */
+#define SOON_NS (MS_NS / 2)
 #define RECONNECT_NS (500 * MS_NS)
 #define PERIOD_NS (100 * MS_NS) /* of those that share without an arbiter */
 #define FOR_EVER UINT64_MAX
@@ -36,6 +39,7 @@ typedef struct {
     uint32_t flags;
     bool wanted;    /* we have asked */
     bool draining;  /* the gate is closed, and what ran when it closed may run still */
+    bool closing;   /* the arbiter is still to be told that it ends soon */
     unsigned quiet; /* for so many looks nothing was launched */
     uint64_t launches;
 } lease_t;
@@ -47,6 +51,7 @@ static struct {
     int socket;
     bool connected, connecting;
     bool told;
+    bool apart; /* see stay_apart */
     uint64_t try_ns;
     uint32_t reclaimed; /* a futex: answers so far */
     lease_t leases[MAX_GPUS];
@@ -79,18 +84,41 @@ static bool give_back(uint32_t gpu) {
     return true;
 }
 
+/* What this thread asks the driver concerns nobody's capture. Not said at its start: CUDA may not have begun by then.
+ */
+static void stay_apart(void) {
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    helper.apart = helper.apart || REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+}
+
 static void open_gate(uint32_t gpu, uint32_t flags) {
     lease_t *lease = &helper.leases[gpu];
+    stay_apart();
     lease->flags = flags;
     lease->draining = false;
     lease->quiet = 0;
-    gate_open(gpu, (flags & (LEASE_COUNTED | LEASE_CONTENDED)) != 0);
+    gate_open(gpu, (flags & (LEASE_COUNTED | LEASE_CONTENDED)) != 0, (flags & LEASE_BRIEF) != 0);
 }
 
 static void close_gate(uint32_t gpu) {
     gate_close(gpu);
     marker_record(gpu);
     helper.leases[gpu].draining = true;
+}
+
+/* While the last work runs out, the next one is told to begin. */
+static uint64_t drain(uint32_t gpu) {
+    lease_t *lease = &helper.leases[gpu];
+    if (marker_done(gpu)) {
+        lease->draining = !give_back(gpu);
+        return DRAIN_LOOK_NS;
+    }
+    uint64_t left_ns = flow_left_ns(gpu, gate_passed(gpu));
+    if (lease->closing && left_ns <= SOON_NS)
+        lease->closing = !tell(MESSAGE_CLOSED, gpu, 0, lease->lease);
+    bool known = lease->closing && left_ns != UINT64_MAX;
+    uint64_t look_ns = known && left_ns > SOON_NS ? left_ns - SOON_NS : DRAIN_LOOK_NS;
+    return look_ns < CONTENDED_LOOK_NS ? look_ns : CONTENDED_LOOK_NS;
 }
 
 static void take_back(uint32_t gpu, uint64_t number) {
@@ -104,11 +132,8 @@ static void take_back(uint32_t gpu, uint64_t number) {
     if (any)
         lease->lease = 0;
     close_gate(gpu);
-    if (marker_done(gpu)) {
-        lease->draining = !give_back(gpu);
-    } else if (flow_queued_ns(gpu, gate_launches(gpu)) <= SOON_NS) {
-        (void)tell(MESSAGE_CLOSED, gpu, 0, lease->lease);
-    }
+    lease->closing = true;
+    drain(gpu);
 }
 
 static void receive(void) {
@@ -122,7 +147,9 @@ static void receive(void) {
             (void)syscall(SYS_futex, &helper.reclaimed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
             break;
         case WIRE_LEASE:
-            if (message.header.type == MESSAGE_OPEN && message.lease != helper.leases[message.gpu].returned) {
+            /* A lease that was given back may come again: another process of the container has it still. */
+            if (message.header.type == MESSAGE_OPEN &&
+                (message.lease != helper.leases[message.gpu].returned || helper.leases[message.gpu].wanted)) {
                 helper.leases[message.gpu].lease = message.lease;
                 helper.leases[message.gpu].wanted = false;
                 open_gate(message.gpu, message.flags);
@@ -182,22 +209,23 @@ static uint64_t look(uint32_t gpu) {
         share_by_clock(gpu);
         return gate_is_open(gpu) ? (lease->flags != 0 ? MS_NS : FOR_EVER) : gate_is_waited_for(gpu) ? MS_NS : FOR_EVER;
     }
-    if (lease->draining && marker_done(gpu))
-        lease->draining = !give_back(gpu);
+    uint64_t drain_ns = lease->draining ? drain(gpu) : 0;
     bool is_open = gate_is_open(gpu);
     if (!is_open && !lease->wanted && gate_is_waited_for(gpu))
         lease->wanted = tell(MESSAGE_WANT, gpu, 0, 0);
     if (is_open && lease->flags != 0)
         look_whether_idle(gpu);
     if (lease->draining)
-        return DRAIN_LOOK_NS;
+        return drain_ns;
     if (!gate_is_open(gpu) || lease->flags == 0)
         return FOR_EVER;
     return lease->flags & LEASE_CONTENDED ? CONTENDED_LOOK_NS : COUNTED_LOOK_NS;
 }
 
-/* A new arbiter knows nothing: it is told what we hold, and asked for what we wait for. */
+/* A new arbiter knows nothing: it is told what we hold, and asked for what we wait for. Whatever is said first tells it
+ * that this process goes by its limits page now. */
 static void resume(void) {
+    (void)wire_ask_reclaim(helper.socket);
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
         lease_t *lease = &helper.leases[gpu];
         lease->wanted = lease->draining = false;
@@ -254,11 +282,10 @@ static void wait_until(uint64_t wake_ns, const int *fresh_p) {
 }
 
 static void *run(void *unused) {
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     int fresh = -1;
     (void)unused;
-    /* What this thread asks the driver concerns nobody's capture. */
-    (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    /* Its sleeps are short, and their ends are handovers: the kernel is not to put them off. */
+    (void)prctl(PR_SET_TIMERSLACK, 1ul);
     for (;;) {
         uint64_t wake_ns = FOR_EVER;
         if (helper.connected)
@@ -282,25 +309,27 @@ static bool start(void) {
     sigset_t all, old;
     helper.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     helper.socket = share_hand_over();
-    helper.connected = true;
+    __atomic_store_n(&helper.connected, true, __ATOMIC_SEQ_CST);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &old);
     bool started = helper.wake >= 0 && driver_thread(run);
     sigprocmask(SIG_SETMASK, &old, NULL);
-    if (!started)
+    if (!started) {
+        helper.connected = false;
         report("no thread for leases can be started: launches wait for ever; raise the container's limit of processes");
+    }
     return started;
+}
+
+void helper_start(void) {
+    if (!__atomic_exchange_n(&helper.started, true, __ATOMIC_ACQ_REL) && start())
+        __atomic_store_n(&helper.running, true, __ATOMIC_RELEASE);
 }
 
 void helper_wake(void) {
     uint64_t one = 1;
-    if (!__atomic_load_n(&helper.running, __ATOMIC_ACQUIRE)) {
-        if (__atomic_exchange_n(&helper.started, true, __ATOMIC_ACQ_REL))
-            return; /* it is being started, and will look at once */
-        if (!start())
-            return;
-        __atomic_store_n(&helper.running, true, __ATOMIC_RELEASE);
-    }
+    if (!__atomic_load_n(&helper.running, __ATOMIC_ACQUIRE))
+        return; /* it is being started, and will look at once */
     if (write(helper.wake, &one, sizeof one) < 0)
         return; /* it is full: it will wake */
 }

@@ -1,5 +1,8 @@
 /* The start of CUDA, and the end of contexts: memory that ends with its context is refunded with it. */
+#include <pthread.h>
+
 #include "charge.h"
+#include "cost.h"
 #include "driver.h"
 #include "fork.h"
 #include "gate.h"
@@ -11,7 +14,11 @@
 /* The primary contexts as they were last given out, to know whose allocations a reset ends. */
 static CUcontext primary[MAX_DEVICES];
 
+/* Around the making of a primary context, so that of two threads one makes it and pays for it. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
 void context_after_fork(void) {
+    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (unsigned i = 0; i < MAX_DEVICES; i++)
         primary[i] = NULL;
 }
@@ -27,43 +34,66 @@ static CUresult begun(CUresult result, const CUcontext *context, CUdevice device
     return result;
 }
 
+static bool is_active(CUdevice device) {
+    unsigned flags;
+    int active;
+    return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
+}
+
+static CUresult make_primary(CUcontext *context, CUdevice device) {
+    cost_t cost = COST_NONE;
+    pthread_mutex_lock(&making);
+    CUresult result = is_active(device) ? CUDA_SUCCESS : cost_begin(&cost, device);
+    if (result == CUDA_SUCCESS)
+        result = cost_end(&cost, REAL(cuDevicePrimaryCtxRetain)(context, device), context);
+    pthread_mutex_unlock(&making);
+    return result;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    CUresult result =
+        is_active(device) ? REAL(cuDevicePrimaryCtxRetain)(context, device) : make_primary(context, device);
     if (result == CUDA_SUCCESS && device >= 0 && device < MAX_DEVICES)
         __atomic_store_n(&primary[device], *context, __ATOMIC_RELEASE);
     return begun(result, context, device);
 }
 
+/* A context of the program's own: paid for, then made by `call`. */
+#define CREATE(call)                                                                                                   \
+    cost_t cost;                                                                                                       \
+    CUresult result = cost_begin(&cost, device);                                                                       \
+    return result == CUDA_SUCCESS ? begun(cost_end(&cost, call, context), context, device) : result
+
 CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device) {
-    return begun(REAL(cuCtxCreate_v4)(context, parameters, flags, device), context, device);
+    CREATE(REAL(cuCtxCreate_v4)(context, parameters, flags, device));
 }
 
 CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
-    return begun(REAL(cuCtxCreate_v3)(context, affinity, count, flags, device), context, device);
+    CREATE(REAL(cuCtxCreate_v3)(context, affinity, count, flags, device));
 }
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
-    return begun(REAL(cuCtxCreate_v2)(context, flags, device), context, device);
+    CREATE(REAL(cuCtxCreate_v2)(context, flags, device));
 }
 
 CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
-    return begun(REAL(cuCtxCreate)(context, flags, device), context, device);
+    CREATE(REAL(cuCtxCreate)(context, flags, device));
 }
 
 CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
-    return begun(REAL(cuGLCtxCreate_v2)(context, flags, device), context, device);
+    CREATE(REAL(cuGLCtxCreate_v2)(context, flags, device));
 }
 
 CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
-    return begun(REAL(cuGLCtxCreate)(context, flags, device), context, device);
+    CREATE(REAL(cuGLCtxCreate)(context, flags, device));
 }
 
 CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address) {
-    return begun(REAL(cuVDPAUCtxCreate_v2)(context, flags, device, vdpau, get_address), context, device);
+    CREATE(REAL(cuVDPAUCtxCreate_v2)(context, flags, device, vdpau, get_address));
 }
 
 CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address) {
-    return begun(REAL(cuVDPAUCtxCreate)(context, flags, device, vdpau, get_address), context, device);
+    CREATE(REAL(cuVDPAUCtxCreate)(context, flags, device, vdpau, get_address));
 }
 
 /* It holds the device's primary context without anybody's asking for that. */

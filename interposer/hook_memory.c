@@ -1,6 +1,7 @@
 /* Memory that belongs to a context: plain, pitched, managed. */
 #include "charge.h"
 #include "driver.h"
+#include "pool.h"
 
 #define PITCH_GUESS 512u /* rows are padded to at most this on every GPU so far; the true pitch is charged after */
 
@@ -90,12 +91,22 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned widt
     return settle(&place, *pointer, guess_bytes, product(*pitch, height));
 }
 
+/* A pool's block goes back to its pool, and this call has waited for all that used it. */
+static CUresult freed(const charge_t *charge, const block_t *block, CUresult result) {
+    result = pool_return(block, charge_return(charge, result));
+    if (block->pointer != 0)
+        keeper_waited();
+    return result;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     charge_t charge = charge_take(pointer);
-    return charge_return(&charge, REAL(cuMemFree_v2)(pointer));
+    block_t block = pool_take(pointer);
+    return freed(&charge, &block, REAL(cuMemFree_v2)(pointer));
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer) {
     charge_t charge = charge_take(pointer);
-    return charge_return(&charge, REAL(cuMemFree)(pointer));
+    block_t block = pool_take(pointer);
+    return freed(&charge, &block, REAL(cuMemFree)(pointer));
 }

@@ -8,10 +8,9 @@
 CUresult refusal(hook_t hook, const char *what) {
     static bool told[HOOK_COUNT];
     if (!__atomic_exchange_n(&told[hook], true, __ATOMIC_RELAXED))
-        report(
-            "%s is refused: %s is not accounted yet, and this container has a memory limit; give the pod a whole GPU, "
-            "or have the program allocate in another way",
-            hook_rows[hook].symbol, what);
+        report("%s is refused: %s cannot be held to the limits of this container; give the pod a whole GPU, "
+               "or have the program do it in another way",
+               hook_rows[hook].symbol, what);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -1,6 +1,7 @@
 /* How large the GPU is, as CUDA tells it: as large as the share. */
 #include "device.h"
 #include "driver.h"
+#include "keeper.h"
 #include "share.h"
 
 static uint64_t least(uint64_t left, uint64_t right) {
@@ -14,6 +15,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     CUresult result = REAL(cuMemGetInfo_v2)(free_bytes, total_bytes);
     if (result != CUDA_SUCCESS || (result = device_current(&gpu)) != CUDA_SUCCESS || gpu == SHARE_NO_GPU)
         return result;
+    keeper_reread(gpu);
     uint64_t limit_bytes = share_limit_bytes(gpu);
     uint64_t used_bytes = least(share_used_bytes(gpu), limit_bytes);
     *total_bytes = least(*total_bytes, limit_bytes);

@@ -1,61 +1,10 @@
-/* Physical memory by handles. It lives as long as a handle or a mapping refers to it, whichever ends last.
- *
- * Each piece gets a number of our own, since the driver may use a handle's value again the moment it is free. The lock
- * is held for the tables only, never across a call to the driver: what a call will do is noted before it and undone if
- * it failed, or noted after it, so that the bytes are charged for at least as long as they exist. */
+/* Physical memory by handles: made, mapped, shared with other processes. */
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
-#include "fork.h"
+#include "physical.h"
 #include "refusal.h"
 #include "share.h"
-#include "table.h"
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static table_t pieces = TABLE_INITIALIZER;   /* number -> bytes, gpu, count of references */
-static table_t handles = TABLE_INITIALIZER;  /* handle -> owner: number, count of references by it */
-static table_t mappings = TABLE_INITIALIZER; /* address -> bytes, owner: number */
-static uint64_t last_number;
-
-void vmm_after_fork(void) {
-    mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    table_forget(&pieces);
-    table_forget(&handles);
-    table_forget(&mappings);
-}
-
-/* With the lock held. The entries exist or have just been taken, so there is room for them. */
-static void put(table_t *table, const entry_t *entry) {
-    entry_t old;
-    (void)table_put(table, entry, &old);
-}
-
-static void hold(uint64_t number) {
-    entry_t piece;
-    if (table_get(&pieces, number, &piece)) {
-        piece.count++;
-        put(&pieces, &piece);
-    }
-}
-
-static void let_go(uint64_t number) {
-    entry_t piece;
-    if (!table_take(&pieces, number, &piece))
-        return;
-    if (--piece.count > 0)
-        put(&pieces, &piece);
-    else
-        share_refund(piece.gpu, piece.bytes);
-}
-
-static void hold_handle(CUmemGenericAllocationHandle handle, uint64_t number) {
-    entry_t entry;
-    if (!table_get(&handles, handle, &entry) || entry.owner != number)
-        entry = (entry_t){.key = handle, .owner = number};
-    entry.count++;
-    put(&handles, &entry);
-    hold(number);
-}
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
                        uint64_t flags, uint32_t gpu) {
@@ -68,13 +17,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const
         share_refund(gpu, bytes);
         return result;
     }
-    entry_t old;
-    pthread_mutex_lock(&mutex);
-    entry_t piece = {.key = ++last_number, .bytes = bytes, .gpu = gpu, .count = 1};
-    entry_t entry = {.key = *handle, .owner = piece.key, .count = 1};
-    bool noted = table_put(&pieces, &piece, &old) && table_put(&handles, &entry, &old);
-    pthread_mutex_unlock(&mutex);
-    if (noted)
+    if (physical_create(*handle, bytes, gpu))
         return CUDA_SUCCESS;
     if (REAL(cuMemRelease)(*handle) == CUDA_SUCCESS)
         share_refund(gpu, bytes);
@@ -85,85 +28,93 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, const
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
                      uint64_t flags) {
     uint32_t gpu;
+    CUdevice device;
     if (!share_join())
         return CUDA_ERROR_SYSTEM_NOT_READY;
     if (properties == NULL || (properties->location.type >= CU_MEM_LOCATION_TYPE_HOST &&
                                properties->location.type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT))
         return REAL(cuMemCreate)(handle, bytes, properties, flags); /* an error, or memory of the host */
-    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (!device_of_location(&properties->location, &device))
         return refusal(HOOK_cuMemCreate, "memory at a location of an unknown kind");
-    CUresult result = device_gpu(properties->location.id, &gpu);
+    CUresult result = device_gpu(device, &gpu);
     return result == CUDA_SUCCESS ? create(handle, bytes, properties, flags, gpu) : result;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-    entry_t entry;
-    pthread_mutex_lock(&mutex);
-    bool known = table_take(&handles, handle, &entry);
-    if (known && --entry.count > 0)
-        put(&handles, &entry);
-    pthread_mutex_unlock(&mutex);
-
+    uint64_t number = physical_take(handle);
     CUresult result = REAL(cuMemRelease)(handle);
-
-    pthread_mutex_lock(&mutex);
-    if (known && result == CUDA_SUCCESS) {
-        let_go(entry.owner);
-    } else if (known) {
-        hold_handle(handle, entry.owner);
-        let_go(entry.owner);
-    }
-    pthread_mutex_unlock(&mutex);
+    if (number == PHYSICAL_NONE)
+        return result;
+    if (result == CUDA_SUCCESS)
+        physical_let_go(number);
+    else
+        physical_restore(handle, number);
     return result;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-    entry_t mapping;
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&mutex);
-    if (table_containing(&mappings, (uint64_t)(uintptr_t)address, &mapping))
-        hold_handle(*handle, mapping.owner);
-    pthread_mutex_unlock(&mutex);
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        physical_retain(*handle, (uint64_t)(uintptr_t)address);
+    return result;
 }
 
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   uint64_t flags) {
-    entry_t entry = {0};
-    entry_t old;
-    pthread_mutex_lock(&mutex);
-    bool known = table_get(&handles, handle, &entry);
-    if (known)
-        hold(entry.owner);
-    pthread_mutex_unlock(&mutex);
-
+    uint64_t number = physical_hold(handle);
     CUresult result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
-
-    pthread_mutex_lock(&mutex);
-    entry_t mapping = {.key = pointer, .bytes = bytes, .owner = entry.owner};
-    /* A mapping that cannot be noted holds its memory for good: charged for too long, never for too short. */
-    if (known && result == CUDA_SUCCESS && table_put(&mappings, &mapping, &old) && old.key != 0)
-        let_go(old.owner);
-    if (known && result != CUDA_SUCCESS)
-        let_go(entry.owner);
-    pthread_mutex_unlock(&mutex);
+    if (number == PHYSICAL_NONE)
+        return result;
+    if (result == CUDA_SUCCESS)
+        physical_map(pointer, bytes, number);
+    else
+        physical_let_go(number);
     return result;
 }
 
-/* One call may end several mappings that follow each other, and only whole ones. */
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     CUresult result = REAL(cuMemUnmap)(pointer, bytes);
-    entry_t mapping;
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&mutex);
-    CUdeviceptr end = pointer + bytes;
-    while (pointer < end && table_take(&mappings, pointer, &mapping) && mapping.bytes > 0) {
-        let_go(mapping.owner);
-        pointer += mapping.bytes;
-    }
-    pthread_mutex_unlock(&mutex);
+    if (result == CUDA_SUCCESS)
+        physical_unmap(pointer, bytes);
     return result;
+}
+
+CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, uint64_t flags) {
+    physical_share(handle);
+    return REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
+}
+
+/* The memory is the exporter's, and charged there. A handle that is ours already refers to what it did. */
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type) {
+    CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
+    if (result == CUDA_SUCCESS && !physical_again(*handle) && !physical_create(*handle, 0, 0)) {
+        (void)REAL(cuMemRelease)(*handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+static void hold_mapped(const CUarrayMapInfo *mapping) {
+    uint64_t number = physical_hold(mapping->memHandle);
+    if (number != PHYSICAL_NONE)
+        physical_map_array(mapping->resource, number);
+}
+
+typedef CUresult map_arrays_t(CUarrayMapInfo *mappings, unsigned count, CUstream stream);
+
+static CUresult map_arrays(map_arrays_t *real, CUarrayMapInfo *mappings, unsigned count, CUstream stream) {
+    CUresult result = real(mappings, count, stream);
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (mappings[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)
+            hold_mapped(&mappings[i]);
+    }
+    return result;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *mappings, unsigned count, CUstream stream) {
+    return map_arrays(REAL(cuMemMapArrayAsync), mappings, count, stream);
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mappings, unsigned count, CUstream stream) {
+    return map_arrays(REAL(cuMemMapArrayAsync_ptsz), mappings, count, stream);
 }

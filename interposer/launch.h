@@ -10,4 +10,11 @@
 #define LAUNCH_STREAM_9 9
 #define LAUNCH_PER_THREAD 16 /* its default stream is the thread's own */
 
+/* How many parameters come in registers. */
+#if defined(__aarch64__)
+#    define LAUNCH_REGISTERS 8
+#else
+#    define LAUNCH_REGISTERS 6
+#endif
+
 #endif

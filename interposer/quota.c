@@ -6,7 +6,7 @@ uint64_t quota_limit_bytes(const quota_t *quota) {
 
 /* False: more than a number can hold. */
 static bool sum(const quota_t *quota, uint64_t *used_bytes_p) {
-    *used_bytes_p = 0;
+    *used_bytes_p = __atomic_load_n(&quota->limits->gpu[quota->gpu].overhead_bytes, __ATOMIC_SEQ_CST);
     uint32_t count = __atomic_load_n(&quota->limits->slot_count, __ATOMIC_SEQ_CST);
     for (uint32_t i = 0; i < count && i < LEDGER_SLOTS; i++) {
         uint64_t slot_bytes = __atomic_load_n(&quota->ledger->slot_bytes[i], __ATOMIC_SEQ_CST);

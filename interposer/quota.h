@@ -12,6 +12,9 @@
  * after the addition, and the arbiter raises it before it gives a process its slot, so a process that was not counted
  * had not added anything yet.
  *
+ * To the slots is added what the agent has measured that the processes hold beyond them: contexts, modules. It can push
+ * the sum beyond the limit, and then nothing more is granted; it only ever makes a sum larger, so the above stands.
+ *
  * Two charges at once may both be refused where one would have fitted; the caller tries again. */
 #ifndef GPUSHARE_QUOTA_H
 #define GPUSHARE_QUOTA_H
@@ -32,7 +35,7 @@ typedef struct {
 bool quota_charge(const quota_t *quota, uint64_t bytes);
 void quota_refund(const quota_t *quota, uint64_t bytes);
 
-/* What all processes of the container hold together, and may hold. */
+/* What all processes of the container hold together, with what was measured beyond their charges, and may hold. */
 uint64_t quota_used_bytes(const quota_t *quota);
 uint64_t quota_limit_bytes(const quota_t *quota);
 

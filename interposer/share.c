@@ -18,19 +18,16 @@
 #define RACE_PAUSE_NS 100000
 
 static struct {
-    pthread_mutex_t mutex;         /* of joining */
-    pthread_mutex_t reclaim_mutex; /* of the conversation */
+    pthread_mutex_t mutex; /* of joining */
     bool joined;
     bool complained;
-    bool arbiter_gone;
-    bool handed_over;
     ino_t ledger_inode;
     int socket;
     unsigned slot;
     const limits_page_t *limits;
     ledger_page_t *ledgers;
     unsigned gpu_count;
-} share = {.mutex = PTHREAD_MUTEX_INITIALIZER, .reclaim_mutex = PTHREAD_MUTEX_INITIALIZER, .socket = -1};
+} share = {.mutex = PTHREAD_MUTEX_INITIALIZER, .socket = -1};
 
 /* In the child only this thread exists; locks that others held in the parent will not be released by anyone. */
 void share_after_fork(void) {
@@ -42,7 +39,6 @@ void share_after_fork(void) {
         munmap(share.ledgers, share.gpu_count * sizeof *share.ledgers);
     memset(&share, 0, sizeof share);
     share.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    share.reclaim_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     share.socket = -1;
 }
 
@@ -94,6 +90,8 @@ bool share_join(void) {
         __atomic_store_n(&share.joined, true, __ATOMIC_RELEASE);
     bool joined = share.joined;
     pthread_mutex_unlock(&share.mutex);
+    if (joined)
+        helper_start();
     return joined;
 }
 
@@ -114,23 +112,7 @@ static quota_t quota_of(uint32_t gpu) {
 
 /* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
  * arbiter that the bytes are free. */
-static void reclaim(void) {
-    pthread_mutex_lock(&share.reclaim_mutex);
-    if (share.handed_over)
-        helper_reclaim();
-    else if (!share.arbiter_gone && wire_reclaim(share.socket) == WIRE_CLOSED) {
-        share.arbiter_gone = true;
-        report(
-            "the arbiter went away: limits still hold; memory of processes that end is given back to this one once the "
-            "node's agent runs again");
-    }
-    pthread_mutex_unlock(&share.reclaim_mutex);
-}
-
 int share_hand_over(void) {
-    pthread_mutex_lock(&share.reclaim_mutex);
-    share.handed_over = true;
-    pthread_mutex_unlock(&share.reclaim_mutex);
     return share.socket;
 }
 
@@ -143,31 +125,49 @@ bool share_rejoin(const wire_welcome_result_t *welcome) {
     close(welcome->limits);
     close(welcome->ledger);
     if (limits != MAP_FAILED)
-        __atomic_store_n(&share.limits, limits, __ATOMIC_RELEASE);
+        __atomic_store_n(&share.limits, limits, __ATOMIC_SEQ_CST);
     return limits != MAP_FAILED;
 }
 
 unsigned share_request_percent(uint32_t gpu) {
-    return share.limits->gpu[gpu].request_percent;
+    const limits_page_t *limits = __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&limits->gpu[gpu].request_percent, __ATOMIC_RELAXED);
 }
 
 uint32_t share_gpu_count(void) {
     return share.gpu_count;
 }
 
+/* A new limits page may come while a charge is judged by the old one, which may say more: then it is judged again. The
+ * arbiter is told of the new page only after that, and looks only then what is in use. */
+static bool charge(uint32_t gpu, uint64_t bytes) {
+    for (;;) {
+        quota_t quota = quota_of(gpu);
+        bool charged = quota_charge(&quota, bytes);
+        if (__atomic_load_n(&share.limits, __ATOMIC_SEQ_CST) == quota.limits)
+            return charged;
+        if (charged)
+            quota_refund(&quota, bytes);
+    }
+}
+
+bool share_try(uint32_t gpu, uint64_t bytes) {
+    quota_t quota = quota_of(gpu);
+    return quota_charge(&quota, bytes);
+}
+
 bool share_charge(uint32_t gpu, uint64_t bytes) {
     const struct timespec pause = {.tv_nsec = RACE_PAUSE_NS * (1 + share.slot % 8)};
-    quota_t quota = quota_of(gpu);
-    if (quota_charge(&quota, bytes))
+    if (charge(gpu, bytes))
         return true;
-    if (bytes > quota_limit_bytes(&quota))
+    if (bytes > share_limit_bytes(gpu))
         return false;
     /* Two processes near the limit may have seen each other's attempt: they try again at different times. */
     nanosleep(&pause, NULL);
-    if (quota_charge(&quota, bytes))
+    if (charge(gpu, bytes))
         return true;
-    reclaim();
-    return quota_charge(&quota, bytes);
+    helper_reclaim();
+    return charge(gpu, bytes);
 }
 
 void share_refund(uint32_t gpu, uint64_t bytes) {
@@ -183,4 +183,9 @@ uint64_t share_limit_bytes(uint32_t gpu) {
 uint64_t share_used_bytes(uint32_t gpu) {
     quota_t quota = quota_of(gpu);
     return quota_used_bytes(&quota);
+}
+
+uint64_t share_context_bytes(uint32_t gpu) {
+    quota_t quota = quota_of(gpu);
+    return __atomic_load_n(&quota.limits->gpu[gpu].context_bytes, __ATOMIC_SEQ_CST);
 }

@@ -22,18 +22,23 @@ uint32_t share_gpu(const uint8_t uuid[16]);
 /* False: the container would hold more than its limit, and nothing is charged. Before that it is tried again, and the
  * arbiter is asked whether a dead process still holds something. */
 bool share_charge(uint32_t gpu, uint64_t bytes);
+/* The same, tried once and at once. */
+bool share_try(uint32_t gpu, uint64_t bytes);
 void share_refund(uint32_t gpu, uint64_t bytes);
 
 /* What this share is given of a GPU's time, in percent. */
 unsigned share_request_percent(uint32_t gpu);
 uint32_t share_gpu_count(void);
 
-/* For the helper thread: from now on it alone receives; then, what it was welcomed with when it has connected anew. The
- * pages' descriptors are closed. False: what it was welcomed to is not what we hold. */
+/* For the helper thread, which alone receives: the socket; then, what it was welcomed with when it has connected anew.
+ * The pages' descriptors are closed. False: what it was welcomed to is not what we hold. */
 int share_hand_over(void);
 bool share_rejoin(const wire_welcome_result_t *welcome);
 
 uint64_t share_limit_bytes(uint32_t gpu);
 uint64_t share_used_bytes(uint32_t gpu);
+
+/* What a context on this GPU is known to take of its memory; 0: not known. */
+uint64_t share_context_bytes(uint32_t gpu);
 
 #endif

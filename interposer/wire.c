@@ -20,7 +20,6 @@
 #ifndef WELCOME_TIMEOUT_MS
 #    define WELCOME_TIMEOUT_MS 20000
 #endif
-#define RECLAIM_TIMEOUT_MS 1000
 #define RESTART "restart the container to get the library of this node's agent"
 
 typedef union {
@@ -218,21 +217,4 @@ bool wire_ask_reclaim(int socket) {
     wire_header_t question = {
         .magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = MESSAGE_RECLAIM, .size = sizeof question};
     return send_message(socket, &question, sizeof question);
-}
-
-wire_reclaim_t wire_reclaim(int socket) {
-    message_t answer;
-    int descriptors[2];
-    unsigned count;
-    /* An answer that came too late for an earlier question is not the answer to this one. */
-    while (receive(socket, &answer, descriptors, &count, MSG_DONTWAIT) > 0)
-        continue;
-    if (!wire_ask_reclaim(socket))
-        return WIRE_CLOSED;
-    if (!wait_readable(socket, now_ms() + RECLAIM_TIMEOUT_MS))
-        return WIRE_SILENT;
-    ssize_t length = receive(socket, &answer, descriptors, &count, 0);
-    if (length <= 0)
-        return WIRE_CLOSED;
-    return answer.header.type == MESSAGE_RECLAIMED ? WIRE_ANSWERED : WIRE_SILENT;
 }

@@ -31,9 +31,4 @@ typedef enum { WIRE_NOTHING, WIRE_LEASE, WIRE_RECLAIMED, WIRE_END } wire_next_t;
 wire_next_t wire_next(int socket, wire_lease_t *lease);
 bool wire_ask_reclaim(int socket);
 
-typedef enum { WIRE_ANSWERED, WIRE_SILENT, WIRE_CLOSED } wire_reclaim_t;
-
-/* Asks for the bytes of dead processes, and waits up to a second for them to be returned. */
-wire_reclaim_t wire_reclaim(int socket);
-
 #endif

@@ -63,6 +63,7 @@ static void fill(image_t *image, const description_t *node, const description_gp
     write_uuid(image->uuid_bytes, image->uuid, sizeof image->uuid);
     (void)snprintf(image->pci_bus_id, sizeof image->pci_bus_id, "%08X:%02X:00.0", gpu->pci_domain, gpu->pci_bus + nth);
     image->memory_bytes = gpu->memory_bytes;
+    image->context_bytes = gpu->context_bytes;
     image->compute_capability_major = gpu->compute_capability_major;
     image->compute_capability_minor = gpu->compute_capability_minor;
     image->numa_node = gpu->numa_node;
@@ -70,6 +71,7 @@ static void fill(image_t *image, const description_t *node, const description_gp
     image->nvlink_peers = gpu->nvlink_peers & ~(1ull << image->node_index);
     image->mig_slices = !gpu->mig_capable ? 0 : strstr(gpu->model, "A30") != NULL ? 4 : 8;
     image->multiprocessors = gpu->multiprocessors;
+    image->context_switch_ns = gpu->context_switch_ns;
 }
 
 static void image_name(const image_t *image, const char *prefix, char *name, size_t size) {

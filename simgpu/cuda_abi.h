@@ -38,6 +38,7 @@ typedef unsigned long long CUdeviceptr;
 typedef unsigned int CUdeviceptr_v1; /* before CUDA 3.2 */
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
@@ -47,6 +48,7 @@ typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUarray_st *CUarray;
+typedef struct CUarray_st *CUmipmappedArray; /* one kind of object here */
 
 typedef struct {
     uint8_t bytes[16];
@@ -85,6 +87,66 @@ typedef struct {
 } CUDA_ARRAY_DESCRIPTOR;
 
 typedef struct {
+    size_t Width, Height, Depth;
+    int Format;
+    unsigned NumChannels;
+    unsigned Flags;
+} CUDA_ARRAY3D_DESCRIPTOR;
+
+typedef struct {
+    unsigned Width, Height;
+    int Format;
+    unsigned NumChannels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct {
+    size_t size, alignment;
+    unsigned reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+
+typedef struct {
+    int resourceType;
+    CUarray array;
+    int subresourceType;
+    uint64_t subresource[4];
+    int memOperationType; /* 1: map, 2: unmap */
+    int memHandleType;
+    CUmemGenericAllocationHandle memHandle;
+    uint64_t offset;
+    unsigned deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
+
+typedef struct {
+    CUmemPoolProps poolProps;
+    const CUmemAccessDesc *accessDescs;
+    size_t accessDescCount;
+    size_t bytesize;
+    CUdeviceptr dptr;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+typedef struct {
+    CUdeviceptr dptr;
+} CUDA_MEM_FREE_NODE_PARAMS;
+
+typedef struct {
+    int type;
+    int reserved0[3];
+    union {
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+        CUDA_MEM_FREE_NODE_PARAMS free;
+        long long reserved1[29];
+    };
+    long long reserved2;
+} CUgraphNodeParams;
+
+typedef struct {
+    uint64_t flags;
+    CUstream hUploadStream;
+    CUgraphNode hErrNode_out;
+    int result_out;
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
+typedef struct {
     unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
     CUstream hStream;
     void *attrs;
@@ -111,6 +173,27 @@ typedef struct {
 } CUDA_KERNEL_NODE_PARAMS;
 
 #define CU_MEM_LOCATION_DEVICE 1
+#define CU_MEM_HANDLE_FILE_DESCRIPTOR 1
+
+/* CUDA's long names, cut short */
+#define POOL_RELEASE_THRESHOLD 4
+#define POOL_RESERVED 5
+#define POOL_RESERVED_MOST 6
+#define POOL_USED 7
+#define POOL_USED_MOST 8
+#define GRAPH_USED 0
+#define GRAPH_USED_MOST 1
+#define GRAPH_RESERVED 2
+#define GRAPH_RESERVED_MOST 3
+#define GRAPH_KERNEL 0
+#define GRAPH_CHILD 4
+#define GRAPH_MEM_ALLOC 10
+#define GRAPH_MEM_FREE 11
+#define GRAPH_UPLOAD 2u
+#define ARRAY_LAYERED 0x01u
+#define ARRAY_CUBEMAP 0x04u
+#define ARRAY_SPARSE 0x40u
+#define ARRAY_DEFERRED_MAPPING 0x80u
 #define CU_GET_PROC_ADDRESS_PER_THREAD 2u
 #define CU_GET_PROC_ADDRESS_FOUND 0
 #define CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND 1

@@ -58,6 +58,8 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
     for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
         if (contexts[i].alive)
             continue;
+        if (!slots_charge(gpu, gpu->image->context_bytes))
+            return CUDA_ERROR_OUT_OF_MEMORY;
         contexts[i] = (struct CUctx_st){
             .alive = true, .primary = primary, .flags = flags, .number = i, .device = device, .gpu = gpu};
         *context_p = &contexts[i];
@@ -68,8 +70,10 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
 
 /* With `mutex` held. Its memory is free again when its work has ended. */
 static void close_context(CUcontext context) {
-    timeline_wait(context->last_end_ns);
+    timeline_wait(context->gpu, context->last_mark);
     memory_free_context(context);
+    array_free_context(context);
+    slots_refund(context->gpu, context->gpu->image->context_bytes);
     context->alive = false;
 }
 
@@ -247,7 +251,8 @@ CUresult cuCtxSynchronize(void) {
     if (result == CUDA_SUCCESS && context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
-        timeline_wait(context->last_end_ns);
+        timeline_wait(context->gpu, context->last_mark);
+        pools_waited();
         result = context_usable(context);
     }
     return result;

@@ -11,7 +11,7 @@ static CUresult begin(const void *pointer) {
     if (result == CUDA_SUCCESS && pointer == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        timeline_wait(context->last_end_ns);
+        timeline_wait(context->gpu, context->last_mark);
     return result;
 }
 

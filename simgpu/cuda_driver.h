@@ -19,11 +19,11 @@ struct CUctx_st {
     unsigned number; /* in the table of contexts */
     CUdevice device;
     gpu_t *gpu;
-    _Atomic uint64_t last_end_ns;   /* when everything launched in it will have ended */
-    _Atomic uint64_t legacy_end_ns; /* the same for its default stream */
+    _Atomic uint64_t last_mark;   /* of the end of everything launched in it: see timeline.h */
+    _Atomic uint64_t legacy_mark; /* the same for its default stream */
     _Atomic uint64_t launches;
-    _Atomic uint64_t ends_ns[QUEUE_DEPTH]; /* of the last launches, by their number */
-    _Atomic unsigned captures;             /* streams that are being captured now */
+    _Atomic uint64_t marks[QUEUE_DEPTH]; /* of the last launches, by their number */
+    _Atomic unsigned captures;           /* streams that are being captured now */
 };
 
 /* cuda_device.c: SUCCESS after cuInit, in the process that called it. */
@@ -54,27 +54,72 @@ typedef struct {
 
 /* Backs and records what has been charged already. False: the address space is full. */
 bool memory_map(const allocation_t *allocation, int map_flags, CUdeviceptr *pointer_p);
-CUresult memory_free(CUdeviceptr pointer);
+/* Where a free was put into a stream; NULL: all that used the memory has ended. */
+typedef struct {
+    const void *stream;
+    gpu_t *gpu;
+    uint64_t mark;
+} free_point_t;
+CUresult memory_free(CUdeviceptr pointer, const free_point_t *point);
 void memory_free_context(CUcontext context);
 
 /* cuda_pool.c */
-void pool_take_back(CUmemoryPool pool, size_t bytes);
+void pool_take_back(CUmemoryPool pool, size_t bytes, const free_point_t *point);
+/* The program has waited for the GPU: pools give back what is above their thresholds. */
+void pools_waited(void);
+
+/* cuda_array.c, cuda_vmm.c */
+void array_free_context(CUcontext context);
+/* One more reference to the memory, or one less. False: there is no such handle. */
+bool handle_hold(CUmemGenericAllocationHandle handle);
+void handle_drop(CUmemGenericAllocationHandle handle);
 
 /* cuda_kernel.c */
-CUresult kernel_launch(CUfunction function, CUstream stream, bool per_thread);
-uint64_t kernel_duration_ns(CUfunction function);
+CUresult kernel_launch(CUfunction function, CUstream stream, bool per_thread, void **parameters);
+/* False: it is for the parameters to say, and they do not. */
+bool kernel_duration(CUfunction function, void **parameters, uint64_t *duration_ns_p);
 
 /* cuda_launch.c: into the stream, or into the graph that it is being captured to. */
-CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint64_t duration_ns);
+CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint64_t duration_ns, unsigned meeting);
 
 /* cuda_graph.c */
 void graph_append(CUgraph graph, uint64_t duration_ns);
+CUcontext graph_context(CUgraph graph);
+CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdeviceptr *pointer, CUgraphNode *node_p);
+CUresult graph_free(CUgraph graph, CUdeviceptr pointer);
+
+/* cuda_graph_memory.c: where the allocations of a graph are, and when there is memory. */
+#define GRAPH_RANGES 256u
+typedef struct {
+    CUdeviceptr pointer;
+    uint64_t bytes;
+    CUdevice device;
+    bool taken; /* by an allocation that no later node has freed */
+} graph_range_t;
+typedef struct {
+    graph_range_t ranges[GRAPH_RANGES];
+    unsigned count;
+} graph_memory_t;
+typedef struct {
+    CUdeviceptr pointer;
+    size_t bytes;
+    CUdevice device;
+} graph_block_t;
+CUresult graph_memory_place(graph_memory_t *memory, CUdevice device, size_t bytes, graph_block_t *block);
+bool graph_memory_unplace(graph_memory_t *memory, CUdeviceptr pointer);
+bool graph_memory_join(graph_memory_t *memory, const graph_memory_t *child);
+/* Before a launch, after it, and when the executable graph goes. */
+CUresult graph_memory_begin(CUgraphExec exec, const graph_memory_t *memory, const void *stream);
+void graph_memory_until(CUgraphExec exec, gpu_t *gpu, uint64_t mark);
+void graph_memory_forget(CUgraphExec exec);
+/* False: it is not one that a graph left unfreed. */
+bool graph_memory_free(CUdeviceptr pointer);
 
 /* cuda_stream.c: where the graph is that a stream is being captured to; NULL for a default stream, which cannot be. */
 CUgraph *stream_capture(CUstream stream);
 
-/* `per_thread`: what the handle 0 means. */
+/* The mark of a stream's end. `per_thread`: what the handle 0 means. */
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread);
-void stream_extend(CUcontext context, _Atomic uint64_t *stream, uint64_t end_ns);
+void stream_extend(CUcontext context, _Atomic uint64_t *stream, uint64_t mark);
 
 #endif

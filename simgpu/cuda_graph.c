@@ -1,15 +1,28 @@
-/* Graphs: kernels that are launched together. A graph is how long its kernels take, one after another. */
+/* Graphs: nodes that are launched together. Nodes run one after another, in the order in which they were added,
+ * whatever they depend on: that is always a right order. A graph is how long its kernels take, and the memory that it
+ * allocates, which is in cuda_graph_memory.c. */
 #include <stdlib.h>
 
 #include "cuda_driver.h"
 
+struct CUgraphNode_st {
+    CUgraphNode next;
+    int type;
+    CUgraph child;
+    graph_block_t block; /* of an allocation, or its pointer of a free */
+};
+
 struct CUgraph_st {
     CUcontext context;
     _Atomic uint64_t duration_ns;
+    CUgraphNode nodes, *last;
+    size_t count;
+    graph_memory_t memory;
 };
 
 struct CUgraphExec_st {
     uint64_t duration_ns;
+    graph_memory_t memory;
 };
 
 static CUresult make(CUgraph *graph) {
@@ -21,11 +34,28 @@ static CUresult make(CUgraph *graph) {
     if (*graph == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*graph)->context = context;
+    (*graph)->last = &(*graph)->nodes;
     return CUDA_SUCCESS;
+}
+
+static CUgraphNode add(CUgraph graph, int type) {
+    CUgraphNode node = calloc(1, sizeof *node);
+    if (node == NULL)
+        return NULL;
+    node->type = type;
+    *graph->last = node;
+    graph->last = &node->next;
+    graph->count++;
+    return node;
+}
+
+CUcontext graph_context(CUgraph graph) {
+    return graph->context;
 }
 
 void graph_append(CUgraph graph, uint64_t duration_ns) {
     graph->duration_ns += duration_ns;
+    (void)add(graph, GRAPH_KERNEL);
 }
 
 CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
@@ -33,19 +63,139 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
 }
 
 CUresult cuGraphDestroy(CUgraph graph) {
+    if (graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    while (graph->nodes != NULL) {
+        CUgraphNode node = graph->nodes;
+        graph->nodes = node->next;
+        free(node);
+    }
     free(graph);
-    return graph != NULL ? driver_ready() : CUDA_ERROR_INVALID_VALUE;
+    return driver_ready();
 }
 
-/* Nodes run one after another, whatever they depend on: that is always a right order. */
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
                                  const CUDA_KERNEL_NODE_PARAMS *parameters) {
     (void)before;
     (void)count;
-    if (node == NULL || graph == NULL || parameters == NULL || parameters->func == NULL)
+    uint64_t duration_ns;
+    if (node == NULL || graph == NULL || parameters == NULL || parameters->func == NULL ||
+        !kernel_duration(parameters->func, parameters->kernelParams, &duration_ns))
         return CUDA_ERROR_INVALID_VALUE;
-    graph_append(graph, kernel_duration_ns(parameters->func));
-    *node = (CUgraphNode)graph;
+    graph->duration_ns += duration_ns;
+    *node = add(graph, GRAPH_KERNEL);
+    return *node != NULL ? driver_ready() : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdeviceptr *pointer, CUgraphNode *node_p) {
+    graph_block_t block;
+    CUresult result = graph_memory_place(&graph->memory, device, bytes, &block);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUgraphNode node = add(graph, GRAPH_MEM_ALLOC);
+    if (node == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    node->block = block;
+    *pointer = block.pointer;
+    if (node_p != NULL)
+        *node_p = node;
+    return CUDA_SUCCESS;
+}
+
+CUresult graph_free(CUgraph graph, CUdeviceptr pointer) {
+    if (!graph_memory_unplace(&graph->memory, pointer))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUgraphNode node = add(graph, GRAPH_MEM_FREE);
+    if (node == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    node->block.pointer = pointer;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+    (void)before;
+    (void)count;
+    if (node == NULL || graph == NULL || parameters == NULL || parameters->bytesize == 0 ||
+        parameters->poolProps.location.type != CU_MEM_LOCATION_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    return graph_allocate(graph, parameters->poolProps.location.id, parameters->bytesize, &parameters->dptr, node);
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+                               CUdeviceptr pointer) {
+    (void)before;
+    (void)count;
+    if (node == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = graph_free(graph, pointer);
+    if (result == CUDA_SUCCESS)
+        for (*node = graph->nodes; (*node)->next != NULL;)
+            *node = (*node)->next;
+    return result;
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count,
+                           CUgraphNodeParams *parameters) {
+    (void)edges;
+    if (parameters == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (parameters->type) {
+    case GRAPH_MEM_ALLOC:
+        return cuGraphAddMemAllocNode(node, graph, before, count, &parameters->alloc);
+    case GRAPH_MEM_FREE:
+        return cuGraphAddMemFreeNode(node, graph, before, count, parameters->free.dptr);
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+/* The child is the parent's from now on: a graph that allocates may not be copied. */
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+                                  CUgraph child) {
+    (void)before;
+    (void)count;
+    if (node == NULL || graph == NULL || child == NULL || child == graph)
+        return CUDA_ERROR_INVALID_VALUE;
+    *node = add(graph, GRAPH_CHILD);
+    if (*node == NULL || !graph_memory_join(&graph->memory, &child->memory))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    (*node)->child = child;
+    graph->duration_ns += child->duration_ns;
+    return driver_ready();
+}
+
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    if (graph == NULL || count == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t at = 0;
+    for (CUgraphNode node = graph->nodes; nodes != NULL && node != NULL && at < *count; node = node->next)
+        nodes[at++] = node;
+    *count = nodes != NULL ? at : graph->count;
+    return driver_ready();
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
+    if (node == NULL || type == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *type = node->type;
+    return driver_ready();
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+    if (node == NULL || parameters == NULL || node->type != GRAPH_MEM_ALLOC)
+        return CUDA_ERROR_INVALID_VALUE;
+    *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){
+        .poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_DEVICE, node->block.device}},
+        .bytesize = node->block.bytes,
+        .dptr = node->block.pointer};
+    return driver_ready();
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) {
+    if (node == NULL || graph == NULL || node->type != GRAPH_CHILD)
+        return CUDA_ERROR_INVALID_VALUE;
+    *graph = node->child;
     return driver_ready();
 }
 
@@ -57,75 +207,53 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
     if (*exec == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*exec)->duration_ns = graph->duration_ns;
+    (*exec)->memory = graph->memory;
     return driver_ready();
 }
 
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    if (parameters == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = cuGraphInstantiateWithFlags(exec, graph, parameters->flags);
+    if (result == CUDA_SUCCESS && (parameters->flags & GRAPH_UPLOAD) != 0)
+        result = cuGraphUpload(*exec, parameters->hUploadStream);
+    return result;
+}
+
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    if (exec != NULL)
+        graph_memory_forget(exec);
     free(exec);
     return exec != NULL ? driver_ready() : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    (void)stream;
-    return exec != NULL ? driver_ready() : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    return cuGraphUpload(exec, stream);
-}
-
-static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread) {
+static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread, bool uploads) {
     CUcontext context;
     CUresult result = exec != NULL ? context_current(&context) : CUDA_ERROR_INVALID_VALUE;
-    return result == CUDA_SUCCESS ? launch_submit(context, stream, per_thread, exec->duration_ns) : result;
-}
-
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    return launch(exec, stream, false);
-}
-
-CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    return launch(exec, stream, true);
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
-    CUgraph *capture = stream_capture(stream);
-    (void)mode;
-    if (capture == NULL)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (*capture != NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = make(capture);
-    if (result == CUDA_SUCCESS)
-        (*capture)->context->captures++;
+    if (result != CUDA_SUCCESS)
+        return result;
+    _Atomic uint64_t *end = stream_end(context, stream, per_thread);
+    result = graph_memory_begin(exec, &exec->memory, (const void *)end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!uploads)
+        result = launch_submit(context, stream, per_thread, exec->duration_ns, 0);
+    graph_memory_until(exec, context->gpu, *end);
     return result;
 }
 
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) {
-    return cuStreamBeginCapture_v2(stream, mode);
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, false, true);
 }
 
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    CUgraph *capture = stream_capture(stream);
-    if (capture == NULL || *capture == NULL || graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    (*capture)->context->captures--;
-    *graph = *capture;
-    *capture = NULL;
-    return driver_ready();
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, true, true);
 }
 
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
-    return cuStreamEndCapture(stream, graph);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, false, false);
 }
 
-/* Each thread has a mode, which says what it may do while another one captures. Nothing here depends on it. */
-CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
-    static _Thread_local int current;
-    if (mode == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    int old = current;
-    current = *mode;
-    *mode = old;
-    return driver_ready();
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, true, false);
 }

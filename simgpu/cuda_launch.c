@@ -1,27 +1,28 @@
 /* The ways to launch: all of them come to one, which takes the launch, or records it if the stream is being captured.
  */
 #include "cuda_driver.h"
-#include "mig.h"
 #include "timeline.h"
 
 /* A context takes so many launches; the next one waits until there is room, as on real hardware. */
 static void wait_for_room(CUcontext context, uint64_t launch) {
     if (launch >= QUEUE_DEPTH)
-        timeline_wait(context->ends_ns[launch % QUEUE_DEPTH]);
+        timeline_wait(context->gpu, context->marks[launch % QUEUE_DEPTH]);
 }
 
-CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint64_t duration_ns) {
+CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint64_t duration_ns, unsigned meeting) {
     CUgraph *capture = stream_capture(stream);
     if (capture != NULL && *capture != NULL) {
+        if (meeting > 1)
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         graph_append(*capture, duration_ns);
         return CUDA_SUCCESS;
     }
     uint64_t launch = atomic_fetch_add(&context->launches, 1);
     wait_for_room(context, launch);
     _Atomic uint64_t *end = stream_end(context, stream, per_thread);
-    uint64_t end_ns = timeline_queue(context->gpu->image, mig_busy_until(context->gpu), *end, duration_ns);
-    context->ends_ns[launch % QUEUE_DEPTH] = end_ns;
-    stream_extend(context, end, end_ns);
+    uint64_t mark = timeline_queue(context->gpu, duration_ns, meeting);
+    context->marks[launch % QUEUE_DEPTH] = mark;
+    stream_extend(context, end, mark);
     return CUDA_SUCCESS;
 }
 
@@ -43,18 +44,18 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
     CUresult result = launches != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     (void)flags;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = kernel_launch(launches[i].function, launches[i].hStream, false);
+        result = kernel_launch(launches[i].function, launches[i].hStream, false, launches[i].kernelParams);
     return result;
 }
 
 CUresult cuLaunch(CUfunction function) {
-    return kernel_launch(function, NULL, false);
+    return kernel_launch(function, NULL, false, NULL);
 }
 
 CUresult cuLaunchGrid(CUfunction function, int width, int height) {
-    return width > 0 && height > 0 ? kernel_launch(function, NULL, false) : CUDA_ERROR_INVALID_VALUE;
+    return width > 0 && height > 0 ? kernel_launch(function, NULL, false, NULL) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
-    return width > 0 && height > 0 ? kernel_launch(function, stream, false) : CUDA_ERROR_INVALID_VALUE;
+    return width > 0 && height > 0 ? kernel_launch(function, stream, false, NULL) : CUDA_ERROR_INVALID_VALUE;
 }

@@ -63,16 +63,16 @@ static CUresult allocate(size_t bytes, int map_flags, CUdeviceptr *pointer_p) {
 }
 
 /* Memory that a node of the list had is unmapped before it is refunded: it is gone before anyone else can have it. */
-static void release(node_t *node) {
+static void release(node_t *node, const free_point_t *point) {
     munmap((void *)(uintptr_t)node->pointer, node->allocation.bytes);
     if (node->allocation.pool != NULL)
-        pool_take_back(node->allocation.pool, node->allocation.bytes);
+        pool_take_back(node->allocation.pool, node->allocation.bytes, point);
     else
         slots_refund(node->allocation.gpu, node->allocation.bytes);
     free(node);
 }
 
-CUresult memory_free(CUdeviceptr pointer) {
+CUresult memory_free(CUdeviceptr pointer, const free_point_t *point) {
     pthread_mutex_lock(&mutex);
     node_t **link = bucket_of(pointer);
     while (*link != NULL && (*link)->pointer != pointer)
@@ -82,8 +82,8 @@ CUresult memory_free(CUdeviceptr pointer) {
         *link = node->next;
     pthread_mutex_unlock(&mutex);
     if (node == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    release(node);
+        return graph_memory_free(pointer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    release(node, point);
     return CUDA_SUCCESS;
 }
 
@@ -98,7 +98,7 @@ void memory_free_context(CUcontext context) {
                 continue;
             }
             *link = node->next;
-            release(node);
+            release(node, NULL);
         }
     }
     pthread_mutex_unlock(&mutex);
@@ -155,7 +155,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS || pointer == 0)
         return result;
-    return memory_free(pointer);
+    return memory_free(pointer, NULL);
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer) {

@@ -1,31 +1,54 @@
-/* Stream-ordered allocation. A pool keeps freed memory up to its release threshold and gives the rest back.
+/* Stream-ordered allocation. A pool takes the GPU's memory in large pieces, and keeps what is freed until it is trimmed
+ * or the program waits for the GPU; then it gives back what is above its release threshold.
  *
- * Allocations and frees take effect at once: the order of the stream is not waited for. */
+ * What is freed in a stream can be used again in that stream at once, and elsewhere when the stream has come to the
+ * free. Only amounts are simulated: a pool is never too fragmented. */
 #include <stdlib.h>
 
 #include "cuda_driver.h"
 #include "slots.h"
+#include "timeline.h"
 
-#define ATTRIBUTE_RELEASE_THRESHOLD 4
+#define PIECE_BYTES (32ull << 20)
+
+/* Freed in a stream that has not come there yet. */
+typedef struct pending {
+    struct pending *next;
+    const void *stream;
+    gpu_t *gpu;
+    uint64_t mark;
+    uint64_t bytes;
+} pending_t;
 
 struct CUmemPoolHandle_st {
+    CUmemoryPool next;
     gpu_t *gpu;
     pthread_mutex_t mutex;
+    bool ending; /* destroyed: it ends with its last allocation */
     uint64_t threshold_bytes;
-    uint64_t kept_bytes; /* charged to this process, free for the next allocation from this pool */
+    uint64_t reserved_bytes, reserved_most_bytes; /* what it has of the GPU */
+    uint64_t used_bytes, used_most_bytes;         /* what is handed out */
+    pending_t *pending;
 };
 
 static struct CUmemPoolHandle_st default_pools[IMAGE_MAX_GPUS];
+static CUmemoryPool current_pools[IMAGE_MAX_GPUS];
+static CUmemoryPool pools; /* all of them; they are never freed, since their allocations may outlive them */
+static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void enlist(CUmemoryPool pool, gpu_t *gpu) {
+    pthread_mutex_init(&pool->mutex, NULL);
+    pool->gpu = gpu;
+    pool->next = pools;
+    pools = pool;
+}
 
 static CUmemoryPool default_pool(gpu_t *gpu) {
-    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     CUmemoryPool pool = &default_pools[gpu->index];
-    pthread_mutex_lock(&mutex);
-    if (pool->gpu == NULL) {
-        pthread_mutex_init(&pool->mutex, NULL);
-        pool->gpu = gpu;
-    }
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_lock(&pools_mutex);
+    if (pool->gpu == NULL)
+        enlist(pool, gpu);
+    pthread_mutex_unlock(&pools_mutex);
     return pool;
 }
 
@@ -39,9 +62,29 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
     return result;
 }
 
-/* No other pool can be made a device's current one here. */
+static CUmemoryPool current_pool(gpu_t *gpu) {
+    CUmemoryPool pool = current_pools[gpu->index];
+    return pool != NULL && !pool->ending ? pool : default_pool(gpu);
+}
+
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
-    return cuDeviceGetDefaultMemPool(pool, device);
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result == CUDA_SUCCESS && pool == NULL)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *pool = current_pool(gpu);
+    return result;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result == CUDA_SUCCESS && (pool == NULL || pool->gpu != gpu))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        current_pools[gpu->index] = pool;
+    return result;
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
@@ -54,104 +97,222 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     *pool = calloc(1, sizeof **pool);
     if (*pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_init(&(*pool)->mutex, NULL);
-    (*pool)->gpu = gpu;
+    pthread_mutex_lock(&pools_mutex);
+    enlist(*pool, gpu);
+    pthread_mutex_unlock(&pools_mutex);
     return CUDA_SUCCESS;
 }
 
-/* The pool itself stays: allocations from it may outlive it, and end later. */
+/* With the lock held. What streams have come to is free for everyone; returns the bytes that are not. */
+static uint64_t pending_bytes(CUmemoryPool pool, const void *except_stream) {
+    uint64_t bytes = 0;
+    for (pending_t **link = &pool->pending; *link != NULL;) {
+        pending_t *pending = *link;
+        if (timeline_reached(pending->gpu, pending->mark)) {
+            *link = pending->next;
+            free(pending);
+            continue;
+        }
+        bytes += pending->stream != except_stream ? pending->bytes : 0;
+        link = &pending->next;
+    }
+    return bytes;
+}
+
+static uint64_t in_pieces(uint64_t bytes) {
+    return (bytes + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
+}
+
+/* With the lock held. */
+static void shrink(CUmemoryPool pool, uint64_t keep_bytes) {
+    uint64_t least_bytes = in_pieces(pool->used_bytes + pending_bytes(pool, NULL));
+    if (pool->reserved_bytes <= least_bytes || pool->reserved_bytes <= keep_bytes)
+        return;
+    if (least_bytes < keep_bytes)
+        least_bytes = in_pieces(keep_bytes);
+    slots_refund(pool->gpu, pool->reserved_bytes - least_bytes);
+    pool->reserved_bytes = least_bytes;
+}
+
+void pools_waited(void) {
+    pthread_mutex_lock(&pools_mutex);
+    for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
+        pthread_mutex_lock(&pool->mutex);
+        shrink(pool, pool->threshold_bytes);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+    pthread_mutex_unlock(&pools_mutex);
+}
+
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    if (pool == NULL || (pool >= default_pools && pool < default_pools + IMAGE_MAX_GPUS))
+    if (pool == NULL || pool->ending || (pool >= default_pools && pool < default_pools + IMAGE_MAX_GPUS))
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&pool->mutex);
+    pool->ending = true;
     pool->threshold_bytes = 0;
+    shrink(pool, 0);
     pthread_mutex_unlock(&pool->mutex);
-    return cuMemPoolTrimTo(pool, 0);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
-    if (pool == NULL)
+    if (pool == NULL || pool->ending)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&pool->mutex);
-    if (pool->kept_bytes > keep_bytes) {
-        slots_refund(pool->gpu, pool->kept_bytes - keep_bytes);
-        pool->kept_bytes = keep_bytes;
+    shrink(pool, keep_bytes);
+    pthread_mutex_unlock(&pool->mutex);
+    return CUDA_SUCCESS;
+}
+
+/* Before CUDA 11.3 a pool cannot say how large it is. */
+static bool can_tell(CUmemoryPool pool, int attribute) {
+    return attribute <= POOL_RELEASE_THRESHOLD || pool->gpu->image->cuda_version >= 11030;
+}
+
+static uint64_t *attribute_of(CUmemoryPool pool, int attribute) {
+    switch (attribute) {
+    case POOL_RELEASE_THRESHOLD:
+        return &pool->threshold_bytes;
+    case POOL_RESERVED:
+        return &pool->reserved_bytes;
+    case POOL_RESERVED_MOST:
+        return &pool->reserved_most_bytes;
+    case POOL_USED:
+        return &pool->used_bytes;
+    case POOL_USED_MOST:
+        return &pool->used_most_bytes;
+    default:
+        return NULL;
     }
-    pthread_mutex_unlock(&pool->mutex);
-    return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
-    if (pool == NULL || value == NULL)
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
+    if (pool == NULL || pool->ending || value == NULL || attribute_of(pool, attribute) == NULL ||
+        !can_tell(pool, attribute))
         return CUDA_ERROR_INVALID_VALUE;
-    if (attribute != ATTRIBUTE_RELEASE_THRESHOLD)
-        return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&pool->mutex);
-    pool->threshold_bytes = *(uint64_t *)value;
+    *(uint64_t *)value = *attribute_of(pool, attribute);
     pthread_mutex_unlock(&pool->mutex);
     return CUDA_SUCCESS;
 }
 
-void pool_take_back(CUmemoryPool pool, size_t bytes) {
+/* The highest amounts can only be set back to zero. */
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
+    bool resets = attribute == POOL_RESERVED_MOST || attribute == POOL_USED_MOST;
+    if (pool == NULL || pool->ending || value == NULL || (attribute != POOL_RELEASE_THRESHOLD && !resets) ||
+        (resets && *(uint64_t *)value != 0))
+        return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&pool->mutex);
-    uint64_t room_bytes = pool->threshold_bytes > pool->kept_bytes ? pool->threshold_bytes - pool->kept_bytes : 0;
-    uint64_t keep_bytes = bytes < room_bytes ? bytes : room_bytes;
-    pool->kept_bytes += keep_bytes;
-    slots_refund(pool->gpu, bytes - keep_bytes);
+    *attribute_of(pool, attribute) = *(uint64_t *)value;
+    pthread_mutex_unlock(&pool->mutex);
+    return CUDA_SUCCESS;
+}
+
+void pool_take_back(CUmemoryPool pool, size_t bytes, const free_point_t *point) {
+    pending_t *pending = point != NULL ? malloc(sizeof *pending) : NULL;
+    pthread_mutex_lock(&pool->mutex);
+    pool->used_bytes -= bytes;
+    if (pending != NULL) {
+        *pending = (pending_t){pool->pending, point->stream, point->gpu, point->mark, bytes};
+        pool->pending = pending;
+    }
+    if (pool->ending)
+        shrink(pool, 0);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-static bool pool_charge(CUmemoryPool pool, size_t bytes) {
+/* With the lock held. What the stream has freed and takes again is no longer waited for. */
+static void reuse(CUmemoryPool pool, const void *stream) {
+    uint64_t taken_bytes = pool->used_bytes + pending_bytes(pool, NULL);
+    uint64_t over_bytes = taken_bytes > pool->reserved_bytes ? taken_bytes - pool->reserved_bytes : 0;
+    for (pending_t *pending = pool->pending; pending != NULL && over_bytes > 0; pending = pending->next) {
+        uint64_t bytes = pending->bytes < over_bytes ? pending->bytes : over_bytes;
+        if (pending->stream != stream)
+            continue;
+        pending->bytes -= bytes;
+        over_bytes -= bytes;
+    }
+}
+
+static void raise_to(uint64_t *most_bytes, uint64_t bytes) {
+    if (*most_bytes < bytes)
+        *most_bytes = bytes;
+}
+
+static bool take(CUmemoryPool pool, size_t bytes, const void *stream) {
     pthread_mutex_lock(&pool->mutex);
-    uint64_t reused_bytes = bytes < pool->kept_bytes ? bytes : pool->kept_bytes;
-    bool granted = slots_charge(pool->gpu, bytes - reused_bytes);
-    if (granted)
-        pool->kept_bytes -= reused_bytes;
+    uint64_t needed_bytes = pool->used_bytes + pending_bytes(pool, stream) + bytes;
+    uint64_t more_bytes = needed_bytes > pool->reserved_bytes ? in_pieces(needed_bytes) - pool->reserved_bytes : 0;
+    bool granted = slots_charge(pool->gpu, more_bytes);
+    if (granted) {
+        pool->reserved_bytes += more_bytes;
+        pool->used_bytes += bytes;
+        reuse(pool, stream);
+        raise_to(&pool->reserved_most_bytes, pool->reserved_bytes);
+        raise_to(&pool->used_most_bytes, pool->used_bytes);
+    }
     pthread_mutex_unlock(&pool->mutex);
     return granted;
 }
 
-static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream, bool per_thread) {
     CUcontext context;
     CUresult result = cuStreamGetCtx(stream, &context);
     if (result == CUDA_SUCCESS)
         result = context_usable(context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (pointer == NULL || bytes == 0)
+    if (pointer == NULL || bytes == 0 || bytes > SIZE_MAX / 2 || (pool != NULL && pool->ending))
         return CUDA_ERROR_INVALID_VALUE;
+    CUgraph *capture = stream_capture(stream);
+    if (capture != NULL && *capture != NULL)
+        return graph_allocate(*capture, context->device, bytes, pointer, NULL);
     if (pool == NULL)
-        pool = default_pool(context->gpu);
-    if (!pool_charge(pool, bytes))
+        pool = current_pool(context->gpu);
+    if (!take(pool, bytes, stream_end(context, stream, per_thread)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     allocation_t allocation = {.gpu = pool->gpu, .pool = pool, .bytes = bytes};
     if (memory_map(&allocation, 0, pointer))
         return CUDA_SUCCESS;
-    pool_take_back(pool, bytes);
+    pool_take_back(pool, bytes, NULL);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    return allocate(pointer, bytes, NULL, stream);
+    return allocate(pointer, bytes, NULL, stream, false);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    return allocate(pointer, bytes, NULL, stream);
+    return allocate(pointer, bytes, NULL, stream, true);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    return pool != NULL ? allocate(pointer, bytes, pool, stream) : CUDA_ERROR_INVALID_VALUE;
+    return pool != NULL ? allocate(pointer, bytes, pool, stream, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+    return pool != NULL ? allocate(pointer, bytes, pool, stream, true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult free_in(CUdeviceptr pointer, CUstream stream, bool per_thread) {
+    CUcontext context;
+    CUresult result = cuStreamGetCtx(stream, &context);
+    if (result == CUDA_SUCCESS)
+        result = context_usable(context);
+    if (result != CUDA_SUCCESS || pointer == 0)
+        return result;
+    CUgraph *capture = stream_capture(stream);
+    if (capture != NULL && *capture != NULL)
+        return graph_free(*capture, pointer);
+    const _Atomic uint64_t *end = stream_end(context, stream, per_thread);
+    const free_point_t point = {.stream = (const void *)end, .gpu = context->gpu, .mark = *end};
+    return memory_free(pointer, &point);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    (void)stream;
-    return cuMemFree_v2(pointer);
+    return free_in(pointer, stream, false);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    return cuMemFreeAsync(pointer, stream);
+    return free_in(pointer, stream, true);
 }

@@ -1,4 +1,4 @@
-/* Streams and events: each is a moment on the timeline. */
+/* Streams and events: each is a mark on the timeline. */
 #include <stdlib.h>
 
 #include "cuda_driver.h"
@@ -9,25 +9,27 @@
 
 struct CUstream_st {
     CUcontext context;
-    _Atomic uint64_t end_ns;
-    CUgraph capture; /* NULL: it is not being captured */
+    _Atomic uint64_t mark; /* of its end */
+    CUgraph capture;       /* NULL: it is not being captured */
 };
 
 struct CUevent_st {
     CUcontext context;
     bool captured;            /* last recorded in a stream that was being captured: there is no moment to wait for */
-    _Atomic uint64_t time_ns; /* 0: never recorded, which counts as complete */
+    _Atomic uint64_t mark;    /* 0: never recorded, or nothing came before, which counts as complete */
+    _Atomic uint64_t time_ns; /* when that was; 0: it is for the timeline to say */
 };
 
-/* One default stream for each thread and context. A context's slot may be used again, but only after its work ended. */
-static _Thread_local _Atomic uint64_t thread_end_ns[MAX_CONTEXTS];
+/* One default stream for each thread and context. A context's place may be used again, but only after its work ended.
+ */
+static _Thread_local _Atomic uint64_t thread_marks[MAX_CONTEXTS];
 
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread) {
     if (stream == PER_THREAD || (stream == NULL && per_thread))
-        return &thread_end_ns[context->number];
+        return &thread_marks[context->number];
     if (stream == LEGACY || stream == NULL)
-        return &context->legacy_end_ns;
-    return &stream->end_ns;
+        return &context->legacy_mark;
+    return &stream->mark;
 }
 
 CUgraph *stream_capture(CUstream stream) {
@@ -39,15 +41,15 @@ static bool is_capturing(CUstream stream) {
     return capture != NULL && *capture != NULL;
 }
 
-static void raise_to(_Atomic uint64_t *moment, uint64_t at_least_ns) {
-    uint64_t old_ns = *moment;
-    while (old_ns < at_least_ns && !atomic_compare_exchange_weak(moment, &old_ns, at_least_ns))
+static void raise_to(_Atomic uint64_t *mark, uint64_t at_least) {
+    uint64_t old = *mark;
+    while (old < at_least && !atomic_compare_exchange_weak(mark, &old, at_least))
         continue;
 }
 
-void stream_extend(CUcontext context, _Atomic uint64_t *stream, uint64_t end_ns) {
-    raise_to(stream, end_ns);
-    raise_to(&context->last_end_ns, end_ns);
+void stream_extend(CUcontext context, _Atomic uint64_t *stream, uint64_t mark) {
+    raise_to(stream, mark);
+    raise_to(&context->last_mark, mark);
 }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
@@ -83,7 +85,8 @@ static CUresult wait_stream(CUstream stream, bool per_thread) {
     if (result == CUDA_SUCCESS && is_capturing(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
-        timeline_wait(*stream_end(context, stream, per_thread));
+        timeline_wait(context->gpu, *stream_end(context, stream, per_thread));
+        pools_waited();
         result = context_usable(context);
     }
     return result;
@@ -102,7 +105,8 @@ static CUresult query_stream(CUstream stream, bool per_thread) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    return *stream_end(context, stream, per_thread) <= timeline_now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return timeline_reached(context->gpu, *stream_end(context, stream, per_thread)) ? CUDA_SUCCESS
+                                                                                    : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamQuery(CUstream stream) {
@@ -120,7 +124,11 @@ static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    stream_extend(context, stream_end(context, stream, per_thread), event->time_ns);
+    /* Kernels of a GPU run in the order of their launches anyway; the calling thread waits for another GPU's. */
+    if (event->context->gpu == context->gpu)
+        stream_extend(context, stream_end(context, stream, per_thread), event->mark);
+    else
+        timeline_wait(event->context->gpu, event->mark);
     return CUDA_SUCCESS;
 }
 
@@ -174,6 +182,11 @@ CUresult cuEventDestroy_v2(CUevent event) {
     return event != NULL ? driver_ready() : CUDA_ERROR_INVALID_HANDLE;
 }
 
+static void mark_event(CUevent event, gpu_t *gpu, uint64_t mark) {
+    event->time_ns = timeline_reached(gpu, mark) ? timeline_now_ns() : 0;
+    event->mark = mark;
+}
+
 static CUresult record(CUevent event, CUstream stream, bool per_thread) {
     CUcontext context;
     CUresult result = context_current(&context);
@@ -182,9 +195,7 @@ static CUresult record(CUevent event, CUstream stream, bool per_thread) {
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     event->captured = is_capturing(stream);
-    uint64_t end_ns = *stream_end(context, stream, per_thread);
-    uint64_t now_ns = timeline_now_ns();
-    event->time_ns = end_ns > now_ns ? end_ns : now_ns;
+    mark_event(event, context->gpu, *stream_end(context, stream, per_thread));
     return CUDA_SUCCESS;
 }
 
@@ -205,10 +216,8 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    uint64_t end_ns = context->last_end_ns;
-    uint64_t now_ns = timeline_now_ns();
     event->captured = false;
-    event->time_ns = end_ns > now_ns ? end_ns : now_ns;
+    mark_event(event, context->gpu, context->last_mark);
     return context_usable(context);
 }
 
@@ -217,7 +226,7 @@ CUresult cuEventQuery(CUevent event) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (event->captured)
         return CUDA_ERROR_CAPTURED_EVENT;
-    return event->time_ns <= timeline_now_ns() ? context_usable(event->context) : CUDA_ERROR_NOT_READY;
+    return timeline_reached(event->context->gpu, event->mark) ? context_usable(event->context) : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
@@ -225,17 +234,28 @@ CUresult cuEventSynchronize(CUevent event) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (event->captured)
         return CUDA_ERROR_CAPTURED_EVENT;
-    timeline_wait(event->time_ns);
+    timeline_wait(event->context->gpu, event->mark);
+    pools_waited();
     return context_usable(event->context);
+}
+
+static bool is_recorded(CUevent event) {
+    return event->mark != 0 || event->time_ns != 0;
+}
+
+static uint64_t moment_ns(CUevent event) {
+    if (event->time_ns == 0)
+        event->time_ns = timeline_when_ns(event->context->gpu, event->mark);
+    return event->time_ns;
 }
 
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
     if (milliseconds == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (start == NULL || end == NULL || start->time_ns == 0 || end->time_ns == 0)
+    if (start == NULL || end == NULL || !is_recorded(start) || !is_recorded(end))
         return CUDA_ERROR_INVALID_HANDLE;
-    if (timeline_now_ns() < start->time_ns || timeline_now_ns() < end->time_ns)
+    if (!timeline_reached(start->context->gpu, start->mark) || !timeline_reached(end->context->gpu, end->mark))
         return CUDA_ERROR_NOT_READY;
-    *milliseconds = (float)((double)((int64_t)end->time_ns - (int64_t)start->time_ns) / 1e6);
+    *milliseconds = (float)((double)((int64_t)moment_ns(end) - (int64_t)moment_ns(start)) / 1e6);
     return CUDA_SUCCESS;
 }

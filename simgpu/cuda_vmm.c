@@ -3,7 +3,10 @@
  * A handle lives as long as it has references: its creator's, retained ones and mappings. Its memory is a memfd, so
  * that one handle mapped twice is one memory. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +14,7 @@
 #include "slots.h"
 
 #define GRANULARITY_BYTES (2ull << 20)
+#define NAME_PREFIX "simgpu-"
 #define MAX_HANDLES 1024u
 #define MAX_MAPPINGS 4096u
 
@@ -19,6 +23,8 @@ typedef struct {
     gpu_t *gpu;
     size_t bytes;
     int memory;
+    int types;    /* of handles that it can be shared by */
+    bool foreign; /* another process holds it of the GPU */
 } handle_t;
 
 typedef struct {
@@ -47,7 +53,23 @@ static void drop_reference(handle_t *handle) {
     if (--handle->references > 0)
         return;
     close(handle->memory);
-    slots_refund(handle->gpu, handle->bytes);
+    if (!handle->foreign)
+        slots_refund(handle->gpu, handle->bytes);
+}
+
+bool handle_hold(CUmemGenericAllocationHandle handle) {
+    pthread_mutex_lock(&mutex);
+    handle_t *found = find_handle(handle);
+    if (found != NULL)
+        found->references++;
+    pthread_mutex_unlock(&mutex);
+    return found != NULL;
+}
+
+void handle_drop(CUmemGenericAllocationHandle handle) {
+    pthread_mutex_lock(&mutex);
+    drop_reference(&handles[handle - 1]);
+    pthread_mutex_unlock(&mutex);
 }
 
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *properties, int option) {
@@ -61,21 +83,33 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
     return result;
 }
 
-static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, gpu_t *gpu) {
+/* With the lock held. */
+static CUresult add_handle(CUmemGenericAllocationHandle *handle, const handle_t *made) {
     for (unsigned i = 0; i < MAX_HANDLES; i++) {
         if (handles[i].references > 0)
             continue;
-        int memory = memfd_create("simgpu", MFD_CLOEXEC);
-        if (memory < 0 || ftruncate(memory, (off_t)bytes) != 0 || !slots_charge(gpu, bytes)) {
-            if (memory >= 0)
-                close(memory);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        handles[i] = (handle_t){.references = 1, .gpu = gpu, .bytes = bytes, .memory = memory};
+        handles[i] = *made;
         *handle = i + 1;
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The memory has the name of its GPU, for those who are given it. With the lock held. */
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, gpu_t *gpu, int types) {
+    char name[sizeof NAME_PREFIX + sizeof gpu->image->uuid];
+    (void)snprintf(name, sizeof name, NAME_PREFIX "%s", gpu->image->uuid);
+    handle_t made = {
+        .references = 1, .gpu = gpu, .bytes = bytes, .memory = memfd_create(name, MFD_CLOEXEC), .types = types};
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (made.memory >= 0 && ftruncate(made.memory, (off_t)bytes) == 0 && slots_charge(gpu, bytes)) {
+        result = add_handle(handle, &made);
+        if (result != CUDA_SUCCESS)
+            slots_refund(gpu, bytes);
+    }
+    if (result != CUDA_SUCCESS && made.memory >= 0)
+        close(made.memory);
+    return result;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
@@ -88,8 +122,58 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&mutex);
-    result = create(handle, bytes, gpu);
+    result = create(handle, bytes, gpu, properties->requestedHandleTypes);
     pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, uint64_t flags) {
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mutex);
+    const handle_t *found = find_handle(handle);
+    if (shareable != NULL && found != NULL && flags == 0 && type == CU_MEM_HANDLE_FILE_DESCRIPTOR &&
+        (found->types & type) != 0) {
+        int descriptor = fcntl(found->memory, F_DUPFD_CLOEXEC, 0);
+        *(int *)shareable = descriptor;
+        result = descriptor >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+/* Which GPU the memory is on. */
+static gpu_t *gpu_of(int descriptor) {
+    char path[64], name[256] = "";
+    gpu_t *gpu;
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    if (readlink(path, name, sizeof name - 1) < 0)
+        return NULL;
+    for (CUdevice device = 0; driver_gpu(device, &gpu) == CUDA_SUCCESS; device++) {
+        if (strstr(name, gpu->image->uuid) != NULL)
+            return gpu;
+    }
+    return NULL;
+}
+
+/* It is the exporter's memory: here it takes nothing of the GPU. */
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type) {
+    int descriptor = (int)(intptr_t)shareable;
+    gpu_t *gpu = handle != NULL && type == CU_MEM_HANDLE_FILE_DESCRIPTOR ? gpu_of(descriptor) : NULL;
+    if (gpu == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    handle_t made = {.references = 1,
+                     .gpu = gpu,
+                     .bytes = (size_t)lseek(descriptor, 0, SEEK_END),
+                     .memory = fcntl(descriptor, F_DUPFD_CLOEXEC, 0),
+                     .types = type,
+                     .foreign = true};
+    if (made.memory < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    pthread_mutex_lock(&mutex);
+    CUresult result = add_handle(handle, &made);
+    pthread_mutex_unlock(&mutex);
+    if (result != CUDA_SUCCESS)
+        close(made.memory);
     return result;
 }
 

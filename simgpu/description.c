@@ -67,6 +67,15 @@ static bool parse_number(const char *text, void *field) {
     return true;
 }
 
+static bool parse_microseconds(const char *text, void *field) {
+    unsigned number;
+    int used = 0;
+    bool fine = sscanf(text, "%4uus%n", &number, &used) == 1 && used > 0 && text[used] == '\0' && number <= 4096;
+    if (fine)
+        *(uint64_t *)field = number * 1000ull;
+    return fine;
+}
+
 static bool parse_count(const char *text, void *field) {
     return parse_number(text, field) && *(unsigned *)field >= 1 && *(unsigned *)field <= IMAGE_MAX_GPUS;
 }
@@ -184,6 +193,7 @@ static const description_key_t gpu_keys[] = {
     GPU("count", count, parse_count, "a number from 1 to 64"),
     GPU("model", model, parse_model, "the name NVML gives, at most 95 characters, such as NVIDIA A100-SXM4-80GB"),
     GPU("memory", memory_bytes, parse_memory, "bytes, or a whole number with KiB, MiB or GiB, such as 80GiB"),
+    GPU("context-memory", context_bytes, parse_memory, "bytes, or a whole number with KiB or MiB, such as 300MiB"),
     GPU("uuid", uuid, parse_uuid,
         "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx in lower case, or leave it out to derive it"),
     GPU("compute-capability", compute_capability_major, parse_capability, "major.minor, such as 8.0"),
@@ -193,6 +203,7 @@ static const description_key_t gpu_keys[] = {
     GPU("nvlink", nvlink_peers, parse_peers, "all, none, or the GPUs' numbers, such as 0,1"),
     GPU("mig-capable", mig_capable, parse_yes, "yes or no"),
     GPU("multiprocessors", multiprocessors, parse_number, "a number, such as 108"),
+    GPU("context-switch", context_switch_ns, parse_microseconds, "microseconds from 0us to 4096us, such as 100us"),
 };
 
 static char *trim(char *text) {
@@ -240,6 +251,7 @@ static bool open_section(const place_t *place, description_t *description, const
         .pci_switch = IMAGE_NO_SWITCH,
         .pci_bus = index + 1,
         .multiprocessors = 108,
+        .context_switch_ns = 100000,
     };
     return true;
 }

@@ -26,6 +26,7 @@ typedef struct {
     unsigned line;
     char model[96];
     uint64_t memory_bytes;
+    uint64_t context_bytes;
     char uuid[48]; /* empty: derived */
     unsigned compute_capability_major;
     unsigned compute_capability_minor;
@@ -36,6 +37,7 @@ typedef struct {
     uint64_t nvlink_peers;
     bool mig_capable;
     unsigned multiprocessors;
+    uint64_t context_switch_ns;
 } description_gpu_t;
 
 typedef struct {

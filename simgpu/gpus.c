@@ -22,6 +22,7 @@ static gpus_result_t gpu_map(int directory, const char *name, gpus_access_t acce
     gpu->descriptor = descriptor;
     gpu->slot = -1;
     pthread_mutex_init(&gpu->mutex, NULL);
+    pthread_mutex_init(&gpu->queues_mutex, NULL);
 
     struct stat status;
     if (fstat(descriptor, &status) != 0 || status.st_size < (off_t)sizeof(image_t))

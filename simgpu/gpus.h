@@ -24,6 +24,8 @@ typedef struct {
     uint64_t limit_bytes;    /* what this process may hold at most; 0: as much as there is */
     uint32_t instance, part; /* which MIG device it is, by ids + 1; 0: the GPU itself */
     pthread_mutex_t mutex;
+    pthread_mutex_t queues_mutex; /* taken after the other one, or alone */
+    unsigned queues_lock;         /* which one is held with it: see slots.c */
 } gpu_t;
 
 typedef enum {

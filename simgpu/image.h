@@ -10,12 +10,14 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "simgpu\n"
-#define IMAGE_VERSION 2u
+#define IMAGE_VERSION 4u
 #define IMAGE_MAX_GPUS 64u
 #define IMAGE_SLOTS 512u
 #define IMAGE_EVENTS 64u
 #define IMAGE_BUCKETS 64u
 #define IMAGE_INSTANCES 8u /* GPU instances, and compute instances in each */
+#define IMAGE_RUNS 64u
+#define IMAGE_MEETINGS 8u
 #define IMAGE_NO_SWITCH UINT32_MAX
 
 /* One process with a context on this GPU. Its memory counts only while that process holds the slot's lock. */
@@ -27,6 +29,43 @@ typedef struct {
     uint64_t part;     /* the same for the compute instance */
     uint64_t reserved[3];
 } image_slot_t;
+
+/* From then on a queue's work was done without a pause, and so much had been done before. */
+typedef struct {
+    uint64_t at_ns;
+    uint64_t done_ns;
+} image_run_t;
+
+/* A kernel that begins when so much has been done, and waits there until it has begun on `size` GPUs. */
+typedef struct {
+    uint64_t at_ns;
+    uint64_t size;
+} image_meeting_t;
+
+/* The kernels of one process, in the same place as its slot: written under the lock of the queues. Whose pid and start
+ * are not the slot's any more, is nobody's. */
+typedef struct {
+    uint64_t pid;
+    uint64_t start_ticks;
+    uint64_t instance;
+    _Atomic uint64_t given_ns; /* how long all kernels take that were ever launched */
+    _Atomic uint64_t done_ns;
+    uint64_t meetings; /* launched; how many have begun, and how many may go on */
+    uint64_t begun;
+    uint64_t met;
+    image_meeting_t places[IMAGE_MEETINGS]; /* of the last ones, by their number */
+    uint64_t run_count;                     /* ever; the last IMAGE_RUNS are kept */
+    image_run_t runs[IMAGE_RUNS];
+} image_queue_t;
+
+/* Whose turn it is. Times are CLOCK_MONOTONIC. */
+typedef struct {
+    _Atomic uint64_t at_ns; /* up to when everything has been worked out */
+    uint64_t slice_end_ns;
+    uint64_t looked_ns; /* whether those that have work are alive */
+    uint32_t current;   /* its queue's place */
+    uint32_t running;
+} image_line_t;
 
 /* A compute instance: a MIG device, as programs see it. */
 typedef struct {
@@ -46,7 +85,7 @@ typedef struct {
     uint32_t profile; /* its number in NVML's header */
     uint32_t start;
     uint64_t memory_bytes;
-    _Atomic uint64_t busy_until_ns; /* a timeline of its own: instances do not wait for each other */
+    image_line_t line; /* of its own: instances do not wait for each other */
     image_part_t parts[IMAGE_INSTANCES];
 } image_instance_t;
 
@@ -69,6 +108,7 @@ typedef struct {
     uint8_t uuid_bytes[16];
     char pci_bus_id[32];
     uint64_t memory_bytes;
+    uint64_t context_bytes; /* what a context takes of it */
     uint32_t compute_capability_major;
     uint32_t compute_capability_minor;
     int32_t numa_node;
@@ -76,6 +116,7 @@ typedef struct {
     uint64_t nvlink_peers; /* bit i: linked to the GPU with node_index i */
     uint32_t mig_slices;   /* places for GPU instances: 8, 4, or 0 on a model that cannot be cut */
     uint32_t multiprocessors;
+    uint64_t context_switch_ns;
 
     /* What has gone wrong: written by `simgpu fail` and `simgpu heal`. */
     _Atomic uint32_t lost;
@@ -92,14 +133,15 @@ typedef struct {
     _Atomic uint32_t compute_mode;
     image_instance_t instances[IMAGE_INSTANCES];
 
-    /* The timeline of kernels: written by every launch, without a lock. CLOCK_MONOTONIC. */
-    _Atomic uint64_t busy_until_ns;
-    _Atomic uint64_t busy_buckets[IMAGE_BUCKETS]; /* see timeline.h */
+    /* The timeline of kernels: see timeline.h, and usage.h. */
+    image_line_t line;
+    _Atomic uint64_t busy_buckets[IMAGE_BUCKETS];
 
     /* Who is using it: written by libcuda of each process. */
     _Atomic uint32_t slots_high; /* slots ever used: how far a walk must look */
     _Atomic uint32_t changes;    /* odd while the slots are being changed: see slots.c */
     image_slot_t slots[IMAGE_SLOTS];
+    image_queue_t queues[IMAGE_SLOTS];
 } image_t;
 
 #endif

@@ -13,6 +13,7 @@
 #include "mig.h"
 #include "slots.h"
 #include "timeline.h"
+#include "usage.h"
 
 static const char usage[] =
     "Simulated GPUs, for machines without one.\n"
@@ -107,7 +108,7 @@ static void show_gpu(const gpu_t *gpu) {
            image->compute_capability_minor, image->multiprocessors, mig_word(image));
     printf("  memory    %llu of %llu bytes used\n", (unsigned long long)slots_used_bytes(gpu),
            (unsigned long long)image->memory_bytes);
-    printf("  busy      %u%%\n", timeline_busy_percent(image));
+    printf("  busy      %u%%\n", usage_percent(image, timeline_now_ns()));
     printf("  health    %s%s\n",
            image->lost         ? "lost"
            : image->ecc_failed ? "ecc error"

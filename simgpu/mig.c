@@ -46,9 +46,9 @@ uint64_t mig_memory_bytes(const gpu_t *gpu) {
     return instance != NULL ? instance->memory_bytes : 0;
 }
 
-_Atomic uint64_t *mig_busy_until(const gpu_t *gpu) {
+image_line_t *mig_line(const gpu_t *gpu) {
     image_instance_t *instance = gpu->instance == 0 ? NULL : find(gpu->image, gpu->instance - 1);
-    return instance != NULL ? &instance->busy_until_ns : &gpu->image->busy_until_ns;
+    return instance != NULL ? &instance->line : &gpu->image->line;
 }
 
 static bool has_instances(const image_t *image) {

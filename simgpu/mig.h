@@ -38,7 +38,7 @@ const char *mig_word(const image_t *image);
 /* Of the GPU or MIG device that `gpu` is. */
 bool mig_usable(const gpu_t *gpu);
 uint64_t mig_memory_bytes(const gpu_t *gpu);
-_Atomic uint64_t *mig_busy_until(const gpu_t *gpu);
+image_line_t *mig_line(const gpu_t *gpu);
 
 /* MIG_IN_USE: noted, to take effect with the next reset. */
 mig_result_t mig_set_mode(gpu_t *gpu, bool enabled);

@@ -99,7 +99,7 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
         uint64_t now_ns = timeline_now_ns();
         if (result != NVML_ERROR_TIMEOUT || now_ns >= end_ns)
             return result;
-        timeline_wait(now_ns + POLL_NS < end_ns ? now_ns + POLL_NS : end_ns);
+        timeline_sleep(now_ns + POLL_NS < end_ns ? now_ns + POLL_NS : end_ns);
     }
 }
 

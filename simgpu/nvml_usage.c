@@ -3,6 +3,7 @@
 #include "nvml_session.h"
 #include "slots.h"
 #include "timeline.h"
+#include "usage.h"
 
 #define ECC_UNCORRECTED 1u
 
@@ -34,7 +35,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     if (result == NVML_SUCCESS && (device->instance != 0 || device->image->mig_mode))
         return NVML_ERROR_NOT_SUPPORTED; /* utilisation is of whole GPUs */
     if (result == NVML_SUCCESS)
-        *rates = (nvmlUtilization_t){.gpu = timeline_busy_percent(device->image), .memory = 0};
+        *rates = (nvmlUtilization_t){.gpu = usage_percent(device->image, timeline_now_ns()), .memory = 0};
     return result;
 }
 

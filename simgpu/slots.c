@@ -6,11 +6,15 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "mig.h"
 
 /* Locks lie beyond the file's end, where no data can be confused with them. */
+#define LOCK_QUEUES ((off_t)1 << 28)
+#define QUEUE_LOCKS 8u
+#define LOCK_PAUSE_NS 20000
 #define LOCK_CHANGES ((off_t)1 << 29)
 #define LOCK_SLOTS ((off_t)1 << 30)
 
@@ -19,7 +23,8 @@ static bool lock_byte(int descriptor, int command, short type, off_t byte, pid_t
     int result;
     do {
         result = fcntl(descriptor, command, &lock);
-    } while (result != 0 && errno == EINTR);
+        /* Two threads of a process count as one that waits: what looks like a deadlock ends by itself. */
+    } while (result != 0 && (errno == EINTR || errno == EDEADLK));
     if (holder_p != NULL)
         *holder_p = lock.l_pid;
     return command == F_GETLK ? result == 0 && lock.l_type != F_UNLCK : result == 0;
@@ -69,6 +74,43 @@ static bool slot_is_held(const gpu_t *gpu, unsigned index, pid_t *holder_p) {
         return true;
     *holder_p = getpid();
     return slot_is_own(slot);
+}
+
+static bool is_stopped(pid_t pid) {
+    char path[64], state = '?';
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    (void)fscanf(file, "%*[^)]) %c", &state);
+    fclose(file);
+    return state == 'T' || state == 't';
+}
+
+/* A process that was stopped with the lock does not stop the GPU: the others go by the next lock until it goes on. */
+void slots_queues_begin(gpu_t *gpu) {
+    const struct timespec moment = {.tv_nsec = LOCK_PAUSE_NS};
+    pthread_mutex_lock(&gpu->queues_mutex);
+    gpu->queues_lock = 0;
+    while (!lock_byte(gpu->descriptor, F_SETLK, F_WRLCK, LOCK_QUEUES + gpu->queues_lock, NULL)) {
+        pid_t holder = 0;
+        bool held = lock_byte(gpu->descriptor, F_GETLK, F_WRLCK, LOCK_QUEUES + gpu->queues_lock, &holder);
+        if (held && holder > 0 && is_stopped(holder))
+            gpu->queues_lock = (gpu->queues_lock + 1) % QUEUE_LOCKS;
+        else if (held)
+            nanosleep(&moment, NULL);
+    }
+}
+
+void slots_queues_end(gpu_t *gpu) {
+    (void)lock_byte(gpu->descriptor, F_SETLK, F_UNLCK, LOCK_QUEUES + gpu->queues_lock, NULL);
+    pthread_mutex_unlock(&gpu->queues_mutex);
+}
+
+bool slots_is_alive(const gpu_t *gpu, unsigned index, uint64_t pid, uint64_t start_ticks) {
+    const image_slot_t *slot = &gpu->image->slots[index];
+    pid_t holder;
+    return slot->pid == pid && slot->start_ticks == start_ticks && slot_is_held(gpu, index, &holder);
 }
 
 static void sweep(gpu_t *gpu) {

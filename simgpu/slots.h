@@ -38,6 +38,11 @@ bool slots_in_use(const gpu_t *gpu, uint32_t instance, uint32_t part);
 void slots_change_begin(gpu_t *gpu);
 void slots_change_end(gpu_t *gpu);
 
+/* The same for the queues of kernels; whether the process lives that had `index` then. */
+void slots_queues_begin(gpu_t *gpu);
+void slots_queues_end(gpu_t *gpu);
+bool slots_is_alive(const gpu_t *gpu, unsigned index, uint64_t pid, uint64_t start_ticks);
+
 /* Bytes held by living processes, of a MIG device those in its GPU instance. */
 uint64_t slots_used_bytes(const gpu_t *gpu);
 

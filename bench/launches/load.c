@@ -1,13 +1,16 @@
 /* A program that uses the GPU in one of the ways that programs do, and says how much it got done.
  *
  *   load async|sync|graph|requests DURATION_US
+ *   load idle DURATION_US
+ *   load calibrate
  *
  * async launches and never waits; sync waits for each kernel; graph launches graphs of twenty kernels that take
- * DURATION_US together; requests serves fifty a second, each a kernel, waited for.
+ * DURATION_US together; requests serves fifty a second, each a kernel, waited for; idle says "ready" after one kernel,
+ * and launches no more until its input ends.
  *
  * It says "ready" and reads three moments of CLOCK_MONOTONIC, in milliseconds: when to begin, and between which two to
  * count. Prints one line: launches, milliseconds counted, milliseconds that the first launch took, then for requests
- * each latency in microseconds. */
+ * each latency in microseconds. calibrate prints the SPIN_LOOPS of this GPU. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -17,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "spin.h"
 
 #define MS_NS 1000000ull
 #define GRAPH_KERNELS 20
@@ -60,21 +65,39 @@ static void check(const char *what, int result) {
 }
 
 static void *stream, *function, *graph_exec;
+static spin_parameters_t parameters;
 
 static void launch(void) {
-    check("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    check("cuLaunchKernel", cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.pointers, NULL));
 }
 
 static void find(unsigned long duration_us) {
-    char name[64];
     void *context, *module;
     check("cuInit", cuInit(0));
     check("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain(&context, 0));
     check("cuCtxSetCurrent", cuCtxSetCurrent(context));
-    check("cuModuleLoadData", cuModuleLoadData(&module, ""));
-    (void)snprintf(name, sizeof name, "work_%luus", duration_us);
-    check("cuModuleGetFunction", cuModuleGetFunction(&function, module, name));
+    check("cuModuleLoadData", cuModuleLoadData(&module, spin_module));
+    check("cuModuleGetFunction", cuModuleGetFunction(&function, module, SPIN_KERNEL));
     check("cuStreamCreate", cuStreamCreate(&stream, 0));
+    spin_set(&parameters, duration_us * 1000);
+}
+
+static double took_ns(unsigned launches) {
+    uint64_t begun = now_ns();
+    for (unsigned i = 0; i < launches; i++)
+        launch();
+    check("cuStreamSynchronize", cuStreamSynchronize(stream));
+    return (double)(now_ns() - begun);
+}
+
+/* The first round brings the clocks up; the difference of two lengths leaves out what a launch costs. */
+static void calibrate(void) {
+    find(1000);
+    for (unsigned round = 0; round < 3; round++) {
+        double more_ns = took_ns(220) - took_ns(20);
+        parameters.loops = (uint64_t)((double)parameters.loops * 200 * 1e6 / more_ns);
+    }
+    printf("%" PRIu64 "\n", parameters.loops);
 }
 
 static void make_graph(void) {
@@ -137,8 +160,12 @@ static void serve(uint64_t from_ns, uint64_t until_ns) {
 
 int main(int count, char **arguments) {
     uint64_t begin_ms, from_ms, until_ms;
+    if (count == 2 && strcmp(arguments[1], "calibrate") == 0) {
+        calibrate();
+        return EXIT_SUCCESS;
+    }
     if (count != 3) {
-        fprintf(stderr, "usage: load async|sync|graph|requests DURATION_US\n");
+        fprintf(stderr, "usage: load async|sync|graph|requests|idle DURATION_US | load calibrate\n");
         return 2;
     }
     const char *mode = arguments[1];
@@ -147,8 +174,16 @@ int main(int count, char **arguments) {
     find(graph ? duration_us / GRAPH_KERNELS : duration_us);
     if (graph)
         make_graph();
+    if (strcmp(mode, "idle") == 0) {
+        launch();
+        check("cuStreamSynchronize", cuStreamSynchronize(stream));
+    }
     printf("ready\n");
     fflush(stdout);
+    if (strcmp(mode, "idle") == 0) {
+        (void)getchar();
+        return EXIT_SUCCESS;
+    }
     if (scanf("%" SCNu64 " %" SCNu64 " %" SCNu64, &begin_ms, &from_ms, &until_ms) != 3)
         return EXIT_FAILURE;
     sleep_until(begin_ms * MS_NS);

@@ -70,18 +70,26 @@ class Node:
     def __init__(self, arbiter: arbiter_node.ArbiterNode, gpus: Path) -> None:
         self.arbiter = arbiter
         self.gpus = gpus
-        self.uuid = simulated.uuids(gpus)[0]
+        self.uuids = simulated.uuids(gpus)
+        self.uuid = self.uuids[0]
         self.box = container.Container(arbiter.socket.parent, gpus)
         self._count = 0
 
-    def give(self, request: int, limit: int, *, latency: bool = False, memory: int = MEMORY_BYTES) -> dict[str, str]:
+    @property
+    def gpu_count(self) -> int:
+        """How many there are."""
+        return len(self.uuids)
+
+    def give(
+        self, request: int, limit: int, *, latency: bool = False, memory: int = MEMORY_BYTES, gpu: int = 0
+    ) -> dict[str, str]:
         """A new pod with a share; the environment that says to the arbiter of this bench whose a process is."""
         self._count += 1
         name = f"t{self._count}"
-        self.arbiter.add_pod(name, GivenShare(("main",), (self.uuid,), request, limit, memory))
+        self.arbiter.add_pod(name, GivenShare(("main",), (self.uuids[gpu],), request, limit, memory))
         if latency:
             self.arbiter.allocations[-1] = dataclasses.replace(self.arbiter.allocations[-1], latency=True)
-        return {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
+        return {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": str(gpu)}
 
     @contextlib.asynccontextmanager
     async def neighbour(self) -> AsyncIterator[None]:
@@ -94,12 +102,35 @@ class Node:
             probe.kill()
             await asyncio.to_thread(probe.communicate)
 
-    async def run(self, tenants: Sequence[Tenant], seconds: float) -> list[Done]:
-        """Let them compete for so long, after a moment to warm up."""
+    @contextlib.asynccontextmanager
+    async def crowd(self, count: int, *, working: int) -> AsyncIterator[None]:
+        """Containers on all GPUs that have used them; all but `working` of them sleep, and those serve requests."""
         processes = []
+        try:
+            for number in range(count):
+                mode = ("requests", "200") if number < working else ("idle", "100")
+                environment = self.give(1, 100, gpu=number % self.gpu_count)
+                processes.append(self.box.start([BUILT / "load", *mode], environment))
+                await asyncio.to_thread(until_ready, processes[-1])
+            now = int(time.monotonic() * 1000)
+            for process in processes[:working]:
+                assert process.stdin is not None
+                process.stdin.write(f"{now} {now} {now + 3_600_000}\n")
+                process.stdin.flush()
+            yield
+        finally:
+            for process in processes:
+                process.kill()
+            for process in processes:
+                await asyncio.to_thread(process.communicate)
+
+    async def run(self, tenants: Sequence[Tenant], seconds: float, *, native: bool = False) -> list[Done]:
+        """Let them compete for so long, after a moment to warm up; `native`: without the library."""
+        processes = []
+        box = dataclasses.replace(self.box, preload=()) if native else self.box
         for each in tenants:
             environment = self.give(each.request, each.limit, latency=each.latency)
-            processes.append(self.box.start([BUILT / "load", each.mode, str(each.kernel_us)], environment))
+            processes.append(box.start([BUILT / "load", each.mode, str(each.kernel_us)], environment))
         try:
             for process in processes:
                 await asyncio.to_thread(until_ready, process)

@@ -42,9 +42,9 @@ class Container:
     preload: tuple[Path, ...] = (LIBRARY,)
 
     def start(
-        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
     ) -> subprocess.Popen[str]:
-        """Start a process in it; stdin, stdout and stderr are pipes."""
+        """Start a process in it; stdin, stdout and stderr are pipes, and it has the descriptors in `keep`."""
         unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
         enter = ["sh", "-c", _ENTER, "sh", str(self.arbiter_directory), " ".join(map(str, self.preload))]
         return subprocess.Popen(
@@ -61,6 +61,7 @@ class Container:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            pass_fds=keep,
         )
 
     def run(

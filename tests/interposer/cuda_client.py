@@ -59,9 +59,92 @@ class ArrayDescriptor(ctypes.Structure):
     )
 
 
-def on_device(device: int) -> Properties:
-    """Properties of pinned memory on a device."""
-    return Properties(type=1, location=Location(type=1, id=device))
+class Array3DDescriptor(ctypes.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR."""
+
+    _fields_ = (
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+        ("depth", ctypes.c_size_t),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+        ("flags", ctypes.c_uint),
+    )
+
+
+class OldArrayDescriptor(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR of before CUDA 3.2."""
+
+    _fields_ = (
+        ("width", ctypes.c_uint),
+        ("height", ctypes.c_uint),
+        ("format", ctypes.c_int),
+        ("channels", ctypes.c_uint),
+    )
+
+
+class ArrayMapping(ctypes.Structure):
+    """CUarrayMapInfo."""
+
+    _fields_ = (
+        ("resource_type", ctypes.c_int),
+        ("resource", ctypes.c_void_p),
+        ("subresource_type", ctypes.c_int),
+        ("subresource", ctypes.c_uint64 * 4),
+        ("operation", ctypes.c_int),
+        ("handle_type", ctypes.c_int),
+        ("handle", ctypes.c_uint64),
+        ("offset", ctypes.c_uint64),
+        ("devices", ctypes.c_uint),
+        ("rest", ctypes.c_uint * 3),
+    )
+
+
+class AllocationNode(ctypes.Structure):
+    """CUDA_MEM_ALLOC_NODE_PARAMS."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", Location),
+        ("rest", ctypes.c_ubyte * 72),
+        ("access", ctypes.c_void_p),
+        ("access_count", ctypes.c_size_t),
+        ("size_bytes", ctypes.c_size_t),
+        ("pointer", ctypes.c_uint64),
+    )
+
+
+class NodeParameters(ctypes.Structure):
+    """CUgraphNodeParams of a node that allocates."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+        ("allocation", AllocationNode),
+        ("rest", ctypes.c_ubyte * 120),
+    )
+
+
+class InstantiateParameters(ctypes.Structure):
+    """CUDA_GRAPH_INSTANTIATE_PARAMS."""
+
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("stream", ctypes.c_void_p),
+        ("node", ctypes.c_void_p),
+        ("result", ctypes.c_int),
+    )
+
+
+def on_device(device: int, handles: int = 0) -> Properties:
+    """Properties of pinned memory on a device; `handles`: the kinds that it can be shared by."""
+    return Properties(type=1, handles=handles, location=Location(type=1, id=device))
+
+
+def allocation(size_bytes: int, device: int = 0) -> AllocationNode:
+    """What a graph's node is to allocate."""
+    return AllocationNode(type=1, location=Location(type=1, id=device), size_bytes=size_bytes)
 
 
 class Cuda:
@@ -132,3 +215,17 @@ class Cuda:
         pool = ctypes.c_void_p()
         self.check("cuDeviceGetDefaultMemPool", ctypes.byref(pool), device)
         return pool
+
+    def made(self, symbol: str, *arguments: Any) -> ctypes.c_void_p:
+        """What a function makes and gives by its first parameter."""
+        handle = ctypes.c_void_p()
+        self.check(symbol, ctypes.byref(handle), *arguments)
+        return handle
+
+    def kernel(self, name: str) -> ctypes.c_void_p:
+        """A kernel of a simulated GPU, which is named by how long it takes."""
+        return self.made("cuModuleGetFunction", self.made("cuModuleLoadData", b"image"), name.encode())
+
+    def launch(self, kernel: ctypes.c_void_p, stream: Any = 0) -> None:
+        """Start it."""
+        self.check("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None)

@@ -1,4 +1,4 @@
-"""The CUDA headers, from the packages that carry them: what functions there are, by the names that the driver exports.
+"""The headers of CUDA and NVML, from the packages that carry them: what functions there are, by their exported names.
 
 The headers are NVIDIA's and stay in the user's cache; the packages are a few megabytes each.
 """
@@ -26,7 +26,15 @@ PACKAGES: Final = {
     "13.2": "nvidia-cuda-runtime==13.2.86",
     "13.5": "nvidia-cuda-runtime==13.5.37",
 }
+NVML_PACKAGES: Final = {
+    "11.8": "nvidia-nvml-dev-cu11==11.8.86",
+    "12.0": "nvidia-nvml-dev-cu12==12.0.140",
+    "12.9": "nvidia-nvml-dev-cu12==12.9.79",
+    "13.0": "nvidia-nvml-dev==13.0.87",
+    "13.5": "nvidia-nvml-dev==13.5.37",
+}
 DRIVER: Final = "cuda.h"
+NVML: Final = "nvml.h"
 # They include headers that are not here, so they are read as text.
 BESIDES: Final = ("cudaGL.h", "cudaEGL.h", "cudaVDPAU.h")
 TYPES: Final = "cudaTypedefs.h"
@@ -40,18 +48,18 @@ class UnavailableError(Exception):
     """A package cannot be had here."""
 
 
-def directory(version: str) -> Path:
-    """Where the headers of a CUDA version are, downloaded if need be. Raises UnavailableError."""
-    target = build.cache_directory() / "cuda-headers" / PACKAGES[version]
+def directory(package: str) -> Path:
+    """Where the headers of a package are, downloaded if need be. Raises UnavailableError."""
+    target = build.cache_directory() / "cuda-headers" / package
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         unpacked = Path(scratch) / "headers"
         unpacked.mkdir()
-        with zipfile.ZipFile(_wheel(PACKAGES[version], Path(scratch))) as wheel:
+        with zipfile.ZipFile(_wheel(package, Path(scratch))) as wheel:
             for name in wheel.namelist():
-                if Path(name).name in {DRIVER, TYPES, *BESIDES}:
+                if Path(name).name in {DRIVER, TYPES, NVML, *BESIDES}:
                     (unpacked / Path(name).name).write_bytes(wheel.read(name))
         try:
             unpacked.rename(target)
@@ -85,7 +93,7 @@ def _wheel(package: str, where: Path) -> Path:
 
 def functions(version: str) -> frozenset[str]:
     """Every function that a driver of this CUDA version exports to programs, each form by its full name."""
-    where = directory(version)
+    where = directory(PACKAGES[version])
     found: set[str] = set()
     for form in FORMS:
         command = ["gcc", "-E", "-P", "-x", "c", *filter(None, [form]), str(where / DRIVER)]
@@ -100,8 +108,14 @@ def functions(version: str) -> frozenset[str]:
 
 def typed(version: str) -> frozenset[str]:
     """The functions that have a type of their own, without the ends of their forms: another list of the same."""
-    text = (directory(version) / TYPES).read_text(errors="replace")
+    text = (directory(PACKAGES[version]) / TYPES).read_text(errors="replace")
     return frozenset(re.findall(r"\bPFN_(cu[A-Z]\w*?)_v\d+(?:_ptsz|_ptds)?\)", text))
+
+
+def nvml_functions(version: str) -> frozenset[str]:
+    """Every function that an NVML of this CUDA version's time exports."""
+    text = (directory(NVML_PACKAGES[version]) / NVML).read_text(errors="replace")
+    return frozenset(re.findall(r"nvmlReturn_t\s+DECLDIR\s+(nvml\w+)\s*\(", text))
 
 
 def in_ci() -> bool:

@@ -32,7 +32,7 @@ static int deepbind(const char *plugin, const char *bytes) {
 }
 
 static int absent(const char *library, const char *unused) {
-    static const char *const names[] = {"cuNoSuchFunction", "cuMipmappedArrayCreate", "nvmlNoSuchFunction", "no_such"};
+    static const char *const names[] = {"cuNoSuchFunction", "cuGraphAddNode_v3", "nvmlNoSuchFunction", "no_such"};
     (void)unused;
     (void)dlerror();
     if (dlsym(RTLD_DEFAULT, "cuInit") != NULL || dlsym(RTLD_NEXT, "cuInit") != NULL)
@@ -68,11 +68,32 @@ static int own_namespace(const char *library, const char *unused) {
     return EXIT_SUCCESS;
 }
 
+/* The driver's functions have no versions, so that none is found by one; dlsym itself is found as it would be called.
+ */
+static int versioned(const char *library, const char *unused) {
+    (void)unused;
+    void *handle = dlopen(library, RTLD_NOW);
+    if (handle == NULL)
+        return fail("dlopen of the driver");
+    if (dlvsym(handle, "cuInit", "GLIBC_2.2.5") != NULL || dlvsym(handle, "cuMemAlloc_v2", "CUDA_12") != NULL)
+        return fail("a function of the driver was found by a version");
+    void *(*lookup)(void *, const char *);
+    *(void **)&lookup = dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5");
+    if (lookup == NULL || lookup != (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34"))
+        return fail("dlvsym of dlsym");
+    printf("%d\n", lookup(handle, "cuInit") == dlsym(handle, "cuInit"));
+    return EXIT_SUCCESS;
+}
+
 int main(int count, char **arguments) {
     static const struct {
         const char *name;
         int (*run)(const char *, const char *);
-    } ways[] = {{"runpath", runpath}, {"deepbind", deepbind}, {"absent", absent}, {"own-namespace", own_namespace}};
+    } ways[] = {{"runpath", runpath},
+                {"deepbind", deepbind},
+                {"absent", absent},
+                {"own-namespace", own_namespace},
+                {"versioned", versioned}};
     for (size_t i = 0; count >= 3 && i < sizeof ways / sizeof *ways; i++) {
         if (strcmp(arguments[1], ways[i].name) == 0)
             return ways[i].run(arguments[2], count > 3 ? arguments[3] : "");

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import dataclasses
 import fcntl
 import mmap
 import os
@@ -38,6 +39,8 @@ class Share:
     memory_bytes: int
     request_percent: int = 50
     limit_percent: int = 100
+    overhead_bytes: int = 0
+    context_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +108,12 @@ class ReferenceArbiter:
 
     def set_limit(self, gpu: int, memory_bytes: int) -> None:
         """Change a limit while processes run."""
-        share = self._shares[gpu]
-        self._write_share(gpu, Share(share.uuid, memory_bytes, share.request_percent, share.limit_percent))
+        self.set(gpu, memory_bytes=memory_bytes)
+
+    def set(self, gpu: int, **amounts: int) -> None:
+        """Change anything of a share while processes run, by the names of its fields."""
+        self._shares[gpu] = dataclasses.replace(self._shares[gpu], **amounts)
+        self._write_share(gpu, self._shares[gpu])
 
     def charged(self, gpu: int = 0) -> list[int]:
         """Bytes by slot; slots that hold nothing are left out."""
@@ -122,6 +129,8 @@ class ReferenceArbiter:
             share.memory_bytes,
             share.request_percent,
             share.limit_percent,
+            share.overhead_bytes,
+            share.context_bytes,
         )
 
     def _write_header(self, slot_count: int) -> None:

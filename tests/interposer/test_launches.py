@@ -170,6 +170,29 @@ assert launch(c, function) == 0
         ends_well(process)
 
 
+def test_a_lease_that_went_back_comes_again_while_another_process_of_the_container_has_it(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = """
+c = Cuda()
+function = kernel(c, 1000)
+assert launch(c, function) == 0
+say("idle")
+input()
+assert launch(c, function) == 0
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED | contract.LEASE_CONTENDED, 1)
+        assert line(process) == "idle"
+        assert arbiter.hears(RELEASED) == (0, 0, 1)
+        goes_on(process)
+        assert arbiter.hears(WANT) == (0, 0, 0)
+        arbiter.say(OPEN, 0, 0, 1)
+        ends_well(process)
+
+
 def test_launches_do_not_run_far_ahead_when_counted(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     code = """

@@ -28,7 +28,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "plugin.so", *link_cuda],
         [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "hidden" / "libhidden.so", *link_cuda],
         [HERE / "loader.c", "-o", directory / "loader", "-ldl", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/hidden"],
+        [HERE / "loader.c", "-o", directory / "old-loader", "-ldl", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/hidden"],
         [HERE / "wrapper.c", "-shared", "-fPIC", "-o", directory / "wrapper.so", "-ldl"],
+        [HERE / "allocator.c", "-shared", "-fPIC", "-fno-builtin", "-o", directory / "allocator.so", "-ldl"],
     ):
         subprocess.run([*compiler, *command], check=True)
     return directory
@@ -50,9 +52,15 @@ def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit(
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT)]).stdout == "0\n"
 
 
-def test_a_runpath_still_leads_to_its_libraries(container: Container, programs: Path) -> None:
-    result = container.run([programs / "loader", "runpath", "libhidden.so"])
+@pytest.mark.parametrize("loader", ["loader", "old-loader"], ids=["RUNPATH", "RPATH"])
+def test_a_runpath_still_leads_to_its_libraries(container: Container, programs: Path, loader: str) -> None:
+    result = container.run([programs / loader, "runpath", "libhidden.so"])
     assert result.returncode == 0, result.stderr
+
+
+def test_a_search_by_version_finds_no_way_past(container: Container, programs: Path) -> None:
+    result = container.run([programs / "loader", "versioned", "libcuda.so.1"])
+    assert result.stdout == "1\n", result.stderr
 
 
 def test_what_a_driver_does_not_have_stays_absent(container: Container, programs: Path) -> None:
@@ -82,6 +90,21 @@ def test_another_preloaded_library_that_wraps_dlsym_stays_in_the_chain(
     assert linked.stdout == "2\n", linked.stderr
 
 
+@pytest.mark.parametrize("ours_first", [True, False], ids=["ours first", "ours last"])
+@pytest.mark.parametrize("how", ["--direct", "--nvml"])
+def test_another_preloaded_library_that_replaces_malloc_and_dlopen_works_as_ever(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path, ours_first: bool, how: str
+) -> None:
+    make_arbiter(LIMIT)
+    allocator = programs / "allocator.so"
+    both = replace(container, preload=(LIBRARY, allocator) if ours_first else (allocator, LIBRARY))
+    result = both.run([PROBE, how, "--fill"])
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == f"filled {LIMIT}"
+    drivers = int(result.stderr.split(" early, ")[1].split()[0])
+    assert drivers >= 1, "it was cut off"
+
+
 def test_every_form_of_a_function_has_its_own_hook(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.python("""
@@ -108,6 +131,25 @@ first = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.
 found = ctypes.c_void_p()
 assert first(d.address("cuGetProcAddress"))(b"cuMemAlloc", ctypes.byref(found), 3020, 0) == SUCCESS
 assert found.value == d.address("cuMemAlloc_v2")
+""")
+
+
+def test_what_needs_no_hook_is_the_drivers_own(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.python("""
+def home(address):
+    for line in open("/proc/self/maps"):
+        begin, end = (int(each, 16) for each in line.split()[0].split("-"))
+        if begin <= address < end:
+            return line.split("/")[-1].strip()
+for c in Cuda(), Cuda(proc=True):
+    for name in "cuGetExportTable", "cuDriverGetVersion", "cuStreamQuery", "cuGetErrorName":
+        assert home(c.address(name)) == "libcuda.so.1", name
+    for name in "cuMemAlloc_v2", "cuLaunchKernel", "cuInit":
+        assert home(c.address(name)) == "libgpushare.so", name
+table = ctypes.c_void_p(1)
+assert c.call("cuGetExportTable", ctypes.byref(table), b"0123456789abcdef") == 500  # simulated drivers have none
+assert table.value is None
 """)
 
 

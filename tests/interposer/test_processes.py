@@ -30,9 +30,45 @@ while True:
         assert c.free(held.pop(random.randrange(len(held)))) == SUCCESS
 """
 
+# The same by every way to allocate that gives memory back: pools that keep what is freed, handles, arrays, graphs.
+MIXED_STORM = """
+import random
+c, held, stream = Cuda(), [], 0
+c.check("cuMemPoolSetAttribute", c.default_pool(), 4, ctypes.byref(ctypes.c_uint64(random.choice((0, 1 << 60)))))
+def plain(size):
+    result, pointer = c.allocate(size)
+    return result, lambda: c.free(pointer)
+def pooled(size):
+    result, pointer = c.allocate(size, "cuMemAllocAsync", 0)
+    return result, lambda: c.call("cuMemFreeAsync", pointer, 0)
+def by_handle(size):
+    handle, size = ctypes.c_uint64(), -(-size // (2 * MIB)) * 2 * MIB
+    result = c.call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(on_device(0)), 0)
+    return result, lambda: c.call("cuMemRelease", handle.value)
+def array(size):
+    made = ctypes.c_void_p()
+    what = ArrayDescriptor(width=1024, height=size // 1024 + 1, format=1, channels=1)
+    return c.call("cuArrayCreate_v2", ctypes.byref(made), ctypes.byref(what)), lambda: c.call("cuArrayDestroy", made)
+def graph(size):
+    made, what = c.made("cuGraphCreate", 0), allocation(size)
+    c.check("cuGraphAddMemAllocNode", ctypes.byref(ctypes.c_void_p()), made, None, 0, ctypes.byref(what))
+    exec = c.made("cuGraphInstantiateWithFlags", made, 0)
+    return c.call("cuGraphLaunch", exec, 0), lambda: c.call("cuMemFreeAsync", what.pointer, 0)
+print("started", flush=True)
+while True:
+    result, undo = random.choice((plain, pooled, by_handle, array, graph))(random.randrange(1, 40 * MIB))
+    assert result in (SUCCESS, OUT_OF_MEMORY), result
+    if result == SUCCESS:
+        held.append(undo)
+    if held and (result != SUCCESS or random.random() < 0.4):
+        assert held.pop(random.randrange(len(held)))() == SUCCESS
+    if random.random() < 0.1:
+        c.check("cuCtxSynchronize")
+"""
 
-def start_storm(container: Container) -> subprocess.Popen[str]:
-    process = container.start([sys.executable, "-c", CLIENT_PRELUDE + STORM])
+
+def start_storm(container: Container, code: str) -> subprocess.Popen[str]:
+    process = container.start([sys.executable, "-c", CLIENT_PRELUDE + code])
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     return process
@@ -68,10 +104,13 @@ class Gpu:
         self._process.communicate("end\n", timeout=10)
 
 
-def test_processes_that_race_never_exceed_the_limit_together(container: Container, make_arbiter: ArbiterMaker) -> None:
+@pytest.mark.parametrize("storm", [STORM, MIXED_STORM], ids=["plain", "every way"])
+def test_processes_that_race_never_exceed_the_limit_together(
+    container: Container, make_arbiter: ArbiterMaker, storm: str
+) -> None:
     arbiter = make_arbiter(LIMIT)
     gpu = Gpu(container)
-    processes = [start_storm(container) for _ in range(4)]
+    processes = [start_storm(container, storm) for _ in range(4)]
     dice = random.Random(7)
     most = 0
     try:
@@ -81,7 +120,7 @@ def test_processes_that_race_never_exceed_the_limit_together(container: Containe
             victim = dice.randrange(len(processes))
             with finishing(processes[victim]) as process:
                 assert process.poll() is None, process.communicate()
-            processes[victim] = start_storm(container)
+            processes[victim] = start_storm(container, storm)
     finally:
         for process in processes:
             with finishing(process):

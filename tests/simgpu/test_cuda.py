@@ -112,15 +112,78 @@ def test_a_pool_keeps_what_its_threshold_allows(node: Node) -> None:
         """
 c = Cuda()
 pool = c.default_pool()
-c.check("cuMemPoolSetAttribute", pool, 4, ctypes.byref(ctypes.c_uint64(3 * MIB)))
-_, pointer = c.allocate(10 * MIB, "cuMemAllocAsync", 0)
+used = lambda: (c.info()[1] - c.info()[0]) // MIB
+wait = lambda: c.check("cuCtxSynchronize")
+def attribute(which):
+    value = ctypes.c_uint64()
+    c.check("cuMemPoolGetAttribute", pool, which, ctypes.byref(value))
+    return value.value // MIB
+c.check("cuMemPoolSetAttribute", pool, 4, ctypes.byref(ctypes.c_uint64(40 * MIB)))
+_, pointer = c.allocate(100 * MIB, "cuMemAllocAsync", 0)
+assert used() == 128
+assert (attribute(5), attribute(7)) == (128, 100)
 c.check("cuMemFreeAsync", pointer, 0)
-assert c.info()[1] - c.info()[0] == 3 * MIB
+assert used() == 128
+wait()
+assert used() == 64
 _, pointer = c.allocate(4 * MIB, "cuMemAllocAsync", 0)
-assert c.info()[1] - c.info()[0] == 4 * MIB
+c.check("cuMemPoolTrimTo", pool, 33 * MIB)
+assert used() == 64
+c.check("cuMemPoolTrimTo", pool, 0)
+assert used() == 32
 c.check("cuMemFreeAsync", pointer, 0)
-c.check("cuMemPoolTrimTo", pool, MIB)
-assert c.info()[1] - c.info()[0] == MIB
+c.check("cuMemPoolTrimTo", pool, 0)
+assert used() == 0
+assert (attribute(6), attribute(8)) == (128, 100)
+""",
+    )
+
+
+def test_what_a_stream_frees_another_has_when_it_has_come_there(node: Node) -> None:
+    client(
+        node,
+        """
+c = Cuda()
+used = lambda: (c.info()[1] - c.info()[0]) // MIB
+kernel, one, other = c.kernel("spin_200ms"), c.made("cuStreamCreate", 0), c.made("cuStreamCreate", 0)
+_, pointer = c.allocate(32 * MIB, "cuMemAllocAsync", one)
+c.launch(kernel, one)
+c.check("cuMemFreeAsync", pointer, one)
+_, pointer = c.allocate(32 * MIB, "cuMemAllocAsync", one)
+assert used() == 32
+c.check("cuMemFreeAsync", pointer, one)
+_, second = c.allocate(16 * MIB, "cuMemAllocAsync", other)
+assert used() == 64
+c.check("cuMemFreeAsync", second, other)
+c.check("cuStreamSynchronize", one)
+assert used() == 0
+""",
+    )
+
+
+def test_memory_that_is_shared_is_one(node: Node) -> None:
+    client(
+        node,
+        """
+c = Cuda()
+handle, other, address, word = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint32(7)
+c.check("cuMemCreate", ctypes.byref(handle), 2 * MIB, ctypes.byref(on_device(0)), 0)
+assert c.call("cuMemExportToShareableHandle", ctypes.byref(word), handle.value, 1, 0) != SUCCESS, "not made for it"
+c.check("cuMemCreate", ctypes.byref(handle), 2 * MIB, ctypes.byref(on_device(0, 1)), 0)
+descriptor = ctypes.c_int()
+c.check("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle.value, 1, 0)
+c.check("cuMemImportFromShareableHandle", ctypes.byref(other), descriptor.value, 1)
+assert c.call("cuMemImportFromShareableHandle", ctypes.byref(other), 0, 1) != SUCCESS
+assert c.info()[1] - c.info()[0] == 4 * MIB
+c.check("cuMemAddressReserve", ctypes.byref(address), 4 * MIB, 0, 0, 0)
+for at, each in ((0, handle), (2 * MIB, other)):
+    c.check("cuMemMap", address.value + at, 2 * MIB, 0, each.value, 0)
+class Access(ctypes.Structure):
+    _fields_ = (("location", Location), ("flags", ctypes.c_int))
+c.check("cuMemSetAccess", address.value, 4 * MIB, ctypes.byref(Access(Location(1, 0), 3)), 1)
+c.check("cuMemcpyHtoD_v2", address.value, ctypes.byref(ctypes.c_uint32(42)), 4)
+c.check("cuMemcpyDtoH_v2", ctypes.byref(word), address.value + 2 * MIB, 4)
+assert word.value == 42
 """,
     )
 

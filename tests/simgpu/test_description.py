@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.simgpu.conftest import COMMAND, ROOT
+from tests.simgpu.conftest import COMMAND, ROOT, Node
 
 GOOD = """\
 [node]
@@ -16,6 +17,27 @@ name = node
 model = NVIDIA L4
 memory = 24GiB
 compute-capability = 8.9
+"""
+
+# What NVML says that this process holds: with one context, with two, with one, with none.
+CONTEXTS = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "tests" / "interposer")!r})
+from cuda_client import *
+import pynvml as nvml
+nvml.nvmlInit()
+def held():
+    (one,) = nvml.nvmlDeviceGetComputeRunningProcesses_v3(nvml.nvmlDeviceGetHandleByIndex(0))
+    print(one.usedGpuMemory)
+c = Cuda()
+held()
+context = ctypes.c_void_p()
+c.check("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
+held()
+c.check("cuCtxDestroy_v2", context)
+held()
+c.check("cuDevicePrimaryCtxReset_v2", 0)
+held()
 """
 
 BAD = {
@@ -108,3 +130,12 @@ def test_every_sample_is_good(tmp_path: Path, sample: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     shown = subprocess.run([COMMAND, "show", tmp_path / "gpus"], capture_output=True, text=True, check=True).stdout
     assert shown.count("health    ok") == 4
+
+
+def test_a_context_takes_what_the_description_says_and_gives_it_back(tmp_path: Path) -> None:
+    description = tmp_path / "node.ini"
+    description.write_text(GOOD.replace("memory =", "context-memory = 300MiB\nmemory ="))
+    assert create(description).returncode == 0
+    shown = Node(tmp_path / "gpus").run([sys.executable, "-c", CONTEXTS])
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.split() == [str(mib << 20) for mib in (300, 600, 300, 0)]

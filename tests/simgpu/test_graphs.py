@@ -64,3 +64,23 @@ waited = time.monotonic() - began > 0.07
 assert waited == ({launches} > 1024) or time.monotonic() - began > 0.5
 """,
     )
+
+
+def test_a_kernel_may_take_as_long_as_its_parameter_says(node: Node) -> None:
+    run(
+        node,
+        """
+c.check("cuModuleGetFunction", ctypes.byref(function), module, b"work_ns")
+nanoseconds = ctypes.c_uint64(30_000_000)
+parameters = (PTR * 1)(ctypes.addressof(nanoseconds))
+def work(stream): return c.call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, PTR())
+assert launch(stream) == 1, "nobody says how long"
+assert 0.03 <= took(lambda: work(stream)) < 0.5
+c.check("cuStreamBeginCapture_v2", stream, 0)
+assert work(stream) == work(stream) == 0
+c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+nanoseconds.value = 1
+c.check("cuGraphInstantiateWithFlags", ctypes.byref(exec_), graph, 0)
+assert 0.06 <= took(lambda: c.check("cuGraphLaunch", exec_, stream)) < 0.5
+""",
+    )

@@ -1,0 +1,146 @@
+"""Compute: how true shares and limits are, what an idle neighbour leaves, what waiting costs, what handovers lose."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping
+
+from bench.gpu.bench import Bench
+from bench.gpu.modes import NATIVE, OURS, Mode
+from bench.gpu.tenants import BUILT
+from bench.launches.node import Tenant
+from deviceplugin.arbiter import turns
+
+WORKLOADS: Mapping[str, tuple[str, int]] = {
+    "async": ("async", 1000),
+    "sync": ("sync", 1000),
+    "tiny": ("async", 20),
+    "graph": ("graph", 1000),
+}
+CAPS = (10, 30, 50, 70)
+SPLITS = ((30, 70), (10, 90), (50, 50))
+PAIRS = (("async", "async"), ("sync", "sync"), ("tiny", "tiny"), ("graph", "graph"), ("async", "sync"))
+TURNS_MS = (5, 10, 20, 30, 50, 100)
+
+
+async def alone(bench: Bench) -> Mapping[str, float]:
+    """What each workload gets done on the bare GPU, in percent of its own nominal time; asked once."""
+    if not bench.report.alone:
+        for name, load in WORKLOADS.items():
+            (done,) = await bench.compete(NATIVE, [Tenant(100, 100, *load)])
+            bench.report.alone[name] = done.percent
+            bench.report.add(f"alone.{name}", done.percent, "%")
+    return bench.report.alone
+
+
+async def caps(bench: Bench) -> None:
+    """One tenant, alone, with a limit."""
+    whole = await alone(bench)
+    for mode in (OURS, *bench.peers):
+        rows, errors = [], []
+        for limit in CAPS:
+            row = [str(limit)]
+            for name, load in WORKLOADS.items():
+                (done,) = await bench.compete(mode, [Tenant(5, limit, *load)])
+                got = done.percent * 100 / whole[name]
+                errors.append(abs(got - limit))
+                bench.report.add(f"cap.{limit}.{name}.{mode.name}", got, "%", against="limit", goal=limit)
+                row.append(f"{got:.2f}")
+            rows.append(row)
+        bench.report.table(f"One tenant with a limit, alone: {mode.name}, % of native", ["limit", *WORKLOADS], rows)
+        bench.report.add(f"cap.worst_error.{mode.name}", max(errors), "points", against="goal", goal=1.0)
+
+
+async def splits(bench: Bench) -> None:
+    """Two tenants that always want."""
+    whole = await alone(bench)
+    rows: list[list[str]] = []
+    cases = [(SPLITS[0], pair) for pair in PAIRS] + [(split, PAIRS[0]) for split in SPLITS[1:]]
+    errors = []
+    for (request, other), (one, two) in cases:
+        share, total = await _split(bench, OURS, (request, other), (one, two), whole)
+        errors.append(abs(share - request))
+        rows.append([f"{request}/{other} {one}, {two}", OURS.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"])
+    for mode in (NATIVE, *bench.peers):
+        share, total = await _split(bench, mode, SPLITS[0], PAIRS[0], whole)
+        rows.append([f"{SPLITS[0][0]}/{SPLITS[0][1]} async, async", mode.name, f"{share:.2f}/{100 - share:.2f}"])
+        rows[-1].append(f"{total:.2f}")
+    bench.report.table(
+        "Two tenants that always want", ["requests, workloads", "", "shares %", "sum, % of native"], rows
+    )
+    bench.report.add("split.worst_error", max(errors), "points", against="goal", goal=1.0)
+
+
+async def _split(
+    bench: Bench, mode: Mode, requests: tuple[int, int], pair: tuple[str, str], whole: Mapping[str, float]
+) -> tuple[float, float]:
+    one, two = pair
+    tenants = [Tenant(requests[0], 100, *WORKLOADS[one]), Tenant(requests[1], 100, *WORKLOADS[two])]
+    if not mode.ours:  # what others know is a limit
+        tenants = [dataclasses.replace(each, limit=each.request) for each in tenants]
+    done = await bench.compete(mode, tenants)
+    parts = [done[0].percent * 100 / whole[one], done[1].percent * 100 / whole[two]]
+    share = 100 * parts[0] / sum(parts)
+    name = f"split.{requests[0]}.{one}.{two}.{mode.name}"
+    bench.report.add(name, share, "%", against="request", goal=requests[0])
+    bench.report.add(f"{name}.total", sum(parts), "%", against="native alone", goal=100.0)
+    return share, sum(parts)
+
+
+async def elasticity(bench: Bench) -> None:
+    """What a neighbour that sleeps leaves, and how fast it is served when it returns."""
+    whole = await alone(bench)
+    async with bench.gpu.holding([BUILT / "load", "idle", "1000"], "ready", bench.gpu.give(request=70)):
+        (done,) = await bench.compete(OURS, [Tenant(30, 100, "async", 1000)])
+    used = done.percent * 100 / whole["async"]
+    returns = []
+    for _ in range(3):
+        late = Tenant(70, 100, "sync", 1000, after_ms=bench.warm_ms + 500)
+        done_both = await bench.compete(OURS, [Tenant(30, 100, "async", 1000), late])
+        returns.append(done_both[1].first_ms - 1)  # its own kernel
+    bench.report.say(f"\nbeside an idle neighbour: {used:.2f} % of native alone")
+    bench.report.say(
+        f"a neighbour that returns is served after {statistics.median(returns):.1f} ms (worst {max(returns):.1f})"
+    )
+    bench.report.add("elastic.beside_idle", used, "%", against="native alone", goal=100.0)
+    bench.report.add("elastic.yield", returns, "ms", against="goal", goal=20.0)
+
+
+async def latency(bench: Bench) -> None:
+    """Requests of 2 ms, fifty a second, beside training that always wants."""
+    requests, training = Tenant(20, 100, "requests", 2000), Tenant(80, 100, "async", 1000)
+    kinds = [
+        ("alone", NATIVE, [requests]),
+        ("beside training, time slicing", NATIVE, [requests, training]),
+        ("beside training", OURS, [requests, training]),
+        ("beside training, latency class", OURS, [dataclasses.replace(requests, latency=True), training]),
+        *((f"beside training, {peer.name}", peer, [requests, training]) for peer in bench.peers),
+    ]
+    rows = []
+    for name, mode, tenants in kinds:
+        done = await bench.compete(mode, tenants)
+        p50, p99 = done[0].quantile(0.5), done[0].quantile(0.99)
+        rest = f"{done[1].percent:.2f}" if len(done) > 1 else ""
+        rows.append([name, f"{p50:.2f}", f"{p99:.2f}", rest])
+        key = name.replace(", ", ".").replace(" ", "_")
+        bench.report.add(f"latency.{key}.{mode.name}.p99", p99, "ms", against="kernel", goal=2.0)
+    bench.report.table("Requests of 2 ms, fifty a second", ["", "p50 ms", "p99 ms", "training %"], rows)
+
+
+async def handover(bench: Bench) -> None:
+    """What is lost of two tenants' time, against how long turns are."""
+    whole = await alone(bench)
+    rows = []
+    for length_ms in TURNS_MS:
+        lengths = dataclasses.replace(turns.DEFAULT, contended_ns=length_ms * 1_000_000)
+        made = turns.Turns.__init__
+        turns.Turns.__init__ = lambda self, made=made, lengths=lengths: made(self, lengths)  # type: ignore[method-assign, misc, assignment]
+        try:
+            done = await bench.compete(OURS, [Tenant(50, 100, "async", 1000)] * 2)
+        finally:
+            turns.Turns.__init__ = made  # type: ignore[method-assign]
+        lost = 100 - sum(each.percent for each in done) * 100 / whole["async"]
+        bench.report.add(f"handover.{length_ms}ms.lost", lost, "%", against="goal", goal=1.0)
+        rows.append([str(length_ms), f"{lost:.2f}"])
+    bench.report.table("What handovers lose, two tenants that always want", ["turn ms", "lost %"], rows)

@@ -1,0 +1,67 @@
+"""Plots of what bench/interposer.py measured: shares against requests, and what handovers cost against their number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+OURS, NATIVE, AIM = "#1f77b4", "#bbbbbb", "#d62728"
+
+
+def draw(figures: Sequence[dict[str, object]], directory: Path, stem: str) -> list[Path]:
+    """Write those for which there are figures; returns their files."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = stem  # the same figures give the same file
+    from matplotlib import pyplot as plt
+
+    values = {str(one["figure"]): float(str(one["value"])) for one in figures}
+    written = []
+    for name, plot in {"shares": _shares, "handover": _handover}.items():
+        figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
+        if plot(axis, values):
+            path = directory / f"{stem}-{name}.svg"
+            figure.savefig(path, metadata={"Date": None})
+            written.append(path)
+        plt.close(figure)
+    return written
+
+
+def _shares(axis: Any, values: dict[str, float]) -> bool:
+    found = [
+        (int(match[1]), match[2].replace(".", ", "), value, values.get(f"interposer.native.{match[1]}.{match[2]}"))
+        for name, value in values.items()
+        if (match := re.fullmatch(r"interposer\.split\.(\d+)\.(\w+\.\w+)", name))
+    ]
+    places = range(len(found))
+    axis.bar([place - 0.2 for place in places], [one[2] for one in found], 0.4, color=OURS, label="with leases")
+    native = [(place + 0.2, one[3]) for place, one in zip(places, found, strict=True) if one[3] is not None]
+    if native:
+        axis.bar(*zip(*native, strict=True), 0.4, color=NATIVE, label="the GPU's own time slices")
+    for place, one in zip(places, found, strict=True):
+        axis.plot([place - 0.45, place + 0.45], [one[0], one[0]], color=AIM, label="" if place else "request")
+    axis.set_xticks(list(places), [one[1] for one in found], rotation=60, ha="right", fontsize=8)
+    axis.set_ylabel("share of the first of two tenants, %")
+    axis.legend(fontsize=8)
+    return bool(found)
+
+
+def _handover(axis: Any, values: dict[str, float]) -> bool:
+    found = sorted(
+        (int(match[1]), value)
+        for name, value in values.items()
+        if (match := re.fullmatch(r"interposer\.handover\.(\d+)ms\.lost", name))
+    )
+    if found:
+        axis.plot(*zip(*found, strict=True), marker="o", color=OURS, label="two tenants that always want")
+        axis.axhline(1.0, color=AIM, linewidth=1, label="aim")
+        axis.set_xscale("log")
+        axis.set_xticks([one[0] for one in found], [str(one[0]) for one in found])
+        axis.set_ylim(bottom=min(0.0, *(one[1] for one in found)))
+        axis.set_xlabel("length of a turn, ms")
+        axis.set_ylabel("lost of the GPU's time, %")
+        axis.legend(fontsize=8)
+    return bool(found)

@@ -1,0 +1,78 @@
+"""What a bench says: tables as they are measured, figures for machines, and at the end a page with plots beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import re
+from pathlib import Path
+
+from launches import plots
+
+PREFIX = "interposer."
+ONE_OF_MANY = re.compile(r"(split|handover)\.\d")
+
+
+@dataclasses.dataclass
+class Report:
+    """What was measured."""
+
+    seconds: float
+    figures: list[dict[str, object]] = dataclasses.field(default_factory=list)
+    lines: list[str] = dataclasses.field(default_factory=list)
+    loads: list[float] = dataclasses.field(default_factory=list)
+
+    def say(self, text: str = "") -> None:
+        """Print a line of a table, and keep it."""
+        print(text, flush=True)
+        self.lines.append(text)
+
+    def add(self, name: str, value: float, unit: str, *, goal: float, against: str = "goal") -> None:
+        """Keep a figure, and what it is compared with."""
+        ratio = round(value / goal, 3) if goal else None
+        one = {"figure": f"{PREFIX}{name}", "value": round(value, 3), "unit": unit, "against": against}
+        self.figures.append({**one, "goal": round(goal, 3), "ratio": ratio})
+
+    def look_at_load(self) -> None:
+        """Remember how busy the machine is now, with the bench itself."""
+        self.loads.append(os.getloadavg()[0])
+
+    def print_figures(self) -> None:
+        """One JSON object a line."""
+        for figure in self.figures:
+            print(json.dumps({key: value for key, value in figure.items() if key != "goal"}))
+
+    def write(self, directory: Path) -> Path:
+        """The page, and the plots that it shows."""
+        day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        drawn = plots.draw(self.figures, directory, f"{day}-interposer")
+        goals = [one for one in self.figures if one["against"] == "goal" and not ONE_OF_MANY.match(_short(one))]
+        page = [
+            f"# The library and the arbiter, {day}",
+            "",
+            f"`python bench/interposer.py --seconds {self.seconds:g}` on a simulated GPU: {os.cpu_count()} cores "
+            f"({platform.machine()}), Python {platform.python_version()}, load {min(self.loads):.1f} to "
+            f"{max(self.loads):.1f} while it ran. Kernels take their time without computing; processes take turns of "
+            "2 ms on the simulated GPU as on a real one, and each switch between them takes 0.1 ms.",
+            "",
+            "| figure | here | aim |",
+            "|---|---|---|",
+            *(f"| {_short(one)} | {one['value']:g} {one['unit']} | {one['goal']:g} {one['unit']} |" for one in goals),
+            "",
+            *(f"![{path.stem}]({path.name})" for path in drawn),
+            "",
+            "```",
+            *self.lines,
+            "```",
+            "",
+        ]
+        target = directory / f"{day}-interposer.md"
+        target.write_text("\n".join(page))
+        return target
+
+
+def _short(figure: dict[str, object]) -> str:
+    return str(figure["figure"]).removeprefix(PREFIX)

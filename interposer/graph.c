@@ -1,0 +1,150 @@
+#include "graph.h"
+
+#include "capture.h"
+#include "driver.h"
+#include "fork.h"
+#include "keeper.h"
+#include "share.h"
+#include "stream.h"
+#include "table.h"
+
+#define GPU_SHIFT 56 /* no address has bits there */
+
+static bool allocating;
+static table_t execs = TABLE_INITIALIZER; /* exec and GPU -> bytes; gpu: the device;
+                                             owner: not 0 if lasting; count: launched */
+
+void graph_after_fork(void) {
+    table_forget(&execs);
+}
+
+/* Something that may make graphs' memory grow: a launch, an upload. */
+typedef struct {
+    CUresult (*real)(CUgraphExec exec, CUstream stream);
+    CUgraphExec exec;
+    CUstream stream;
+    bool per_thread;
+} start_t;
+
+static uint64_t key_of(CUgraphExec exec, uint32_t gpu) {
+    return (uint64_t)(uintptr_t)exec | (uint64_t)gpu << GPU_SHIFT;
+}
+
+/* With the lock held. No more than the graph's own pages can be wanting, and no more than all graphs' together beyond
+ * what there is. */
+static bool reserve(keeper_t *keeper, const entry_t *entry, attempt_t attempt, uint64_t *reserved_bytes_p) {
+    uint64_t all_bytes = keeper->out_bytes + keeper->orphaned_bytes + (entry->count == 0 ? entry->bytes : 0);
+    uint64_t beyond_bytes = all_bytes > keeper->charged_bytes ? all_bytes - keeper->charged_bytes : 0;
+    return keeper_reserve(keeper, beyond_bytes < entry->bytes ? beyond_bytes : entry->bytes, attempt, reserved_bytes_p);
+}
+
+/* With the lock held. */
+static void launched(keeper_t *keeper, entry_t *entry) {
+    entry_t old;
+    if (entry->count > 0)
+        return;
+    entry->count = 1;
+    keeper->out_bytes += entry->bytes;
+    (void)table_put(&execs, entry, &old); /* it is there */
+}
+
+/* GPUs are locked in their order. False: it does not fit, and nothing was started. */
+static bool attempt_once(const start_t *start, attempt_t attempt, CUresult *result_p) {
+    keeper_t *locked[MAX_GPUS];
+    entry_t entries[MAX_GPUS];
+    uint64_t reserved_bytes[MAX_GPUS];
+    unsigned count = 0;
+    bool fits = true;
+    for (uint32_t gpu = 0; gpu < share_gpu_count() && fits; gpu++) {
+        if (!table_get(&execs, key_of(start->exec, gpu), &entries[count]))
+            continue;
+        keeper_t *keeper = keeper_find(KEEPER_GRAPHS, entries[count].gpu);
+        if (keeper == NULL)
+            continue;
+        keeper_make_room(gpu, attempt);
+        reserved_bytes[count] = 0;
+        fits = reserve(keeper, &entries[count], attempt, &reserved_bytes[count]);
+        reserved_bytes[count] = fits ? reserved_bytes[count] : 0;
+        locked[count++] = keeper;
+    }
+    if (fits)
+        *result_p = start->real(start->exec, start->stream);
+    while (count-- > 0) {
+        if (fits && *result_p == CUDA_SUCCESS)
+            launched(locked[count], &entries[count]);
+        (void)keeper_settle(locked[count], reserved_bytes[count]); /* what runs cannot be taken back */
+        keeper_unlock(locked[count]->gpu);
+    }
+    return fits;
+}
+
+static CUresult start_charged(const start_t *start) {
+    CUresult result;
+    if (capture_any() && stream_is_capturing(start->stream, start->per_thread)) /* it becomes a node */
+        return start->real(start->exec, start->stream);
+    for (attempt_t attempt = ATTEMPT_AT_ONCE; attempt < ATTEMPTS; attempt++) {
+        if (attempt == ATTEMPT_WAITED)
+            stream_wait(start->stream, start->per_thread);
+        if (attempt_once(start, attempt, &result))
+            return result;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult launch(CUgraphExec exec, CUstream stream) {
+    CUresult (*real)(CUgraphExec, CUstream) = driver_function(HOOK_cuGraphLaunch);
+    return start_charged(&(start_t){real, exec, stream, false});
+}
+
+static CUresult launch_per_thread(CUgraphExec exec, CUstream stream) {
+    CUresult (*real)(CUgraphExec, CUstream) = driver_function(HOOK_cuGraphLaunch_ptsz);
+    return start_charged(&(start_t){real, exec, stream, true});
+}
+
+void graph_allocates(void) {
+    if (__atomic_load_n(&allocating, __ATOMIC_ACQUIRE))
+        return;
+    driver_divert(HOOK_cuGraphLaunch, (void *)launch);
+    driver_divert(HOOK_cuGraphLaunch_ptsz, (void *)launch_per_thread);
+    __atomic_store_n(&allocating, true, __ATOMIC_RELEASE);
+}
+
+bool graph_any(void) {
+    return __atomic_load_n(&allocating, __ATOMIC_ACQUIRE);
+}
+
+CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream, bool per_thread) {
+    const start_t start = {real, exec, stream, per_thread};
+    return start_charged(&start);
+}
+
+bool graph_note(CUgraphExec exec, const footprint_t *footprint) {
+    bool noted = true;
+    for (uint32_t gpu = 0; footprint->any && gpu < share_gpu_count() && noted; gpu++) {
+        CUdevice device = footprint->devices[gpu];
+        entry_t entry = {.key = key_of(exec, gpu),
+                         .bytes = footprint->bytes[gpu],
+                         .owner = footprint->lasting,
+                         .gpu = (uint32_t)device};
+        entry_t old;
+        if (entry.bytes == 0)
+            continue;
+        noted = keeper_add(KEEPER_GRAPHS, (uint64_t)device, gpu) != NULL && table_put(&execs, &entry, &old);
+        keeper_reread(gpu); /* the driver may have seen to its memory already */
+    }
+    return noted;
+}
+
+void graph_forget(CUgraphExec exec) {
+    for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
+        entry_t entry;
+        if (!table_take(&execs, key_of(exec, gpu), &entry) || entry.count == 0)
+            continue;
+        keeper_t *keeper = keeper_find(KEEPER_GRAPHS, entry.gpu);
+        keeper_lock(gpu);
+        keeper->out_bytes -= entry.bytes;
+        keeper->orphaned_bytes += entry.owner != 0 ? entry.bytes : 0;
+        keeper_unlock(gpu);
+        keeper_loosened();
+    }
+}

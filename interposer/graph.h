@@ -1,0 +1,22 @@
+/* Memory that graphs take when they are launched: charged before the launch, for what it may take, and then for what
+ * the driver has for graphs. A graph that was launched before has its memory, unless another one has been given it.
+ *
+ * A graph without allocations costs nothing here: until the first allocation is put into one, launches go from the gate
+ * to the driver as ever. */
+#ifndef GPUSHARE_GRAPH_H
+#define GPUSHARE_GRAPH_H
+
+#include "footprint.h"
+
+/* An allocation becomes a node of a graph: from now on graphs are looked at. */
+void graph_allocates(void);
+bool graph_any(void);
+
+/* What an executable graph needs, from its making to its end. False: no memory to note it in. */
+bool graph_note(CUgraphExec exec, const footprint_t *footprint);
+void graph_forget(CUgraphExec exec);
+
+/* A launch or an upload, charged for. */
+CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream, bool per_thread);
+
+#endif

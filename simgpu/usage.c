@@ -1,0 +1,63 @@
+#include "usage.h"
+
+#include <stdatomic.h>
+
+#define SECOND_NS 1000000000ull
+#define BUCKET_NS (SECOND_NS / 4)
+#define BUCKETS_PER_SECOND (SECOND_NS / BUCKET_NS)
+
+/* A bucket is a quarter of a second: its number in the upper half, the busy nanoseconds in it in the lower. One word,
+ * so that a bucket's reuse for a later time and its first addition are one step. */
+static void bucket_add(_Atomic uint64_t *buckets, uint64_t number, uint64_t busy_ns) {
+    _Atomic uint64_t *bucket = &buckets[number % IMAGE_BUCKETS];
+    uint64_t old = *bucket;
+    uint64_t new;
+    do {
+        uint64_t kept_ns = old >> 32 == (uint32_t)number ? old & UINT32_MAX : 0;
+        new = (uint64_t)(uint32_t)number << 32 | (kept_ns + busy_ns);
+    } while (!atomic_compare_exchange_weak(bucket, &old, new));
+}
+
+/* Of a long time that nobody looked at, only what the buckets can hold. */
+void usage_add(image_t *image, uint64_t start_ns, uint64_t end_ns) {
+    uint64_t longest_ns = (IMAGE_BUCKETS - 1) * BUCKET_NS;
+    if (end_ns - start_ns > longest_ns)
+        start_ns = end_ns - longest_ns;
+    while (start_ns < end_ns) {
+        uint64_t number = start_ns / BUCKET_NS;
+        uint64_t until_ns = (number + 1) * BUCKET_NS < end_ns ? (number + 1) * BUCKET_NS : end_ns;
+        bucket_add(image->busy_buckets, number, until_ns - start_ns);
+        start_ns = until_ns;
+    }
+}
+
+static uint64_t within(uint64_t start_ns, uint64_t end_ns, uint64_t from_ns, uint64_t until_ns) {
+    uint64_t first_ns = start_ns > from_ns ? start_ns : from_ns, last_ns = end_ns < until_ns ? end_ns : until_ns;
+    return last_ns > first_ns ? last_ns - first_ns : 0;
+}
+
+/* Since the last look the queues have gone on, one after another. */
+static uint64_t unseen_ns(const image_t *image, uint64_t from_ns, uint64_t until_ns) {
+    uint64_t left_ns = 0;
+    for (unsigned i = 0; i < image->slots_high; i++) {
+        const image_queue_t *queue = &image->queues[i];
+        uint64_t given_ns = queue->given_ns, done_ns = queue->done_ns;
+        if (queue->instance == 0 && given_ns > done_ns)
+            left_ns += given_ns - done_ns;
+    }
+    uint64_t at_ns = image->line.at_ns;
+    return within(at_ns, at_ns + left_ns, from_ns, until_ns);
+}
+
+unsigned usage_percent(const image_t *image, uint64_t now_ns) {
+    uint64_t current = now_ns / BUCKET_NS;
+    uint64_t first = current - BUCKETS_PER_SECOND;
+    uint64_t busy_ns = unseen_ns(image, first * BUCKET_NS, current * BUCKET_NS);
+    for (uint64_t number = first; number < current; number++) {
+        uint64_t bucket = image->busy_buckets[number % IMAGE_BUCKETS];
+        if (bucket >> 32 == (uint32_t)number)
+            busy_ns += bucket & UINT32_MAX;
+    }
+    uint64_t percent = busy_ns * 100 / SECOND_NS;
+    return percent > 100 ? 100 : (unsigned)percent;
+}

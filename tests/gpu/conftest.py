@@ -1,0 +1,54 @@
+"""A real GPU, the real driver, the library and the arbiter that ship. Without a GPU these tests are skipped.
+
+GPUSHARE_TEST_GPU=simulated runs them on a simulated one, to try the tests themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bench.gpu import machine, tenants
+
+Story = Callable[[tenants.Gpu], Awaitable[None]]
+Play = Callable[[Story], None]
+
+
+@pytest.fixture(scope="session")
+def which(tmp_path_factory: pytest.TempPathFactory) -> machine.Machine:
+    """The GPU, with everything built that runs on it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: each program gets a mount namespace of its own, as in a container")
+    try:
+        if os.environ.get("GPUSHARE_TEST_GPU") == "simulated":
+            found = machine.simulated(tmp_path_factory.mktemp("machine"))
+        else:
+            found = machine.real()
+    except machine.NoGpuError as error:
+        pytest.skip(f"needs a GPU: {error}")
+    tenants.build()
+    return found
+
+
+@pytest.fixture(scope="session")
+def loops(which: machine.Machine) -> int:
+    """How much work a nanosecond is on it."""
+    return tenants.calibrate(which)
+
+
+@pytest.fixture
+def play(which: machine.Machine, loops: int, tmp_path: Path) -> Play:
+    """Tell a story on the GPU, with an arbiter that has just begun and knows of nobody."""
+
+    def tell(story: Story) -> None:
+        async def told() -> None:
+            async with tenants.opened(which, tmp_path, loops) as gpu:
+                await asyncio.wait_for(story(gpu), 120)
+
+        asyncio.run(told())
+
+    return tell

@@ -1,0 +1,46 @@
+"""How much an array takes at most, where the driver cannot tell."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from tests.interposer.cuda_client import Array3DDescriptor
+from tests.interposer.test_quota import PURE
+
+BYTE, FLOAT, BC1, NV12 = 0x01, 0x20, 0x91, 0xB0
+LAYERED = 1
+KIB = 1024
+
+
+def bytes_of(
+    width: int, height: int = 0, depth: int = 0, *, form: int = BYTE, channels: int = 1, flags: int = 0, levels: int = 1
+) -> int:
+    library = ctypes.CDLL(str(PURE))
+    library.array_bytes_at_most.restype = ctypes.c_uint64
+    descriptor = Array3DDescriptor(width, height, depth, form, channels, flags)
+    return int(library.array_bytes_at_most(ctypes.byref(descriptor), levels))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (bytes_of(1), 64 * 8),
+        (bytes_of(1024, 1024), 1024 * KIB),
+        (bytes_of(1024, 1024, form=FLOAT, channels=4), 16 * 1024 * KIB),
+        (bytes_of(1000, 9), 1024 * 16),  # two blocks of rows, not sixteen
+        (bytes_of(64, 129), 64 * 256),
+        (bytes_of(64, 8, 3), 64 * 8 * 4),
+        (bytes_of(64, 8, 33), 64 * 8 * 64),
+        (bytes_of(64, 8, 33, flags=LAYERED), 64 * 8 * 33),
+        (bytes_of(1024, 1024, form=BC1), 256 * 8 * 256),
+        (bytes_of(1920, 1080, form=NV12), 1920 * 16 * 1152),
+        (bytes_of(64, 64, levels=2), 64 * 64 + 64 * 32),
+        (bytes_of(64, 64, levels=100), bytes_of(64, 64, levels=7)),
+        (bytes_of(1 << 40, 1 << 40), 2**64 - 1),
+        (bytes_of(2**64 - 1), 2**64 - 1),
+    ],
+)
+def test_an_array_takes_whole_blocks(found: int, expected: int) -> None:
+    assert found == expected

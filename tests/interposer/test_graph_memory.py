@@ -1,0 +1,261 @@
+"""Memory that graphs allocate is charged when they are launched, and a launch that does not fit is refused.
+
+On simulated GPUs it comes in pages of 2 MiB, and graphs that run in one stream have the same.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import CLIENT_PRELUDE, Container, finishing
+
+LIMIT = 256 * MIB
+PRELUDE = f"""
+c = Cuda()
+used = lambda: {LIMIT // MIB} - c.info()[0] // MIB
+wait = lambda: c.check("cuCtxSynchronize")
+make = lambda: c.made("cuGraphCreate", 0)
+start = lambda graph, stream=0: c.call("cuGraphLaunch", graph, stream)
+trim = lambda: c.check("cuDeviceGraphMemTrim", 0)
+kernel = c.kernel("spin_100ms")
+def add(graph, mib, device=0):
+    node, what = ctypes.c_void_p(), allocation(mib * MIB, device)
+    c.check("cuGraphAddMemAllocNode", ctypes.byref(node), graph, None, 0, ctypes.byref(what))
+    return what.pointer
+def free(graph, pointer):
+    c.check("cuGraphAddMemFreeNode", ctypes.byref(ctypes.c_void_p()), graph, None, 0, pointer)
+def instantiate(graph):
+    return c.made("cuGraphInstantiateWithFlags", graph, 0)
+def whole(mib):
+    graph = make()
+    free(graph, add(graph, mib))
+    return instantiate(graph)
+def captured(mib, stream, work=None):
+    c.check("cuStreamBeginCapture_v2", stream, 0)
+    _, pointer = c.allocate(mib * MIB, "cuMemAllocAsync", stream)
+    if work: c.launch(work, stream)
+    c.check("cuMemFreeAsync", pointer, stream)
+    graph = ctypes.c_void_p()
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+    return instantiate(graph)
+"""
+
+
+def test_a_graph_is_charged_from_its_first_launch(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+graph = whole(199)
+assert used() == 0
+assert start(graph) == SUCCESS
+assert used() == 200
+assert [start(graph) for _ in range(20)] == [SUCCESS] * 20
+assert used() == 200
+assert c.allocate(56 * MIB)[0] == SUCCESS
+assert [start(graph) for _ in range(20)] == [SUCCESS] * 20, "it has its memory"
+wait()
+trim()
+assert used() == 56
+"""
+    )
+    assert arbiter.reclaims == 0
+
+
+def test_a_launch_that_does_not_fit_is_refused(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+graph = whole(100)
+_, pointer = c.allocate(157 * MIB)
+assert start(graph) == OUT_OF_MEMORY
+assert c.call("cuGraphUpload", graph, 0) == OUT_OF_MEMORY
+assert used() == 157
+assert c.free(pointer) == SUCCESS
+assert c.allocate(156 * MIB)[0] == SUCCESS
+assert c.call("cuGraphUpload", graph, 0) == SUCCESS
+assert used() == 256
+assert start(graph) == SUCCESS
+"""
+    )
+
+
+@pytest.mark.parametrize("per_thread", [False, True])
+def test_an_allocation_in_a_capture_is_charged_when_the_graph_runs(
+    container: Container, make_arbiter: ArbiterMaker, per_thread: bool
+) -> None:
+    make_arbiter(LIMIT)
+    end = "_ptsz" if per_thread else ""
+    container.python(
+        PRELUDE
+        + f"""
+stream = c.made("cuStreamCreate", 0)
+large, small = captured(1000, stream), captured(100, stream)
+assert used() == 0
+launch = lambda graph: c.call("cuGraphLaunch{end}", graph, stream)
+assert launch(large) == OUT_OF_MEMORY
+assert launch(small) == SUCCESS
+assert used() == 100
+assert c.allocate(10 * MIB, "cuMemAllocAsync{end}", stream)[0] == SUCCESS, "and outside of captures as ever"
+assert used() == 132
+"""
+    )
+
+
+def test_what_a_graph_frees_it_may_allocate_again(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+graph = make()
+for _ in range(20):
+    free(graph, add(graph, 100))
+assert start(instantiate(graph)) == SUCCESS
+assert used() == 100
+"""
+    )
+
+
+def test_graphs_that_run_in_turn_fit_though_together_they_would_not(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+graphs = [whole(200) for _ in range(3)]
+for _ in range(4):
+    assert [start(graph) for graph in graphs] == [SUCCESS] * 3
+assert used() == 200
+"""
+    )
+
+
+def test_graphs_that_run_at_once_have_memory_of_their_own(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+streams = [c.made("cuStreamCreate", 0) for _ in range(2)]
+graphs = [captured(100, stream, kernel) for stream in streams]
+assert [start(*both) for both in zip(graphs, streams)] == [SUCCESS] * 2
+assert used() == 200
+third = c.made("cuStreamCreate", 0)
+assert start(captured(100, third, kernel), third) == SUCCESS, "those that are done make room"
+wait()
+trim()
+assert used() == 0
+"""
+    )
+
+
+def test_what_a_graph_leaves_unfreed_stays_charged(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+graph = make()
+pointer = add(graph, 100)
+exec = instantiate(graph)
+assert start(exec) == SUCCESS
+wait()
+trim()
+assert used() == 100
+c.check("cuGraphExecDestroy", exec)
+trim()
+assert used() == 100
+assert start(whole(200)) == OUT_OF_MEMORY
+assert start(whole(150)) == SUCCESS
+assert used() == 250
+c.check("cuMemFreeAsync", pointer, 0)
+wait()
+trim()
+assert used() == 0
+assert start(whole(256)) == SUCCESS
+"""
+    )
+
+
+def test_nodes_of_every_kind_of_call_are_seen(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+child, parent = make(), make()
+node = NodeParameters(type=10, allocation=allocation(100 * MIB))
+c.check("cuGraphAddNode_v2", ctypes.byref(ctypes.c_void_p()), child, None, None, 0, ctypes.byref(node))
+free(child, node.allocation.pointer)
+free(parent, add(parent, 50))
+c.check("cuGraphAddChildGraphNode", ctypes.byref(ctypes.c_void_p()), parent, None, 0, child)
+assert start(instantiate(parent)) == SUCCESS
+assert used() == 150
+"""
+    )
+
+
+def test_a_graph_that_is_uploaded_as_it_is_made_is_charged_for(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+upload = InstantiateParameters(flags=2)
+def uploaded(mib):
+    graph, exec = make(), ctypes.c_void_p()
+    free(graph, add(graph, mib))
+    return c.call("cuGraphInstantiateWithParams", ctypes.byref(exec), graph, ctypes.byref(upload))
+assert uploaded(257) == OUT_OF_MEMORY
+assert upload.flags == 2
+assert uploaded(256) == SUCCESS
+assert used() == 256
+"""
+    )
+
+
+def test_a_graph_cannot_allocate_on_a_gpu_that_is_not_the_shares(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + """
+what = allocation(MIB, 1)
+result = c.call("cuGraphAddMemAllocNode", ctypes.byref(ctypes.c_void_p()), make(), None, 0, ctypes.byref(what))
+assert result == NOT_PERMITTED
+"""
+    )
+
+
+def test_a_graph_on_two_gpus_is_charged_on_both(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT, 64 * MIB)
+    container.python(
+        PRELUDE
+        + """
+def both(first, second):
+    graph = make()
+    free(graph, add(graph, first))
+    free(graph, add(graph, second, 1))
+    return instantiate(graph)
+assert start(both(100, 66)) == OUT_OF_MEMORY
+assert used() == 0
+assert start(both(100, 64)) == SUCCESS
+assert used() == 100
+c.use(1)
+assert c.info()[0] == 0
+"""
+    )
+
+
+def test_a_killed_process_leaves_no_graph_memory(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    code = "assert start(whole(256)) == SUCCESS\nprint('started', flush=True)\ninput()"
+    for _ in range(2):
+        with finishing(container.start([sys.executable, "-c", CLIENT_PRELUDE + PRELUDE + code])) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "started\n", process.communicate(timeout=10)
+        container.python(PRELUDE + "assert start(whole(256)) == SUCCESS")

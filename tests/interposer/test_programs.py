@@ -1,0 +1,195 @@
+"""Programs start others, become others, run as others, and have threads that come and go; the limits go with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import CLIENT_PRELUDE, DRIVERS, LIBRARY, PROBE, Container, finishing
+
+HERE = Path(__file__).parent
+LIMIT = 64 * MIB
+NOBODY = 65534
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two C programs; the first finds the driver in /run/bin, whatever the environment says."""
+    directory = tmp_path_factory.mktemp("programs")
+    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
+    for command in (
+        [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "beside", *link_cuda, "-Wl,-rpath,/run/bin"],
+        [HERE / "threads.c", "-o", directory / "threads", *link_cuda],
+    ):
+        subprocess.run([*compiler, *command], check=True)
+    return directory
+
+
+STARTERS = {
+    "subprocess": "subprocess.run([probe, '--fill'], capture_output=True, text=True).stdout",  # vfork
+    "posix_spawn": "spawned(lambda out: os.posix_spawn(probe, [probe, '--fill'], os.environ, "
+    "file_actions=[(os.POSIX_SPAWN_DUP2, out, 1)]))",
+    "fork and exec": "spawned(forked)",
+}
+
+
+@pytest.mark.parametrize("starter", STARTERS.values(), ids=STARTERS.keys())
+def test_a_program_that_uses_the_gpu_starts_another_one(
+    container: Container, make_arbiter: ArbiterMaker, starter: str
+) -> None:
+    arbiter = make_arbiter(LIMIT)
+    container.python(f"""
+import os, subprocess
+probe = {str(PROBE)!r}
+def spawned(start):
+    into, out = os.pipe()
+    child = start(out)
+    os.close(out)
+    with open(into) as pipe: told = pipe.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return told
+def forked(out):
+    child = os.fork()
+    if child == 0:
+        os.dup2(out, 1)
+        os.execv(probe, [probe, "--fill"])
+    return child
+c = Cuda()
+assert c.allocate(20 * MIB)[0] == SUCCESS
+assert {starter}.splitlines()[-1] == f"filled {{44 * MIB}}"
+assert c.allocate(44 * MIB)[0] == SUCCESS, "what the other one had is free again"
+assert c.allocate(1)[0] == OUT_OF_MEMORY
+""")
+    assert arbiter.hellos == 2
+
+
+def test_a_program_that_becomes_another_one_gives_back_what_it_held(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    make_arbiter(LIMIT)
+    with finishing(container.start([PROBE, "--allocate", str(10 * MIB), "--hold", "60"])) as beside:
+        assert beside.stdout is not None
+        while not beside.stdout.readline().startswith("holding"):
+            assert beside.poll() is None
+        output = container.python(f"""
+import os
+c = Cuda()
+assert c.allocate(50 * MIB)[0] == SUCCESS
+os.execv({str(PROBE)!r}, ["probe", "--fill"])
+""")
+    assert output.splitlines()[-1] == f"filled {54 * MIB}"
+
+
+def test_threads_launch_allocate_and_clean_up_as_they_end(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path
+) -> None:
+    arbiter = make_arbiter(LIMIT)
+    result = container.run([programs / "threads", "16", "10"])
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [str(LIMIT - MIB), "ended"]
+    assert arbiter.hellos == 1
+
+
+def test_many_processes_of_a_container_start_at_once(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(LIMIT)
+    many = 24
+    processes = [container.start([PROBE, "--allocate", str(MIB), "--hold", "60"]) for _ in range(many)]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            while not process.stdout.readline().startswith("holding"):
+                assert process.poll() is None
+        assert arbiter.charged() == [MIB] * many
+        assert container.run([PROBE, "--fill"]).stdout.splitlines()[-1] == f"filled {LIMIT - many * MIB}"
+    finally:
+        for process in processes:
+            with finishing(process):
+                pass
+
+
+def test_a_static_program_runs_and_is_not_reached(container: Container, tmp_path: Path) -> None:
+    source = tmp_path / "static.c"
+    source.write_text('#include <stdio.h>\nint main(void) { puts("ran"); return 0; }\n')
+    subprocess.run(["gcc", "-static", "-o", tmp_path / "static", source], check=True)
+    result = container.run([tmp_path / "static"])
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ran\n", "")
+
+
+# The loader's file of the container, as the agent mounts it, and programs where another user can read them.
+_PREFACE = """
+set -e
+mkdir /run/etc /run/bin
+cp -a /etc/. /run/etc
+echo /run/bin/libgpushare.so > /run/etc/ld.so.preload
+cp "$1" "$2" "$3" /run/bin
+chmod 755 /run/bin/*
+chmod u+s /run/bin/beside
+shift 3
+"""
+_MOUNT = "mount --bind /run/etc /etc\n"
+
+
+def as_nobody(
+    container: Container, programs: Path, *command: str, mounted: bool, before: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    script = _PREFACE + (_MOUNT if mounted else "") + 'exec "$@"\n'
+    box = Container(container.arbiter_directory, container.gpus, preload=())
+    files = [str(LIBRARY), str(programs / "beside"), str(DRIVERS / "libcuda.so.1")]
+    user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    environment = {"LD_LIBRARY_PATH": "", **({"SIMGPU_DIR": "/run/gpus"} if before else {})}
+    return box.run(["sh", "-c", script, "sh", *files, *before, *user, *command], environment)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
+@pytest.mark.parametrize("before", [[], ["env", "-i", "SIMGPU_DIR={gpus}"]], ids=["setuid", "setuid, no environment"])
+def test_the_loaders_file_reaches_programs_that_run_as_another_user(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path, before: list[str]
+) -> None:
+    make_arbiter(LIMIT)
+    words = [word.format(gpus=container.gpus) for word in before]
+    for size, expected in ((LIMIT, "0\n"), (LIMIT + 1, "2\n")):
+        result = as_nobody(container, programs, *words, "/run/bin/beside", str(size), mounted=True)
+        assert result.stdout == expected, result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become someone else")
+def test_a_program_of_another_user_has_its_share(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path
+) -> None:
+    make_arbiter(LIMIT)
+    gpus = container.gpus
+    for path in [gpus, *gpus.iterdir()]:
+        path.chmod(0o777)
+    own = "mkdir /run/gpus; mount --bind $0 /run/gpus; chmod u-s /run/bin/beside; exec $@"
+    words = ["/run/bin/beside", str(LIMIT + 1)]
+    result = as_nobody(container, programs, *words, mounted=True, before=["sh", "-c", own, str(gpus)])
+    assert result.stdout == "2\n", result.stderr
+    words[1] = str(LIMIT)
+    result = as_nobody(container, programs, *words, mounted=True, before=["sh", "-c", own, str(gpus)])
+    assert result.stdout == "0\n", result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can make a program that runs as root")
+def test_a_variable_does_not_reach_programs_that_run_as_another_user(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path
+) -> None:
+    """Why the agent mounts the loader's file, and where LD_PRELOAD is used its limits end."""
+    make_arbiter(LIMIT)
+    words = ["env", "LD_PRELOAD=/run/bin/libgpushare.so", "/run/bin/beside", str(LIMIT + 1)]
+    assert as_nobody(container, programs, *words, mounted=False).stdout == "0\n"
+
+
+def test_programs_that_end_in_every_way_leave_nothing_behind(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(LIMIT)
+    endings = ["sys.exit(0)", "os._exit(3)", "os.abort()", "os.kill(os.getpid(), 11)", "raise SystemExit", "1 / 0"]
+    for ending in endings:
+        code = CLIENT_PRELUDE + f"import os, sys\nc = Cuda()\nassert c.allocate({LIMIT})[0] == SUCCESS\n{ending}\n"
+        container.run([sys.executable, "-c", code])
+        assert container.run([PROBE, "--allocate", str(LIMIT)]).returncode == 0, ending

@@ -1,0 +1,82 @@
+"""NVIDIA's own Python bindings of the driver, from their package: they look functions up as the CUDA runtime does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lab import build
+from tests.interposer import cuda_headers
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import Container
+
+PACKAGES = ("cuda-bindings==12.9.10", "cuda-pathfinder==1.9.0")
+LIMIT = 64 * MIB
+
+CODE = f"""
+from cuda.bindings import driver
+def call(function, *arguments):
+    result, *values = function(*arguments)
+    assert result == driver.CUresult.CUDA_SUCCESS, (function, result)
+    return values[0] if len(values) == 1 else values
+call(driver.cuInit, 0)
+device = call(driver.cuDeviceGet, 0)
+call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, device))
+assert call(driver.cuDeviceTotalMem, device) == {LIMIT}
+assert call(driver.cuMemGetInfo) == [{LIMIT}, {LIMIT}]
+assert driver.cuMemAlloc({LIMIT} + 1)[0] == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+pointer = call(driver.cuMemAlloc, {LIMIT})
+assert driver.cuMemAllocAsync(1, driver.CUstream(0))[0] == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+assert call(driver.cuMemFree, pointer) == []
+assert call(driver.cuMemGetInfo) == [{LIMIT}, {LIMIT}]
+module = call(driver.cuModuleLoadData, b"\\0")
+function = call(driver.cuModuleGetFunction, module, b"k_10us")
+for _ in range(10):
+    assert call(driver.cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, driver.CUstream(0), 0, 0) == []
+call(driver.cuCtxSynchronize)
+print("done")
+"""
+
+
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    """Where the packages are, unpacked; they stay in the user's cache."""
+    target = build.cache_directory() / "python-clients" / f"{PACKAGES[0]}-{sys.implementation.cache_tag}"
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary=:all:", "--retries=1", "--timeout=15", f"--dest={scratch}", *PACKAGES]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            if cuda_headers.in_ci():
+                raise
+            pytest.skip(f"{', '.join(PACKAGES)} cannot be downloaded: {error}")
+        unpacked = Path(scratch) / "unpacked"
+        for wheel in Path(scratch).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(unpacked)
+        try:
+            unpacked.rename(target)
+        except OSError:
+            if not target.is_dir():  # somebody else was faster
+                raise
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("per_thread", ["0", "1"], ids=["legacy stream", "stream of the thread"])
+def test_the_bindings_meet_the_limit_and_launch(
+    container: Container, make_arbiter: ArbiterMaker, packages: Path, per_thread: str
+) -> None:
+    make_arbiter(LIMIT)
+    environment = {"PYTHONPATH": str(packages), "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": per_thread}
+    result = container.run([sys.executable, "-c", CODE], environment)
+    assert result.stdout == "done\n", result.stderr
