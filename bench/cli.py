@@ -2,11 +2,13 @@
 
 Also what it takes to start at all, against a bare interpreter; and `top` on 100 nodes against `kubectl get --raw` of
 the same objects, both through the kubectl on PATH (or KUBECTL_PATH) from a server on this machine that has them ready.
+The plugin runs as it is installed, from a folder of its own with compiled modules; `first` is the start without them.
 Prints a table, then one JSON object a line per figure. Run: `python bench/cli.py [NODES]`.
 """
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import http.server
 import json
@@ -27,6 +29,8 @@ from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 
+ROOT = Path(__file__).resolve().parents[1]
+PLUGIN = ("-c", "import sys; from kubectl_gpushare.start import main; sys.exit(main())")  # as an installed script does
 GIB = 2**30
 GPUS = 8
 ROUNDS = 3
@@ -82,12 +86,19 @@ def save(path: Path, count: int) -> None:
         stream.write('],"kind":"GPUNodeList","metadata":{"resourceVersion":"1"}}')
 
 
-def measure(*arguments: str) -> Run:
+def install(directory: Path) -> dict[str, str]:
+    """Copies the packages, without what Python has compiled of them; the environment in which they are found."""
+    for package in ("gpushare", "kubectl_gpushare"):
+        shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return {**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def measure(environment: dict[str, str], *arguments: str) -> Run:
     """The best of a few runs."""
     best = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
-        process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
@@ -123,7 +134,7 @@ def served(path: Path) -> Iterator[str]:
             thread.join()
 
 
-def against_kubectl(program: str, directory: Path) -> tuple[float, float]:
+def against_kubectl(program: str, directory: Path, environment: dict[str, str]) -> tuple[float, float]:
     """Median seconds of `kubectl get --raw` and of `top` for the same nodes, taken in turns."""
     path = directory / "few.json"
     save(path, FEW)
@@ -134,35 +145,42 @@ def against_kubectl(program: str, directory: Path) -> tuple[float, float]:
         whole = {"clusters": [cluster], "contexts": [context], "current-context": "bench", "users": [{"name": "bench"}]}
         kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **whole}))
         raw = (program, f"--kubeconfig={kubeconfig}", "get", "--raw", contract.GPUNODE_PATH)
-        top = (sys.executable, "-m", "kubectl_gpushare", "top", f"--kubeconfig={kubeconfig}")
+        top = (sys.executable, *PLUGIN, "top", f"--kubeconfig={kubeconfig}")
         seconds: dict[tuple[str, ...], list[float]] = {raw: [], top: []}
         for _ in range(ANSWERS):
             for command, taken in seconds.items():
                 started = time.perf_counter()
-                environment = {**os.environ, "KUBECTL_PATH": program}
-                subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
+                called = {**environment, "KUBECTL_PATH": program}
+                subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=called)
                 taken.append(time.perf_counter() - started)
     return sorted(seconds[raw])[ANSWERS // 2], sorted(seconds[top])[ANSWERS // 2]
 
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
-    plugin = ("-m", "kubectl_gpushare")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "nodes.json"
         save(path, count)
         print(f"{count} nodes × {GPUS} GPUs, {path.stat().st_size / 1e6:.0f} MB; best of {ROUNDS}\n")
+        environment = install(Path(directory))
+        first = measure(environment, *PLUGIN, "top", "--help")
+        compileall.compile_dir(directory, quiet=1)
+
+        def plugin(*words: str) -> Run:
+            return measure(environment, *PLUGIN, *words)
+
         runs = {
-            "interpreter": measure("-c", "pass"),
-            "version": measure(*plugin, "version"),
-            "top.help": measure(*plugin, "top", "--help"),
-            "top.gpus": measure(*plugin, "top", "--from", str(path)),
-            "top.nodes": measure(*plugin, "top", "nodes", "--from", str(path)),
-            "top.gpus.json": measure(*plugin, "top", "-o", "json", "--from", str(path)),
-            "describe.node": measure(*plugin, "describe", "node", "gpu-node-00000.cluster.local", "--from", str(path)),
+            "interpreter": measure(environment, "-c", "pass"),
+            "version": plugin("version"),
+            "first": first,
+            "top.help": plugin("top", "--help"),
+            "top.gpus": plugin("top", "--from", str(path)),
+            "top.nodes": plugin("top", "nodes", "--from", str(path)),
+            "top.gpus.json": plugin("top", "-o", "json", "--from", str(path)),
+            "describe.node": plugin("describe", "node", "gpu-node-00000.cluster.local", "--from", str(path)),
         }
         program = os.environ.get("KUBECTL_PATH") or shutil.which("kubectl")
-        compared = against_kubectl(program, Path(directory)) if program else None
+        compared = against_kubectl(program, Path(directory), environment) if program else None
     print(f"{'':<16}{'seconds':>9}{'CPU s':>8}{'MiB':>8}")
     for name, run in runs.items():
         print(f"{name:<16}{run.seconds:>9.2f}{run.cpu_seconds:>8.2f}{run.memory_mib:>8.0f}")

@@ -50,13 +50,18 @@ class Attacker:
             return made
 
     def welcomed(self) -> socket.socket:
-        made = self.connect()
-        made.send(HELLO)
-        _, descriptors, _, _ = socket.recv_fds(made, contract.WIRE_MAX, 2)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        made.setblocking(False)
-        return made
+        while True:
+            made = self.connect()
+            try:
+                made.send(HELLO)
+                _, descriptors, _, _ = socket.recv_fds(made, contract.WIRE_MAX, 2)
+            except OSError:
+                made.close()
+                continue
+            for descriptor in descriptors:
+                os.close(descriptor)
+            made.setblocking(False)
+            return made
 
     def garbage(self) -> Iterator[None]:
         """What is no message, and messages that are cut or have no place."""
@@ -96,17 +101,19 @@ class Attacker:
 
     def leases(self) -> Iterator[None]:
         """Lies about leases, as fast as they are taken: everybody's numbers, other GPUs, flags that are not for us."""
-        made, dice = self.welcomed(), random.Random(4)
+        dice = random.Random(4)
         kinds = [contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED]
         while True:
-            with contextlib.suppress(BlockingIOError):
+            with self.welcomed() as made, contextlib.suppress(ConnectionError):
                 while True:
-                    number = dice.choice([0, time.monotonic_ns(), time.monotonic_ns() + dice.randrange(-9, 9)])
-                    made.send(lease(dice.choice(kinds), number, flags=dice.choice([0, contract.LEASE_HELD])))
-            with contextlib.suppress(BlockingIOError):
-                while made.recv(contract.WIRE_MAX):
-                    pass
-            yield
+                    with contextlib.suppress(BlockingIOError):
+                        for _ in range(64):
+                            number = dice.choice([0, time.monotonic_ns(), time.monotonic_ns() + dice.randrange(-9, 9)])
+                            made.send(lease(dice.choice(kinds), number, flags=dice.choice([0, contract.LEASE_HELD])))
+                    with contextlib.suppress(BlockingIOError):
+                        while made.recv(contract.WIRE_MAX):
+                            pass
+                    yield
 
     def deaf(self) -> Iterator[None]:
         """Asks and asks, and never reads an answer."""
