@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-import pytest
-
 from tests.interposer.cuda_client import Array3DDescriptor
 from tests.interposer.test_quota import PURE
 
@@ -23,24 +21,27 @@ def bytes_of(
     return int(library.array_bytes_at_most(ctypes.byref(descriptor), levels))
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (bytes_of(1), 64 * 8),
-        (bytes_of(1024, 1024), 1024 * KIB),
-        (bytes_of(1024, 1024, form=FLOAT, channels=4), 16 * 1024 * KIB),
-        (bytes_of(1000, 9), 1024 * 16),  # two blocks of rows, not sixteen
-        (bytes_of(64, 129), 64 * 256),
-        (bytes_of(64, 8, 3), 64 * 8 * 4),
-        (bytes_of(64, 8, 33), 64 * 8 * 64),
-        (bytes_of(64, 8, 33, flags=LAYERED), 64 * 8 * 33),
-        (bytes_of(1024, 1024, form=BC1), 256 * 8 * 256),
-        (bytes_of(1920, 1080, form=NV12), 1920 * 16 * 1152),
-        (bytes_of(64, 64, levels=2), 64 * 64 + 64 * 32),
-        (bytes_of(64, 64, levels=100), bytes_of(64, 64, levels=7)),
-        (bytes_of(1 << 40, 1 << 40), 2**64 - 1),
-        (bytes_of(2**64 - 1), 2**64 - 1),
-    ],
-)
-def test_an_array_takes_whole_blocks(found: int, expected: int) -> None:
-    assert found == expected
+def test_an_array_takes_whole_blocks() -> None:
+    assert bytes_of(1) == 64 * 8
+    assert bytes_of(1024, 1024) == 1024 * KIB
+    assert bytes_of(1024, 1024, form=FLOAT, channels=4) == 16 * 1024 * KIB
+    assert bytes_of(1000, 9) == 1024 * 16, "two blocks of rows, not sixteen"
+    assert bytes_of(64, 129) == 64 * 256
+    assert bytes_of(1024, 1024, form=BC1) == 256 * 8 * 256
+    assert bytes_of(1920, 1080, form=NV12) == 1920 * 16 * 1152
+
+
+def test_a_volume_takes_whole_blocks_of_planes_and_layers_stand_alone() -> None:
+    assert bytes_of(64, 8, 3) == 64 * 8 * 4
+    assert bytes_of(64, 8, 33) == 64 * 8 * 64
+    assert bytes_of(64, 8, 33, flags=LAYERED) == 64 * 8 * 33
+
+
+def test_levels_end_at_one_texel() -> None:
+    assert bytes_of(64, 64, levels=2) == 64 * 64 + 64 * 32
+    assert bytes_of(64, 64, levels=100) == bytes_of(64, 64, levels=7)
+
+
+def test_what_no_number_can_hold_is_the_largest_number() -> None:
+    assert bytes_of(1 << 40, 1 << 40) == 2**64 - 1
+    assert bytes_of(2**64 - 1) == 2**64 - 1
