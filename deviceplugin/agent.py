@@ -80,7 +80,11 @@ class Agent:
             proc=settings.proc_root,
         )
         self.resizing = resizing.Resizing(
-            self.ledgers, self.arbiter.leases, node=lambda: self.view.node, tell=self.view.status.look
+            self.ledgers,
+            self.arbiter.leases,
+            node=lambda: self.view.node,
+            tell=self.view.status.look,
+            measured=lambda: self.auditor.has_measured,
         )
         self.view.status.resizes = self.resizing.follow
         self.view.status.informer.subscribe(lambda _: self.resizing.look())

@@ -57,6 +57,10 @@ class GpuNode:
     created: str = ""  # when the object was made, RFC 3339
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the object
 
+    def condition(self, kind: str) -> Condition | None:
+        """Its condition of this type, if it has one."""
+        return next((one for one in self.conditions if one.type == kind), None)
+
     def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
         """Its GPUs by UUID."""
         return {card.uuid: card for card in self.gpus}

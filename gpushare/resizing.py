@@ -60,10 +60,10 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
             f"its annotations ask for {_counts(wanted)}, and it was given {_counts(given)}: that cannot change on a "
             "pod that exists, so put the annotations back, or delete the pod and create it anew"
         )
+    gone = missing(entry, node)
+    if gone:
+        raise errors.LedgerError(gone)
     cards = node.gpu_by_uuid()
-    gone = next((uuid for uuid in entry.gpu_uuids if uuid not in cards), None)
-    if gone is not None:
-        raise errors.LedgerError(f"{node.name} has no GPU {gone} any more")
     shares = []
     for share in entry.shares:
         wish = demands[share.containers].share
@@ -72,6 +72,13 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
         amounts = wish.request_percent, wish.limit_percent, memory_bytes
         shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts))
     return tuple(shares)
+
+
+def missing(entry: Allocation, node: GpuNode) -> str:
+    """The rest of a sentence if a GPU of the allocation is not on the node any more; empty if all are."""
+    cards = node.gpu_by_uuid()
+    gone = next((uuid for uuid in entry.gpu_uuids if uuid not in cards), None)
+    return f"{node.name} has no GPU {gone} any more" if gone is not None else ""
 
 
 def step(node: GpuNode, identity: str, wish: Shares) -> Step:
@@ -172,12 +179,17 @@ def _with(node: GpuNode, entry: Allocation, shares: Shares) -> GpuNode:
 def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
     """What the GPUs lack for these shares in place of the entry's; empty when there is room."""
     before, after = ledger.use(node), ledger.use(_with(node, entry, shares))
+    cards = node.gpu_by_uuid()
     found = []
     for uuid in entry.gpu_uuids:
-        card = node.gpu_by_uuid()[uuid]
-        where = f"{node.name}/{card.index}"
         more_percent = after[uuid].request_percent - before[uuid].request_percent
         more_bytes = after[uuid].memory_bytes - before[uuid].memory_bytes
+        if uuid not in cards:
+            if more_percent > 0 or more_bytes > 0:
+                found.append(f"{node.name} has no GPU {uuid} any more")
+            continue
+        card = cards[uuid]
+        where = f"{node.name}/{card.index}"
         if not card.healthy and (more_percent > 0 or more_bytes > 0):
             found.append(f"{where} is not healthy: {card.health_reason or 'nobody says why'}")
         if more_percent > 0 and after[uuid].request_percent > 100:

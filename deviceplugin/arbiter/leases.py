@@ -56,11 +56,12 @@ class _Share:
     def __init__(self, tenant: Tenant, now_ns: int) -> None:
         self.tenant = tenant
         self.recent = Recent(now_ns)
-        self.number = 0
         self.flags = 0
         self.clients: dict[Client, int] = {}  # with the place of this GPU in the client's limits page
         self.wanting: set[Client] = set()
-        self.having: set[Client] = set()  # the lease `number`
+        # With the number that each knows it by: a new one each time, or what was told of one that a process has given
+        # back would open its gate when it has just asked again.
+        self.having: dict[Client, int] = {}
         self.closed: set[Client] = set()  # of those
 
 
@@ -93,11 +94,13 @@ class Leases:
         share = self._joined(gpu, client, said.card, grant, now_ns)
         if kind == contract.MESSAGE_WANT:
             self._want(gpu, share, client, now_ns, held=bool(said.flags & contract.LEASE_HELD))
-        elif kind == contract.MESSAGE_CLOSED and said.number == share.number and client in share.having:
+        elif said.number != share.having.get(client):
+            pass  # of a lease that it has no more: it gives back what it had before it knew of this one
+        elif kind == contract.MESSAGE_CLOSED:
             share.closed.add(client)
-            if share.closed == share.having:
+            if share.closed == share.having.keys():
                 self._do(gpu, gpu.turns.closed(share.tenant.key, now_ns))
-        elif kind == contract.MESSAGE_RELEASED and said.number in {share.number, 0}:
+        elif kind == contract.MESSAGE_RELEASED:
             self._released(gpu, share, client, now_ns)
         self._settle(grant.uuid, gpu, now_ns)
 
@@ -175,8 +178,7 @@ class Leases:
             share.wanting.add(client)
             self._give(gpu, share)
         elif gpu.turns.holder == key and gpu.turns.seats[key].phase is Phase.OPEN:
-            share.having.add(client)
-            self._send_open(share, client)
+            self._hand(share, client)
         else:
             if held:
                 client.tell(wire.revoked(wire.Lease(share.clients[client], 0, 0)))
@@ -186,14 +188,14 @@ class Leases:
     def _released(self, gpu: _Gpu, share: _Share, client: Client, now_ns: int) -> None:
         if client not in share.having:
             return
-        share.having.discard(client)
+        del share.having[client]
         share.closed.discard(client)
         key = share.tenant.key
         if not share.having:
             self._do(gpu, gpu.turns.released(key, now_ns))
             if share.wanting and not share.having:
                 self._do(gpu, gpu.turns.want(key, now_ns))
-        elif share.closed == share.having:
+        elif share.closed == share.having.keys():
             self._do(gpu, gpu.turns.closed(key, now_ns))
 
     def _do(self, gpu: _Gpu, commands: list[Command]) -> None:
@@ -202,19 +204,26 @@ class Leases:
             if isinstance(command, Open):
                 self._give(gpu, share)
                 continue
-            for client in share.having:
-                client.tell(wire.revoked(wire.Lease(share.clients[client], 0, share.number)))
+            for client, number in share.having.items():
+                client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
 
     def _give(self, gpu: _Gpu, share: _Share) -> None:
-        self._number += 1
-        share.number = self._number
         share.flags = self._flags(gpu, share)
-        share.having, share.wanting, share.closed = share.wanting, set(), set()
-        for client in share.having:
-            self._send_open(share, client)
+        wanting, share.wanting, share.having, share.closed = share.wanting, set(), {}, set()
+        for client in wanting:
+            self._hand(share, client)
+        if not wanting:  # who asked for it has gone, and others of the share want nothing
+            key = share.tenant.key
+            self._do(gpu, gpu.turns.released(key, gpu.turns.seats[key].since_ns))
+
+    def _hand(self, share: _Share, client: Client) -> None:
+        self._number += 1
+        share.having[client] = self._number
+        share.closed.discard(client)
+        self._send_open(share, client)
 
     def _send_open(self, share: _Share, client: Client) -> None:
-        client.tell(wire.opened(wire.Lease(share.clients[client], share.flags, share.number)))
+        client.tell(wire.opened(wire.Lease(share.clients[client], share.flags, share.having[client])))
 
     def _settle(self, uuid: str, gpu: _Gpu, now_ns: int) -> None:
         """After every event: flags that have changed are told, and the next moment is waited for."""

@@ -28,15 +28,26 @@ from gpushare.gpunode import GpuNode, Resize
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 1.0  # between two looks whether a share can give up memory by now
-TOLD_SECONDS: Final = 10.0  # for so long a figure of what is in use is left as it was told
+TOLD_SECONDS: Final = 10.0  # for so long a figure of what is in use is left as it was told, then for twice as long, …
+MOST_TOLD_SECONDS: Final = 320.0
 
 _Place = tuple[str, int]  # of a share: its allocation's id, and which one it is
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Told:
+    """What the status says of a share, since when, and for how long it is to stay."""
+
+    said: Resize
+    since: float
+    pause_seconds: float
 
 
 class Resizing:
     """To be used in a running event loop.
 
     node: the GPUNode as last seen; tell: to be called when there is something new to be told in its status.
+    measured: whether it is known by now what processes hold beyond their charges: before, nothing is lowered.
     """
 
     def __init__(
@@ -46,14 +57,16 @@ class Resizing:
         *,
         node: Callable[[], GpuNode | None],
         tell: Callable[[], None],
+        measured: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._groups = groups
         self._leases = leases
         self._node = node
         self._tell = tell
+        self._measured = measured
         self._clock = clock
-        self._told: dict[_Place, tuple[Resize, float]] = {}  # what the status says, and since when
+        self._told: dict[_Place, _Told] = {}
         self._lost: frozenset[str] = frozenset()  # shares with processes that the ledger does not have
         self._timer: asyncio.TimerHandle | None = None
         groups.all_have_our_page = self.look
@@ -122,7 +135,7 @@ class Resizing:
 
     def _shrink(self, one: Group, given: tenant.Tenant) -> None:
         before = one.tenant
-        if one.outdated or one.held_bytes() > given.memory_bytes:
+        if one.outdated or not self._measured() or one.held_bytes() > given.memory_bytes:
             return
         one.change(given)
         if one.held_bytes() > given.memory_bytes or not self._groups.keep(one, given):
@@ -143,14 +156,19 @@ class Resizing:
         if before is None or before.memory_bytes != has_bytes:
             return Resize(entry.id, position, has_bytes, used_bytes)
         # A figure that is always another one is not to be written every second; once it is done, nobody needs it.
-        is_new = has_bytes != wanted_bytes and self._told_for_seconds(before) >= TOLD_SECONDS
+        is_new = has_bytes != wanted_bytes and self._is_old(before)
         return dataclasses.replace(before, used_bytes=used_bytes) if is_new else before
 
-    def _told_for_seconds(self, told: Resize) -> float:
-        place, now = (told.allocation, told.share), self._clock()
-        if place not in self._told or self._told[place][0] != told:
-            self._told[place] = (told, now)
-        return now - self._told[place][1]
+    def _is_old(self, said: Resize) -> bool:
+        """Whether a figure was told for long enough."""
+        place, now = (said.allocation, said.share), self._clock()
+        known = self._told.get(place)
+        if known is not None and known.said == said:
+            return now - known.since >= known.pause_seconds
+        is_next = known is not None and known.said.memory_bytes == said.memory_bytes
+        pause_seconds = min(MOST_TOLD_SECONDS, 2 * known.pause_seconds) if known and is_next else TOLD_SECONDS
+        self._told[place] = _Told(said, now, pause_seconds)
+        return False
 
     def _note(self, lost: Mapping[str, Group]) -> None:
         for key, one in lost.items():

@@ -81,6 +81,7 @@ class Auditor:
         self._told: frozenset[Hashable] = frozenset()
         self._events_left = 0
         self._checked_at: float | None = None
+        self._looks = 0
         self.audit = Audit()
         self.conditions: tuple[Condition, ...] = ()
 
@@ -97,6 +98,12 @@ class Auditor:
         except Exception as error:
             logger.exception("The audit failed")
             self._publish(dataclasses.replace(self.audit, problems=(Problem(f"the audit failed: {error}"),)))
+        self._looks += 1
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether what processes hold beyond their charges is known, as far as the driver tells."""
+        return self._looks >= overhead.LOOKS_TO_MEASURE
 
     async def _step(self) -> None:
         gpus = self._surroundings.gpus()
@@ -164,8 +171,14 @@ class Auditor:
         """Events, once for each process; and the end of those that are not to run."""
         troubles = judgement.troubles(self.audit)
         self._events_left = MOST_EVENTS
+        registered = {
+            (member.pid, member.start_ticks) for group in self._ledgers.all() for member in group.members.values()
+        }
         for key, judged in troubles.items():
-            if self._ends and judged.state is State.UNLIMITED:
+            if judged.process.who in registered:
+                continue  # since we looked
+            # As long as its container has no name, it may be one without a share: then it is foreign, and not ended.
+            if self._ends and judged.state is State.UNLIMITED and judged.container:
                 self._end(judged)
             elif key not in self._told:
                 self._event(judged, document.sentence(self.audit, judged))

@@ -18,6 +18,7 @@ def to_json(audit: Audit, *, node_name: str, checked_at: float) -> dict[str, Any
         "node": node_name,
         "checkedAt": round(checked_at, 3),
         "problem": "; ".join(one.sentence for one in audit.problems),
+        "blind": any(one.blind for one in audit.problems),
         "gpus": [
             {
                 "uuid": card.uuid,

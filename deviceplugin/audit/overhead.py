@@ -13,6 +13,7 @@ from typing import Final
 
 from deviceplugin.audit.seen import Who
 
+LOOKS_TO_MEASURE: Final = 2
 # A context takes a moment to be made; what is learned of one is from the third look at it on.
 LOOKS_TO_LEARN: Final = 3
 

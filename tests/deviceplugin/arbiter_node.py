@@ -72,6 +72,7 @@ class ArbiterNode:
         self.seen_allocations: list[Allocation] | None = None
         self.resizes: tuple[Resize, ...] = ()  # in the GPUNode's status
         self.writes_status = True
+        self.measured = True
         self.context_bytes: Callable[[str], int] = lambda _: 0
         self.asked = 0
         self.api_server_answers = True
@@ -134,7 +135,9 @@ class ArbiterNode:
             ask_node=ask_node,
         )
         self.server = server.Server(self.socket, lookup=asking, groups=self.groups, identify=identify)
-        self.resizing = resizing.Resizing(self.groups, self.server.leases, node=node, tell=self.write_status)
+        self.resizing = resizing.Resizing(
+            self.groups, self.server.leases, node=node, tell=self.write_status, measured=lambda: self.measured
+        )
         await self.server.__aenter__()
         self.resizing.look()
 

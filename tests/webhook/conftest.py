@@ -124,7 +124,7 @@ class Cluster:
         return f"{self.node().allocations}\n{logs}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def manifests(api_server: access.Access) -> Iterator[access.Access]:
     """The API server with gpushare's manifests."""
     yield from _installed(api_server)

@@ -88,7 +88,11 @@ class Placer:
         resize_again = None
         if self._resizer is not None:
             # Before the gated ones: what grows is on a GPU already and cannot go anywhere else.
-            resize_again = await self._resizer.resize(list(self._pods.objects.values()))
+            try:
+                resize_again = await self._resizer.resize(list(self._pods.objects.values()))
+            except Exception:
+                # They have no part in it, and would all wait for ever.
+                logger.exception("The resizer failed, and the gated pods have their turn")
         tell_again = await self._gates.open_all(list(self._pods.objects.values()))
         stuck_again = None
         if self._replacing is not None:

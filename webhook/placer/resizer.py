@@ -6,11 +6,12 @@ that waits is told why, and what it holds meanwhile is written on it, for the ca
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gpushare import codec, contract, errors, pod, resizing
 from gpushare import request as requests
@@ -24,11 +25,13 @@ from webhook.ledger import holds, store
 from webhook.metrics import Metrics
 from webhook.placer.quotas import Quotas
 from webhook.placer.telling import Telling
-from webhook.placer.wishes import Wish, Wishes, standing, turn
+from webhook.placer.wishes import Wish, Wishes, in_order, standing, turn
 
 logger = logging.getLogger(__name__)
 
 PodJson = Mapping[str, Any]
+
+NODES_AT_ONCE: Final = 16  # looked at before others have their turn
 
 
 class Resizer:
@@ -60,7 +63,7 @@ class Resizer:
 
     async def resize(self, pods: Collection[PodJson]) -> float | None:
         """Do what can be done now; return in how many seconds there is more to tell, None if there is nothing."""
-        wishes = await self._quotas.judge(self._wishes.find(self._store.stored(), pods), self._store.stored())
+        wishes = await self._quotas.judge(await self._found(pods), self._store.stored())
         by_node: dict[str, list[Wish]] = {}
         for wish in wishes:
             by_node.setdefault(wish.node, []).append(wish)
@@ -69,8 +72,9 @@ class Resizer:
         told: list[tuple[PodJson, str]] = []
         held: dict[str, str] = {}
         self._cleared = {pod.uid(wish.pod): self._cleared.get(pod.uid(wish.pod), "") for wish in wishes}
-        for name, here in by_node.items():
-            node = await self._write(name, here, held_for)
+        # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
+        nodes = await asyncio.gather(*(self._write(name, here, held_for) for name, here in by_node.items()))
+        for node, here in zip(nodes, by_node.values(), strict=True):
             for wish in here:
                 now = standing(node, wish) if node is not None else None
                 if now is None:
@@ -83,6 +87,14 @@ class Resizer:
         self._metrics.resizes_waiting(len(told))
         self._telling.forget_all_but(pod.uid(one) for one, _ in told)
         return await self._telling.tell(told, held)
+
+    async def _found(self, pods: Collection[PodJson]) -> list[Wish]:
+        found: list[Wish] = []
+        for number, here in enumerate(self._wishes.search(list(self._store.stored()), pods)):
+            found += here
+            if number % NODES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # the event loop is the webhook's too
+        return in_order(found)
 
     def waiting_on(self, name: str, pods: bookkeeper.Pods) -> list[tuple[str, Request]]:
         """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""

@@ -117,13 +117,58 @@ async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> N
     one, two, other = node.client("a"), node.client("a"), node.client("b")
     node.says(one, WANT)
     node.says(two, WANT)
-    assert two.told[-1][3] == one.told[-1][3]
+    assert one.last()[0] == two.last()[0] == OPEN
+    assert two.number != one.number  # what is said of the one is not about the other
     node.later(200)
     node.says(other, WANT)
     assert one.last()[0] == two.last()[0] == REVOKE
     node.says(one, RELEASED)
     assert other.told == []  # the other process still runs
     node.says(two, CLOSED)
+    assert other.last()[0] == OPEN
+
+
+async def test_what_is_said_of_a_lease_from_before_is_not_about_the_one_that_follows(node: Node) -> None:
+    one, two, other = node.client("a"), node.client("a"), node.client("b")
+    node.says(one, WANT)
+    node.says(two, WANT)
+    before = one.number
+    node.says(one, RELEASED)
+    node.says(one, WANT)  # the other process of its share has the GPU still
+    assert one.last()[0] == OPEN
+    assert one.number != before
+    node.later(200)
+    node.says(other, WANT)
+    for late in (before, 0):
+        node.says(one, CLOSED, number=late)
+        node.says(one, RELEASED, number=late)
+    node.says(two, RELEASED)
+    assert other.told == []
+    node.says(one, RELEASED)
+    assert other.last()[0] == OPEN
+
+
+async def test_who_gives_back_while_it_is_told_that_it_may_go_on_after_a_restart_has_it_still(node: Node) -> None:
+    one, other = node.client("a"), node.client("b")
+    node.says(one, WANT, flags=HELD)
+    node.says(one, RELEASED, number=0)  # said before it knew the number; when it does, it opens its gate again
+    node.says(other, WANT)
+    node.later(1)
+    assert other.told == []
+    node.says(one, RELEASED)
+    assert other.last()[0] == OPEN
+
+
+async def test_the_turn_of_a_share_whose_process_has_died_waiting_is_nobodys(node: Node) -> None:
+    one, other = node.client("a"), node.client("b")
+    idle, waiting = node.client("c"), node.client("c")
+    node.says(one, WANT)
+    node.later(200)
+    node.says(waiting, WANT)
+    node.leases.left(waiting)
+    node.says(one, RELEASED)
+    assert idle.told == []
+    node.says(other, WANT)
     assert other.last()[0] == OPEN
 
 

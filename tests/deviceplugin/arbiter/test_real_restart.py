@@ -23,6 +23,38 @@ KILLS = 5
 SETTLED = 2.0  # within half a second all have found the next one
 
 
+# A file takes whatever number is free once the library has another connection; then it is to be there in a child too.
+FORKS = """
+import os, time
+def sockets():
+    names = {}
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            name = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if name.startswith("socket:"):
+            names[int(number)] = name
+    return names
+assert not sockets()
+c = Cuda()
+before = sockets()
+assert len(before) == 1
+print("ready", flush=True)
+input()
+until = time.monotonic() + 10
+while sockets() == before or len(sockets()) != 1:
+    assert time.monotonic() < until, "it has not connected again"
+    time.sleep(0.05)
+files = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+child = os.fork()
+if child == 0:
+    kept = all(os.path.exists(f"/proc/self/fd/{file}") for file in files)
+    os._exit(0 if kept and not sockets() else 7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
 class Arbiter:
     """One after another, at the same place."""
 
@@ -78,3 +110,19 @@ async def test_an_arbiter_that_is_killed_in_a_handover_is_followed_by_one_that_k
             first, second = await asyncio.gather(*(percent(program) for program in programs))
     assert 22 < 100 * first / (first + second) < 38
     assert first + second > 70
+
+
+async def test_the_child_of_a_fork_after_a_restart_has_its_files_and_no_connection(
+    short_path: Path, gpus: Path
+) -> None:
+    async with started(short_path, simulated.uuids(gpus)[0]) as arbiter:
+        box = container.Container(short_path / "arbiter", gpus)
+        environment = {"TEST_POD": "pod1", "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
+        program = box.start([sys.executable, "-c", container.CLIENT_PRELUDE + FORKS], environment)
+        with container.finishing(program):
+            assert program.stdout is not None
+            assert await asyncio.to_thread(program.stdout.readline) == "ready\n"
+            await arbiter.kill()
+            await arbiter.start()
+            _, errors = await asyncio.to_thread(program.communicate, "\n", 20)
+            assert program.returncode == 0, errors

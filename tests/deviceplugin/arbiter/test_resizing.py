@@ -88,6 +88,18 @@ async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: Arbi
     assert node.resizes == (Resize(TOLD, 0, GIB, 130),)
 
 
+async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_the_charges(node: ArbiterNode) -> None:
+    node.add_pod("trainer", memory=GIB)
+    (one,) = await joined(node)
+    await one("charge", 0, 100)
+    node.measured = False  # as after a restart of the agent
+    node.change(shrink_to_bytes=120)
+    assert node.resizes == (Resize(TOLD, 0, GIB, 100),)
+    assert await limits(one) == [[GIB, 50, 100]]
+    node.measured = True
+    await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),), seconds=5)
+
+
 async def test_without_a_process_it_is_given_up_at_once_and_newcomers_find_less(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     node.change(shrink_to_bytes=120)
@@ -162,6 +174,14 @@ async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode
     now = 16.0
     node.resizing.look()
     assert node.resizes == (Resize(TOLD, 0, GIB, 201),)
+    node.resizing.look()
+    await one("charge", 0, 1)
+    now = 35.0  # the second figure stays for twice as long
+    node.resizing.look()
+    assert node.resizes == (Resize(TOLD, 0, GIB, 201),)
+    now = 36.0
+    node.resizing.look()
+    assert node.resizes == (Resize(TOLD, 0, GIB, 202),)
 
 
 async def test_after_a_restart_what_was_told_holds_for_everybody(node: ArbiterNode) -> None:

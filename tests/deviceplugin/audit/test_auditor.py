@@ -74,8 +74,11 @@ def listing(tmp_path: Path) -> Listing:
 async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(tmp_path: Path, listing: Listing) -> None:
     node = Node(tmp_path, listing)
     assert node.auditor.document() is None
+    measured = []
     for _ in range(3):
+        measured.append(node.auditor.has_measured)
         await node.auditor.step()
+    assert measured == [False, False, True]
     assert len(node.warned) == auditor.MOST_EVENTS < len(listing.pids)
     document = node.auditor.document()
     assert document is not None
@@ -96,3 +99,4 @@ async def test_a_look_that_fails_is_told_and_the_next_one_is_made(
     listing.problem, listing.pids = None, range(0)
     await node.auditor.step()
     assert node.auditor.conditions[0].status == "True"
+    assert node.auditor.has_measured

@@ -224,7 +224,7 @@ def test_the_document_has_what_the_plugin_reads() -> None:
     told = document.to_json(
         judge(seen(process(), process(9, gpu=B, used_bytes=None), record=record)), node_name="node-a", checked_at=1.5
     )
-    assert (told["node"], told["checkedAt"], told["problem"]) == ("node-a", 1.5, "")
+    assert (told["node"], told["checkedAt"], told["problem"], told["blind"]) == ("node-a", 1.5, "", False)
     assert told["gpus"][0] == {
         "uuid": A,
         "index": 0,

@@ -149,6 +149,21 @@ def test_annotations_that_make_no_sense_change_nothing_and_are_told() -> None:
     assert said[1].startswith('is not resized yet: gpushare.io/request.side "0.1" names the container "side"')
 
 
+def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_already() -> None:
+    found = node(holding("one", 50, 8))
+    begun = turn(found, find(found, pod("one", request="0.5", memory="4Gi")), {})
+    gone = dataclasses.replace(begun, gpus=())
+    assert find(gone, pod("one", request="0.5", memory="8Gi")) == []
+    (waits,) = find(gone, pod("one", request="0.5", memory="4Gi", held="[]"))
+    assert standing(gone, waits) == (
+        gone.allocations[0].shares,
+        "is not resized yet: node-a has no GPU GPU-node-a-0 any more",
+    )
+    after = turn(gone, [waits], {})
+    assert after.allocations == found.allocations, "what was begun is taken back"
+    assert turn(after, [waits], {}) is after
+
+
 def test_what_is_still_written_on_a_pod_that_is_as_asked_is_found() -> None:
     found = node(holding("one", 50, 8))
     (wish,) = find(found, pod("one", request="0.5", memory="8Gi", reason="is not resized yet: no room"))
