@@ -27,7 +27,8 @@ CUresult charge_place(place_t *place) {
 CUresult charge_begin(const place_t *place, uint64_t bytes) {
     if (place->gpu == SHARE_NO_GPU)
         return CUDA_ERROR_NOT_PERMITTED;
-    if (share_charge(place->gpu, bytes))
+    /* Nothing more can be had also by a share that the driver's own memory has pushed beyond its limit. */
+    if (bytes == 0 || share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;
     /* What pools keep is taken from them before a program is told that there is nothing, as the driver does it. */
     if (bytes > share_limit_bytes(place->gpu) || !keeper_give_back(place->gpu))

@@ -68,8 +68,11 @@ static void bind(library_t library, void *found_in) {
         if (hook_rows[i].library != library)
             continue;
         void *function = real_dlsym(handle, hook_rows[i].symbol);
+        void *none = NULL; /* another thread may have bound it already, and diverted it since */
         if (hook_rows[i].real != NULL)
-            __atomic_store_n(hook_rows[i].real, function != NULL ? function : (void *)cuda_missing, __ATOMIC_RELEASE);
+            (void)__atomic_compare_exchange_n(hook_rows[i].real, &none,
+                                              function != NULL ? function : (void *)cuda_missing, false,
+                                              __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
         __atomic_store_n(&functions[i], function, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&bound[library], true, __ATOMIC_RELEASE);

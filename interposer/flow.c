@@ -139,7 +139,7 @@ static void begin(flow_t *flow, uint32_t opened, uint64_t launches) {
     flow->done_ns = now_ns();
 }
 
-static void step(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches) {
+static void next_batch(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches) {
     if (!prepare(flow, gpu))
         return;
     uint32_t opened = gate_opened(gpu);
@@ -153,6 +153,16 @@ static void step(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches)
     flow->recorded[before] = REAL(cuEventRecord)(flow->events[before], stream) == CUDA_SUCCESS;
     flow->marks[before] = launches - 1;
     __atomic_store_n(&flow->next, launches + flow->batch, __ATOMIC_RELEASE);
+}
+
+/* Another thread's capture may begin at any moment, and a question of this one's would break it if it were not relaxed.
+ */
+static void step(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches) {
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    next_batch(flow, gpu, stream, launches);
+    if (exchanged)
+        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
 void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches) {

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "helper.h"
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -48,22 +49,23 @@ static struct {
     bool started;
     bool running;
     int wake;
-    int socket;
-    bool connected, connecting;
+    int socket; /* the share's own, with the same number also when it is another connection */
+    bool connected;
+    int fresh; /* that is being made, or -1 */
     bool told;
     bool apart; /* see stay_apart */
     uint64_t try_ns;
     uint32_t reclaimed; /* a futex: answers so far */
     lease_t leases[MAX_GPUS];
-} helper = {.wake = -1, .socket = -1};
+} helper = {.wake = -1, .socket = -1, .fresh = -1};
 
 void helper_after_fork(void) {
     if (helper.wake >= 0)
         close(helper.wake);
-    if (helper.connecting)
-        close(helper.socket);
+    if (helper.fresh >= 0)
+        close(helper.fresh);
     memset(&helper, 0, sizeof helper);
-    helper.wake = helper.socket = -1;
+    helper.wake = helper.socket = helper.fresh = -1;
 }
 
 static uint64_t now_ns(void) {
@@ -147,9 +149,8 @@ static void receive(void) {
             (void)syscall(SYS_futex, &helper.reclaimed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
             break;
         case WIRE_LEASE:
-            /* A lease that was given back may come again: another process of the container has it still. */
-            if (message.header.type == MESSAGE_OPEN &&
-                (message.lease != helper.leases[message.gpu].returned || helper.leases[message.gpu].wanted)) {
+            /* Each time that we are given it, a lease has another number. */
+            if (message.header.type == MESSAGE_OPEN && message.lease != helper.leases[message.gpu].returned) {
                 helper.leases[message.gpu].lease = message.lease;
                 helper.leases[message.gpu].wanted = false;
                 open_gate(message.gpu, message.flags);
@@ -235,45 +236,53 @@ static void resume(void) {
     }
 }
 
-static void reconnect(int *fresh_p) {
+static void give_up(void) {
+    close(helper.fresh);
+    helper.fresh = -1;
+}
+
+/* The new connection takes the place of the old one, whose descriptor is never free for the application to get. */
+static bool adopt(void) {
+    bool adopted = dup3(helper.fresh, helper.socket, O_CLOEXEC) >= 0;
+    give_up();
+    return adopted;
+}
+
+static void reconnect(void) {
     char sentence[512];
     wire_welcome_result_t welcome;
     bool again = false;
-    if (!helper.connecting) {
-        helper.connecting = wire_begin(fresh_p, sentence, sizeof sentence);
+    if (helper.fresh < 0) {
+        int fresh;
+        if (wire_begin(&fresh, sentence, sizeof sentence))
+            helper.fresh = fresh;
         helper.try_ns = now_ns() + RECONNECT_NS;
         return;
     }
-    if (!wire_finish(*fresh_p, &welcome, &again, sentence, sizeof sentence)) {
-        if (again)
-            return;
-        close(*fresh_p);
-        helper.connecting = false;
+    if (!wire_finish(helper.fresh, &welcome, &again, sentence, sizeof sentence)) {
+        if (!again)
+            give_up();
         return;
     }
-    helper.connecting = false;
     if (!share_rejoin(&welcome)) {
-        close(*fresh_p);
+        give_up();
         report("the arbiter that runs now has other pages for this container: restart the container");
         helper.try_ns = FOR_EVER;
         return;
     }
-    close(helper.socket);
-    helper.socket = *fresh_p;
+    if (!adopt())
+        return;
     helper.connected = true;
     resume();
 }
 
-static void wait_until(uint64_t wake_ns, const int *fresh_p) {
+static void wait_until(uint64_t wake_ns) {
     uint64_t at_ns = now_ns();
     uint64_t left_ns = wake_ns > at_ns ? wake_ns - at_ns : 0;
     struct timespec timeout = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
     struct pollfd descriptors[] = {
         {.fd = helper.wake, .events = POLLIN},
-        {.fd = helper.connected    ? helper.socket
-               : helper.connecting ? *fresh_p
-                                   : -1,
-         .events = POLLIN},
+        {.fd = helper.connected ? helper.socket : helper.fresh, .events = POLLIN},
     };
     (void)ppoll(descriptors, 2, wake_ns == FOR_EVER ? NULL : &timeout, NULL);
     uint64_t count;
@@ -282,7 +291,6 @@ static void wait_until(uint64_t wake_ns, const int *fresh_p) {
 }
 
 static void *run(void *unused) {
-    int fresh = -1;
     (void)unused;
     /* Its sleeps are short, and their ends are handovers: the kernel is not to put them off. */
     (void)prctl(PR_SET_TIMERSLACK, 1ul);
@@ -290,8 +298,8 @@ static void *run(void *unused) {
         uint64_t wake_ns = FOR_EVER;
         if (helper.connected)
             receive();
-        if (!helper.connected && (helper.connecting || now_ns() >= helper.try_ns))
-            reconnect(&fresh);
+        if (!helper.connected && (helper.fresh >= 0 || now_ns() >= helper.try_ns))
+            reconnect();
         if (!helper.connected)
             wake_ns = helper.try_ns > now_ns() ? helper.try_ns : now_ns() + RECONNECT_NS;
         for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
@@ -299,7 +307,7 @@ static void *run(void *unused) {
             if (after_ns != FOR_EVER && now_ns() + after_ns < wake_ns)
                 wake_ns = now_ns() + after_ns;
         }
-        wait_until(wake_ns, &fresh);
+        wait_until(wake_ns);
     }
     return NULL;
 }

@@ -2,6 +2,7 @@
 #include "capture.h"
 #include "driver.h"
 #include "fork.h"
+#include "stream.h"
 
 static unsigned captures;
 
@@ -79,18 +80,21 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, void *gra
     return begun(REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data));
 }
 
-/* A capture that was broken has ended too, with an error; only a stream that was not capturing has ended nothing. */
-static CUresult ended(CUstream stream, CUresult result) {
-    int status = 0;
-    if (result == CUDA_SUCCESS || (REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status == 0))
+typedef CUresult end_t(CUstream stream, void **graph);
+
+/* A capture that was broken ends too, with an error; of a stream that was not capturing nothing ends. */
+static CUresult end(end_t *real, CUstream stream, void **graph, bool per_thread) {
+    bool before = stream_is_capturing(stream, per_thread);
+    CUresult result = real(stream, graph);
+    if (before && (result == CUDA_SUCCESS || !stream_is_capturing(stream, per_thread)))
         ends();
     return result;
 }
 
 CUresult cuStreamEndCapture(CUstream stream, void **graph) {
-    return ended(stream, REAL(cuStreamEndCapture)(stream, graph));
+    return end(REAL(cuStreamEndCapture), stream, graph, false);
 }
 
 CUresult cuStreamEndCapture_ptsz(CUstream stream, void **graph) {
-    return ended(stream, REAL(cuStreamEndCapture_ptsz)(stream, graph));
+    return end(REAL(cuStreamEndCapture_ptsz), stream, graph, true);
 }

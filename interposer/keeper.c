@@ -137,7 +137,8 @@ bool keeper_reserve(keeper_t *keeper, uint64_t bytes, attempt_t attempt, uint64_
     uint64_t whole_bytes = round_up(bytes, keeper->unit_bytes);
     keeper->wanted_bytes = bytes;
     *reserved_bytes_p = whole_bytes;
-    if (share_try(keeper->gpu, whole_bytes))
+    /* What needs nothing more is let be also when the driver's own memory has pushed the share beyond its limit. */
+    if (whole_bytes == 0 || share_try(keeper->gpu, whole_bytes))
         return true;
     return attempt >= ATTEMPT_TRIMMED && share_charge(keeper->gpu, whole_bytes);
 }

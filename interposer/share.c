@@ -152,8 +152,7 @@ static bool charge(uint32_t gpu, uint64_t bytes) {
 }
 
 bool share_try(uint32_t gpu, uint64_t bytes) {
-    quota_t quota = quota_of(gpu);
-    return quota_charge(&quota, bytes);
+    return charge(gpu, bytes);
 }
 
 bool share_charge(uint32_t gpu, uint64_t bytes) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,18 @@ class Verbs(click.Group):
         command = importlib.import_module(f"kubectl_gpushare.commands.{cmd_name}").command
         return command if isinstance(command, click.Command) else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb of these words; of one that is none, the verb that was probably meant."""
+        name = args[0]
+        if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
+            near = difflib.get_close_matches(name, VERBS, 1)
+            ctx.fail(f"no such command '{name}'" + (f": did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The list of verbs in `--help`, without importing them."""
         with formatter.section("Commands"):
@@ -63,6 +76,9 @@ def group(context: click.Context) -> None:
     Reads GPUNodes (and pods where a verb needs them) through kubectl, so it works with every kubeconfig and needs no
     right to write. Flags come after the verb. With --from FILE it reads saved objects and needs no cluster at all.
 
+    The exit code is 0 where all is done or the answer is yes, 1 for any error, 2 where the answer is no, and 130 when
+    interrupted. What is a no, the help of the verb says.
+
     \b
     Examples:
       # What is allocated and free on each GPU
@@ -80,6 +96,7 @@ def group(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the plugin; returns the exit code: 0, 1 for any error, 130 when interrupted, or what the verb says."""
+    _prepare()
     try:
         result = group.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
@@ -93,11 +110,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # Whoever read us has enough, as `head` does. Python would complain once more when it flushes at the end.
+    except OSError as error:  # of a file that was named there is a `FileError`
+        if not isinstance(error, BrokenPipeError):  # then whoever read us has enough, as `head` does
+            _complain(f"the output cannot be written: {error.strerror or error}")
+        # Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _prepare() -> None:
+    """Standard output and standard error that take whatever others have put into names and messages."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # the shell has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for as long as we run
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what the locale has no character for, and halves of surrogates
 
 
 def _complain(sentence: str) -> None:

@@ -48,7 +48,10 @@ def end() -> None:
     while _started:
         process = _started.popitem()[1]
         process.kill()
-        process.communicate()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()  # not read to its end: a login that kubectl has started may hold it open for minutes
+        process.wait()
 
 
 def program(environment: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kubectl_gpushare.source import objects
 
 _CHUNK_BYTES = 1 << 20
+_LAST_WORDS_SECONDS = 0.2  # for those of one that was ended: a login that it has started may go on without it
 # How kubectl begins its last words. Anything else it says meanwhile (a login prompt, a warning) is for the user to see.
 # These are compiled when it says anything at all.
 _LAST_WORDS = r"(?i)error: |Error from server|Unable to connect|The connection to the server|Error in config"
@@ -131,7 +132,7 @@ class Running:
         """Ends it, whatever it is doing."""
         self._process.kill()
         self._process.wait()
-        self._listener.join()
+        self._listener.join(_LAST_WORDS_SECONDS)
         self.stdout.close()
 
     def _listen(self, stream: IO[bytes]) -> None:

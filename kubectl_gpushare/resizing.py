@@ -16,6 +16,7 @@ from kubectl_gpushare.source import cluster
 from kubectl_gpushare.views.describe import pod as described
 
 LOOK_SECONDS = 0.5
+_STAYS = "it stays asked for, and is done when that can be"
 
 
 def ask(manifest: pod.PodJson, changes: Mapping[str, str | None], origin: cluster.Cluster, *, dry_run: bool) -> None:
@@ -37,8 +38,25 @@ def watch(
     """Wait until it is done; return what the pod holds then, in words.
 
     Raises PluginError if more memory is in use than is asked for, or if the time is over: then the annotations are as
-    they were before, unless they are to be kept.
+    they were before, unless they are to be kept. Interrupted, or with the cluster gone, it says that they are not.
     """
+    try:
+        return _watch(manifest, plan, origin, say, timeout_seconds=timeout_seconds, keep=keep)
+    except (KeyboardInterrupt, errors.ClusterError) as error:
+        if not isinstance(error, errors.NotFound):  # the pod itself is gone
+            say(f"not waited for any more: {_STAYS}")
+        raise
+
+
+def _watch(
+    manifest: pod.PodJson,
+    plan: Plan,
+    origin: cluster.Cluster,
+    say: Callable[[str], None],
+    *,
+    timeout_seconds: float,
+    keep: bool,
+) -> str:
     until = time.monotonic() + timeout_seconds
     said = ""
     while True:
@@ -54,7 +72,7 @@ def watch(
         time.sleep(LOOK_SECONDS)
     late = f"not done after {timeout_seconds:.0f} s: " if cause is not Cause.USE else ""
     if keep:
-        raise errors.PluginError(f"{late}{waits_for}; it stays asked for, and is done when that can be")
+        raise errors.PluginError(f"{late}{waits_for}; {_STAYS}")
     ask(manifest, plan.before, origin, dry_run=False)
     raise errors.PluginError(f"{late}{waits_for}; the annotations were put back, and it holds what it held before")
 

@@ -14,8 +14,8 @@ def main() -> int:
     # A command is over in a moment and makes no cycles worth finding: on 40,000 GPUs the search takes a quarter of
     # the time.
     gc.disable()
-    early.begin(sys.argv[1:], os.environ)
     try:
+        early.begin(sys.argv[1:], os.environ)
         from kubectl_gpushare import cli  # while kubectl waits for the API server
 
         return cli.main()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from kubectl_gpushare.planning.auditing import Verdict
 
-# Exit codes; as with `fit`, 1 is for what went wrong, and here also for what could not be told.
+# Exit codes; as with every verb 1 is for what went wrong, and here also for what could not be told.
 IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,9 +10,8 @@ import click
 from gpushare import contract
 from gpushare import errors as domain
 from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.source import inputs
 from kubectl_gpushare.source import origin as origins
-
-_WRITERS = {"json": "write_json", "yaml": "write_yaml"}
 
 
 @click.group(short_help="Check configurations of nodes before they are followed")
@@ -41,8 +39,8 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
     """Check configuration files, or the entries of a ConfigMap.
 
     A FILE is what NVIDIA's device plugin reads, or the manifest of a ConfigMap with such files; - reads standard input.
-    Prints what each configuration does with which devices, warns of what has no effect, and ends with 1 if one of them
-    would be refused. What depends on the GPUs of a node is not known here.
+    Prints what each configuration does with which devices, warns of what has no effect, where each that would be
+    refused is an error: the exit code is 1 then. What depends on the GPUs of a node is not known here.
 
     \b
     Examples:
@@ -56,7 +54,7 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
 
     refused = 0
     for file in files:
-        for checked in configuration.checked(file, _text(file), strict=strict_compatibility):
+        for checked in configuration.checked(file, inputs.text(file), strict=strict_compatibility):
             for warning in checked.warnings:
                 print(f"warning: {checked.name}: {warning}", file=sys.stderr)
             if checked.problem:
@@ -102,7 +100,7 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
     if not found:
         raise errors.NotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
     try:
-        text = configuration_change.text_of(_text(filename), entry)
+        text = configuration_change.text_of(inputs.text(filename), entry)
         for line in configuration_change.lines(found[0], text, strict=strict_compatibility):
             print(line, file=sys.stderr if line.startswith("warning: ") else sys.stdout)
     except domain.ConfigError as error:
@@ -142,9 +140,11 @@ def show(name: str | None, **given: Any) -> None:
     place = terminal.of(sys.stdout, color=chosen.color)
     if name is None:
         states = [view.of(one, None, entries) for one in nodes]
-        if chosen.output in _WRITERS:
-            getattr(printing, _WRITERS[chosen.output])(view.document(states, entries), sys.stdout)
+        if chosen.output in printing.DOCUMENTS:
+            printing.write_document(view.document(states, entries), chosen)
         else:
+            if not nodes:
+                print("No nodes found.", file=sys.stderr)
             tables = [one for one in (view.table(states), view.entries_table(entries or {}, nodes)) if one.rows]
             lines = [["", *printing.lines(one, place, chosen)] for one in tables]
             printing.write_lines([line for some in lines for line in some][1:], sys.stdout)
@@ -161,21 +161,13 @@ def show(name: str | None, **given: Any) -> None:
     else:
         known = f": it has {', '.join(sorted(entries))}" if entries else f" ({'; '.join(notes)})" if notes else ""
         raise errors.NotFound(f'no GPUNode "{name}", and no such entry of the ConfigMap{known}')
-    if chosen.output not in _WRITERS:
+    if chosen.output not in printing.DOCUMENTS:
         printing.write_lines(report.lines(page, place), sys.stdout)
         return
     if text is None:
         why = "; ".join(notes) or "its agent does not follow the ConfigMap as that is now"
         raise errors.PluginError(f"the text of the configuration that is in force on {name} is not known: {why}")
     try:
-        getattr(printing, _WRITERS[chosen.output])(view.effective(text), sys.stdout)
+        printing.write_document(view.effective(text), chosen)
     except domain.ConfigError as error:
         raise errors.PluginError(f"{name}: {error}") from error
-
-
-def _text(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise errors.FileError(f"{file} cannot be read: {reason}") from error

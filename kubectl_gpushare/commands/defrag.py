@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from gpushare import contract
+from gpushare import contract, pod
 from gpushare import errors as domain_errors
 from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.output import report
 from kubectl_gpushare.source import cluster
 from kubectl_gpushare.source import origin as origins
 
@@ -50,8 +50,8 @@ def command(
 
     Only pods that a ReplicaSet or a StatefulSet makes anew are moved, never one with gpushare.io/no-evict "true", of a
     higher priority than the pod that waits, of a group, or that a PodDisruptionBudget protects. With --apply they are
-    evicted one after the other; if one is not placed again in time, the rest is left as it is. The exit code is 2 if
-    there is no way for something.
+    evicted one after the other; if one is not placed again in time, the rest is left as it is. The exit code is 0
+    if there is a way for all, 2 if there is none for something, and 1 for any error.
 
     \b
     Examples:
@@ -79,7 +79,6 @@ def command(
     origin = origins.of(chosen)
     if is_applied and not isinstance(origin, cluster.Cluster):
         raise click.UsageError("--apply needs a cluster: files of --from are only read")
-    namespace = chosen.namespace or origin.default_namespace
     taken = origins.everything(origin)
     if taken.pods is None:
         raise errors.PluginError("no plan without the pods: " + "; ".join(taken.notes))
@@ -88,10 +87,8 @@ def command(
     world = worlds.World(taken.nodes, taken.machines, taken.pods)
     try:
         if names:
-            manifests = [origin.pod(namespace, name) for name in names]
-            wanted = [
-                ("/".join((namespace, name)), worlds.Asked.of(one)) for name, one in zip(names, manifests, strict=True)
-            ]
+            manifests = [origins.pod_named(origin, chosen, name) for name in names]
+            wanted = [("/".join(pod.namespaced_name(one)), worlds.Asked.of(one)) for one in manifests]
         elif annotations:
             wanted = [("the share", goals.share(annotations))]
         else:
@@ -104,12 +101,7 @@ def command(
         else goals.largest_hole(world, budgets)
     )
     told = [*taken.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
-    if chosen.output:
-        whole = documents.single("DefragmentationPlan", defrag.document(plan, told))
-        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
-    else:
-        place = terminal.of(sys.stdout, color=chosen.color)
-        printing.write_lines(report.lines(defrag.page(plan, told), place), sys.stdout)
+    report.show("DefragmentationPlan", lambda: defrag.page(plan, told), lambda: defrag.document(plan, told), chosen)
     if is_applied and isinstance(origin, cluster.Cluster):
         from kubectl_gpushare import applying
 

@@ -105,7 +105,7 @@ def _print(kind: str, found: Sequence[Described], chosen: options.Options, *, se
             whole = documents.single(_DOCUMENTS[kind], contents[0])
         else:
             return
-        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
+        printing.write_document(whole, chosen)
         return
     place = terminal.of(sys.stdout, color=chosen.color)
     for number, (page, _) in enumerate(found):
@@ -168,7 +168,7 @@ def _described_gpu(card: cards.Card, owner: GpuNode, taken: snapshot.Snapshot, n
 
 def _pods(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     if name:
-        found = [origin.pod(_namespace(origin, chosen), name)]
+        found = [origins.pod_named(origin, chosen, name)]
     else:
         namespace = "" if chosen.all_namespaces else _namespace(origin, chosen)
         found = origin.pods(namespace=namespace, label_selector=chosen.selector) or []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from gpushare import contract
 from gpushare import errors as domain_errors
 from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.output import report
 from kubectl_gpushare.source import origin as origins
 
 DOES_NOT_FIT = 2  # exit code
@@ -100,10 +99,5 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     world = worlds.World(taken.nodes, taken.machines, taken.pods or ())
     answer = capacity.answer(world, wanted)
     notes = [*taken.notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
-    if chosen.output:
-        whole = documents.single("Fit", fit.document(answer, notes))
-        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
-    else:
-        place = terminal.of(sys.stdout, color=chosen.color)
-        printing.write_lines(report.lines(fit.page(answer, notes), place), sys.stdout)
+    report.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
     return 0 if answer.all_fit else DOES_NOT_FIT

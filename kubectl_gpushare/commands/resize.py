@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from gpushare import contract
+from gpushare import contract, pod
 from gpushare import errors as domain_errors
 from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.output import printing, report
 from kubectl_gpushare.source import cluster
 from kubectl_gpushare.source import origin as origins
 
@@ -18,7 +18,7 @@ NO_ROOM = 2  # exit code
 
 
 @click.command(short_help="Give a running pod more or less compute and memory of the GPUs it is on")
-@click.argument("names", nargs=1, metavar="POD", shell_complete=candidates.pods)
+@click.argument("name", metavar="POD", shell_complete=candidates.pods)
 @click.option("container", "-c", "--container", metavar="NAME", help="Whose share, of a pod that has several")
 @click.option("--request", metavar="0.5", help="Guaranteed compute, part of one GPU")
 @click.option("--limit", metavar="1", help="Most compute while others are idle")
@@ -38,7 +38,7 @@ NO_ROOM = 2  # exit code
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)
 def command(
-    names: str,
+    name: str,
     container: str | None,
     request: str | None,
     limit: str | None,
@@ -56,7 +56,7 @@ def command(
 
     What cannot be done is not left asked for: without room nothing is changed, and if more memory is in use, or the
     time is over, the annotations are put back. With --keep they stay, and it is done whenever it can be. The exit code
-    is 2 if there is no room for it, and 1 for any error.
+    is 0 if it is done, or asked for, 2 if there is no room for it, and 1 for any error.
 
     \b
     Examples:
@@ -84,20 +84,17 @@ def command(
     if not asked:
         raise click.UsageError("say what it is to have: --request, --limit or --memory")
     origin = origins.of(chosen)
-    manifest = origin.pod(chosen.namespace or origin.default_namespace, names.removeprefix("pod/"))
+    manifest = origins.pod_named(origin, chosen, name)
+    name = pod.namespaced_name(manifest)[1]
     found = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
     if found.owner is None or found.entry is None:
-        raise errors.PluginError(f"{names} holds no share: {described.placement(found)}; only what is held is resized")
+        raise errors.PluginError(f'pod "{name}" {described.placement(found)}: only a share that is held is resized')
     try:
         plan = resizing.plan(manifest, found.owner, found.entry, asked, container or "")
     except domain_errors.GpushareError as error:
         raise errors.PluginError(str(error)) from error
-    if chosen.output:
-        whole = documents.single("Resize", resize.document(manifest, plan))
-        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
-    elif dry_run or not isinstance(origin, cluster.Cluster):
-        place = terminal.of(sys.stdout, color=chosen.color)
-        printing.write_lines(report.lines(resize.page(manifest, plan), place), sys.stdout)
+    if chosen.output or dry_run or not isinstance(origin, cluster.Cluster):
+        report.show("Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen)
     lacks = plan.cause is domain.Cause.ROOM
     if not isinstance(origin, cluster.Cluster) or (lacks and not keep):
         if lacks and not dry_run and not chosen.output:
@@ -106,7 +103,7 @@ def command(
     following.ask(manifest, plan.changes, origin, dry_run=dry_run)
     if dry_run:
         return NO_ROOM if lacks else 0
-    done = f"pod/{names} asks for {domain.amounts(plan.wish)}"
+    done = f"pod/{name} asks for {domain.amounts(plan.wish)}"
     if waits:
         held = following.watch(
             manifest,
@@ -116,6 +113,6 @@ def command(
             timeout_seconds=timeout_seconds,
             keep=keep,
         )
-        done = f"pod/{names} holds {held}"
+        done = f"pod/{name} holds {held}"
     print(done, file=sys.stderr if chosen.output else sys.stdout)
     return 0

@@ -75,6 +75,8 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
     from kubectl_gpushare.views import cards, rightsize
 
     rules = rightsizing.Rules(_part(margin), _seconds(min_observed))
+    if any("/" in name for name in names):
+        raise click.UsageError("a pod's name has no slash: write `rightsize POD -n NAMESPACE`")
     chosen = options.collect(given)
     origin = origins.of(chosen)
     if not chosen.all_namespaces and not chosen.namespace:

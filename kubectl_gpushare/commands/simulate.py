@@ -103,12 +103,12 @@ def command(
     outcome = simulation.run(world, arrivals)
     if plot:
         try:
-            Path(plot).write_text(simulate.picture(outcome))
+            Path(plot).write_text(simulate.picture(outcome), encoding="utf-8")
         except OSError as error:
             raise errors.FileError(f"{plot} cannot be written: {error.strerror}") from error
-    if chosen.output in {"json", "yaml"}:
+    if chosen.output in printing.DOCUMENTS:
         whole = documents.single("Simulation", simulate.document(outcome))
-        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
+        printing.write_document(whole, chosen)
     else:
         listing = printing.Listing(lambda: simulate.table(outcome), dict, lambda: (), lambda: ())
         printing.show(listing, chosen)

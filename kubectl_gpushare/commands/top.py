@@ -170,6 +170,8 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         raise click.UsageError(f'unknown type "{arguments[0]}": write gpus, nodes or pods')
     if kind == "nodes" and any("/" in name for name in arguments[1:]):
         raise click.UsageError("a node's name has no slash: write `top gpus NODE/INDEX` for one GPU")
+    if kind == "pods" and any("/" in name for name in arguments[1:]):
+        raise click.UsageError("a pod's name has no slash: write `top pods POD -n NAMESPACE`")
     return kind, tuple(arguments[1:])
 
 

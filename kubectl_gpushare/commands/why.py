@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from gpushare import errors as domain_errors
+from gpushare import pod
 from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare.output import report
 from kubectl_gpushare.source import origin as origins
 
 
@@ -42,20 +42,15 @@ def command(name: str, **given: Any) -> None:
 
     chosen = options.collect(given)
     origin = origins.of(chosen)
-    namespace, _, bare = name.removeprefix("pod/").rpartition("/")
-    manifest = origin.pod(namespace or chosen.namespace or origin.default_namespace, bare)
+    manifest = origins.pod_named(origin, chosen, name)
+    name = pod.namespaced_name(manifest)[1]
     taken = origins.everything(origin)
     found = described.find(manifest, taken.nodes)
     if not found.ours:
-        raise errors.PluginError(f'pod "{bare}" asks for no share of a GPU: see `kubectl describe pod {bare}`')
+        raise errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')
     try:
         told = reasons.of(manifest, taken)
     except domain_errors.RequestError as error:
-        raise errors.PluginError(f'pod "{bare}" asks for something that cannot be: {error}') from error
+        raise errors.PluginError(f'pod "{name}" asks for something that cannot be: {error}') from error
     notes = [*taken.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
-    if chosen.output:
-        whole = documents.single("PodReasons", why.document(found, told, notes))
-        {"json": printing.write_json, "yaml": printing.write_yaml}[chosen.output](whole, sys.stdout)
-        return
-    place = terminal.of(sys.stdout, color=chosen.color)
-    printing.write_lines(report.lines(why.page(found, told, notes), place), sys.stdout)
+    report.show("PodReasons", lambda: why.page(found, told, notes), lambda: why.document(found, told, notes), chosen)

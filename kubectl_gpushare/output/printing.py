@@ -77,6 +77,11 @@ def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
     stream.flush()
 
 
+def write_document(document: Mapping[str, Any], options: Options) -> None:
+    """Prints a document that is no listing, in the format asked for: JSON or YAML."""
+    DOCUMENTS[options.output](document, sys.stdout)
+
+
 def _csv(found: Listing, stream: TextIO) -> None:
     import csv
 
@@ -104,6 +109,7 @@ def _parts(one: Any) -> Iterable[Any]:
     return one.values() if isinstance(one, dict) else (one,)
 
 
+DOCUMENTS: Mapping[str, Callable[[Mapping[str, Any], TextIO], None]] = {"json": write_json, "yaml": write_yaml}
 WRITERS: Mapping[str, Callable[[Listing, TextIO], None]] = {
     "json": lambda found, stream: write_json(found.document(), stream),
     "yaml": lambda found, stream: write_yaml(found.document(), stream),

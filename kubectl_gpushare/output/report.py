@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
-from kubectl_gpushare.output import colour, layout, page, terminal
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import colour, documents, layout, page, printing, terminal
 from kubectl_gpushare.output.table import Table
 from kubectl_gpushare.output.terminal import Terminal
 
@@ -12,6 +14,17 @@ _PLAIN_WIDTH = 80
 _WIDEST_PICTURE = 50
 _NARROWEST_PICTURE = 10
 _HANGING = "     "  # before what a sentence of a section goes on with
+
+
+def show(
+    kind: str, page_of: Callable[[], page.Page], document_of: Callable[[], documents.Document], options: Options
+) -> None:
+    """Prints one thing as a page, or as the document of this kind that is asked for."""
+    if options.output:
+        printing.write_document(documents.single(kind, document_of()), options)
+        return
+    place = terminal.of(sys.stdout, color=options.color)
+    printing.write_lines(lines(page_of(), place), sys.stdout)
 
 
 def lines(content: page.Page, place: Terminal) -> list[str]:

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpushare import contract
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import GpuNode
 from kubectl_gpushare.source.audits import FOREIGN, UNLIMITED, Amounts, Audit, Process, Share
 
 
@@ -108,8 +108,7 @@ def judge(nodes: Sequence[GpuNode], audits: Mapping[str, Audit]) -> Verdict:
         shares += _answered(node, audit)
         strays += [Stray(node.name, one) for one in audit.processes if one.state in {UNLIMITED, FOREIGN}]
         # Some gaps do not matter to the verdict, which is for the agent to say.
-        gaps = audit.problem and _by_condition(node)[0] is not State.CONDITION
-        state = State.UNKNOWN if gaps else State.IN_FORCE
+        state = State.UNKNOWN if audit.blind else State.IN_FORCE
         judged.append(Judged(node.name, state, audit.problem, audit.checked_at))
     return Verdict(tuple(judged), tuple(shares), tuple(strays))
 
@@ -150,15 +149,11 @@ def _key(share: Share) -> tuple[str, str, tuple[str, ...], str]:
 
 def _by_condition(node: GpuNode) -> tuple[State, str]:
     """What the node's conditions say of its limits, and why that is no proof or no good."""
-    ready, limits = (_condition(node, kind) for kind in (contract.CONDITION_READY, contract.CONDITION_LIMITS_IN_FORCE))
+    ready, limits = (node.condition(kind) for kind in (contract.CONDITION_READY, contract.CONDITION_LIMITS_IN_FORCE))
     if limits is None:
-        return State.UNKNOWN, f"its GPUNode has no condition {contract.CONDITION_LIMITS_IN_FORCE}"
+        return State.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"
     if ready is None or ready.status != "True":
-        return State.UNKNOWN, "its agent does not report, so that its condition may be old"
+        return State.UNKNOWN, "the agent does not report, so that the condition on the GPUNode may be old"
     if limits.status == "True":
         return State.CONDITION, ""
     return State.BROKEN if limits.status == "False" else State.UNKNOWN, limits.message or limits.reason
-
-
-def _condition(node: GpuNode, kind: str) -> Condition | None:
-    return next((one for one in node.conditions if one.type == kind), None)

@@ -56,11 +56,15 @@ class Share:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Audit:
-    """Of one node. `problem`: why it is not complete, empty if it is."""
+    """Of one node.
+
+    problem: why it is not complete, empty if it is; blind: whether by that a process may run unlimited unseen.
+    """
 
     node: str
     checked_at: float
     problem: str
+    blind: bool
     processes: tuple[Process, ...]
     shares: tuple[Share, ...]
 
@@ -73,6 +77,7 @@ def read(text: str) -> Audit:
             str(document["node"]),
             float(document["checkedAt"]),
             str(document.get("problem") or ""),
+            bool(document["blind"]),
             tuple(_process(card, one) for card in document["gpus"] for one in card["processes"]),
             tuple(map(_share, document["shares"])),
         )

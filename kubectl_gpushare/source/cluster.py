@@ -112,7 +112,7 @@ class Cluster:
     def machine(self, name: str) -> node.NodeJson | None:
         """The Node object of that name."""
         try:
-            return next(_objects(self.kubectl.raw(f"{_NODES}/{_quoted(name)}").reader()))
+            return _object(self.kubectl.raw(f"{_NODES}/{_quoted(name)}").reader())
         except errors.NotFound:
             return None
 
@@ -120,7 +120,7 @@ class Cluster:
         """The entries of the ConfigMap that nodes pick theirs from; none if there is none."""
         within = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.CONFIG_MAP}"
         try:
-            return dict(next(_objects(self.kubectl.raw(within).reader())).get("data") or {})
+            return dict(_object(self.kubectl.raw(within).reader()).get("data") or {})
         except errors.NotFound:
             return {}
 
@@ -159,8 +159,7 @@ class Cluster:
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         """The pod of that name, ours or not."""
         try:
-            running = self.kubectl.raw(f"{_pods_path(namespace)}/{_quoted(name)}")
-            return next(_objects(running.reader()))
+            return _object(self.kubectl.raw(f"{_pods_path(namespace)}/{_quoted(name)}").reader())
         except errors.NotFound as error:
             raise errors.NotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
 
@@ -177,6 +176,13 @@ def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
             yield item
     except NotJson as error:
         raise errors.ClusterError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
+
+
+def _object(reader: objects.Reader) -> objects.Json:
+    found = next(_objects(reader), None)
+    if found is None:
+        raise errors.ClusterError("kubectl's answer is empty where one object was asked for")
+    return found
 
 
 def node_path(*, name: str = "", more: Mapping[str, str] | None = None) -> str:

@@ -13,7 +13,7 @@ from gpushare import errors as domain_errors
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from kubectl_gpushare import errors
-from kubectl_gpushare.source import objects, selector
+from kubectl_gpushare.source import objects, selector, shape
 
 _CHUNK_BYTES = 1 << 20
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
@@ -115,11 +115,13 @@ class Files:
         found = objects.Reader(chunks) if first.lstrip()[:1] == b"{" else _yaml(chunks, where)
         try:
             for kind, item in found:
-                self._keep(kind, item, where)
+                self._keep(str(kind), item, where)
         except objects.NotJson as error:
             raise errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
 
     def _keep(self, kind: str, item: objects.Json, where: str) -> None:
+        if kind in shape.KINDS and (wrong := shape.problem(item)):
+            raise errors.FileError(f"{where} has a {kind} that makes no sense: {wrong}")
         if kind == contract.GPUNODE_KIND:
             try:
                 found = codec.read(item)

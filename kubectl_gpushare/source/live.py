@@ -57,7 +57,7 @@ class Feed:
         *complete, self._line = (self._line + data).split(b"\n")
         changed = False
         for line in complete:
-            changed |= bool(line.strip()) and self._take(json.loads(line))
+            changed |= bool(line.strip()) and self._take(_event(line))
         return changed
 
     def close(self) -> None:
@@ -131,3 +131,12 @@ class Feed:
             return before is not None
         self._nodes[node.name] = node
         return before is None or dataclasses.replace(before, version=node.version) != node
+
+
+def _event(line: bytes) -> dict[str, object]:
+    """What a line of a watch says; what is no event, as from a proxy in between, is like an error."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from gpushare import pod
 from kubectl_gpushare import errors
+from kubectl_gpushare.source import inputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,12 +36,9 @@ def read(path: str, *, namespace: str) -> list[Manifest]:
     """The pods of a file that ask for a share; `-` is standard input. Raises `FileError`."""
     import yaml
 
-    where = "standard input" if path == "-" else path
+    where = inputs.name(path)
     try:
-        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        documents = list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except OSError as error:
-        raise errors.FileError(f"{where} cannot be read: {error.strerror}") from error
+        documents = list(yaml.load_all(inputs.text(path), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except yaml.YAMLError as error:
         raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
     found = [one for document in documents for one in _of(document, namespace)]

@@ -62,6 +62,12 @@ def of(chosen: options.Options) -> Source:
     return files.Files(chosen.files)
 
 
+def pod_named(origin: Source, chosen: options.Options, word: str) -> pod.PodJson:
+    """The pod that is called POD or NAMESPACE/POD, also after `pod/`; without a namespace by `-n` or the context's."""
+    namespace, _, name = word.removeprefix("pod/").rpartition("/")
+    return origin.pod(namespace or chosen.namespace or origin.default_namespace, name)
+
+
 def with_pods(
     origin: Source, nodes: list[GpuNode], *, node: str = "", namespace: str = "", label_selector: str = ""
 ) -> Snapshot:

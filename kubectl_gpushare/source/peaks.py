@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from kubectl_gpushare import errors
-from kubectl_gpushare.source import usage
+from kubectl_gpushare.source import inputs, usage
 
 MEMORY = "gpushare_share_peak_memory_bytes"
 COMPUTE = "gpushare_share_peak_compute_ratio"  # the highest mean of 10 s; 1 is the GPU
@@ -44,13 +42,9 @@ def saved(paths: Iterable[str]) -> dict[Key, Peak]:
     """The peaks in files, as agents or a Prometheus print them. Raises `FileError`."""
     texts = []
     for path in paths:
-        where = "standard input" if path == "-" else path
-        try:
-            texts.append(sys.stdin.read() if path == "-" else Path(path).read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise errors.FileError(f"{where} cannot be read: {error}") from error
+        texts.append(inputs.text(path))
         if f"\n{MEMORY}{{" not in f"\n{texts[-1]}":
-            raise errors.FileError(f"{where} has no {MEMORY}: save what an agent answers at /metrics")
+            raise errors.FileError(f"{inputs.name(path)} has no {MEMORY}: save what an agent answers at /metrics")
     return of(texts)
 
 

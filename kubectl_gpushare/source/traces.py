@@ -11,9 +11,7 @@ import csv
 import dataclasses
 import io
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from gpushare import contract, quantity
@@ -21,6 +19,7 @@ from gpushare import errors as domain_errors
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import errors
+from kubectl_gpushare.source import inputs
 
 _KEYS = {key.removeprefix(contract.PREFIX): key for key in contract.REQUEST_KEYS}
 _NODES = re.compile(r"([1-9]\d{0,4})x([1-9]\d?)(?::([^:]+))?(?::([^:]+))?")
@@ -38,13 +37,9 @@ class Line:
 
 def read(path: str) -> list[Line]:
     """The pods of a trace that ask for a share, by start. Raises `FileError`."""
-    where = "standard input" if path == "-" else path
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise errors.FileError(f"{where} cannot be read: {error}") from error
+    where = inputs.name(path)
     found = []
-    for number, row in enumerate(csv.DictReader(io.StringIO(text)), 2):
+    for number, row in enumerate(csv.DictReader(io.StringIO(inputs.text(path))), 2):
         try:
             line = _line(row, number)
         except ValueError as error:

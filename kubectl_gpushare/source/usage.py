@@ -50,9 +50,6 @@ class Usage:
         return _sum(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)
 
 
-NOTHING_KNOWN = Usage()
-
-
 def of(answers: Mapping[str, str]) -> Usage:
     """The usage in the metrics of some agents, by node."""
     shares: dict[tuple[str, str, str], Used] = {}

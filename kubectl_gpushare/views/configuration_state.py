@@ -11,7 +11,7 @@ from gpushare import contract, errors
 from gpushare.config import reading, selection
 from gpushare.config.selection import InForce
 from gpushare.gpu import Gpu
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Page, Section, field
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
@@ -56,7 +56,7 @@ class State:
     @property
     def status(self) -> tuple[str, str, str]:
         """A word, its style, and the sentence that belongs to it."""
-        valid, pending = (_condition(self.node, one) for one in (_VALID, _PENDING))
+        valid, pending = (self.node.condition(one) for one in (_VALID, _PENDING))
         if valid is not None and valid.status != "True":
             return ("Refused" if valid.status == "False" else "Unknown"), "bad", valid.message
         if pending is not None and pending.trouble:
@@ -200,7 +200,7 @@ def _wanted(state: State) -> dict[str, str]:
 
 def _why_not_yet(node: GpuNode, gpu: Gpu) -> str:
     """What the agent says of this GPU, without what it is to become, which stands beside it."""
-    pending = _condition(node, _PENDING)
+    pending = node.condition(_PENDING)
     parts = pending.message.split("; ") if pending is not None else []
     said = next((part for part in parts if gpu.uuid in part), "")
     found = _WHY.search(said)
@@ -237,7 +237,3 @@ def _item(state: State) -> dict[str, Any]:
             for gpu in state.node.gpus
         ],
     }
-
-
-def _condition(node: GpuNode, kind: str) -> Condition | None:
-    return next((one for one in node.conditions if one.type == kind), None)

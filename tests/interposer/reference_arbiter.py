@@ -71,6 +71,7 @@ class ReferenceArbiter:
         self.hellos = 0
         self.reclaims = 0
         self.heard: queue.Queue[tuple[int, int, int, int]] = queue.Queue()  # of leases: kind, GPU, flags, number
+        self._leases = 0  # handed out: each has a number of its own
         self._unheard: list[tuple[int, int, int, int]] = []
         self._limits_descriptor, self._limits = _page("limits", 1)
         self._ledger_descriptor, self._ledger = _page("ledger", max(1, len(shares)))
@@ -182,7 +183,9 @@ class ReferenceArbiter:
             said = struct.unpack_from(contract.WIRE_LEASE, message, HEADER_SIZE)
             self.heard.put((kind, *said))
             if kind == contract.MESSAGE_WANT and self._behaviour.grants:
-                self._send(connection, contract.MESSAGE_OPEN, struct.pack(contract.WIRE_LEASE, said[0], 0, 1))
+                self._leases += 1
+                opened = struct.pack(contract.WIRE_LEASE, said[0], 0, self._leases)
+                self._send(connection, contract.MESSAGE_OPEN, opened)
         return True
 
     def say(self, kind: int, gpu: int, flags: int, number: int) -> None:

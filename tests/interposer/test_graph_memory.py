@@ -65,6 +65,29 @@ assert used() == 56
     assert arbiter.reclaims == 0
 
 
+def test_a_graph_that_has_its_memory_runs_on_when_the_driver_has_taken_more_than_there_was(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    arbiter = make_arbiter(LIMIT)
+    code = """
+graph, other = whole(200), whole(220)
+assert start(graph) == SUCCESS
+wait()
+print("launched", flush=True)
+input()
+assert c.allocate(0)[0] not in (SUCCESS, OUT_OF_MEMORY), "the driver says what is wrong with it"
+assert start(graph) == SUCCESS
+wait()
+assert start(other) == OUT_OF_MEMORY
+"""
+    with finishing(container.start([sys.executable, "-c", CLIENT_PRELUDE + PRELUDE + code])) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "launched\n"
+        arbiter.set(0, overhead_bytes=LIMIT)
+        _, errors = process.communicate("\n", timeout=20)
+        assert process.returncode == 0, errors
+
+
 def test_a_launch_that_does_not_fit_is_refused(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(LIMIT)
     container.python(

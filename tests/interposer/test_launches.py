@@ -170,7 +170,7 @@ assert launch(c, function) == 0
         ends_well(process)
 
 
-def test_a_lease_that_went_back_comes_again_while_another_process_of_the_container_has_it(
+def test_what_is_told_of_a_lease_that_went_back_opens_no_gate_even_when_another_one_is_wanted(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
@@ -189,7 +189,10 @@ assert launch(c, function) == 0
         assert arbiter.hears(RELEASED) == (0, 0, 1)
         goes_on(process)
         assert arbiter.hears(WANT) == (0, 0, 0)
-        arbiter.say(OPEN, 0, 0, 1)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)  # said before the arbiter heard that it went back
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        arbiter.say(OPEN, 0, 0, 2)
         ends_well(process)
 
 
@@ -243,6 +246,9 @@ assert launch(c, function) == 0
 stream, graph, event = PTR(), PTR(), PTR()
 c.check("cuStreamCreate", ctypes.byref(stream), 0)
 c.check("cuStreamBeginCapture_v2", stream, 0)
+other = PTR()
+c.check("cuStreamCreate", ctypes.byref(other), 0)
+assert c.call("cuStreamEndCapture", other, ctypes.byref(graph)) != 0  # it has none, so none has ended
 say("capturing")
 for _ in range(50):
     assert launch(c, function, "cuLaunchKernel", stream) == 0

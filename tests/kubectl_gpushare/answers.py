@@ -65,6 +65,7 @@ def audit(node: GpuNode) -> dict[str, Any]:
         "node": node.name,
         "checkedAt": sample.NOW - 1.5,
         "problem": "",
+        "blind": False,
         "gpus": cards,
         "shares": list(shares(node)),
     }

@@ -229,10 +229,16 @@ def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
         (("simulate", "--trace", "/nonexistent"), "error: /nonexistent cannot be read"),
         (("why",), "error: missing argument 'POD'"),
         (("nope",), "error: no such command 'nope'\nSee 'kubectl gpushare --help' for usage.\n"),
+        (
+            ("tpo", "pods"),
+            "error: no such command 'tpo': did you mean 'top'?\nSee 'kubectl gpushare --help' for usage.\n",
+        ),
         (("top", "--nope"), "error: no such option '--nope'"),
         (("top", "-o", "xml"), "error: invalid value for '-o'"),
         (("top", "gpux"), 'error: unknown type "gpux": write gpus, nodes or pods'),
         (("top", "nodes", "gpu-1/0"), "error: a node's name has no slash"),
+        (("top", "pods", "ml/trainer"), "error: a pod's name has no slash: write `top pods POD -n NAMESPACE`\n"),
+        (("rightsize", "ml/trainer"), "error: a pod's name has no slash: write `rightsize POD -n NAMESPACE`\n"),
         (("top", "nodes", "--sort-by", "mode"), 'error: nodes have no column "mode" to sort by'),
         (("top", "-w", "--from", "-"), "error: --watch needs a cluster"),
         (("top", "--usage", "--from", "-"), "error: --usage needs a cluster"),
@@ -288,3 +294,46 @@ def test_a_reader_that_has_enough_is_no_reason_to_complain(saved: Path) -> None:
     _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
     assert said == b""
+
+
+def test_output_that_cannot_be_written_is_said(saved: Path) -> None:
+    command = [sys.executable, "-m", "kubectl_gpushare", "top", "-o", "json", "--from", str(saved)]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False, env=environment()
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml", "csv"])
+def test_what_the_locale_has_no_character_for_is_no_error(saved: Path, output: str) -> None:
+    saved.write_text(saved.read_text().replace("Tesla T4", "Gerät €"), encoding="utf-8")
+    command = [sys.executable, "-m", "kubectl_gpushare", "top", "-o", output, "--from", str(saved)]
+    variables = {**environment(PYTHONIOENCODING="ascii:strict"), "PYTHONUTF8": "0"}
+    ended = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False, env=variables)
+    assert ended.returncode == 0
+    assert ended.stdout.isascii()
+    assert b"Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("describe pod ml/trainer", "Name:         trainer\n"),
+        ("describe pod pod/trainer -n ml", "Name:         trainer\n"),
+        ("why ml/waiting", "Name:       waiting\n"),
+        ("defrag ml/waiting -n web", "Fits Already:  ml/waiting"),
+        ("resize ml/trainer --request 0.6 --memory 1Gi", "Pod:             ml/trainer\n"),
+    ],
+)
+def test_a_pod_may_be_named_with_its_namespace(plugin: Plugin, saved: Path, line: str, said: str) -> None:
+    ended = plugin(*line.split(), "--from", saved)
+    assert said in ended.out
+    assert ended.code == 0
+
+
+def test_only_a_share_that_is_held_is_resized(plugin: Plugin, saved: Path) -> None:
+    ended = plugin("resize", "web/nginx", "--request", "1", "--from", saved)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == 'error: pod "nginx" asks for no share of a GPU: only a share that is held is resized\n'

@@ -166,6 +166,14 @@ def test_show_lists_nodes_and_configurations(plugin: Plugin, saved: Path) -> Non
     assert "mps" in [one["name"] for one in document["configurations"]]
 
 
+def test_without_nodes_show_says_so(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(sample.pod("ml/trainer", request="0.5")))
+    ended = plugin("config", "show", "--from", path)
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err.startswith("No nodes found.\n")
+
+
 def test_show_of_a_node_says_what_is_asked_for_and_by_what(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     files = ("--from", saved, "--from", CONFIGURATIONS, "--from", node(tmp_path, {}))
     assert "Asked For:  default\nBecause:    the node has no label" in plugin("config", "show", "gpu-1", *files).out

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -106,6 +109,22 @@ def test_what_nobody_wants_is_ended(fake_kubectl: Callable[[str], str], tmp_path
     assert ended.stderr.startswith("error: a node's name has no slash")
     if (tmp_path / "pid").exists():  # else it was ended before it could say so
         assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_login_that_goes_on_is_not_waited_for(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
+    login = tmp_path / "login"
+    program = fake_kubectl(f"sleep 60 & echo $! > {login}.new; mv {login}.new {login}; wait")
+    early.begin(["top"], {"KUBECTL_PATH": program})
+    began = time.monotonic()
+    while not login.exists():
+        assert time.monotonic() - began < SECONDS
+        time.sleep(0.01)
+    try:
+        began = time.monotonic()
+        early.end()
+        assert time.monotonic() - began < SECONDS / 2
+    finally:
+        os.kill(int(login.read_text()), signal.SIGKILL)
 
 
 def test_a_kubectl_that_is_not_there_is_told_by_whoever_needs_it() -> None:

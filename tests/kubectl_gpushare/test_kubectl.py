@@ -102,6 +102,12 @@ def test_an_answer_that_is_cut_off_is_an_error(plugin: Plugin, fake_kubectl: Cal
     assert "kubectl's answer is not JSON" in ended.err
 
 
+def test_an_answer_without_the_object_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    ended = plugin("describe", "pod", "trainer", "-n", "ml", KUBECTL_PATH=fake_kubectl(""))
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "error: kubectl's answer is empty where one object was asked for\n"
+
+
 def test_a_failure_without_words_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
     ended = plugin("top", KUBECTL_PATH=fake_kubectl("exit 7"))
     assert (ended.code, ended.out) == (1, "")

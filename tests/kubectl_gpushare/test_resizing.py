@@ -118,6 +118,19 @@ def test_what_nobody_does_in_time_is_taken_back(plugin: Plugin, server: Callable
     assert "not done after 1 s: the placer has yet to write it down" in ended.err
 
 
+def test_interrupted_it_stays_asked_for_and_that_is_said(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kubectl_gpushare.resizing.time.sleep", interrupted)
+    ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=server("ignored"))
+    assert (ended.code, ended.out) == (130, "")
+    assert "not waited for any more: it stays asked for, and is done when that can be\n" in ended.err
+    assert log(tmp_path) == [MORE]
+
+
 def test_one_need_not_wait(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "90Gi", "--keep", "--no-wait", KUBECTL_PATH=server("ignored"))
     assert (ended.code, ended.out) == (0, "pod/trainer asks for 0.5 GPU with 90Gi\n")

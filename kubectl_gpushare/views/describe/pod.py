@@ -161,6 +161,7 @@ def placement(found: Found) -> str:
         others = _neighbours(found, _held(found))
         return f"on {names}, {'shared with ' + ', '.join(others) if others else 'shared with nobody'}"
     return {
+        "NotOurs": "asks for no share of a GPU",
         "Waiting": "waits for a GPU: it is admitted and will be placed as soon as it fits",
         "Ended": "has ended and holds nothing",
         "NotPlaced": "holds nothing",

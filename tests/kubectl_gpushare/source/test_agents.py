@@ -57,7 +57,7 @@ def test_without_the_right_to_look_it_is_one_sentence(fake_kubectl: Callable[[st
         exit 1
     """)
     found, notes = agents.ask(kubectl.Kubectl((), program), ["a"])
-    assert found == usage.NOTHING_KNOWN
+    assert found == usage.Usage()
     assert len(notes) == 1
     assert notes[0].startswith('used figures: user "jane" may not list pods')
 

@@ -36,10 +36,10 @@ def test_the_audit_of_an_agent_is_read_whole() -> None:
         (gpu,),
         (report.Judged(process, report.State.FOREIGN, reason="nobody's"),),
         (held, idle),
-        (seen.Problem("one"), seen.Problem("two")),
+        (seen.Problem("one", blind=False), seen.Problem("two")),
     )
     found = audits.read(json.dumps(document.to_json(written, node_name="n", checked_at=5.25)))
-    assert (found.node, found.checked_at, found.problem) == ("n", 5.25, "one; two")
+    assert (found.node, found.checked_at, found.problem, found.blind) == ("n", 5.25, "one; two", True)
     assert found.processes == (Process(gpu.uuid, 7, "python3", "", "", "", None, 0, audits.FOREIGN, "nobody's"),)
     amounts = Amounts(50, 80, 8 * GIB)
     assert found.shares == (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,26 @@ def test_a_file_without_sense_is_named_with_the_remedy(tmp_path: Path, content: 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(errors.FileError, match=r"missing cannot be read: No such file.*kubectl get gpunodes"):
         files.Files([str(tmp_path / "missing")])
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"kind": "Pod", "metadata": "x"}, "metadata has no fields"),
+        ({"kind": "Pod", "spec": []}, "spec has no fields"),
+        ({"kind": "Node", "metadata": {"name": 7}}, "metadata.name is not text: put it in quotes"),
+        (
+            {"kind": "Pod", "metadata": {"annotations": {"gpushare.io/request": 0.5}}},
+            'metadata.annotations has "gpushare.io/request" that is not text: put it in quotes',
+        ),
+        ({"kind": "Pod", "spec": {"containers": {"name": "main"}}}, "spec.containers is no list of objects"),
+        ({"kind": "GPUNode", "status": {"conditions": ["Ready"]}}, "status.conditions is no list of objects"),
+    ],
+)
+def test_what_kubernetes_would_not_have_written_is_an_error(
+    tmp_path: Path, document: dict[str, object], said: str
+) -> None:
+    path = tmp_path / "made-by-hand.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(errors.FileError, match=re.escape(said)):
+        files.Files([str(path)])

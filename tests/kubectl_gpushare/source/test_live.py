@@ -102,7 +102,9 @@ def test_a_change_of_nothing_that_is_shown_is_no_news(feed: Callable[..., object
 
 
 @pytest.mark.parametrize(
-    "watch", ['{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}', '{"type": "END"}'], ids=["410", "end"]
+    "watch",
+    ['{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}', '{"type": "END"}', "<html>", "[]"],
+    ids=["410", "end", "of a proxy", "no event"],
 )
 def test_after_a_watch_has_ended_all_is_listed_again(feed: Callable[..., object], watch: str) -> None:
     lists = [answer(builders.node("a")), answer(builders.node("b"))]
