@@ -147,7 +147,6 @@ async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_eve
                     done.append("restarted")
             assert [each.poll() for each in (one, two, three)] == [None] * 3
     assert {"grew", "asked", "gave up", "restarted"} <= set(done)
-    assert done.count("gave up") > 3
     assert most > 100 * MIB
 
 
