@@ -142,7 +142,9 @@ def _play(words: list[str], columns: int) -> None:
     os.environ.pop("NO_COLOR", None)
     os.environ.update(TERM="xterm-256color", COLUMNS=str(columns))
     time.time = lambda: sample.NOW
-    sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+    # Made anew for the terminal, until the process ends: Python remembers of its streams what they were before the fork.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, PTH123
+    sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     from kubectl_gpushare import cli
 
     os._exit(cli.main(words))
