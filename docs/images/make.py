@@ -142,8 +142,8 @@ def _play(words: list[str], columns: int) -> None:
     os.environ.pop("NO_COLOR", None)
     os.environ.update(TERM="xterm-256color", COLUMNS=str(columns))
     time.time = lambda: sample.NOW
-    # Made anew for the terminal, until the process ends: Python remembers of its streams what they were before the fork.
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, PTH123
+    # For as long as the process lives: Python remembers of its streams what they were before the fork.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     from kubectl_gpushare import cli
 
