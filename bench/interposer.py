@@ -2,8 +2,8 @@
 
 Everything that ships runs here; only the GPU is simulated. Its kernels take their time without computing, and processes
 without the library take turns of 2 ms on it, as on real hardware: that is the baseline. The processes run at real-time
-priority where that is allowed, because a simulated GPU waits for a core as no real one does; the load of the machine is
-printed all the same. Prints tables, then one JSON object a line per figure.
+priority where that is allowed, and the cores are kept awake, because a simulated GPU waits for a core as no real one
+does; the load of the machine is printed all the same. Prints tables, then one JSON object a line per figure.
 
 Run: `python bench/interposer.py [--seconds N] [--only NAME,...] [--results DIRECTORY]`; with ten seconds a case it
 takes twelve minutes. With --results it writes a page there, and plots, for which it takes matplotlib.
@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from launches import awake
 from launches import node as nodes
 from launches.node import Node, Tenant
 from launches.report import Report
@@ -66,6 +67,22 @@ async def _rate(node: Node) -> list[float]:
     }
     result = await asyncio.to_thread(node.box.run, [nodes.BUILT / "rate"], environment)
     return [float(word) for word in result.stdout.split()]
+
+
+async def allocation(node: Node, report: Report) -> None:
+    """Nanoseconds to allocate and release: with nothing else allocated, with 4,000, and from a stream's pool."""
+    bare = dataclasses.replace(node.box, preload=())
+    runs = []
+    for _ in range(5):
+        for box in (bare, node.box):
+            result = await asyncio.to_thread(box.run, [nodes.BUILT / "calls"], node.give(100, 100))
+            runs.append({name: float(ns) for name, ns in map(str.split, result.stdout.splitlines())})
+    report.say(f"{'a pair, ns':<24}{'bare':>8}{'ours':>8}{'added':>8}")
+    for name in ("alloc_pair", "alloc_pair_4000_live", "alloc_async_pair"):
+        native, ours = (min(run[name] for run in some) for some in (runs[::2], runs[1::2]))
+        report.say(f"{name:<24}{native:>8.0f}{ours:>8.0f}{ours - native:>8.0f}")
+        report.add(f"{name}.added", ours - native, "ns", goal=native, against="simulated driver")
+    report.say()
 
 
 async def caps(node: Node, report: Report) -> None:
@@ -264,6 +281,7 @@ async def start(node: Node, report: Report) -> None:
 
 CASES: Mapping[str, Callable[[Node, Report], Awaitable[None]]] = {
     "launch": launch_cost,
+    "allocation": allocation,
     "start": start,
     "reclaim": reclaim,
     "elasticity": elasticity,
@@ -279,7 +297,7 @@ async def measure(names: list[str], report: Report) -> None:
     for name in names:
         async with nodes.opened() as node:
             await CASES[name](node, report)
-        report.look_at_load()
+        report.look_at_cores()
 
 
 def main() -> None:
@@ -293,9 +311,9 @@ def main() -> None:
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     report = Report(arguments.seconds)
-    report.look_at_load()
-    report.say(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.seconds:g} seconds a case\n")
-    asyncio.run(measure(names, report))
+    report.say(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before, {arguments.seconds:g} seconds a case\n")
+    with awake.awake():
+        asyncio.run(measure(names, report))
     print(f"load at the end {os.getloadavg()[0]:.1f}\n")
     report.print_figures()
     if arguments.results:

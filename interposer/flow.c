@@ -117,12 +117,15 @@ static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
     return true;
 }
 
-/* What a launch takes at most: the time since the last batch was seen to have ended, for the launches since then. */
+/* What a launch takes, at most: by the time since the last batch was seen to have ended, for the launches since then. */
 static void learn(flow_t *flow, uint64_t ended, bool brief) {
     uint64_t at_ns = now_ns();
     if (ended <= flow->done)
         return;
-    flow->launch_ns = (at_ns - flow->done_ns) / (ended - flow->done);
+    uint64_t took_ns = (at_ns - flow->done_ns) / (ended - flow->done);
+    /* A batch that was seen late makes the next one look short: less is believed by and by only. */
+    bool more = flow->launch_ns == UNKNOWN || took_ns > flow->launch_ns;
+    flow->launch_ns = more ? took_ns : (3 * flow->launch_ns + took_ns) / 4;
     flow->done = ended;
     flow->done_ns = at_ns;
     uint64_t batch_ns = brief ? BRIEF_BATCH_NS : BATCH_NS;

@@ -60,6 +60,7 @@ def build() -> None:
     driver = [f"-L{ROOT / 'build' / 'simgpu'}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]
     subprocess.run([*flags, "-o", BUILT / "load", SOURCES / "load.c", *driver], check=True)
     subprocess.run([*flags, "-o", BUILT / "rate", SOURCES / "rate.c", "-ldl", "-pthread"], check=True)
+    subprocess.run([*flags, "-o", BUILT / "calls", ROOT / "bench" / "gpu" / "calls.c", "-ldl"], check=True)
     shared = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1"]
     subprocess.run([*flags, *shared, "-o", null, SOURCES / "null_driver.c"], check=True)
 

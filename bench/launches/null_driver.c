@@ -35,6 +35,28 @@ EXPORT int cuCtxGetCurrent(void **context) {
     return 0;
 }
 
+/* Work ends as soon as it is given, so that nobody is held back. */
+EXPORT int cuEventCreate(void **event, unsigned flags) {
+    (void)flags;
+    *event = &launches;
+    return 0;
+}
+
+EXPORT int cuEventRecord(void *event, void *stream) {
+    (void)event, (void)stream;
+    return 0;
+}
+
+EXPORT int cuEventQuery(void *event) {
+    (void)event;
+    return 0;
+}
+
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
+    (void)mode;
+    return 0;
+}
+
 EXPORT int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                           unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **parameters,
                           void **extra) {

@@ -10,7 +10,7 @@ import platform
 import re
 from pathlib import Path
 
-from launches import plots
+from launches import awake, plots
 
 PREFIX = "interposer."
 ONE_OF_MANY = re.compile(r"(split|handover)\.\d")
@@ -23,7 +23,8 @@ class Report:
     seconds: float
     figures: list[dict[str, object]] = dataclasses.field(default_factory=list)
     lines: list[str] = dataclasses.field(default_factory=list)
-    loads: list[float] = dataclasses.field(default_factory=list)
+    busy: list[float] = dataclasses.field(default_factory=list)
+    _seen: tuple[float, float] = dataclasses.field(default_factory=awake.busy_seconds)
 
     def say(self, text: str = "") -> None:
         """Print a line of a table, and keep it."""
@@ -36,9 +37,11 @@ class Report:
         one = {"figure": f"{PREFIX}{name}", "value": round(value, 3), "unit": unit, "against": against}
         self.figures.append({**one, "goal": round(goal, 3), "ratio": ratio})
 
-    def look_at_load(self) -> None:
-        """Remember how busy the machine is now, with the bench itself."""
-        self.loads.append(os.getloadavg()[0])
+    def look_at_cores(self) -> None:
+        """Remember how many cores were busy since the last look, with the bench itself."""
+        before, self._seen = self._seen, awake.busy_seconds()
+        passed = self._seen[0] - before[0]
+        self.busy.append((self._seen[1] - before[1]) / passed if passed else 0.0)
 
     def print_figures(self) -> None:
         """One JSON object a line."""
@@ -54,9 +57,9 @@ class Report:
             f"# The library and the arbiter, {day}",
             "",
             f"`python bench/interposer.py --seconds {self.seconds:g}` on a simulated GPU: {os.cpu_count()} cores "
-            f"({platform.machine()}), Python {platform.python_version()}, load {min(self.loads):.1f} to "
-            f"{max(self.loads):.1f} while it ran. Kernels take their time without computing; processes take turns of "
-            "2 ms on the simulated GPU as on a real one, and each switch between them takes 0.1 ms.",
+            f"({platform.machine()}), Python {platform.python_version()}, {min(self.busy):.1f} to "
+            f"{max(self.busy):.1f} of them busy while it ran. Kernels take their time without computing; "
+            "processes take turns of 2 ms on the simulated GPU as on a real one, and each switch takes 0.1 ms.",
             "",
             "| figure | here | aim |",
             "|---|---|---|",
