@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tests import builders
-from tests.webhook.laws import schedule, world
+from tests.webhook.laws import schedule, users, world
 
 # How often a kind is chosen, against 1.0 for what would happen anyway.
 ANYTHING: Final[Mapping[str, float]] = {
@@ -71,7 +71,7 @@ def without_gpunodes(seed: int) -> world.World:
 
 
 def single_turns(
-    asks: list[world.Ask], *, kinds: frozenset[str], most_steps: int, **size: int
+    asks: list[users.Ask], *, kinds: frozenset[str], most_steps: int, **size: int
 ) -> Iterator[tuple[dict[int, int], world.World]]:
     """Every world that leaves the default order at exactly one of its first steps, in every way there is."""
 
@@ -86,14 +86,14 @@ def single_turns(
             yield {step: turn}, made({step: turn})[0]
 
 
-def _gang(chance: random.Random, name: str) -> list[world.Ask]:
+def _gang(chance: random.Random, name: str) -> list[users.Ask]:
     """Two pods that are placed together or not at all; two such gangs can be in each other's way."""
     request = chance.choice(["0.5", "1"])
     pods = [builders.pod(f"{name}-{number}", request=request, group=name, group_size="2") for number in range(2)]
-    return [world.Ask(one) for one in pods]
+    return [users.Ask(one) for one in pods]
 
 
-def _ask(chance: random.Random) -> world.Ask:
+def _ask(chance: random.Random) -> users.Ask:
     size = {"request": chance.choice(["0.25", "0.5", "0.5", "1"])}
     if chance.random() < 0.2:
         size = {"memory": chance.choice(["20Gi", "45Gi", "25%"])}
@@ -104,5 +104,5 @@ def _ask(chance: random.Random) -> world.Ask:
         del manifest["metadata"]["name"]
     elif kind < 0.4:
         manifest["metadata"]["name"] = "copy"
-        return world.Ask(manifest, copied=True)
-    return world.Ask(manifest, dry_run=chance.random() < 0.1, changed=chance.random() < 0.25)
+        return users.Ask(manifest, copied=True)
+    return users.Ask(manifest, dry_run=chance.random() < 0.1, changed=chance.random() < 0.25)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import builders
-from tests.webhook.laws import stories, world
+from tests.webhook.laws import stories, users, world
 
 # More of them, for a night: GPUSHARE_LAWS_SEEDS=100000.
 SEEDS = int(os.environ.get("GPUSHARE_LAWS_SEEDS", "200"))
@@ -45,7 +45,7 @@ def test_what_was_on_its_way_is_not_lost_with_its_gpunode() -> None:
 
 
 def test_one_interruption_at_any_step_breaks_nothing() -> None:
-    asks = [world.Ask(builders.pod(name, request="1")) for name in ("first", "second")]
+    asks = [users.Ask(builders.pod(name, request="1")) for name in ("first", "second")]
     count = 0
     for turns, changed in stories.single_turns(asks, kinds=ANY_ORDER, most_steps=45, gpus=1):
         try:

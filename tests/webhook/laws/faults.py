@@ -1,0 +1,154 @@
+"""What can go wrong in a world: messages, watches, replicas, clocks, GPUNodes, pods; and who leads after that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpushare import pod
+from gpushare.cluster import errors
+from tests.webhook.laws import replica, truth
+from tests.webhook.laws.schedule import Option
+from tests.webhook.laws.simulated_api import GPUNODES, PODS, SimulatedApi
+from tests.webhook.laws.users import Point, Users
+from tests.webhook.laws.virtual_loop import VirtualLoop
+from tests.webhook.laws.wire import Message, Network, Watch
+
+RESTART_SECONDS = 5.0
+ELECTION_SECONDS = 15.0
+SLOW_SECONDS = 20.0  # less than a client waits
+SILENT_SECONDS = 75.0  # longer than a reservation lasts
+
+
+class Faults:
+    """`now` are those that could happen next. `forgotten` are the GPUNodes that were deleted at any time."""
+
+    def __init__(
+        self,
+        api: SimulatedApi,
+        network: Network,
+        users: Users,
+        replicas: dict[str, replica.Replica],
+        loop: VirtualLoop,
+    ) -> None:
+        self.forgotten: set[str] = set()
+        self._api = api
+        self._network = network
+        self._users = users
+        self._replicas = replicas
+        self._loop = loop
+
+    def now(self) -> Iterator[Option]:
+        for message in self._network.messages:
+            yield Option("lose", f"LOST: {message}", lambda it=message: self._network.lose(it))  # type: ignore[misc]
+        for point in self._users.points:
+            if point.may_fail:
+                yield Option("fail", f"FAILS: {point.label}", lambda it=point: self._users.let_pass(it, False))  # type: ignore[misc]
+        for waits in (*self._users.points, *(one for one in self._network.messages if one.writes)):
+            yield Option("slow", f"takes long: {waits}", lambda it=waits: self._hold_up(it))  # type: ignore[misc]
+        for watch in self._network.watches:
+            if self._network.pending_events(watch) > 1:
+                yield telling(self._network, "late", watch, 1)
+            label = f"the watch of {watch.sender} on {watch.collection} falls silent"
+            yield Option("silence", label, lambda it=watch: self._silence(it))  # type: ignore[misc]
+            for error in (errors.Unavailable("reset"), errors.Gone("too old", status=410)):
+                label = f"watch of {watch.sender} on {watch.collection} ends: {error}"
+                yield Option("break", label, lambda it=watch, e=error: self._network.end(it, e))  # type: ignore[misc]
+        for one in self._replicas.values():
+            if one.alive:
+                yield Option("crash", f"CRASH of {one.name}", lambda it=one: self._crash(it))  # type: ignore[misc]
+                if not one.leads:
+                    yield Option("elect", f"{one.name} is elected", lambda it=one: self._elect(it))  # type: ignore[misc]
+                for seconds in (3600.0, -3600.0):
+                    label = f"the clock of {one.name} jumps by {seconds:g} s"
+                    yield Option("jump", label, lambda it=one, s=seconds: self._jump(it, s))  # type: ignore[misc]
+        for item in truth.living(self._api):
+            where = pod.namespaced_name(item)
+            yield Option("delete", f"{where} is deleted", lambda it=where: self._delete(it))  # type: ignore[misc]
+            if truth.is_placed(item):
+                yield Option("end", f"{where} ends", lambda it=where: self._end(it))  # type: ignore[misc]
+        for document in self._api.all(GPUNODES):
+            name = document["metadata"]["name"]
+            yield Option("agent", f"the agent of {name} writes", lambda it=name: self._agent(it))  # type: ignore[misc]
+            yield Option("forget", f"GPUNode {name} is deleted by hand", lambda it=name: self._forget(it))  # type: ignore[misc]
+            yield Option("swap", f"{name} goes, and comes back with other GPUs", lambda it=name: self._swap(it))  # type: ignore[misc]
+        yield Option("wait", "nothing moves for 12 s", lambda: self._loop.advance(12.0))
+
+    def _hold_up(self, waits: Point | Message) -> None:
+        waits.held_until = self._loop.now + SLOW_SECONDS
+        self._loop.call_later(SLOW_SECONDS, lambda: None)
+
+    def _silence(self, watch: Watch) -> None:
+        watch.silent_until = self._loop.now + SILENT_SECONDS
+
+    def _crash(self, one: replica.Replica) -> None:
+        led = one.leads
+        one.crash()
+        self._loop.call_later(RESTART_SECONDS, self.start, one.name)
+        if led:
+            self._loop.call_later(ELECTION_SECONDS, self._elect_somebody)
+
+    def start(self, name: str) -> None:
+        if name not in self._replicas or not self._replicas[name].alive:
+            self._replicas[name] = replica.Replica(name, self._network, self._loop)
+
+    def _elect(self, one: replica.Replica) -> None:
+        """The one that led goes on believing that it does for a while, whatever it was told."""
+        for other in self._replicas.values():
+            if other.leads:
+                self._loop.call_later(ELECTION_SECONDS, self._depose, other)
+        one.leads = True
+        one.placer.wake()
+
+    def _depose(self, other: replica.Replica) -> None:
+        other.leads = False
+        if not any(one.leads for one in self._replicas.values()):
+            self._elect_somebody()
+
+    def _elect_somebody(self) -> None:
+        alive = [one for one in self._replicas.values() if one.alive]
+        if alive and not any(one.leads for one in alive):
+            self._elect(alive[0])
+
+    def _jump(self, one: replica.Replica, seconds: float) -> None:
+        one.wall_ahead += seconds
+        one.placer.wake()
+
+    def _delete(self, where: tuple[str, str]) -> None:
+        self._api.delete(PODS, *where)
+
+    def _end(self, where: tuple[str, str]) -> None:
+        self._api.update(PODS, *where, status={"phase": "Succeeded"})
+
+    def _agent(self, name: str) -> None:
+        found = self._api.find(GPUNODES, "", name)
+        assert found is not None
+        status = {**found["status"], "config": f"written at {self._loop.now:.0f}"}
+        self._api.update(GPUNODES, "", name, status=status)
+
+    def _forget(self, name: str) -> None:
+        gone = self._api.delete(GPUNODES, "", name)
+        self._make_anew(name, gone["status"])
+
+    def _swap(self, name: str) -> None:
+        """The old ones are gone for good: who was given one of them has to live with that."""
+        gone = self._api.delete(GPUNODES, "", name)
+        cards = [{**card, "uuid": f"{card['uuid']}-{self._api.version}"} for card in gone["status"]["gpus"]]
+        self._make_anew(name, {**gone["status"], "gpus": cards})
+
+    def _make_anew(self, name: str, status: dict[str, Any]) -> None:
+        self.forgotten.add(name)
+        anew = {"metadata": {"name": name}, "spec": {}, "status": status}
+        self._loop.call_later(1.0, self._api.create, GPUNODES, anew)  # as its agent does
+
+    def lead_alone(self) -> None:
+        leaders = [one for one in self._replicas.values() if one.leads]
+        for extra in leaders[1:]:
+            extra.leads = False
+        self._elect_somebody()
+
+
+def telling(network: Network, kind: str, watch: Watch, count: int) -> Option:
+    """That a watch tells of its next changes."""
+    label = f"{watch.sender} is told {count} changes of {watch.collection}"
+    return Option(kind, label, lambda: network.tell(watch, count))
