@@ -6,12 +6,14 @@ mig/, mps/                 how GPUs are set up for that
 kubelet/, kubelet_api/     what the kubelet is told, what it tells, and what containers get by it
 cdi/                       the devices described for container runtimes
 allocation/                which devices a container gets, and how it is given them
-gpunode_status, node_capacity, labels/, announcing   what the cluster is told
+gpunode_status, node_capacity, labels/, announcing, announcer   what the cluster is told
 library                    what share containers get mounted
 slack                      what pods that were made smaller still count for
-peaks                      the most that shares have used
-arbiter/                   who holds how much memory, per process, on this node
+arbiter/                   who may launch now, and how much memory is left, on this node
+audit/                     who runs without limits, and what contexts take
+metrics, share_figures, holders, peaks   what Prometheus is told; the most that shares have used
+node_pods                  the pods of this node
 node_view, agent           all of it wired together
-metrics, settings, __main__
-offer, records             values that are followed, and values on disk
+settings, without_driver, __main__
+offer, records, whole_file   values that are followed; values on disk, and files that are there whole or not at all
 """

@@ -8,7 +8,7 @@ import sys
 
 from deviceplugin import agent, library, without_driver
 from deviceplugin import settings as configuration
-from deviceplugin.hardware import nvml
+from deviceplugin.hardware import nvml, nvml_call
 from gpushare.daemon import logs, shutdown
 
 logger = logging.getLogger("deviceplugin")
@@ -25,7 +25,7 @@ def main() -> int:
     try:
         driver = nvml.Nvml() if settings.fail_on_init_error else None
         installed = library.install(settings.library, root=settings.root)
-    except (nvml.NvmlError, library.LibraryError) as error:
+    except (nvml_call.NvmlError, library.LibraryError) as error:
         # The sentence says all: a stack would only hide it.
         logger.error("The agent cannot start", extra={"err": str(error)})  # noqa: TRY400
         return 1

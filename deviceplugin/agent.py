@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
 from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import library, metrics, node_view, peaks, slack
+from deviceplugin import library, metrics, node_pods, node_view, peaks
 from deviceplugin.arbiter import groups, lookup, resizing, server
 from deviceplugin.audit import auditor, contexts
 from deviceplugin.hardware import nvml
@@ -22,13 +21,12 @@ from deviceplugin.kubelet import plugins
 from deviceplugin.node_capacity import NodeCapacity
 from deviceplugin.settings import Settings
 from gpushare import contract, pod
-from gpushare.cluster import client, informer
+from gpushare.cluster import client
 from gpushare.daemon import probes, shutdown
 from gpushare.gpunode import GpuNode
 
 logger = logging.getLogger(__name__)
 
-PODS: Final = "/api/v1/pods"
 LEDGERS: Final = "ledgers"  # below the state directory
 KNOWN_SECONDS: Final = 2.0  # an API server that answers at all answers sooner
 
@@ -56,7 +54,7 @@ class Agent:
     def __init__(self, settings: Settings, api: client.Client, driver: nvml.Nvml, installed: library.Installed) -> None:
         self._settings = settings
         name = settings.node_name
-        self._pods = informer.Informer(api, PODS, field_selector=_on(name), transform=_trimmed)
+        self._pods = node_pods.watched(api, name)
         self.view = node_view.NodeView(settings, api, driver, installed, pods=self._pods.objects.values)
         self._pods.subscribe(lambda _: self.view.look())
         for one in (self._pods, self.view.status.informer):
@@ -72,7 +70,7 @@ class Agent:
             lookup=lookup.Lookup(
                 pods=lambda: list(map(dict, self._pods.objects.values())),
                 node=lambda: self.view.node,
-                ask_pods=lambda: _ask_pods(api, name),
+                ask_pods=lambda: node_pods.ask(api, name),
                 ask_node=self.view.status.refreshed,
             ),
             groups=self.ledgers,
@@ -96,7 +94,7 @@ class Agent:
                 gpus=lambda: self.view.offer.gpus,
                 node=self._known_node,
                 pods=self._pods.objects.values,
-                warn=self.view.warn,
+                warn=self.view.announcer.warn,
                 changed=self.view.status.look,
             ),
             node_name=name,
@@ -177,7 +175,7 @@ class Agent:
                 uses=self.ledgers.uses,
                 connections=lambda: self.arbiter.connections,
                 turned_away=lambda: self.arbiter.turned_away,
-                holders=self.view.holders,
+                holders=lambda: self.view.holders.all,
                 leases=self.arbiter.leases.held,
                 audit=lambda: self.auditor.audit,
                 peaked=lambda: self._peaks.all,
@@ -190,28 +188,3 @@ async def _at_most(seconds: float, waiting: Any) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await waiting
-
-
-def _on(node_name: str) -> str:
-    return f"spec.nodeName={node_name}"
-
-
-async def _ask_pods(api: client.Client, node_name: str) -> Iterable[dict[str, Any]]:
-    listing = await api.list(PODS, {"fieldSelector": _on(node_name)})
-    return [_trimmed(item) for item in listing.items if contract.ALLOCATION in pod.annotations_of(item)]
-
-
-def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
-    """What the agent needs of a pod: who it is, what it was given and counts for, and whether it is over."""
-    kept = ("namespace", "name", "uid", "resourceVersion")
-    found = item["metadata"]
-    annotations = pod.annotations_of(item)
-    status = item.get("status") or {}
-    return {
-        "metadata": {
-            **{key: found[key] for key in kept if key in found},
-            "annotations": {key: annotations[key] for key in (contract.ALLOCATION,) if key in annotations},
-        },
-        **({"spec": slack.trimmed(item)} if contract.ALLOCATION in annotations else {}),
-        "status": {key: value for key, value in status.items() if key.endswith("ontainerStatuses") or key == "phase"},
-    }

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from pathlib import Path
 from typing import Final
 
+from deviceplugin import whole_file
 from gpushare import contract
 
 PREFIX_LENGTH: Final = 16
+LIBRARY_MODE: Final = 0o755
 _ELF: Final = b"\x7fELF"
 
 
@@ -42,24 +43,11 @@ def install(source: Path, *, root: Path) -> Installed:
     name = f"libgpushare-{hashlib.sha256(content).hexdigest()[:PREFIX_LENGTH]}.so"
     installed = Installed(root / "lib" / name, root / "ld.so.preload")
     try:
-        _put(installed.library, content, mode=0o755)
-        _put(installed.preload_file, f"{contract.CONTAINER_LIBRARY}\n".encode(), mode=0o644)
+        # The loader goes on without a file that it cannot read: a node that crashes now must not start containers so.
+        whole_file.keep(installed.library, content, mode=LIBRARY_MODE, lasting=True)
+        whole_file.keep(installed.preload_file, f"{contract.CONTAINER_LIBRARY}\n", lasting=True)
     except OSError as error:
         raise LibraryError(
             f"{error.filename or root} cannot be written ({error.strerror}): --root names a directory of the host"
         ) from error
     return installed
-
-
-def _put(path: Path, content: bytes, *, mode: int) -> None:
-    """Make the file, unless it is there with this content; never in place."""
-    try:
-        if path.read_bytes() == content:
-            return
-    except FileNotFoundError:
-        pass
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.chmod(mode)
-    fresh.replace(path)

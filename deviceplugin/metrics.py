@@ -1,6 +1,6 @@
 """What Prometheus is told: read from the offer, the ledgers and the arbiter at each scrape, so it cannot lag behind.
 
-Labels: `gpu` is a UUID; a share is used by its `containers` together, which are named joined by commas.
+Every series belongs to a GPU, a share or a container that is there now, and goes with it. Labels: `gpu` is a UUID.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deviceplugin import peaks
+from deviceplugin import peaks, share_figures
+from deviceplugin.arbiter.gpu_leases import Held
 from deviceplugin.arbiter.groups import Use
-from deviceplugin.arbiter.leases import Held
 from deviceplugin.audit import figures
 from deviceplugin.audit.report import Audit
 from deviceplugin.offer import Offer
@@ -70,8 +70,9 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything, as it is now."""
         yield from self._gpus()
-        yield from self._shares()
-        yield from self._compute()
+        yield from share_figures.memory(self._uses(), node_name=self._node_name)
+        yield from share_figures.compute(self._leases(), node_name=self._node_name)
+        yield from share_figures.shrinking(self._node(), node_name=self._node_name)
         yield self._containers()
         yield from figures.figures(self._audit(), node_name=self._node_name)
         yield from peaks.figures(self._peaked(), node_name=self._node_name)
@@ -117,48 +118,3 @@ class AgentCollector(Collector):
                 [self._node_name, one.namespace, one.pod, one.container, one.resource, one.gpu], one.devices
             )
         return held
-
-    def _shares(self) -> Iterator[Metric]:
-        labels = ["node", "namespace", "pod", "containers", "gpu"]
-        used = GaugeMetricFamily(
-            "gpushare_share_used_memory_bytes", "Memory that a share's processes have charged.", labels=labels
-        )
-        overhead = GaugeMetricFamily(
-            "gpushare_share_overhead_memory_bytes",
-            "Memory that a share's processes hold beyond what they have charged: contexts, modules.",
-            labels=labels,
-        )
-        limit = GaugeMetricFamily("gpushare_share_limit_memory_bytes", "Memory that a share may hold.", labels=labels)
-        processes = GaugeMetricFamily("gpushare_share_processes", "Processes that use a share.", labels=labels[:-1])
-        for use in self._uses():
-            values = [self._node_name, use.tenant.namespace, use.tenant.pod, ",".join(use.tenant.containers)]
-            processes.add_metric(values, use.processes)
-            for grant, used_bytes, beyond in zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True):
-                used.add_metric([*values, grant.uuid], used_bytes)
-                overhead.add_metric([*values, grant.uuid], beyond)
-                limit.add_metric([*values, grant.uuid], grant.memory_bytes)
-        yield from (used, overhead, limit, processes)
-
-    def _compute(self) -> Iterator[Metric]:
-        labels = ["node", "namespace", "pod", "containers", "gpu"]
-        seconds = CounterMetricFamily(
-            "gpushare_share_lease_seconds",
-            "Time for which a share had its GPU, used or not, since its first process came.",
-            labels=labels,
-        )
-        leases = CounterMetricFamily(
-            "gpushare_share_leases", "How often a share was given its GPU, since its first process came.", labels=labels
-        )
-        used = GaugeMetricFamily(
-            "gpushare_share_used_compute_ratio",
-            "Part of the last seconds in which a share used its GPU; absent while nobody else wants it.",
-            labels=labels,
-        )
-        for held in self._leases():
-            tenant = held.tenant
-            values = [self._node_name, tenant.namespace, tenant.pod, ",".join(tenant.containers), held.gpu_uuid]
-            seconds.add_metric(values, held.seconds)
-            leases.add_metric(values, held.leases)
-            if held.recent is not None:
-                used.add_metric(values, held.recent)
-        yield from (seconds, leases, used)

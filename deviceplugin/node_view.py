@@ -4,7 +4,6 @@ for, what the kubelet and the cluster are told of it."""
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import logging
 import os
@@ -12,21 +11,21 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from deviceplugin import announcing, library, metrics, slack
+from deviceplugin import announcer, holders, library, slack
 from deviceplugin.allocation import answer, joined
 from deviceplugin.cdi import specs
 from deviceplugin.gpunode_status import GpuNodeStatus, Statement
-from deviceplugin.hardware import device_nodes, faults, nvml, nvml_mig, observation, xid
+from deviceplugin.hardware import device_nodes, faults, nvml, nvml_call, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.kubelet import advertisement, device_answers, service, share_answers
 from deviceplugin.labels import reading, resources, whole, words, writer
-from deviceplugin.live import applying, cluster_view, configuration, mig_part, setup, usage, witness
+from deviceplugin.live import applying, cluster_view, configuration, mig_part, setup, surroundings, witness
 from deviceplugin.mig import partitioner
 from deviceplugin.mps import daemons
 from deviceplugin.mps.part import Mps
 from deviceplugin.offer import Followed, Offer
 from deviceplugin.settings import Settings
-from gpushare import contract, pod
+from gpushare import contract
 from gpushare.cluster import client, events
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -36,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 BOOK: Final = "modes.json"
 AUDITED_SECONDS: Final = 5.0
-HOLDERS_SECONDS: Final = 15.0  # between two questions for who holds what, for metrics
 
 
 class NodeView:
@@ -79,6 +77,10 @@ class NodeView:
         self.witness = witness.Witness(
             self.driver, pod_resources_socket=settings.pod_resources_socket, pods=pods, proc=settings.proc_root
         )
+        self.holders = holders.Holders(self.witness, self._gpu_of)
+        self.announcer = announcer.Announcer(
+            self._cluster, self.witness, offer=self.offer, node=lambda: self.node, pods=pods, gpu_of=self._gpu_of
+        )
         cutting = nvml_mig.MigDriver(opened)
         self._daemons = daemons.Daemons(
             root=settings.mps_root,
@@ -88,8 +90,8 @@ class NodeView:
         )
         self.applying = applying.Applying(
             self._cluster,
-            applying.Hardware(self._seen, lambda: self.observation.card_list, self._ill),
-            applying.Told(self.offer, self.advertised, statement),
+            surroundings.Hardware(self._seen, lambda: self.observation.card_list, self._ill),
+            surroundings.Told(self.offer, self.advertised, statement),
             witness=self.witness,
             set_up=setup.SetUp(
                 mig_part.MigPart(
@@ -158,8 +160,8 @@ class NodeView:
             "status": self._report(),
             "labels": self._labels.run(),
             "events": self._recorder.run(),
-            "announcements": self._announce(),
-            "holders": self._keep_holders(),
+            "announcements": self.announcer.run(),
+            "holders": self.holders.run(),
             "cdi": self._describe(),
         }
 
@@ -204,7 +206,7 @@ class NodeView:
                 sharing=reading.sharing(self.applying.in_force),
                 started=self._started if in_force.timestamp_label else None,
             )
-        except (nvml.NvmlError, resources.StrategyError, words.VersionError):
+        except (nvml_call.NvmlError, resources.StrategyError, words.VersionError):
             return None
 
     async def _report(self) -> None:
@@ -225,48 +227,9 @@ class NodeView:
             except specs.SpecError as error:
                 logger.warning("Could not describe the GPUs for container runtimes", extra={"err": str(error)})
 
-    async def _announce(self) -> None:
-        before: tuple[Gpu, ...] = ()
-        async for gpus in self.offer.follow():
-            told = announcing.notes(before, gpus)
-            before = gpus
-            if told:
-                await self.witness.ask_kubelet()
-                announcing.announce(told, self._cluster, pods=self._concerned, reference=self._pod_reference)
-
-    def holders(self) -> Iterable[metrics.Holder]:
-        """The containers that the kubelet gave devices of GPUs to, as last told."""
-        gpu_of = self._gpu_of()
-        counts = collections.Counter(
-            (one.namespace, one.pod, one.container, one.resource, gpu_of[card])
-            for one in self.witness.held
-            if one.resource not in advertisement.PER_GPU
-            for card in map(usage.card_of, one.device_ids)
-            if card in gpu_of
-        )
-        return [metrics.Holder(*key, devices=count) for key, count in sorted(counts.items())]
-
-    async def _keep_holders(self) -> None:
-        while True:
-            await self.witness.ask_kubelet()
-            await asyncio.sleep(HOLDERS_SECONDS)
-
     def _gpu_of(self) -> dict[str, str]:
         return {
             uuid: card.uuid
             for card in self.observation.card_list
             for uuid in (card.uuid, *(one.uuid for one in card.mig_devices))
         }
-
-    def warn(self, reason: str, note: str, of: tuple[str, str] | None) -> None:
-        """An Event of something amiss, about the GPUNode and, by namespace and name, a pod."""
-        self._cluster.tell(reason, note, warning=True)
-        if of is not None:
-            self._cluster.tell_of(self._pod_reference(*of), reason, note, warning=True)
-
-    def _concerned(self, gpu: str) -> tuple[tuple[str, str], ...]:
-        return announcing.concerned(gpu, self.node, self.witness.held, self._gpu_of())
-
-    def _pod_reference(self, namespace: str, name: str) -> dict[str, str]:
-        found = next((one for one in self._pods() if pod.namespaced_name(one) == (namespace, name)), None)
-        return cluster_view.pod_reference(namespace, name, pod.uid(found) if found is not None else "")

@@ -19,8 +19,9 @@ from typing import Any, Final
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
+from deviceplugin import whole_file
+from deviceplugin.arbiter.gpu_leases import Held
 from deviceplugin.arbiter.groups import Use
-from deviceplugin.arbiter.leases import Held
 from deviceplugin.arbiter.tenant import Tenant
 
 logger = logging.getLogger(__name__)
@@ -123,10 +124,8 @@ class Peaks:
     def keep(self) -> None:
         """Write it down. A disk that takes nothing is logged: the figures are for people."""
         self._kept = self._clock()
-        fresh = self._path.with_suffix(".new")
         try:
-            fresh.write_text(json.dumps([dataclasses.asdict(one) for one in self._peaks.values()]))
-            fresh.replace(self._path)
+            whole_file.write(self._path, json.dumps([dataclasses.asdict(one) for one in self._peaks.values()]))
         except OSError as error:
             logger.warning("Could not keep what shares have used at most", extra={"err": str(error)})
 

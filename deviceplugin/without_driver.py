@@ -13,7 +13,7 @@ from typing import Final
 
 import prometheus_client
 
-from deviceplugin.hardware import nvml
+from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.settings import Settings
 from gpushare.daemon import probes, shutdown
 
@@ -33,7 +33,7 @@ async def opened(settings: Settings, daemon: shutdown.Daemon) -> nvml.Nvml | Non
         while not daemon.stopping.is_set():
             try:
                 return await asyncio.to_thread(nvml.Nvml)
-            except nvml.NvmlError as error:
+            except nvml_call.NvmlError as error:
                 if str(error) != problem:
                     logger.warning("There is no driver", extra={"err": str(error)})
                 problem = str(error)

@@ -67,8 +67,7 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     shares = []
     for share in entry.shares:
         wish = demands[share.containers].share
-        # A part of the memory is different bytes on different models, and a share has one amount.
-        memory_bytes = min(wish.memory.on(cards[uuid].memory_bytes) for uuid in share.gpu_uuids)
+        memory_bytes = wish.memory.on_all(cards[uuid].memory_bytes for uuid in share.gpu_uuids)
         amounts = wish.request_percent, wish.limit_percent, memory_bytes
         shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts))
     return tuple(shares)

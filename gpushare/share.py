@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from gpushare import quantity
 
@@ -19,6 +20,10 @@ class Memory:
         if self.bytes is not None:
             return self.bytes
         return total_bytes * (self.percent or 0) // 100
+
+    def on_all(self, totals_bytes: Iterable[int]) -> int:
+        """Bytes on each of several GPUs, which are one share with one amount: a part is that of the smallest."""
+        return min(map(self.on, totals_bytes))
 
     def __str__(self) -> str:
         return quantity.format_bytes(self.bytes) if self.bytes is not None else f"{self.percent}% of the memory"

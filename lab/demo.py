@@ -31,6 +31,7 @@ from lab import errors
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DIRECTORY = REPOSITORY / "build" / "demo"
+CLUSTER, STATE = "cluster.json", "state.json"  # in a directory of its own for each webhook
 GIB = 1 << 30
 # node, and the model, memory and compute capability of its four GPUs
 NODES = (
@@ -89,12 +90,12 @@ def main() -> None:
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)
     nodes = [codec.to_document(_node(*described)) for described in NODES]
-    cluster, state = DIRECTORY / "cluster.json", DIRECTORY / "state.json"
-    cluster.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}, indent=1))
+    (DIRECTORY / CLUSTER).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}, indent=1))
+    state = DIRECTORY / STATE
     print(f"A cluster in memory: {', '.join(f'{node} with 4 × {model}' for node, model, *_ in NODES)}.")
-    with _webhook(cluster, state) as webhook:
-        print(f"The webhook listens on https://127.0.0.1:{webhook.port}; its self-made CA is verified.\n")
-        ends = [_send(webhook, manifest, says) for manifest, says in _manifests()]
+    with webhook(DIRECTORY) as running:
+        print(f"The webhook listens on https://127.0.0.1:{running.port}; its self-made CA is verified.\n")
+        ends = [_send(running, manifest, says) for manifest, says in _manifests()]
     counts = {end: ends.count(end) for end in ("placed", "gated", "refused")}
     _print_top(state)
     print(f"{len(ends)} pods: {', '.join(f'{count} {end}' for end, count in counts.items())}; ", end="")
@@ -130,14 +131,15 @@ def _manifests() -> Iterator[tuple[Json, str]]:
 
 
 @contextlib.contextmanager
-def _webhook(cluster: Path, state: Path) -> Iterator[Webhook]:
-    port_file, certificates = DIRECTORY / "port", DIRECTORY / "certificates"
+def webhook(directory: Path) -> Iterator[Webhook]:
+    """The webhook on the cluster in `directory`, where it leaves its state as well. Raises LabError."""
+    port_file, certificates = directory / "port", directory / "certificates"
     argv = [
-        *(sys.executable, "-m", "webhook", "--from", str(cluster), "--state", str(state)),
+        *(sys.executable, "-m", "webhook", "--from", str(directory / CLUSTER), "--state", str(directory / STATE)),
         *("--host", "127.0.0.1", "--port", "0", "--port-file", str(port_file), "--probe-host", "127.0.0.1"),
         *("--certificate-directory", str(certificates)),
     ]
-    log = DIRECTORY / "webhook.log"
+    log = directory / "webhook.log"
     with log.open("wb") as output:
         process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=output, stderr=output)
     try:

@@ -14,7 +14,9 @@ account     what a share has coming to it of a GPU's time, and may take; pure
 choice      who is next; pure
 resizing    what shares have, kept true to the GPUNode while they run
 turns       one GPU's leases, given, taken back, ended; pure: events in, commands out
-leases      the same for all GPUs, with clients, messages and a clock
-pace        how often is too often; pure
+gpu_leases  the same with clients and messages; leases: for all GPUs, with a clock
+departed    what shares owe that have no process now; pure
+recent, patience   what part of the last seconds a share used a GPU, and for how long it waited for it; pure
+pace        how often is too often; pure; guests: how fast each container may talk, and how many connections it has
 connection, server   the socket
 """

@@ -18,6 +18,7 @@ from typing import Final
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.group import Group, JoinError
 from deviceplugin.arbiter.groups import Groups
+from deviceplugin.arbiter.guests import Guest
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.leases import Leases
 from deviceplugin.arbiter.lookup import Lookup
@@ -43,8 +44,7 @@ class Connection:
         *,
         who: Process,
         container: Container,
-        pace: Pace,
-        lease_pace: Pace,
+        guest: Guest,
         leases: Leases,
         lookup: Lookup,
         groups: Groups,
@@ -53,8 +53,7 @@ class Connection:
         self.container = container
         self._socket = connected
         self._who = who
-        self._pace = pace
-        self._lease_pace = lease_pace
+        self._guest = guest
         self._leases = leases
         self._lookup = lookup
         self._groups = groups
@@ -96,7 +95,7 @@ class Connection:
 
     def refuse(self, sentence: str) -> None:
         """Say why not, and end it."""
-        logger.info("Refused a process", extra={**self._named(), "err": sentence})
+        self._log(logging.INFO, "Refused a process", err=sentence)
         self._send(wire.refused(sentence))
         self.close()
 
@@ -131,17 +130,17 @@ class Connection:
             kind = wire.read(data)
         except wire.VersionError as error:
             self.refuse(str(error))
-            return self._pace
+            return self._guest.pace
         except wire.WireError as error:
             self._end(str(error))
-            return self._pace
+            return self._guest.pace
         if self._group is not None and self._group.outdated:
             self._groups.heard(self._group, self._who)
         if kind in _ABOUT_LEASES and self._group is not None:
             said = wire.lease(data)
             if said.card < len(self._group.tenant.grants):
                 self._leases.said(self, kind, said)
-                return self._lease_pace
+                return self._guest.lease_pace
         if kind == contract.MESSAGE_HELLO and self._greeting is None:
             self._timer.cancel()
             self._greeting = self._loop.create_task(self._greeted(wire.library_version(data)))
@@ -149,7 +148,7 @@ class Connection:
             self._reclaim(self._group)
         else:
             self._end(f"a message of type {kind} has no place here")
-        return self._pace
+        return self._guest.pace
 
     async def _greeted(self, library_version: str) -> None:
         try:
@@ -181,14 +180,14 @@ class Connection:
             [self._group.limits.descriptor, self._group.ledger.descriptor],
         )
         self._leases.joined(self)
-        extra = {
-            **self._named(),
-            "slot": slot,
-            "library": library_version,
-            "containers": list(found.containers),
-            "gpus": {grant.uuid: grant.memory_bytes for grant in found.grants},
-        }
-        logger.info("Admitted a process", extra=extra)
+        self._log(
+            logging.INFO,
+            "Admitted a process",
+            slot=slot,
+            library=library_version,
+            containers=list(found.containers),
+            gpus={grant.uuid: grant.memory_bytes for grant in found.grants},
+        )
 
     def _reclaim(self, group: Group) -> None:
         self._groups.reap(group)
@@ -206,8 +205,14 @@ class Connection:
     def _end(self, why: str) -> None:
         if not self._open:
             return
-        logger.warning("Disconnected a process", extra={**self._named(), "err": why})
+        self._log(logging.WARNING, "Disconnected a process", err=why)
         self.close()
+
+    def _log(self, level: int, message: str, **extra: object) -> None:
+        """A line that a container can cause as often as it likes."""
+        left_out = self._guest.line(time.monotonic())
+        if left_out is not None:
+            logger.log(level, message, extra={**self._named(), **extra, **({"left_out": left_out} if left_out else {})})
 
     def _named(self) -> dict[str, object]:
         return {"pid": self._who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}

@@ -218,7 +218,8 @@ class Groups:
         asyncio.get_running_loop().remove_reader(member.pidfd)
         freed = chosen.release(slot)
         extra = {**_named(chosen.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
-        logger.info("Cleared the slot of a process that is gone", extra=extra)
+        # A container can have processes come and go as fast as can be: of those that leave nothing nobody has to know.
+        logger.log(logging.INFO if freed else logging.DEBUG, "Cleared the slot of a process that is gone", extra=extra)
         if chosen.members:
             self.keep(chosen, chosen.tenant)
             return

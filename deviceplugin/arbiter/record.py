@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from deviceplugin import whole_file
 from deviceplugin.arbiter.tenant import Grant, Tenant
 
 
@@ -35,10 +36,8 @@ class Record:
 
 def write(directory: Path, record: Record) -> None:
     """Write it, whole or not at all."""
-    path = path_of(directory, record.tenant)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(dataclasses.asdict(record), separators=(",", ":")))
-    fresh.replace(path)
+    text = json.dumps(dataclasses.asdict(record), separators=(",", ":"))
+    whole_file.write(path_of(directory, record.tenant), text)
 
 
 def read(path: Path) -> Record:

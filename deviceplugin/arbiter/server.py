@@ -8,7 +8,6 @@ that no pod's container is at the other end of are turned away at once. Who it i
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import logging
 import os
@@ -22,6 +21,7 @@ from typing import Final
 from deviceplugin.arbiter import identity, process, wire
 from deviceplugin.arbiter.connection import Connection
 from deviceplugin.arbiter.groups import Groups
+from deviceplugin.arbiter.guests import Guests
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.leases import Leases
 from deviceplugin.arbiter.lookup import Lookup
@@ -35,9 +35,6 @@ BACKLOG: Final = 1024
 ACCEPTS_A_TURN: Final = 16
 ACCEPTS_PER_SECOND: Final = 1000.0
 ACCEPT_BURST: Final = 4096
-MESSAGES_PER_SECOND: Final = 200.0
-LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # of one container: five hundred turns
-MESSAGE_BURST: Final = 2048
 MOST_CONNECTIONS: Final = 8192
 DESCRIPTORS_A_CONNECTION: Final = 3  # the socket, its pidfd, and the pidfd of its slot
 OTHER_DESCRIPTORS: Final = 512
@@ -76,9 +73,7 @@ class Server:
         self._identify = identify
         self._proc = proc
         self._connections: set[Connection] = set()
-        self._of_container: collections.Counter[Container] = collections.Counter()
-        self._paces: dict[Container, Pace] = {}
-        self._lease_paces: dict[Container, Pace] = {}
+        self._guests = Guests(time.monotonic)
         self.leases = Leases()
         self._accepts = Pace(per_second=ACCEPTS_PER_SECOND, burst=ACCEPT_BURST)
         self._paused: asyncio.TimerHandle | None = None
@@ -149,23 +144,22 @@ class Server:
             self._turn_away(connected, str(error))
             return
         container = self._identify(who.pid)
-        if isinstance(container, Refusal):
+        if who.is_dead():
+            # By its pid we may have asked about another process, which has that pid now.
+            reason = "this process has ended"
+        elif isinstance(container, Refusal):
             reason = str(container)
-        elif self._of_container[container] >= contract.LEDGER_SLOTS:
+        elif self._guests.connections_of(container) >= contract.LEDGER_SLOTS:
             reason = f"this container has {contract.LEDGER_SLOTS} connections to the node's agent already"
         elif len(self._connections) >= self._most:
             reason = f"the node's agent has {self._most} connections already: no more are possible"
         else:
-            self._of_container[container] += 1
             self._connections.add(
                 Connection(
                     connected,
                     who=who,
                     container=container,
-                    pace=self._paces.setdefault(container, Pace(per_second=MESSAGES_PER_SECOND, burst=MESSAGE_BURST)),
-                    lease_pace=self._lease_paces.setdefault(
-                        container, Pace(per_second=LEASE_MESSAGES_PER_SECOND, burst=MESSAGE_BURST)
-                    ),
+                    guest=self._guests.came(container),
                     leases=self.leases,
                     lookup=self._lookup,
                     groups=self._groups,
@@ -197,11 +191,7 @@ class Server:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._of_container[connection.container] -= 1
-        if not self._of_container[connection.container]:
-            del self._of_container[connection.container]
-            del self._paces[connection.container]
-            del self._lease_paces[connection.container]
+        self._guests.left(connection.container)
 
 
 def _raised_limit() -> int:

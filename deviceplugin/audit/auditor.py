@@ -16,7 +16,7 @@ from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.server import Identify
 from deviceplugin.audit import document, ending, judgement, looking, overhead
 from deviceplugin.audit.contexts import Contexts
-from deviceplugin.audit.report import Audit, Judged, State
+from deviceplugin.audit.report import Audit, Judged
 from deviceplugin.audit.seen import Problem, Share
 from deviceplugin.hardware.driver import Driver
 from gpushare import contract
@@ -170,6 +170,7 @@ class Auditor:
     def _tell(self) -> None:
         """Events, once for each process; and the end of those that are not to run."""
         troubles = judgement.troubles(self.audit)
+        certain = {one.key for one in judgement.to_be_ended(self.audit)} if self._ends else set()
         self._events_left = MOST_EVENTS
         registered = {
             (member.pid, member.start_ticks) for group in self._ledgers.all() for member in group.members.values()
@@ -177,8 +178,7 @@ class Auditor:
         for key, judged in troubles.items():
             if judged.process.who in registered:
                 continue  # since we looked
-            # As long as its container has no name, it may be one without a share: then it is foreign, and not ended.
-            if self._ends and judged.state is State.UNLIMITED and judged.container:
+            if key in certain:
                 self._end(judged)
             elif key not in self._told:
                 self._event(judged, document.sentence(self.audit, judged))

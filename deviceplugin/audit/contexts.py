@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from deviceplugin import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +41,8 @@ class Contexts:
             self._learned[kind] = (*self._learned.get(kind, ()), *found)[-REMEMBERED:]
             if self.bytes_of(kind) != before:
                 logger.info("Learned what a context takes", extra={"kind": kind, "bytes": self.bytes_of(kind)})
-        fresh = self._path.with_name(f".{NAME}.{os.getpid()}")
         try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(self._learned))
-            fresh.replace(self._path)
+            whole_file.write(self._path, json.dumps(self._learned))
         except OSError as error:
             logger.warning("Could not keep what contexts take", extra={"err": str(error)})
 

@@ -28,6 +28,9 @@ AGAIN: Final = ": to be judged by the next look"
 IN_NO_POD: Final = "it is in no container of a pod, and may take what was promised to shares"
 ELSEWHERE: Final = "its container has a share, but not of this GPU"
 GOT_AROUND: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
+LEFT_BEHIND: Final = (
+    "it goes by limits that an agent before this one gave it and of which nothing was left: restart its container"
+)
 WITHOUT: Final = f"{GOT_AROUND}: the library is not in it (a static program, or the preload file was taken away)"
 NOT_KNOWN: Final = Problem("pods and GPUNode are not known yet, so neither are the shares given")
 _TO_BE_TOLD: Final = frozenset({State.UNLIMITED, State.FOREIGN})
@@ -62,6 +65,15 @@ def judge(
 def troubles(audit: Audit) -> Mapping[Hashable, Judged]:
     """The processes that are to be told of, by what tells them apart."""
     return {one.key: one for one in audit.processes if one.state in _TO_BE_TOLD}
+
+
+def to_be_ended(audit: Audit) -> list[Judged]:
+    """Those that got around their share's limits for certain, where such processes are killed.
+
+    As long as its container has no name, it may be one without a share: then it is foreign, and nobody ends it. Nor one
+    that went by our rules until we forgot of it.
+    """
+    return [one for one in audit.of(State.UNLIMITED) if one.container and not one.process.left_behind]
 
 
 class _Processes:
@@ -100,6 +112,8 @@ class _Processes:
         if isinstance(found, Tenant):
             if process.gpu not in {grant.uuid for grant in found.grants}:
                 return State.FOREIGN, ELSEWHERE
+            if process.left_behind:
+                return State.UNLIMITED, LEFT_BEHIND
             return State.UNLIMITED, GOT_AROUND if process.with_library else WITHOUT
         if process.name.startswith(MPS):
             return State.UNJUDGED, "it is a daemon of MPS, which computes nothing of its own"

@@ -7,6 +7,7 @@ mapped is a long text, and the library does not leave a process that it is in.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -18,11 +19,12 @@ from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.server import Identify
 from deviceplugin.audit.overhead import Key, Reading
 from deviceplugin.audit.seen import Member, Problem, Process, Seen, Share, Who
-from deviceplugin.hardware import nvml
+from deviceplugin.hardware import nvml, nvml_call
 from gpushare import contract
 from gpushare.gpu import Gpu, Mode
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
+LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # how the kernel calls one that is mapped
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class _Known:
     name: str
     container: Container | None
     with_library: bool | None
+    left_behind: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Looking:
         self._identify = identify
         self._proc = proc
         self._known: dict[Who, _Known] = {}
+        own = kernel.identified(os.getpid(), proc=proc)
+        self._since_ticks = own[1] if own is not None else 0
 
     def look(self, gpus: Sequence[Gpu], groups: Sequence[Group], unreachable: Iterable[Who]) -> Look:
         """Look once. What ends or begins meanwhile may be seen or not."""
@@ -61,7 +66,7 @@ class Looking:
         for card in gpus:
             try:
                 running = self._measure(card.uuid, groups, readings)
-            except nvml.NvmlError as error:
+            except nvml_call.NvmlError as error:
                 silent.add(card.uuid)
                 # One that may not be given to anybody is told of by its own condition.
                 if card.healthy:
@@ -75,7 +80,7 @@ class Looking:
         for uuid in {grant.uuid for group in groups for grant in group.tenant.grants} - {card.uuid for card in gpus}:
             try:
                 self._measure(uuid, groups, readings)
-            except nvml.NvmlError as error:
+            except nvml_call.NvmlError as error:
                 silent.add(uuid)
                 problems.append(Problem(f"the driver does not list the processes on {uuid}: {error}", blind=False))
         shares = [share for group in groups if (share := self._share(group)) is not None]
@@ -105,7 +110,15 @@ class Looking:
         if who is None:
             return None
         known = self._ask(who, again=listed.pid not in members)
-        return Process(uuid, *who, known.name, listed.memory_bytes, known.container, known.with_library)
+        return Process(
+            uuid,
+            *who,
+            known.name,
+            listed.memory_bytes,
+            known.container,
+            with_library=known.with_library,
+            left_behind=known.left_behind,
+        )
 
     def _share(self, group: Group) -> Share | None:
         """None: its last process is gone, and it with them."""
@@ -124,8 +137,11 @@ class Looking:
         known = self._known.get(who)
         if known is None or again or not known.with_library:
             pid = who[0]
-            with_library = True if known is not None and known.with_library else self._has_library(pid)
-            known = self._known[who] = _Known(self._name(pid), self._container(pid), with_library)
+            if known is not None and known.with_library:
+                mapped: tuple[bool | None, bool] = True, known.left_behind
+            else:
+                mapped = self._mapped(who)
+            known = self._known[who] = _Known(self._name(pid), self._container(pid), *mapped)
         return known
 
     def _name(self, pid: int) -> str:
@@ -138,9 +154,15 @@ class Looking:
         found = self._identify(pid)
         return found if isinstance(found, Container) else None
 
-    def _has_library(self, pid: int) -> bool | None:
+    def _mapped(self, who: Who) -> tuple[bool | None, bool]:
+        """Whether it has the library, and a ledger since before we were there."""
+        pid, start_ticks = who
         mapped = kernel.mapped_files(pid, proc=self._proc)
-        return None if mapped is None else LIBRARY in {PurePosixPath(path).name for path in mapped}
+        if mapped is None:
+            return None, False
+        return LIBRARY in {
+            PurePosixPath(path).name for path in mapped
+        }, start_ticks < self._since_ticks and LEDGER in mapped
 
 
 class _Seats:

@@ -18,6 +18,7 @@ class Process:
 
     used_bytes: None where the driver does not tell; container: None for one that is in none.
     with_library: whether the library is mapped in it; None where that cannot be seen.
+    left_behind: whether it has a ledger mapped since before this agent was there.
     """
 
     gpu: str
@@ -27,6 +28,7 @@ class Process:
     used_bytes: int | None
     container: Container | None
     with_library: bool | None
+    left_behind: bool = False
 
     @property
     def who(self) -> Who:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from deviceplugin import whole_file
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import driver_files, spec
 from gpushare.config.settings import Settings
@@ -63,7 +63,9 @@ class Specs:
         wanted = self._documents(settings) if told or self._in_use() else {}
         try:
             for kind, document in wanted.items():
-                self._write(self._path(kind), f"{json.dumps(document, indent=1)}\n")
+                # A runtime reads every file of the directory that ends in .json, at any time.
+                if whole_file.keep(self._path(kind), f"{json.dumps(document, indent=1)}\n"):
+                    logger.info("Wrote a CDI specification", extra={"path": str(self._path(kind))})
             for path in there:
                 if path not in map(self._path, wanted):
                     path.unlink(missing_ok=True)
@@ -115,19 +117,6 @@ class Specs:
             folders=driver_files.folders(root),
             hook=hook,
         )
-
-    def _write(self, path: Path, text: str) -> None:
-        try:
-            if path.read_text() == text:
-                return
-        except FileNotFoundError:
-            pass
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # A runtime reads every file of the directory that ends in .json.
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.replace(path)
-        logger.info("Wrote a CDI specification", extra={"path": str(path)})
 
 
 def _channels(channels: Sequence[int], dev: str) -> dict[str, spec.Edits]:

@@ -1,6 +1,7 @@
 """The GPUs as the driver has them, watched all the time.
 
-nvml, nvml_mig, nvml_topology   what the driver says and does: the only files that import pynvml
+nvml, nvml_mig, nvml_topology, nvml_events   what the driver says and does, each call of it by nvml_call: the only files
+                     that import pynvml
 driver               the same for a program that must not wait
 observation          the loop that looks, and publishes what there is
 inventory            the GPUs and conditions of the GPUNode

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from deviceplugin.hardware import nvml, nvml_mig
+from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.mig import instance
 from deviceplugin.mps import limits
 from gpushare.gpu import Gpu
@@ -34,7 +34,7 @@ def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: Cards) -> Cards:
     for gpu in gpus:
         try:
             found[gpu.uuid] = _card(opened, driver, gpu)
-        except nvml.NvmlError:
+        except nvml_call.NvmlError:
             found[gpu.uuid] = known.get(gpu.uuid) or Found(Card(gpu.uuid, gpu.index, gpu.model))
     return found
 

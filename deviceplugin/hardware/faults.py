@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import records
+from deviceplugin import records, whole_file
 from deviceplugin.hardware import health
 
 logger = logging.getLogger(__name__)
@@ -46,11 +45,8 @@ class Notebook:
     def write(self, faults: health.Faults) -> None:
         """Keep them. A disk that takes nothing is logged: the GPUs are judged all the same."""
         document = {"boot": self._boot, "faults": {uuid: records.write(fault) for uuid, fault in faults.items()}}
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(document))
-            fresh.replace(self._path)
+            whole_file.write(self._path, json.dumps(document))
         except OSError as error:
             logger.warning("Could not keep the faults of the GPUs", extra={"err": str(error)})
 

@@ -1,7 +1,7 @@
-"""What the driver says: the only file that imports pynvml.
+"""The GPUs, as the driver describes them.
 
-Every call goes through `ask`, which names the function and the device in whatever goes wrong. A GPU that has fallen
-off the bus answers nothing, not even its UUID, so what cannot be read is told by its index, next to what can.
+A GPU that has fallen off the bus answers nothing, not even its UUID, so what cannot be read is told by its index, next
+to what can.
 
 NVML looks for GPUs once, when it is initialised. A GPU that was lost is therefore looked for again by beginning anew.
 """
@@ -9,21 +9,19 @@ NVML looks for GPUs once, when it is initialised. A GPU that was lost is therefo
 from __future__ import annotations
 
 import collections
-import ctypes
 import dataclasses
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import pci, xid
+from deviceplugin.hardware import nvml_events, pci, xid
+from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask
 from gpushare.gpu import Gpu
 from gpushare.mig import device_id
 
-NEED_NO_ANSWER: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 _REMEDY: Final = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         "libnvidia-ml.so.1 is not on the library path: install NVIDIA's driver on the node, and run this container by "
@@ -33,24 +31,10 @@ _REMEDY: Final = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under this process: restart the pod or the node",
     pynvml.NVML_ERROR_NO_PERMISSION: "the GPUs' device files may not be opened: run the agent privileged",
 }
-_NAMES: Final = {
-    number: name.removeprefix("NVML_") for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")
-}
 # The names without a number raise what is no NVMLError when the driver is older than pynvml.
 _COMPUTING: Final = (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2)
 _DRAWING: Final = (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2)
 _SYS: Final = Path("/sys")
-
-
-class NvmlError(Exception):
-    """The driver did not give what was asked; the message is a sentence that names call and device.
-
-    code: NVML's number.
-    """
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,9 +77,7 @@ class Nvml:
 
     def __init__(self, *, sys_root: Path = _SYS) -> None:
         self._sys_root = sys_root
-        self._events: Any = None
-        self._uuids: dict[int, str | None] = {}  # by handle: once lost, a GPU cannot be asked
-        self.unwatched: Mapping[str, str] = {}  # by UUID: why nobody would know if this GPU broke
+        self._events = nvml_events.Events()
         self._links: dict[tuple[str, ...], Mapping[str, int]] = {}  # by all UUIDs: they do not change
         self._begin()
 
@@ -108,9 +90,7 @@ class Nvml:
 
     def close(self) -> None:
         """Let go of the driver. No error if it has gone by itself."""
-        if self._events is not None:
-            ask(pynvml.nvmlEventSetFree, self._events, default=None, allowed=None)
-            self._events = None
+        self._events.close()
         ask(pynvml.nvmlShutdown, default=None, allowed=None)
 
     def begin_anew(self) -> None:
@@ -118,6 +98,15 @@ class Nvml:
         self.close()
         self._links.clear()
         self._begin()
+
+    @property
+    def unwatched(self) -> Mapping[str, str]:
+        """By UUID: why nobody would know if this GPU broke."""
+        return self._events.unwatched
+
+    def wait_for_xid(self, timeout_seconds: float) -> xid.Event | None:
+        """The next critical event, or None when there was none in that time. It always takes the time when None."""
+        return self._events.wait(timeout_seconds)
 
     def snapshot(self) -> Snapshot:
         """Read every GPU. Raises NvmlError only when the driver does not answer at all."""
@@ -177,42 +166,6 @@ class Nvml:
             return None
         return bool(values[0].value.uiVal != pynvml.NVML_GPU_RECOVERY_ACTION_NONE)
 
-    def wait_for_xid(self, timeout_seconds: float) -> xid.Event | None:
-        """The next critical event, or None when there was none in that time. It always takes the time when None.
-
-        Its `gpu` is None for one that has not answered since this NVML was initialised.
-        """
-        end = time.monotonic() + timeout_seconds
-        try:
-            if self._events is None:
-                self._events = self._subscribed()
-            event = ask(pynvml.nvmlEventSetWait_v2, self._events, int(timeout_seconds * 1000))
-        except NvmlError as error:
-            # With a GPU lost, the wait fails at once and for good; the snapshot tells of that.
-            if error.code != pynvml.NVML_ERROR_TIMEOUT:
-                time.sleep(max(0.0, end - time.monotonic()))
-            return None
-        gpu = self._uuids.get(_address(event.device))
-        instances = int(event.gpuInstanceId), int(event.computeInstanceId)
-        return xid.Event(xid.Kind.XID, int(event.eventData), gpu, *instances)
-
-    def _subscribed(self) -> Any:
-        events = ask(pynvml.nvmlEventSetCreate)
-        self._uuids.clear()
-        unwatched = {}
-        for index in range(ask(pynvml.nvmlDeviceGetCount)):
-            # One that is lost is told of by every snapshot.
-            handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index, default=None, allowed=None)
-            uuid = ask(pynvml.nvmlDeviceGetUUID, handle, default=None, allowed=None) if handle is not None else None
-            if uuid is None:
-                continue
-            self._uuids[_address(handle)] = uuid
-            problem = _register(handle, events)
-            if problem:
-                unwatched[uuid] = problem
-        self.unwatched = unwatched
-        return events
-
     def _gpu(self, index: int) -> Gpu:
         handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
         about = f"GPU {index}"
@@ -256,23 +209,6 @@ class Nvml:
         return found if found >= 0 else None
 
 
-def _address(handle: Any) -> int:
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-def _register(handle: Any, events: Any) -> str:
-    """Ask for a GPU's events; return why it cannot be watched, or ""."""
-    try:
-        supported = int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
-    except NvmlError as error:
-        return xid.problem_of(events=_NAMES.get(error.code, str(error.code)))
-    try:
-        ask(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError & supported, events)
-    except NvmlError as error:
-        return xid.problem_of(registering=_NAMES.get(error.code, str(error.code)))
-    return ""
-
-
 def _running(
     functions: Sequence[Callable[[Any], list[Any]]], handle: Any, about: str, *, allowed: tuple[int, ...] = ()
 ) -> list[Any]:
@@ -287,7 +223,12 @@ def _running(
 def _memory_bytes(handle: Any, about: str) -> int:
     """What programs can have: the driver's own part is not there to be shared."""
     sizes = ask(
-        pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, about=about, default=None, allowed=NEED_NO_ANSWER
+        pynvml.nvmlDeviceGetMemoryInfo,
+        handle,
+        pynvml.nvmlMemory_v2,
+        about=about,
+        default=None,
+        allowed=NEED_NO_ANSWER,
     )
     if sizes is not None:
         return int(sizes.total) - int(sizes.reserved)
@@ -301,21 +242,3 @@ def _ailment(handle: Any) -> str:
     if rows is not None and rows[2]:
         return "memory rows wait to be remapped: the GPU has to be reset"
     return ""
-
-
-def ask(
-    function: Callable[..., Any],
-    *arguments: Any,
-    about: str = "",
-    default: Any = ...,
-    allowed: tuple[int, ...] | None = (),
-) -> Any:
-    """Call NVML. With a `default`, the errors `allowed` (None: all) give that instead of an NvmlError."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        code = int(error.value)  # type: ignore[attr-defined]
-        if default is not ... and (allowed is None or code in allowed):
-            return default
-        shown = about or ", ".join(str(argument) for argument in arguments if isinstance(argument, (int, str)))
-        raise NvmlError(f"{function.__name__}({shown}) failed: {error}", code) from error

@@ -1,4 +1,4 @@
-"""What the driver says and does about MIG, and the compute mode: beside `nvml`, the only file that imports pynvml.
+"""What the driver says and does about MIG, and the compute mode.
 
 NVML has three sorts of handles here (GPUs, GPU instances, compute instances), each good only for a while. None of them
 leaves this file: GPUs are named by UUID, instances by their ids, and each call finds its own handles.
@@ -14,7 +14,8 @@ from typing import Any, Final
 import pynvml
 
 from deviceplugin.hardware import nvml
-from deviceplugin.hardware.nvml import NEED_NO_ANSWER, NvmlError, Process
+from deviceplugin.hardware.nvml import Process
+from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask
 from deviceplugin.mig import instance
 from gpushare.mig.geometry import Geometry, Kind
 from gpushare.mig.profile import ALL_MEDIA, GRAPHICS, MEDIA, Profile, memory_gb_of_mib
@@ -64,16 +65,16 @@ class MigDriver:
     def model(self, uuid: str) -> tuple[str, int]:
         """Name and memory in bytes, of a GPU or a MIG device."""
         handle = _handle(uuid)
-        return str(nvml.ask(pynvml.nvmlDeviceGetName, handle, about=uuid)), _total_bytes(handle, uuid)
+        return str(ask(pynvml.nvmlDeviceGetName, handle, about=uuid)), _total_bytes(handle, uuid)
 
     def mig_mode(self, uuid: str) -> instance.Mode | None:
         """The mode; None for a GPU that cannot be cut."""
-        found = nvml.ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, default=None, allowed=NEED_NO_ANSWER)
+        found = ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, default=None, allowed=NEED_NO_ANSWER)
         return None if found is None else instance.Mode(current=bool(found[0]), pending=bool(found[1]))
 
     def set_mig_mode(self, uuid: str, *, enabled: bool) -> str:
         """Turn MIG on or off: "" when it is in force, else why it waits for a reset of the GPU."""
-        activation = int(nvml.ask(pynvml.nvmlDeviceSetMigMode, _handle(uuid), int(enabled), about=uuid))
+        activation = int(ask(pynvml.nvmlDeviceSetMigMode, _handle(uuid), int(enabled), about=uuid))
         return "" if activation == pynvml.NVML_SUCCESS else str(pynvml.NVMLError(activation))  # type: ignore[no-untyped-call]
 
     def mig_geometry(self, uuid: str) -> Geometry:
@@ -83,7 +84,7 @@ class MigDriver:
         kinds: dict[Profile, Kind] = {}
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             arguments = (handle, number, 1)
-            info = nvml.ask(
+            info = ask(
                 pynvml.nvmlDeviceGetGpuInstanceProfileInfo, *arguments, about=uuid, default=None, allowed=_NO_KIND
             )
             if info is None:
@@ -115,7 +116,7 @@ class MigDriver:
         for kind in self.mig_geometry(uuid).kinds:
             arguments = (handle, kind.device_profile_id)
             for one in _listed(pynvml.nvmlDeviceGetGpuInstances, arguments, _GpuInstance, most=_PLACES, about=uuid):
-                info = nvml.ask(pynvml.nvmlGpuInstanceGetInfo, one, about=uuid)
+                info = ask(pynvml.nvmlGpuInstanceGetInfo, one, about=uuid)
                 parts = tuple(
                     instance.ComputeInstance(part_id, slices, uuids.get(ids, ""), ids in busy)
                     for part_id, slices in self._parts(one, uuid)
@@ -131,16 +132,16 @@ class MigDriver:
         found = []
         for index, handle in self._mig_handles(_handle(uuid), uuid) if whole else ():
             about = f"{uuid}, MIG device {index}"
-            sizes = nvml.ask(pynvml.nvmlDeviceGetAttributes, handle, about=about)
-            instance_id = int(nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle, about=about))
+            sizes = ask(pynvml.nvmlDeviceGetAttributes, handle, about=about)
+            instance_id = int(ask(pynvml.nvmlDeviceGetGpuInstanceId, handle, about=about))
             kind = whole[instance_id].kind
             found.append(
                 instance.MigDevice(
-                    uuid=nvml.ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
+                    uuid=ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
                     parent=uuid,
                     index=index,
                     gpu_instance=instance_id,
-                    compute_instance=int(nvml.ask(pynvml.nvmlDeviceGetComputeInstanceId, handle, about=about)),
+                    compute_instance=int(ask(pynvml.nvmlDeviceGetComputeInstanceId, handle, about=about)),
                     profile=dataclasses.replace(kind.profile, compute_slices=int(sizes.computeInstanceSliceCount)),
                     memory_bytes=min(total_bytes, int(sizes.memorySizeMB) << 20),
                     multiprocessors=int(sizes.multiprocessorCount),
@@ -152,63 +153,63 @@ class MigDriver:
     def create_gpu_instance(self, uuid: str, kind: Kind, start: int | None) -> int:
         """Make a GPU instance at that place (None: where the driver likes); its id."""
         if start is None:
-            made = nvml.ask(pynvml.nvmlDeviceCreateGpuInstance, _handle(uuid), kind.device_profile_id, about=uuid)
+            made = ask(pynvml.nvmlDeviceCreateGpuInstance, _handle(uuid), kind.device_profile_id, about=uuid)
         else:
             place = ctypes.byref(_Place(start, kind.memory_slices))
             arguments = (_handle(uuid), kind.device_profile_id, place)
-            made = nvml.ask(
-                pynvml.nvmlDeviceCreateGpuInstanceWithPlacement, *arguments, about=f"{uuid}, {kind.profile}"
-            )
-        return int(nvml.ask(pynvml.nvmlGpuInstanceGetInfo, made, about=uuid).id)
+            made = ask(pynvml.nvmlDeviceCreateGpuInstanceWithPlacement, *arguments, about=f"{uuid}, {kind.profile}")
+        return int(ask(pynvml.nvmlGpuInstanceGetInfo, made, about=uuid).id)
 
     def create_compute_instance(self, uuid: str, instance_id: int, slices: int) -> None:
         """Make a compute instance with so many slices of a GPU instance."""
-        owner = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
+        owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
         number = next((one for one, count in self._part_kinds(owner, uuid) if count == slices), None)
         if number is None:
             raise NvmlError(f"{uuid}: GPU instance {instance_id} has no compute instances of {slices} slices", 0)
-        nvml.ask(pynvml.nvmlGpuInstanceCreateComputeInstance, owner, number, about=uuid)
+        ask(pynvml.nvmlGpuInstanceCreateComputeInstance, owner, number, about=uuid)
 
     def destroy_compute_instance(self, uuid: str, instance_id: int, part_id: int) -> None:
         """Destroy it; NvmlError IN_USE while a process computes on it."""
-        owner = nvml.ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
-        nvml.ask(
-            pynvml.nvmlComputeInstanceDestroy, nvml.ask(pynvml.nvmlGpuInstanceGetComputeInstanceById, owner, part_id)
+        owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
+        ask(
+            pynvml.nvmlComputeInstanceDestroy,
+            ask(pynvml.nvmlGpuInstanceGetComputeInstanceById, owner, part_id),
         )
 
     def destroy_gpu_instance(self, uuid: str, instance_id: int) -> None:
         """Destroy it; NvmlError IN_USE while it has compute instances."""
-        nvml.ask(
-            pynvml.nvmlGpuInstanceDestroy, nvml.ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id)
+        ask(
+            pynvml.nvmlGpuInstanceDestroy,
+            ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id),
         )
 
     def set_exclusive_process(self, uuid: str, *, exclusive: bool) -> None:
         """Let one process at a time have the GPU (MPS is one), or any number."""
         mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
-        nvml.ask(pynvml.nvmlDeviceSetComputeMode, _handle(uuid), mode, about=uuid)
+        ask(pynvml.nvmlDeviceSetComputeMode, _handle(uuid), mode, about=uuid)
 
     def _in_mig_mode(self, uuid: str) -> bool:
         mode = self.mig_mode(uuid)
         return mode is not None and mode.current
 
     def _mig_handles(self, handle: Any, uuid: str) -> Iterator[tuple[int, Any]]:
-        for index in range(nvml.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, about=uuid)):
+        for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, about=uuid)):
             arguments = (handle, index)
-            found = nvml.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, *arguments, default=None, allowed=_NO_DEVICE)
+            found = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, *arguments, default=None, allowed=_NO_DEVICE)
             if found is not None:
                 yield index, found
 
     def _mig_uuids(self, handle: Any, uuid: str) -> dict[tuple[int, int], str]:
         return {
             (
-                int(nvml.ask(pynvml.nvmlDeviceGetGpuInstanceId, one)),
-                int(nvml.ask(pynvml.nvmlDeviceGetComputeInstanceId, one)),
-            ): str(nvml.ask(pynvml.nvmlDeviceGetUUID, one))
+                int(ask(pynvml.nvmlDeviceGetGpuInstanceId, one)),
+                int(ask(pynvml.nvmlDeviceGetComputeInstanceId, one)),
+            ): str(ask(pynvml.nvmlDeviceGetUUID, one))
             for _, one in self._mig_handles(handle, uuid)
         }
 
     def _mig_busy(self, handle: Any, uuid: str) -> set[tuple[int, int]]:
-        running = nvml.ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, about=uuid)
+        running = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, about=uuid)
         return {(int(one.gpuInstanceId), int(one.computeInstanceId)) for one in running}
 
     def _part_kinds(self, owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
@@ -216,7 +217,7 @@ class MigDriver:
         for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
             arguments = (owner, number, pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, 1)
             asked = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
-            info = nvml.ask(asked, *arguments, about=uuid, default=None, allowed=_NO_KIND)
+            info = ask(asked, *arguments, about=uuid, default=None, allowed=_NO_KIND)
             if info is not None:
                 yield int(info.id), int(info.sliceCount)
 
@@ -225,19 +226,19 @@ class MigDriver:
         for number, slices in self._part_kinds(owner, uuid):
             asked = pynvml.nvmlGpuInstanceGetComputeInstances
             for one in _listed(asked, (owner, number), _ComputeInstance, most=_PLACES, about=uuid):
-                yield int(nvml.ask(pynvml.nvmlComputeInstanceGetInfo, one, about=uuid).id), slices
+                yield int(ask(pynvml.nvmlComputeInstanceGetInfo, one, about=uuid).id), slices
 
 
 def _handle(uuid: str) -> Any:
-    return nvml.ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+    return ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
 
 
 def _total_bytes(handle: Any, about: str) -> int:
-    return int(nvml.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about).total)
+    return int(ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about).total)
 
 
 def _listed(function: Callable[..., Any], arguments: tuple[Any, ...], kind: Any, *, most: int, about: str) -> list[Any]:
     """What a call of NVML writes into an array of `kind`."""
     count, found = ctypes.c_uint(most), (kind * most)()
-    nvml.ask(function, *arguments, found, ctypes.byref(count), about=about)
+    ask(function, *arguments, found, ctypes.byref(count), about=about)
     return list(found[: count.value])

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml, pci
+from deviceplugin.hardware import nvml_call, pci
 
 # By the driver's level of what two GPUs have in common, the words of `allocation.aligned.WEIGHTS`.
 _LEVELS: Final = {
@@ -85,4 +85,4 @@ def _bus(handle: Any) -> str:
 
 
 def _asked(function: Any, *arguments: Any) -> Any:
-    return nvml.ask(function, *arguments, default=None, allowed=None)
+    return nvml_call.ask(function, *arguments, default=None, allowed=None)

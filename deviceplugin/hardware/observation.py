@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deviceplugin.hardware import cards, health, inventory, nvml, nvml_topology, xid
+from deviceplugin.hardware import cards, health, inventory, nvml, nvml_call, nvml_topology, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.faults import Notebook
 from deviceplugin.offer import Offer
@@ -142,7 +142,7 @@ class Observation:
             lasting = [uuid for uuid, fault in self._faults.items() if fault.until is None]
             recovered = frozenset(uuid for uuid in lasting if driver.needs_recovery(uuid) is False)
             return driver.snapshot(), recovered
-        except nvml.NvmlError as error:
+        except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU.
             return nvml.Snapshot((), tuple(nvml.Unreadable(card.index, str(error)) for card in previous)), frozenset()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from deviceplugin.hardware import nvml, nvml_mig, nvml_topology, pci
+from deviceplugin.hardware import nvml, nvml_call, nvml_mig, nvml_topology, pci
 from deviceplugin.hardware.cards import Found
 from deviceplugin.labels import resources, whole
 from gpushare.gpu import Gpu, Mode
@@ -58,7 +58,7 @@ def sharing(in_force: Mapping[str, Assignment | None]) -> resources.Sharing:
 def _card(driver: nvml_mig.MigDriver, gpu: Gpu, found: Found) -> resources.Card:
     try:
         total_bytes = driver.model(gpu.uuid)[1]
-    except nvml.NvmlError:
+    except nvml_call.NvmlError:
         total_bytes = gpu.memory_bytes
     devices = tuple(
         resources.MigDevice(

@@ -13,20 +13,16 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from deviceplugin.gpunode_status import Statement
-from deviceplugin.kubelet.advertisement import Advertisement
-from deviceplugin.live import book, choosing, presenting, setup, statement, transition, wishes
+from deviceplugin.live import book, choosing, entering, presenting, setup, statement, surroundings, transition, wishes
 from deviceplugin.live.witness import Witness
-from deviceplugin.offer import Followed, Offer
 from deviceplugin.slack import Slack
 from gpushare import contract
 from gpushare.cluster import errors as cluster_errors
 from gpushare.config import selection
 from gpushare.config.settings import Settings
 from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode
 from gpushare.modes import offering
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.card import Card
@@ -40,46 +36,14 @@ FAILED_SECONDS: Final = 30.0
 _READY_MADE: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
 
 
-class Cluster(choosing.Source, Protocol):
-    """What the cluster wants, what it knows, and what it is told."""
-
-    @property
-    def node(self) -> GpuNode | None:
-        """The GPUNode as last seen."""
-
-    async def settled(self) -> GpuNode:
-        """The GPUNode, no older than what was told last. Raises ClusterError."""
-
-    def tell(self, reason: str, note: str, *, warning: bool = False) -> None:
-        """An Event about this node's GPUs."""
-
-
-@dataclasses.dataclass(slots=True)
-class Hardware:
-    """The GPUs as the driver has them, in `seen`; the same with their MIG devices, and those of them that are ill."""
-
-    seen: Offer
-    cards: Callable[[], tuple[Card, ...]]
-    ill: Callable[[], frozenset[str]]
-
-
-@dataclasses.dataclass(slots=True)
-class Told:
-    """What others follow: the GPUs with their modes, the devices by resource, and sentences."""
-
-    offer: Offer
-    advertised: Followed[Advertisement]
-    statement: Followed[Statement]
-
-
 class Applying:
     """The loop. `offered` and `settings` are what Allocate goes by: of what is in force now. `path`: the book."""
 
     def __init__(
         self,
-        cluster: Cluster,
-        hardware: Hardware,
-        told: Told,
+        cluster: surroundings.Cluster,
+        hardware: surroundings.Hardware,
+        told: surroundings.Told,
         *,
         witness: Witness,
         set_up: setup.SetUp,
@@ -92,7 +56,7 @@ class Applying:
         self._hardware = hardware
         self._told = told
         self._witness = witness
-        self._set_up = set_up
+        self._entering = entering.Entering(set_up)
         self._path = path
         self._choosing = choosing.Choosing(
             cluster, options, lambda problem: cluster.tell(contract.EVENT_CONFIG_INVALID, problem, warning=True)
@@ -101,8 +65,6 @@ class Applying:
         self._is_first = known is None
         self._book = known or book.Book(selection.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
-        self._entered: set[str] = set()  # what this process has made sure is set up
-        self._failed: dict[str, str] = {}  # what could not be set up
         self._blocked: dict[str, str] = {}  # what cannot be changed now, for its own sake
         self._wake = asyncio.Event()
         self.said = asyncio.Event()  # set once others were told of the GPUs
@@ -153,16 +115,14 @@ class Applying:
             users = await self._users(asked) if asked else {}
             moves = transition.plan(self._book.gpus, wish.assignments, closed=asked, users=users)
             self._closed = moves.closed
-            self._failed = {
-                uuid: why for uuid, why in self._failed.items() if uuid in moves.closed or uuid not in self._entered
-            }
+            self._entering.forget_all_but(moves.closed)
             self._say(moves.waiting)
             if moves.change:
                 await self._change(moves.change)
                 self._say(moves.waiting)
             if moves.closed <= asked:
                 break
-        return FAILED_SECONDS if self._failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
+        return FAILED_SECONDS if self._entering.failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
 
     @property
     def _wanted(self) -> Mapping[str, Assignment]:
@@ -174,8 +134,8 @@ class Applying:
             if card.uuid not in self._book.gpus and card.uuid in wanted:
                 self._write(self._book.of(card.uuid, self._adopted(card, wanted[card.uuid])))
             assignment = self._book.gpus.get(card.uuid)
-            if assignment is not None and card.uuid not in self._entered:
-                await self._enter(card, assignment)
+            if assignment is not None and not self._entering.has_entered(card.uuid):
+                await self._entering.enter(card, assignment)
 
     def _adopted(self, card: Card, wanted: Assignment) -> Assignment | None:
         """What a GPU of which nothing is known is used for."""
@@ -208,41 +168,23 @@ class Applying:
                 self._blocked[uuid] = "the GPU is not healthy; it is changed once it is"
                 continue
             before = self._book.gpus.get(uuid)
-            extra = {"gpu": uuid, "was": str(before), "is": str(assignment)}
             self._write(self._book.of(uuid, None))
-            self._entered.discard(uuid)
             self._say({})
-            try:
-                await self._set_up.leave(cards[uuid], assignment)
-            except setup.SetUpError as error:
-                self._failed[uuid] = str(error)
-                logger.warning("Could not take a GPU out of its mode", extra={**extra, "err": str(error)})
-                continue
-            if await self._enter(cards[uuid], assignment):
+            left = await self._entering.leave(cards[uuid], before, assignment)
+            if left and await self._entering.enter(cards[uuid], assignment):
                 self._write(self._book.of(uuid, assignment))
                 self._closed -= {uuid}
+                extra = {"gpu": uuid, "was": str(before), "is": str(assignment)}
                 logger.info("Changed a GPU", extra=extra)
         if not self._closed and not self._choosing.problem:
             name = self._book.current.name or "without a name"
             self._cluster.tell(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
 
-    async def _enter(self, card: Card, assignment: Assignment) -> bool:
-        try:
-            await self._set_up.enter(card, assignment)
-        except setup.SetUpError as error:
-            if self._failed.get(card.uuid) != str(error):
-                logger.warning("Could not set up a GPU", extra={"gpu": card.uuid, "err": str(error)})
-            self._failed[card.uuid] = str(error)
-            return False
-        self._failed.pop(card.uuid, None)
-        self._entered.add(card.uuid)
-        return True
-
     def _say(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
         """Tell everybody how it is now."""
-        in_force, cards = self._book.gpus, self._hardware.cards()
+        in_force, cards, failed = self._book.gpus, self._hardware.cards(), self._entering.failed
         # What could not be set up is not offered, though the book has it.
-        ready = {uuid: one for uuid, one in in_force.items() if uuid not in self._failed}
+        ready = {uuid: one for uuid, one in in_force.items() if uuid not in failed}
         gpus = presenting.gpus(self._hardware.seen.gpus, in_force, self._wanted, self._closed, cards)
         self.offered = offering.offer(cards, {uuid: one for uuid, one in ready.items() if one is not None})
         self._told.offer.publish(gpus)
@@ -266,8 +208,8 @@ class Applying:
                 gpus=gpus,
                 wanted=self._wanted,
                 waiting={uuid: users for uuid, users in waiting.items() if uuid in self._closed},
-                failed={**self._failed, **self._blocked},
-                changing=self._closed | self._failed.keys(),
+                failed={**failed, **self._blocked},
+                changing=self._closed | failed.keys(),
             )
         )
         self.said.set()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import records
+from deviceplugin import records, whole_file
 from gpushare.config.selection import InForce
 from gpushare.modes.assignment import Assignment
 
@@ -43,13 +42,7 @@ def write(path: Path, book: Book) -> None:
         "current": records.write(book.current),
         "gpus": {uuid: records.write(assignment) for uuid, assignment in sorted(book.gpus.items())},
     }
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with fresh.open("w") as file:
-        json.dump(document, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    whole_file.write(path, json.dumps(document, indent=1), lasting=True)
 
 
 def read(path: Path) -> Book | None:

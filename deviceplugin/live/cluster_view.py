@@ -11,7 +11,7 @@ from gpushare.gpunode import GpuNode
 
 
 class ClusterView:
-    """`applying.Cluster`, of an API server."""
+    """`surroundings.Cluster`, of an API server."""
 
     def __init__(self, configuration: Configuration, status: GpuNodeStatus, recorder: events.Recorder) -> None:
         self._configuration = configuration

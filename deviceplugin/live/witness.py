@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.arbiter import identity
-from deviceplugin.hardware import nvml
+from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.kubelet import pod_resources
 from deviceplugin.live import usage
@@ -108,7 +108,7 @@ class Witness:
         for uuid in uuids:
             try:
                 running[uuid] = [one.pid for one in self._driver.nvml.processes(uuid)]
-            except nvml.NvmlError as error:
+            except nvml_call.NvmlError as error:
                 lost[uuid] = str(error)
         return running, lost
 

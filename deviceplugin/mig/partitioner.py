@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from deviceplugin.hardware import nvml, nvml_mig
+from deviceplugin.hardware import nvml_call, nvml_mig
 from deviceplugin.mig import plan
 from deviceplugin.mig.plan import Present, Verdict
 from gpushare.mig import catalogue, orders
@@ -81,7 +81,7 @@ class Partitioner:
                 logger.info("Cutting a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
                 changed = True
                 waits = self._do(uuid, proposed.steps)
-            except nvml.NvmlError as error:
+            except nvml_call.NvmlError as error:
                 return _failed(error, uuid, changed=changed)
             if waits:
                 reason = (
@@ -108,7 +108,7 @@ class Partitioner:
         try:
             for step in creates:
                 self._fill(uuid, self._driver.create_gpu_instance(uuid, step.kind, step.start), step.parts)
-        except nvml.NvmlError as error:
+        except nvml_call.NvmlError as error:
             if error.code != nvml_mig.FUNCTION_NOT_FOUND:
                 raise
             self._do_anywhere(uuid, creates)
@@ -124,7 +124,7 @@ class Partitioner:
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
         found = orders.first_that_works(wanted, self._attempt(uuid, kinds, creates))
         if found is None:
-            raise nvml.NvmlError(f"{uuid}: the driver found no room in any order of making the instances", 0)
+            raise nvml_call.NvmlError(f"{uuid}: the driver found no room in any order of making the instances", 0)
 
     def _attempt(
         self, uuid: str, kinds: dict[Profile, Kind], creates: list[plan.Create]
@@ -136,7 +136,7 @@ class Partitioner:
             for profile in order:
                 try:
                     made.append(self._driver.create_gpu_instance(uuid, kinds[profile], None))
-                except nvml.NvmlError as error:
+                except nvml_call.NvmlError as error:
                     if error.code != nvml_mig.INSUFFICIENT_RESOURCES:
                         raise
                     for instance_id in made:
@@ -157,7 +157,7 @@ def _concluded(proposed: plan.Plan, *, changed: bool) -> Result:
     return Result(states[proposed.verdict], proposed.reason, proposed.in_the_way, changed)
 
 
-def _failed(error: nvml.NvmlError, uuid: str, *, changed: bool) -> Result:
+def _failed(error: nvml_call.NvmlError, uuid: str, *, changed: bool) -> Result:
     if error.code == nvml_mig.IN_USE:
         return Result(State.WAITING, f"{uuid} came into use meanwhile: {error}", (uuid,), changed)
     return Result(State.FAILED, str(error), changed=changed)

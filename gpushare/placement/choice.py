@@ -93,7 +93,7 @@ def _place_on(
         rows = layout.choose(priced, demand.gpus)
         total += topology.total(priced, rows) + layout.apart(rows)
         used |= {cards[row].uuid: options[row].after for row in rows}
-        shares += given(demand, [cards[row] for row in rows])
+        shares.append(given(demand, [cards[row] for row in rows]))
     return total, tuple(shares)
 
 
@@ -119,14 +119,9 @@ def _options(
     return options, reasons
 
 
-def given(demand: Demand, cards: Sequence[Gpu]) -> list[GivenShare]:
-    """One entry for all cards of equal memory demand: a part of the memory is different bytes on different models."""
-    by_memory: dict[int, list[str]] = {}
-    for card in sorted(cards, key=lambda one: one.index):
-        by_memory.setdefault(demand.share.memory.on(card.memory_bytes), []).append(card.uuid)
-    return [
-        GivenShare(
-            demand.containers, tuple(uuids), demand.share.request_percent, demand.share.limit_percent, memory_bytes
-        )
-        for memory_bytes, uuids in by_memory.items()
-    ]
+def given(demand: Demand, cards: Sequence[Gpu]) -> GivenShare:
+    """The entry for all of a demand's cards, which a container has as one share."""
+    uuids = tuple(card.uuid for card in sorted(cards, key=lambda one: one.index))
+    share = demand.share
+    memory_bytes = share.memory.on_all(card.memory_bytes for card in cards)
+    return GivenShare(demand.containers, uuids, share.request_percent, share.limit_percent, memory_bytes)

@@ -206,7 +206,7 @@ def patched(*components: Path) -> dict[str, Any]:
     """The agent's DaemonSet with components."""
     found = manifests.named("DaemonSet", "gpushare-agent")
     for component in components:
-        for entry in yaml.safe_load((component / "kustomization.yaml").read_text())["patches"]:
+        for entry in yaml.safe_load((component / "kustomization.yaml").read_text()).get("patches", []):
             assert entry["target"] == {"kind": "DaemonSet", "name": "gpushare-agent"}
             found = jsonpatch.apply_patch(found, yaml.safe_load(entry["patch"]))
     return found
@@ -252,23 +252,36 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
 
 
 @pytest.mark.apiserver
-def test_an_api_server_takes_the_installation_with_all_components(api_server: access.Access, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "chosen", [*([one] for one in COMPONENTS), COMPONENTS], ids=lambda some: "+".join(one.name for one in some)
+)
+def test_an_api_server_takes_the_installation_with_components(
+    api_server: access.Access, tmp_path: Path, chosen: list[Path]
+) -> None:
     def relative(path: Path) -> str:
         return os.path.relpath(path, tmp_path.resolve())
 
     wanted = {
         "resources": [relative(manifests.CONFIG / "default")],
-        "components": [relative(path) for path in COMPONENTS],
+        "components": [relative(path) for path in chosen],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
-    rendered = api_server.kubectl("kustomize", str(tmp_path))
-    sets = [one for one in yaml.safe_load_all(rendered) if one["kind"] == "DaemonSet"]
-    assert {one["metadata"]["name"] for one in sets} == {"gpushare-agent", "gpushare-mps"}
+    rendered = list(yaml.safe_load_all(api_server.kubectl("kustomize", str(tmp_path))))
+    sets = [one for one in rendered if one["kind"] == "DaemonSet"]
+    names = {one.name for one in chosen}
+    assert {one["metadata"]["name"] for one in sets} == {
+        "gpushare-agent",
+        *(["gpushare-mps"] if "mps" in names else []),
+    }
+    assert ("NetworkPolicy" in {one["kind"] for one in rendered}) is ("network-policy" in names)
     for one in sets:
-        one["metadata"]["namespace"] = "default"
         (container,) = one["spec"]["template"]["spec"]["containers"]
         assert container["image"] == f"gpushare/agent:{gpushare.__version__}"
-        api_server.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", input=json.dumps(one))
+    kinds = {"DaemonSet", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"}
+    for one in rendered:
+        if one["kind"] in kinds:
+            one["metadata"]["namespace"] = "default"
+            api_server.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", input=json.dumps(one))
 
 
 def test_images_have_the_version_of_the_project() -> None:

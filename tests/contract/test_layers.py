@@ -65,7 +65,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gpushare/share.py", "import os", "The domain has no I/O, no clock and no logging"),
         ("gpushare/share.py", "from gpushare import ledger", "Components are above cluster and daemon"),
         ("gpushare/ledger.py", "import numpy", "numpy only inside gpushare.placement"),
-        ("deviceplugin/planted.py", "import pynvml", "Only nvml, nvml_mig and nvml_topology of"),
+        ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
         ("webhook/ledger/planted.py", "from webhook.placer import gang", "The placer is above the books"),
         ("webhook/planted.py", "import grpc", "grpc and protobuf only in deviceplugin"),
         ("webhook/planted.py", "import click", "click only in kubectl_gpushare and lab"),

@@ -54,7 +54,7 @@ def run(directory: Path, program: str) -> subprocess.CompletedProcess[str]:
     """Run a Python program on a node with these GPUs; `simgpu` in it runs the command."""
     prelude = f"""
     import subprocess
-    from deviceplugin.hardware import nvml
+    from deviceplugin.hardware import nvml, nvml_call
     def simgpu(verb, *words):
         subprocess.run([{str(SIMGPU)!r}, verb, {str(directory)!r}, *words], check=True)
     """

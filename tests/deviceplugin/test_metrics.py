@@ -8,13 +8,18 @@ import prometheus_client
 import pytest
 
 from deviceplugin import metrics
+from deviceplugin.arbiter.gpu_leases import Held
 from deviceplugin.arbiter.groups import Use
-from deviceplugin.arbiter.leases import Held
 from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.audit.report import Audit
+from deviceplugin.audit.report import Share as AuditedShare
 from deviceplugin.offer import Offer
+from deviceplugin.peaks import Peak
 from gpushare import ledger
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpunode import GpuNode
 from kubectl_gpushare.source import usage
-from tests import builders
+from tests import builders, exposition
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ def registry() -> prometheus_client.CollectorRegistry:
             connections=lambda: 4,
             turned_away=lambda: 5,
             leases=lambda: [
-                Held(tenant, "GPU-node-a-0", 12.5, 40, 0.25),
+                Held(tenant, "GPU-node-a-0", 12.5, 40, 0.25, 7.5, 2.5, 3),
                 Held(dataclasses.replace(tenant, pod="alone"), "GPU-node-a-1", 60.0, 1, None),
             ],
             holders=lambda: [metrics.Holder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
@@ -81,6 +86,9 @@ def test_a_share_is_told_with_the_time_it_had_its_gpu(registry: prometheus_clien
     assert registry.get_sample_value("gpushare_share_lease_seconds_total", card) == 12.5
     assert registry.get_sample_value("gpushare_share_leases_total", card) == 40
     assert registry.get_sample_value("gpushare_share_used_compute_ratio", card) == 0.25
+    assert registry.get_sample_value("gpushare_share_waiting_seconds_total", card) == 7.5
+    assert registry.get_sample_value("gpushare_share_throttled_seconds_total", card) == 2.5
+    assert registry.get_sample_value("gpushare_share_evictions_total", card) == 3
     alone = {**card, "pod": "alone", "gpu": "GPU-node-a-1"}
     assert registry.get_sample_value("gpushare_share_lease_seconds_total", alone) == 60
     assert registry.get_sample_value("gpushare_share_used_compute_ratio", alone) is None
@@ -96,5 +104,95 @@ def test_the_arbiter_counts(registry: prometheus_client.CollectorRegistry) -> No
     assert registry.get_sample_value("gpushare_arbiter_turned_away_total") == 5
 
 
-def test_it_can_be_written_as_text(registry: prometheus_client.CollectorRegistry) -> None:
-    assert b"gpushare_gpu_memory_bytes{" in prometheus_client.generate_latest(registry)
+LABELS = ("node", "gpu", "index", "model", "mode", "namespace", "pod", "containers", "container", "resource")
+
+
+class Busy:
+    """A node with so many shares, of two GPUs each, all of which are measured, audited and to shrink."""
+
+    def __init__(self, shares: int) -> None:
+        self.names = [f"pod-{number}" for number in range(shares)]
+        self.registry = prometheus_client.CollectorRegistry()
+        self.node = builders.node(gpus=2)
+        self.uuids = tuple(card.uuid for card in self.node.gpus)
+        grants = tuple(Grant(uuid, 1 << 30, 1, 100) for uuid in self.uuids)
+        self.tenants = [Tenant(f"uid-{name}", "ml", name, ("main", "side"), 0, grants) for name in self.names]
+        self.registry.register(
+            metrics.AgentCollector(
+                node_name="node-a",
+                offer=Offer(self.node.gpus),
+                node=self.gpunode,
+                uses=lambda: [Use(one, (1, 2), 3, (4, 5)) for one in self.tenants],
+                connections=lambda: len(self.tenants),
+                turned_away=lambda: 0,
+                holders=lambda: [
+                    metrics.Holder("ml", one.pod, "main", "nvidia.com/gpu", self.uuids[0], 1) for one in self.tenants
+                ],
+                leases=lambda: [
+                    Held(one, uuid, 1.0, 2, 0.5, 3.0, 4.0, 5) for one in self.tenants for uuid in self.uuids
+                ],
+                audit=lambda: Audit(
+                    self.node.gpus,
+                    shares=tuple(
+                        AuditedShare("ml", one.pod, one.containers, uuid, 1, 100, 1 << 30, processes=3)
+                        for one in self.tenants
+                        for uuid in self.uuids
+                    ),
+                ),
+                peaked=lambda: [
+                    Peak(one.pod_uid, "ml", one.pod, "main,side", uuid, 1, 0.5, 2.0)
+                    for one in self.tenants
+                    for uuid in self.uuids
+                ],
+            )
+        )
+
+    def gpunode(self) -> GpuNode:
+        given = GivenShare(("main", "side"), self.uuids, 1, 100, 1 << 30, shrink_to_bytes=1 << 29)
+        entries = (Allocation(f"of-{one.pod}", PodRef("ml", one.pod, one.pod_uid), (given,)) for one in self.tenants)
+        return dataclasses.replace(self.node, allocations=tuple(entries))
+
+
+def test_every_metric_is_as_prometheus_wants_it() -> None:
+    found = exposition.families(Busy(3).registry)
+    assert list(exposition.faults(found, prefix="gpushare_", labels=LABELS)) == []
+    assert all(one.samples for one in found.values()), "not all of them were tried"
+
+
+def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
+    found = exposition.families(Busy(3).registry)
+    per_gpu = {name for name, one in found.items() if {"gpu", "index"} <= one.samples[0].labels.keys()}
+    assert per_gpu == {
+        f"gpushare_gpu_{what}"
+        for what in (
+            *("memory_bytes", "allocated_memory_bytes", "allocated_compute_ratio", "healthy", "mode"),
+            *("unlimited_processes", "foreign_processes"),
+        )
+    }
+    per_share = {name for name, one in found.items() if "containers" in one.samples[0].labels}
+    assert per_share == {
+        f"gpushare_share_{what}"
+        for what in (
+            *("used_memory_bytes", "overhead_memory_bytes", "limit_memory_bytes", "beyond_limit_memory_bytes"),
+            *("shrink_target_memory_bytes", "peak_memory_bytes", "peak_compute_ratio", "observed_seconds"),
+            *("lease_seconds", "leases", "waiting_seconds", "throttled_seconds", "evictions"),
+            *("used_compute_ratio", "processes"),
+        )
+    }
+
+
+def test_there_are_as_many_series_as_gpus_and_shares_and_no_more_once_pods_have_ended() -> None:
+    node = Busy(40)
+
+    def series() -> int:
+        return sum(len(one.samples) for one in exposition.families(node.registry).values())
+
+    with_40 = series()
+    node.tenants = node.tenants[:20]
+    with_20 = series()
+    node.tenants = []
+    without = series()
+    assert with_40 - with_20 == with_20 - without
+    text = prometheus_client.generate_latest(node.registry).decode()
+    assert not [name for name in node.names if f'"{name}"' in text]
+    assert (with_20 - without) / 20 <= 30  # of a share of two GPUs

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import peaks
+from deviceplugin.arbiter.gpu_leases import Held
 from deviceplugin.arbiter.groups import Use
-from deviceplugin.arbiter.leases import Held
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.peaks import Peak
 

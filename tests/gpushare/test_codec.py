@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import codec, errors
+from gpushare import codec, errors, ledger
 from gpushare.gpu import Mode
 from gpushare.gpunode import Condition, GpuNode
 from tests import builders
@@ -48,11 +48,6 @@ def test_conditions_and_modes_are_kept() -> None:
             "pod": {"namespace": "x"},
             "shares": [{"containers": ["m"], "gpus": ["GPU-node-a-1"], "memory": 5, "request": 900}],
         },
-        {
-            "id": "bad",
-            "pod": {"namespace": "x"},
-            "shares": [{"containers": ["m"], "gpus": ["GPU-node-a-1"], "memory": 5, "shrinkTo": 5}],
-        },
         {"id": "bad", "pod": None, "shares": [{"gpus": ["GPU-node-a-1"]}]},
         {"pod": {"namespace": "x"}, "shares": [{"gpus": ["GPU-node-a-1"], "memory": float("nan")}]},
     ],
@@ -64,6 +59,26 @@ def test_a_senseless_allocation_sets_its_gpu_aside_and_is_kept_on_write(nonsense
     assert [card.index for card in node.gpus if not card.healthy] == [1]
     assert "spec.allocations[0] makes no sense" in node.problems[0]
     assert codec.to_spec(node)["allocations"] == [nonsense]
+
+
+@pytest.mark.parametrize("shrink_to", [5, 6, -1, "4", 4.0, True, [4]])
+def test_a_senseless_wish_to_shrink_is_told_and_takes_nothing_from_what_is_held(shrink_to: object) -> None:
+    document = codec.to_document(builders.node())
+    share = {"containers": ["m"], "gpus": ["GPU-node-a-1"], "request": 30, "memory": 5}
+    document["spec"]["allocations"] = [
+        {"id": "a", "pod": {"namespace": "x"}, "shares": [share | {"shrinkTo": shrink_to}]}
+    ]
+    node = codec.read(document)
+    (entry,) = node.allocations
+    assert (entry.shares[0].memory_bytes, entry.shares[0].shrink_to_bytes) == (5, None)
+    assert ledger.use(node)["GPU-node-a-1"].memory_bytes == 5
+    assert all(card.healthy for card in node.gpus)
+    assert node.problems == (
+        f"node-a: spec.allocations, a: shrinkTo {shrink_to!r} is not less than the share's memory 5: it is ignored, "
+        "and the share keeps its memory",
+    )
+    (written,) = codec.to_spec(node)["allocations"]
+    assert written["shares"] == [share | {"limit": 100}]
 
 
 @pytest.mark.parametrize("nonsense", ["text", 5, None, [], {"id": "x"}])

@@ -65,6 +65,16 @@ def test_a_part_of_the_memory_is_bytes_of_the_card_it_lands_on() -> None:
     assert found.shares[0].memory_bytes == 12 * builders.GIB
 
 
+def test_several_gpus_are_one_share_with_what_the_smallest_allows() -> None:
+    # A container has one share: of two it would be let use only the first one's GPUs.
+    mixed = GpuNode("node-a", gpus=(builders.gpu(0, memory_gib=80), builders.gpu(1, memory_gib=40)))
+    placed = place(mixed, request="0.5", gpus="2", memory="25%")
+    assert isinstance(placed, Placement)
+    (share,) = placed.shares
+    assert share.gpu_uuids == tuple(card.uuid for card in mixed.gpus)
+    assert share.memory_bytes == 10 * builders.GIB
+
+
 @pytest.mark.parametrize(
     ("annotations", "index"),
     [

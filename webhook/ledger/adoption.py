@@ -16,6 +16,7 @@ from gpushare import codec, contract, errors, ledger, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpunode import GpuNode
+from gpushare.placement import choice
 from gpushare.request import Request
 from webhook.ledger import holds
 from webhook.pods import mutation
@@ -123,16 +124,13 @@ def _shares(one: PodJson, request: Request, node: GpuNode) -> Iterable[GivenShar
     annotations = pod.annotations_of(one)
     for demand in request.demands:
         key = mutation.uuids_annotation(request, demand.containers[0])
-        by_memory: dict[int, list[str]] = {}
-        for uuid in filter(None, annotations.get(key, "").split(",")):
+        uuids = [uuid for uuid in annotations.get(key, "").split(",") if uuid]
+        for uuid in uuids:
             if uuid not in cards:
                 raise errors.LedgerError(f"{node.name} has no GPU {errors.quoted(uuid)}")
-            by_memory.setdefault(demand.share.memory.on(cards[uuid].memory_bytes), []).append(uuid)
-        if sum(map(len, by_memory.values())) != demand.gpus:
+        if len(uuids) != demand.gpus:
             raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
-        for memory_bytes, uuids in by_memory.items():
-            share = demand.share
-            yield GivenShare(demand.containers, tuple(uuids), share.request_percent, share.limit_percent, memory_bytes)
+        yield choice.given(demand, [cards[uuid] for uuid in uuids])
 
 
 def _without_amounts(one: PodJson) -> PodJson:

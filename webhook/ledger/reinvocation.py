@@ -18,7 +18,7 @@ from gpushare import contract, ledger, pod
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from gpushare.placement import filters
+from gpushare.placement import choice, filters
 from gpushare.request import Constraints, Demand, Request
 from webhook.ledger import store
 
@@ -67,16 +67,11 @@ def _is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) 
 
 def _fulfils(given: Iterable[GivenShare], demand: Demand, constraints: Constraints, cards: Mapping[str, Gpu]) -> bool:
     mine = [share for share in given if share.containers == demand.containers]
-    uuids = [uuid for share in mine for uuid in share.gpu_uuids]
-    return len(set(uuids)) == len(uuids) == demand.gpus and all(
-        share.request_percent == demand.share.request_percent
-        and share.limit_percent == demand.share.limit_percent
-        and all(_will_do(cards.get(uuid), share, demand, constraints) for uuid in share.gpu_uuids)
-        for share in mine
+    own = [cards[uuid] for share in mine for uuid in share.gpu_uuids if uuid in cards]
+    return (
+        len({card.uuid for card in own}) == demand.gpus
+        and mine == [choice.given(demand, own)]
+        and all(
+            filters.reject(filters.Question(card, ledger.NOTHING, demand.share, constraints)) is None for card in own
+        )
     )
-
-
-def _will_do(card: Gpu | None, given: GivenShare, demand: Demand, constraints: Constraints) -> bool:
-    if card is None or given.memory_bytes != demand.share.memory.on(card.memory_bytes):
-        return False
-    return filters.reject(filters.Question(card, ledger.NOTHING, demand.share, constraints)) is None

@@ -114,7 +114,7 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
     annotations[contract.GPU_UUIDS] = _list(uuid for share in placed.shares for uuid in share.gpu_uuids)
     for demand in request.demands:
         for name in demand.containers:
-            annotations[uuids_annotation(request, name)] = _list(_uuids(placed, demand))
+            annotations[uuids_annotation(request, name)] = _list(_given(placed, demand).gpu_uuids)
     spec = after["spec"]
     spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), contract.HOSTNAME_LABEL: placed.hostname}
     gates = [gate for gate in spec.get("schedulingGates") or [] if gate.get("name") != contract.SCHEDULING_GATE]
@@ -150,9 +150,8 @@ def _environment(
     share = demand.share
     memory_bytes = share.memory.bytes
     if isinstance(outcome, Placed):
-        yield {"name": contract.ENV_VISIBLE_DEVICES, "value": _list(_uuids(outcome, demand))}
-        # A part of the memory is different bytes on different models: the least is what the container can count on.
-        memory_bytes = min(given.memory_bytes for given in _given(outcome, demand))
+        yield {"name": contract.ENV_VISIBLE_DEVICES, "value": _list(_given(outcome, demand).gpu_uuids)}
+        memory_bytes = _given(outcome, demand).memory_bytes
     else:
         # The environment cannot change once the pod is stored, but the annotation that it refers to can.
         path = f"metadata.annotations['{uuids_annotation(request, container)}']"
@@ -186,16 +185,11 @@ def _field_path(entry: Mapping[str, Any]) -> str:
     return str(((entry.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", ""))
 
 
-def _given(placed: Placed, demand: Demand) -> list[GivenShare]:
-    given = [share for share in placed.shares if share.containers == demand.containers]
-    if not given:
+def _given(placed: Placed, demand: Demand) -> GivenShare:
+    given = next((share for share in placed.shares if share.containers == demand.containers), None)
+    if given is None:
         raise errors.LedgerError(f"allocation {placed.allocation_id} has no share for {', '.join(demand.containers)}")
     return given
-
-
-def _uuids(placed: Placed, demand: Demand) -> Iterator[str]:
-    for share in _given(placed, demand):
-        yield from share.gpu_uuids
 
 
 def _list(uuids: Iterable[str]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
+import signal
 import socket
 import struct
 import time
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import connection, server
+from deviceplugin.arbiter import connection, guests
 from gpushare import contract
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -151,7 +153,7 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
 async def test_a_flood_of_messages_makes_only_its_sender_wait(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MESSAGE_BURST", 16)
+    monkeypatch.setattr(guests, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     node.add_pod("trainer")
     one = await node.share()
@@ -180,14 +182,14 @@ async def test_a_flood_of_messages_makes_only_its_sender_wait(
             assert await one("reclaim") == 0
             assert time.monotonic() - asked < 0.5
         assert sent > answered
-        assert answered <= 16 + server.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
+        assert answered <= 16 + guests.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
 
 
 async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MESSAGES_PER_SECOND", 1e6)
-    monkeypatch.setattr(server, "MESSAGE_BURST", 10**6)
+    monkeypatch.setattr(guests, "MESSAGES_PER_SECOND", 1e6)
+    monkeypatch.setattr(guests, "MESSAGE_BURST", 10**6)
     node.add_pod("hog")
     node.add_pod("trainer")
     one = await node.share()
@@ -235,3 +237,43 @@ async def test_descriptors_that_a_client_sends_are_not_kept(node: ArbiterNode, m
             await asyncio.get_running_loop().sock_recv(generous, contract.WIRE_MAX)
         # Its own: the connection, two pidfds, and limits and ledger, each once more for its mapping.
         assert _descriptors() - before == 7
+
+
+async def test_who_connects_anew_may_not_talk_faster_for_it(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guests, "MESSAGE_BURST", 16)
+    node.add_pod("hog")
+    own_process(monkeypatch, node, "hog")
+    loop = asyncio.get_running_loop()
+    answered = 0
+    began = time.monotonic()
+    while time.monotonic() - began < 1.0:
+        with await connect(node) as hasty:
+            async with asyncio.timeout(10):
+                for sent in (HELLO, *[RECLAIM] * 16):
+                    await loop.sock_sendall(hasty, sent)
+                    answered += bool(await loop.sock_recv(hasty, contract.WIRE_MAX))
+        await waiting.until(lambda: node.server.connections == 0)
+    assert answered <= 16 + guests.MESSAGES_PER_SECOND * (time.monotonic() - began) + 17
+
+
+async def test_a_process_that_dies_before_it_is_known_whose_it_is_is_nobody(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pid may be given to a process of another container before its cgroup is read."""
+    node.add_pod("victim")
+    one = await node.share("hostile")
+
+    def identify(pid: int) -> object:
+        os.kill(pid, signal.SIGKILL)
+        # Dead when its parent may wait for it; whoever else has its pidfd sees that then, too. The event loop's own
+        # thread may have waited for it already.
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return arbiter_node.Container(arbiter_node.uid("victim"), arbiter_node.container_id("victim", "main"))
+
+    monkeypatch.setattr(node.server, "_identify", identify)
+    with pytest.raises(AssertionError, match="the process ended"):
+        await one("hello")
+    await waiting.until(lambda: node.server.turned_away == 1)
+    assert node.server.connections == 0
+    assert node.used("victim") is None

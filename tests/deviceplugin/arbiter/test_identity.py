@@ -34,6 +34,10 @@ OURS = Container(UID, ID)
         pytest.param(f"/kubepods-besteffort-pod{UNDERSCORED}.slice:cri-containerd:{ID}", id="runc's systemd notation"),
         pytest.param(f"/../../pod{UID}/{ID}", id="seen from a cgroup namespace, cgroupfs"),
         pytest.param(f"/../../../kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope", id="… systemd"),
+        pytest.param(f"/../../../besteffort/pod{UID}/{ID}", id="… of another class"),
+        pytest.param(f"/kubepods-pod{UNDERSCORED}.slice/crio-{ID}.scope/container", id="CRI-O on version two"),
+        pytest.param(f"/kubepods-pod{UNDERSCORED}.slice/libpod-{ID}.scope", id="systemd, Podman"),
+        pytest.param(f"/docker/{OTHER_ID}/kubelet/kubepods/pod{UID}/{ID}", id="a node that is a container itself"),
         pytest.param(f"/kubepods/pod{UID}/{ID}/init.scope/worker", id="cgroups of the container's own"),
         pytest.param(f"/kubepods/pod{UID}/{ID}/kubepods/pod{OTHER_UID}/{OTHER_ID}", id="pretending to be another"),
     ],
@@ -55,6 +59,10 @@ def test_a_container_is_known_by_its_cgroup(path: str) -> None:
         f"/kubepods/pod{UID}x/{ID}",
         f"/kubepods/xpod{UID}/{ID}",
         f"/kubepods/pod{OTHER_UID}/scratch/pod{UID}/{ID}",
+        f"/kubepods/pod{UID.replace('-', '')}/{ID}",  # a static pod, which can have no share: a hash in place of a UID
+        f"/kubepods-pod{UNDERSCORED}.slice/crio-conmon-{ID}.scope",  # CRI-O's own process beside the container
+        f"/system.slice/containerd.service/kubepods-pod{UNDERSCORED}.slice:cri-containerd:{ID[:-1]}",
+        f"/kubepods/pod{UID}/../pod{OTHER_UID}/{ID}",
         "",
     ],
 )

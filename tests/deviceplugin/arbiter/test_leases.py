@@ -4,64 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import struct
 
 import pytest
 
-from deviceplugin.arbiter import leases, wire
+from deviceplugin.arbiter import leases
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
+from tests.deviceplugin.arbiter.lease_clients import MS, Client, Node
 
-MS = 1_000_000
-HEADER = struct.calcsize(contract.WIRE_HEADER)
 WANT, CLOSED, RELEASED = contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED
 OPEN, REVOKE = contract.MESSAGE_OPEN, contract.MESSAGE_REVOKE
 COUNTED, CONTENDED, HELD = contract.LEASE_COUNTED, contract.LEASE_CONTENDED, contract.LEASE_HELD
-
-
-@dataclasses.dataclass(eq=False)
-class Client:
-    """A process, and what it was told."""
-
-    tenant: Tenant
-    told: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
-
-    def tell(self, message: bytes) -> None:
-        kind = struct.unpack_from(contract.WIRE_HEADER, message)[2]
-        self.told.append((kind, *struct.unpack_from(contract.WIRE_LEASE, message, HEADER)))
-
-    def last(self) -> tuple[int, int]:
-        """The kind and the flags of what it was told last."""
-        kind, _, flags, _ = self.told[-1]
-        return kind, flags
-
-    @property
-    def number(self) -> int:
-        return self.told[-1][3]
-
-
-class Node:
-    """Leases on a clock that the test turns."""
-
-    def __init__(self) -> None:
-        self.now_ns = 1000 * MS
-        self.leases = leases.Leases(lambda: self.now_ns, settling_ns=0)
-
-    def client(self, pod: str, *, request: int = 50, limit: int = 100, gpus: tuple[str, ...] = ("GPU-0",)) -> Client:
-        grants = tuple(Grant(uuid, 1 << 30, request, limit) for uuid in gpus)
-        made = Client(Tenant(pod, "default", pod, ("main",), 0, grants))
-        self.leases.joined(made)
-        return made
-
-    def says(self, client: Client, kind: int, *, card: int = 0, flags: int = 0, number: int | None = None) -> None:
-        number = (client.number if client.told else 0) if number is None else number
-        self.leases.said(client, kind, wire.Lease(card, flags, number))
-
-    def later(self, milliseconds: int) -> None:
-        """Time passes; the arbiter's own timers are not waited for."""
-        self.now_ns += milliseconds * MS
-        for uuid in list(self.leases._gpus):
-            self.leases._tick(uuid)
 
 
 @pytest.fixture
@@ -148,7 +101,8 @@ async def test_what_is_said_of_a_lease_from_before_is_not_about_the_one_that_fol
     assert other.last()[0] == OPEN
 
 
-async def test_who_gives_back_while_it_is_told_that_it_may_go_on_after_a_restart_has_it_still(node: Node) -> None:
+async def test_who_gives_back_while_it_is_told_that_it_may_go_on_after_a_restart_has_it_still() -> None:
+    node = Node(settling_ns=leases.SETTLING_NS)
     one, other = node.client("a"), node.client("b")
     node.says(one, WANT, flags=HELD)
     node.says(one, RELEASED, number=0)  # said before it knew the number; when it does, it opens its gate again
@@ -209,7 +163,8 @@ async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: s
     assert not list(node.leases.held())
 
 
-async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_back(node: Node) -> None:
+async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_back() -> None:
+    node = Node(settling_ns=leases.SETTLING_NS)
     one, two = node.client("a"), node.client("b")
     node.says(one, WANT, flags=HELD)
     node.says(two, WANT, flags=HELD)
@@ -222,8 +177,8 @@ async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_
     assert two.last()[0] == OPEN
 
 
-async def test_after_a_restart_nobody_is_taken_to_be_alone(node: Node) -> None:
-    node.leases = leases.Leases(lambda: node.now_ns)
+async def test_after_a_restart_nobody_is_taken_to_be_alone() -> None:
+    node = Node(settling_ns=leases.SETTLING_NS)
     one = node.client("a")
     node.says(one, WANT, flags=HELD)
     assert one.last() == (OPEN, COUNTED)
@@ -277,7 +232,8 @@ async def test_two_hundred_idle_containers_cost_nothing(node: Node) -> None:
         for client in clients:
             if client.told and client.last()[0] == OPEN:
                 node.says(client, RELEASED)
-    assert all(gpu.timer is None for gpu in node.leases._gpus.values() if gpu.turns.holder is None)
+    assert len(node.leases._timers) == 8
+    assert all(timer._handle is None for timer in node.leases._timers.values())
     for client in clients:
         node.leases.left(client)
     assert not node.leases._gpus

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
 import random
+import select
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +24,7 @@ pytestmark = pytest.mark.slow
 __all__ = ["load"]  # a fixture
 
 KILLS = 5
+MANY_KILLS = 20
 SETTLED = 2.0  # within half a second all have found the next one
 
 
@@ -55,6 +60,34 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
+# Allocates and frees as fast as it can, some of it in children that come and go; stands still at each line that it
+# reads until the next one, and says what it holds.
+ALLOCATES = """
+import os, random, select, sys
+c = Cuda()
+dice = random.Random(os.getpid())
+held = {}
+print("ready", flush=True)
+while True:
+    if select.select([sys.stdin], [], [], 0)[0]:
+        if not sys.stdin.readline():
+            break
+        print(sum(held.values()), flush=True)
+        sys.stdin.readline()
+    if held and dice.random() < 0.5:
+        pointer = dice.choice(list(held))
+        assert c.free(pointer) == SUCCESS
+        del held[pointer]
+    else:
+        size = dice.randrange(1, 1 << 22)
+        result, pointer = c.allocate(size)
+        if result == SUCCESS:
+            held[pointer] = size
+        else:
+            assert result == OUT_OF_MEMORY, result
+"""
+
+
 class Arbiter:
     """One after another, at the same place."""
 
@@ -63,7 +96,7 @@ class Arbiter:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, cwd=arbiter_node.ROOT, stdout=asyncio.subprocess.PIPE
+            *self._command, cwd=arbiter_node.ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
         assert self._process.stdout is not None
         assert await asyncio.wait_for(self._process.stdout.readline(), 20) == b"ready\n"
@@ -71,6 +104,13 @@ class Arbiter:
     async def kill(self) -> None:
         self._process.kill()
         await self._process.wait()
+
+    async def held(self) -> dict[str, list[int]]:
+        """By pod, what it holds, in bytes, and by how many processes."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b"\n")
+        return dict(json.loads(await asyncio.wait_for(self._process.stdout.readline(), 20)))
 
 
 @contextlib.asynccontextmanager
@@ -126,3 +166,54 @@ async def test_the_child_of_a_fork_after_a_restart_has_its_files_and_no_connecti
             await arbiter.start()
             _, errors = await asyncio.to_thread(program.communicate, "\n", 20)
             assert program.returncode == 0, errors
+
+
+def answer(program: subprocess.Popen[str]) -> str:
+    """Its next line."""
+    assert program.stdout is not None
+    assert select.select([program.stdout], [], [], 30)[0], "no answer"
+    return program.stdout.readline().strip()
+
+
+def say(program: subprocess.Popen[str]) -> None:
+    """Let it stand still, or go on."""
+    assert program.stdin is not None
+    program.stdin.write("\n")
+    program.stdin.flush()
+
+
+async def test_an_arbiter_that_is_killed_twenty_times_knows_to_the_byte_what_is_held(
+    short_path: Path, gpus: Path
+) -> None:
+    dice = random.Random(7)
+    async with started(short_path, simulated.uuids(gpus)[0]) as arbiter:
+        box = container.Container(short_path / "arbiter", gpus)
+        command = [sys.executable, "-c", container.CLIENT_PRELUDE + ALLOCATES]
+        with contextlib.ExitStack() as stack:
+
+            def started_in(pod: str) -> subprocess.Popen[str]:
+                environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
+                program = stack.enter_context(container.finishing(box.start(command, environment)))
+                assert answer(program) == "ready"
+                return program
+
+            programs = {pod: [started_in(pod) for _ in range(2)] for pod in ("pod1", "pod2")}
+            for round_number in range(MANY_KILLS):
+                await asyncio.sleep(dice.uniform(0.0, 0.3))
+                await arbiter.kill()
+                if round_number % 5 == 4:  # one dies while nobody looks, and another one comes in its place
+                    dead = programs["pod1"].pop()
+                    dead.kill()
+                    dead.wait(10)
+                await arbiter.start()
+                if round_number % 5 == 4:
+                    programs["pod1"].append(await asyncio.to_thread(started_in, "pod1"))
+                for program in itertools.chain(*programs.values()):
+                    say(program)
+                held = {pod: sum(int(answer(one)) for one in running) for pod, running in programs.items()}
+                told = await arbiter.held()
+                assert told == {pod: [held[pod], 2] for pod in programs}, f"after {round_number + 1} kills"
+                for program in itertools.chain(*programs.values()):
+                    say(program)
+            assert sum(held.values()) > 0
+            assert [one.poll() for one in itertools.chain(*programs.values())] == [None] * 4

@@ -284,3 +284,38 @@ async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
     assert node.resizes == (Resize(TOLD, 0, GIB, GIB),)
     await one.kill()
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 0),), seconds=5)
+
+
+async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower_limit_until_it_says_otherwise(
+    node: ArbiterNode,
+) -> None:
+    node.add_pod("trainer", memory=GIB)
+    (one,) = await joined(node)
+    await one("charge", 0, 100)
+    node.change(shrink_to_bytes=200)
+    assert await limits(one) == [[200, 50, 100]]
+    entries, node.allocations = node.allocations, []  # made anew, and not adopted yet
+    node.resizes = ()
+    node.resizing.look()
+    assert await limits(one) == [[200, 50, 100]]
+    node.allocations = entries
+    node.change(shrink_to_bytes=None)  # adopted: as it was held before the wish, which is asked for anew
+    assert await limits(one) == [[GIB, 50, 100]]
+    assert node.resizes == ()
+    node.change(shrink_to_bytes=200)
+    assert await limits(one) == [[200, 50, 100]]
+    assert node.resizes == (Resize(TOLD, 0, 200, 100),)
+
+
+async def test_a_gpunode_that_is_deleted_before_the_wish_was_tried_leaves_what_is_in_use(node: ArbiterNode) -> None:
+    node.add_pod("trainer", memory=GIB)
+    (one,) = await joined(node)
+    await one("charge", 0, 500)
+    node.change(shrink_to_bytes=200)
+    entries, node.allocations, node.resizes = node.allocations, [], ()
+    node.resizing.look()
+    assert await limits(one) == [[GIB, 50, 100]]
+    node.allocations = entries
+    node.change()
+    assert node.resizes == (Resize(TOLD, 0, GIB, 500),)
+    assert await limits(one) == [[GIB, 50, 100]]

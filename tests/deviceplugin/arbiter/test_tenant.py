@@ -58,6 +58,27 @@ def test_containers_of_one_share_have_one_key_and_others_another() -> None:
     assert keys["c2"] == keys["c3"] != keys["c1"]
 
 
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"])
+def test_a_container_of_any_kind_is_known_by_the_status(kind: str) -> None:
+    manifest = {"status": {kind: [{"name": "main", "containerID": "cri-o://abc"}]}}
+    assert tenant.container_name(manifest, "abc") == "main"
+    assert tenant.container_name(manifest, "cri-o://abc") is None
+
+
+def test_the_id_that_a_container_had_before_it_was_restarted_is_nobodys() -> None:
+    before = {"terminated": {"containerID": "containerd://old", "exitCode": 1}}
+    manifest = {
+        "status": {
+            "containerStatuses": [
+                {"name": "main", "containerID": "containerd://new", "lastState": before},
+                {"name": "side", "containerID": "", "state": {"waiting": {}}},
+            ]
+        }
+    }
+    assert tenant.container_name(manifest, "new") == "main"
+    assert tenant.container_name(manifest, "old") is None
+
+
 def test_a_pod_with_one_share_needs_no_status() -> None:
     assert isinstance(find("c1", pod(), node(MAIN)), Tenant)
 

@@ -7,39 +7,30 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.pages import Record
 from deviceplugin.audit import document, judgement
 from deviceplugin.audit.report import Audit, State
 from deviceplugin.audit.seen import Member, Problem, Process, Seen, Share
 from gpushare import contract
-from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpu import Gpu, Mode
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode, Resize
-
-GIB = 1 << 30
-A, B = "GPU-00000000-0000-0000-0000-00000000000a", "GPU-00000000-0000-0000-0000-00000000000b"
-TRAINER = Container("uid-trainer", "id-main")
-SIDE = Container("uid-trainer", "id-side")
-OTHER = Container("uid-other", "id-other")
-
-
-def manifest(name: str, identity: str, **containers: str) -> dict[str, Any]:
-    statuses = [{"name": one, "containerID": f"containerd://{at}"} for one, at in containers.items()]
-    annotations = {contract.ALLOCATION: identity} if identity else {}
-    metadata = {"namespace": "ml", "name": name, "uid": f"uid-{name}", "annotations": annotations}
-    return {"metadata": metadata, "status": {"containerStatuses": statuses}}
-
-
-PODS = (manifest("trainer", "of-trainer", main="id-main", side="id-side"), manifest("other", "", other="id-other"))
-GIVEN = GivenShare(("main",), (A,), 50, 80, 8 * GIB)
-NODE = GpuNode("node-a", allocations=(Allocation("of-trainer", PodRef("ml", "trainer", "uid-trainer"), (GIVEN,)),))
-GRANT = tenant.Grant(A, 8 * GIB, 50, 80)
-TENANT = tenant.Tenant("uid-trainer", "ml", "trainer", ("main",), 0, (GRANT,), allocation="of-trainer")
-RECORD = Record(b"", 8 * GIB, 50, 80, 0, 0)
-MEMBER = Member((7, 70), (GIB,), with_library=True)
-GPUS = (Gpu(A, 0, "A100", 40 * GIB), Gpu(B, 1, "A100", 40 * GIB))
+from tests.deviceplugin.audit.judged import (
+    GIB,
+    GIVEN,
+    GPUS,
+    MEMBER,
+    NODE,
+    OTHER,
+    PODS,
+    RECORD,
+    SIDE,
+    TENANT,
+    TRAINER,
+    A,
+    B,
+)
 
 
 def process(pid: int = 7, gpu: str = A, **changes: Any) -> Process:
@@ -83,6 +74,7 @@ def test_a_process_of_a_share_that_is_not_registered_is_unlimited() -> None:
     assert kind is State.UNLIMITED
     assert reason == judgement.GOT_AROUND
     assert state(seen(process(9, with_library=False)))[1] == judgement.WITHOUT
+    assert state(seen(process(9, left_behind=True))) == (State.UNLIMITED, judgement.LEFT_BEHIND)
     audit = judge(seen(process(), process(9)))
     assert status(audit) == ("False", "ProcessUnlimited")
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, "python3 (9) got around its limits")

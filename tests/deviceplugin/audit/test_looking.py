@@ -14,7 +14,7 @@ from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit import looking
 from deviceplugin.audit.overhead import Reading
-from deviceplugin.hardware import nvml
+from deviceplugin.hardware import nvml, nvml_call
 from gpushare.gpu import Gpu, Mode
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
@@ -31,7 +31,7 @@ class Listing:
 
     def users(self, _: str) -> tuple[nvml.Process, ...]:
         if self.problem:
-            raise nvml.NvmlError(self.problem, 15)
+            raise nvml_call.NvmlError(self.problem, 15)
         return self.listed
 
 

@@ -295,3 +295,27 @@ def test_limits_that_are_not_what_the_gpunode_gives_are_told(start: Callable[...
     assert (share["inForce"], share["limitBytes"], share["enforcedBytes"]) == (False, 2 * LIMIT, LIMIT)
     assert "held to a request of 50%, a limit of 100% and 1Gi of memory" in share["reason"]
     assert condition(found)[:2] == ("False", "LimitsDiffer")
+
+
+def test_who_keeps_the_limits_of_an_agent_of_which_nothing_was_left_is_told_of_and_not_ended(
+    start: Callable[..., AuditNode], short_path: Path
+) -> None:
+    first = start("end", pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
+    client = first.client("trainer")
+    sneaky = first.client("sneaky", preload=())
+    assert first.look(1)["events"] == []
+    first.asked.process.kill()
+    first.asked.process.wait(10)
+    os.kill(client.pid, signal.SIGSTOP)  # it cannot even look for the next agent
+    records = list((short_path / "state").iterdir())
+    assert len(records) == 1
+    records[0].unlink()
+    after = start("end", pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
+    found = after.look()
+    assert sneaky.process.wait(10) == -signal.SIGKILL
+    assert process(found, client.pid)["state"] == "unlimited"
+    assert "restart its container" in process(found, client.pid)["reason"]
+    after.look()
+    assert client.process.poll() is None
+    os.kill(client.pid, signal.SIGCONT)
+    assert client("1") == "1"

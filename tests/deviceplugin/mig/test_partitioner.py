@@ -186,7 +186,7 @@ def test_a_driver_that_chooses_the_places_is_tried_in_other_orders(gpus: Path) -
 class Old(nvml_mig.MigDriver):
     def create_gpu_instance(self, uuid, kind, start):
         if start is not None:
-            raise nvml.NvmlError("there is no such function", nvml_mig.FUNCTION_NOT_FOUND)
+            raise nvml_call.NvmlError("there is no such function", nvml_mig.FUNCTION_NOT_FOUND)
         return super().create_gpu_instance(uuid, kind, None)
 result = cut({"3g.20gb": 1, "1g.5gb": 4}, by=Old(opened))
 print((result.state.value, profiles()))

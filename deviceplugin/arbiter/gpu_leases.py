@@ -1,0 +1,258 @@
+"""One GPU's lease: what its clients say becomes events of `turns`, and its commands become messages.
+
+A lease is a share's: all of its processes that have something to launch have it together, and it ends when the last of
+them has given it back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from deviceplugin.arbiter import wire
+from deviceplugin.arbiter.account import Charge, Entitlement
+from deviceplugin.arbiter.departed import Departed
+from deviceplugin.arbiter.patience import Patience
+from deviceplugin.arbiter.recent import Recent, Sight
+from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.arbiter.turns import Command, Open, Phase, Turns
+from gpushare import contract
+
+_NANOSECONDS: Final = 1e9
+
+
+class Client(Protocol):
+    """A process that has been welcomed."""
+
+    @property
+    def tenant(self) -> Tenant:
+        """Its share."""
+
+    def tell(self, message: bytes) -> None:
+        """Send a message to it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """For how long a share has had a GPU, since it came, and how often.
+
+    recent: what part of the last seconds it used, from 0 to 1; None while that is not known.
+    waited_seconds: wanted it and did not have it; throttled_seconds: of that, kept back by its own limit.
+    evictions: how often it did not give it back in time, and was passed over.
+    """
+
+    tenant: Tenant
+    gpu_uuid: str
+    seconds: float
+    leases: int
+    recent: float | None
+    waited_seconds: float = 0.0
+    throttled_seconds: float = 0.0
+    evictions: int = 0
+
+
+class Numbers:
+    """The numbers of leases. They go on rising over a restart of the agent, so that none is taken for another one."""
+
+    def __init__(self, first: int) -> None:
+        self._last = first
+
+    def next(self) -> int:
+        """One that nobody has had."""
+        self._last += 1
+        return self._last
+
+
+class _Share:
+    """A share at this GPU: its processes there, and what each was told last."""
+
+    def __init__(self, tenant: Tenant, now_ns: int) -> None:
+        self.tenant = tenant
+        self.recent = Recent(now_ns)
+        self.patience = Patience(now_ns)
+        self.flags = 0
+        self.clients: dict[Client, int] = {}  # with the place of this GPU in the client's limits page
+        self.wanting: set[Client] = set()
+        # With the number that each knows it by: a new one each time, or what was told of one that a process has given
+        # back would open its gate when it has just asked again.
+        self.having: dict[Client, int] = {}
+        self.closed: set[Client] = set()  # of those
+
+
+class GpuLeases:
+    """The GPU with this UUID. After each event, and at `due_ns`, `settle` is to be called.
+
+    settled: whether nobody can be here any more who was before us, and has yet to say so.
+    """
+
+    def __init__(self, uuid: str, numbers: Numbers, departed: Departed, *, settled: Callable[[], bool]) -> None:
+        self._uuid = uuid
+        self._settled = settled
+        self._numbers = numbers
+        self._departed = departed
+        self._turns = Turns()
+        self._shares: dict[str, _Share] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody is there any more."""
+        return not self._shares
+
+    def due_ns(self) -> int | None:
+        """When to `tick` next, if nothing happens before."""
+        return self._turns.due_ns()
+
+    def tick(self, now_ns: int) -> None:
+        """Let time pass."""
+        self._do(self._turns.tick(now_ns))
+
+    def join(self, client: Client, card: int, now_ns: int) -> None:
+        """A process is there; `card` is the place of this GPU in its limits page."""
+        key = client.tenant.key
+        if key not in self._shares:
+            self._shares[key] = _Share(client.tenant, now_ns)
+            seat = self._departed.take(self._uuid, key)
+            if seat is not None:
+                self._turns.seats[key] = seat
+            self._renew(client.tenant, client.tenant.grants[card], now_ns)
+        self._shares[key].clients.setdefault(client, card)
+
+    def change(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
+        """A share has been given something else, if it is there."""
+        if tenant.key in self._shares:
+            self._renew(tenant, grant, now_ns)
+
+    def leave(self, client: Client, now_ns: int) -> None:
+        """A process has gone, and what it ran with it."""
+        share = self._shares[client.tenant.key]
+        share.wanting.discard(client)
+        self._released(share, client, now_ns)
+        del share.clients[client]
+        if not share.clients:
+            key = share.tenant.key
+            seat = self._turns.seats[key]
+            del self._shares[key]
+            self._do(self._turns.leave(key, now_ns))
+            self._departed.keep(self._uuid, key, seat, now_ns)
+
+    def said(self, client: Client, kind: int, said: wire.Lease, now_ns: int) -> None:
+        """A client, which has joined, says that it wants, has closed, or has released."""
+        share = self._shares[client.tenant.key]
+        if kind == contract.MESSAGE_WANT:
+            self._want(share, client, now_ns, held=bool(said.flags & contract.LEASE_HELD))
+        elif said.number != share.having.get(client):
+            pass  # of a lease that it has no more: it gives back what it had before it knew of this one
+        elif kind == contract.MESSAGE_CLOSED:
+            share.closed.add(client)
+            if share.closed == share.having.keys():
+                self._do(self._turns.closed(share.tenant.key, now_ns))
+        elif kind == contract.MESSAGE_RELEASED:
+            self._released(share, client, now_ns)
+
+    def settle(self, now_ns: int) -> None:
+        """Tell flags that have changed, and see what everybody does now."""
+        key = self._turns.holder
+        if key is not None and self._turns.seats[key].phase is Phase.OPEN:
+            share = self._shares[key]
+            flags = self._flags(share)
+            if flags != share.flags:
+                share.flags = flags
+                for client in share.having:
+                    self._send_open(share, client)
+        for each, share in self._shares.items():
+            share.recent.see(self._sight(each, share), now_ns)
+            share.patience.see(self._turns.seats[each], now_ns)
+
+    def held(self, now_ns: int) -> Iterator[Held]:
+        """What every share that is here now has had."""
+        for key, share in self._shares.items():
+            seat = self._turns.seats[key]
+            waited_ns, throttled_ns = share.patience.by_ns(now_ns)
+            yield Held(
+                share.tenant,
+                self._uuid,
+                seconds=seat.account.held_by_ns(now_ns) / _NANOSECONDS,
+                leases=seat.leases,
+                recent=share.recent.ratio(now_ns),
+                waited_seconds=waited_ns / _NANOSECONDS,
+                throttled_seconds=throttled_ns / _NANOSECONDS,
+                evictions=share.patience.evictions,
+            )
+
+    def _renew(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
+        self._shares[tenant.key].tenant = tenant
+        given = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
+        self._do(self._turns.join(tenant.key, given, now_ns))
+
+    def _want(self, share: _Share, client: Client, now_ns: int, *, held: bool) -> None:
+        key = share.tenant.key
+        seat = self._turns.seats[key]
+        # Who says that it holds the GPU since before we were there is believed once: later on, and after its first
+        # lease, it has what we gave it. It would have turns beyond its limit by saying so.
+        believed = held and not seat.leases and not self._settled()
+        if believed and self._turns.adopt(key, now_ns):
+            share.wanting.add(client)
+            self._give(share)
+        elif self._turns.holder == key and seat.phase is Phase.OPEN:
+            self._hand(share, client)
+        else:
+            if held:
+                client.tell(wire.revoked(wire.Lease(share.clients[client], 0, 0)))
+            share.wanting.add(client)
+            self._do(self._turns.want(key, now_ns))
+
+    def _released(self, share: _Share, client: Client, now_ns: int) -> None:
+        if client not in share.having:
+            return
+        del share.having[client]
+        share.closed.discard(client)
+        key = share.tenant.key
+        if not share.having:
+            self._do(self._turns.released(key, now_ns))
+            if share.wanting and not share.having:
+                self._do(self._turns.want(key, now_ns))
+        elif share.closed == share.having.keys():
+            self._do(self._turns.closed(key, now_ns))
+
+    def _do(self, commands: list[Command]) -> None:
+        for command in commands:
+            share = self._shares[command.key]
+            if isinstance(command, Open):
+                self._give(share)
+                continue
+            for client, number in share.having.items():
+                client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
+
+    def _give(self, share: _Share) -> None:
+        share.flags = self._flags(share)
+        wanting, share.wanting, share.having, share.closed = share.wanting, set(), {}, set()
+        for client in wanting:
+            self._hand(share, client)
+        if not wanting:  # who asked for it has gone, and others of the share want nothing
+            key = share.tenant.key
+            self._do(self._turns.released(key, self._turns.seats[key].since_ns))
+
+    def _hand(self, share: _Share, client: Client) -> None:
+        share.having[client] = self._numbers.next()
+        share.closed.discard(client)
+        self._send_open(share, client)
+
+    def _send_open(self, share: _Share, client: Client) -> None:
+        client.tell(wire.opened(wire.Lease(share.clients[client], share.flags, share.having[client])))
+
+    def _sight(self, key: str, share: _Share) -> Sight:
+        if self._turns.seats[key].account.charge is Charge.NOTHING:
+            return Sight.USES_NOT
+        asked_for = self._turns.holder != key or share.flags & contract.LEASE_CONTENDED
+        return Sight.USES if asked_for else Sight.UNKNOWN
+
+    def _flags(self, share: _Share) -> int:
+        """Alone on a GPU and without a limit, nobody needs to count."""
+        key = share.tenant.key
+        limited = self._turns.seats[key].account.limited
+        alone = len(self._shares) == 1 and self._settled()
+        counted = 0 if alone and not limited else contract.LEASE_COUNTED
+        contended = contract.LEASE_CONTENDED if limited or self._turns.contended(key) else 0
+        near = any(each.tenant.latency for other, each in self._shares.items() if other != key)
+        return counted | contended | (contract.LEASE_BRIEF if near else 0)

@@ -1,0 +1,47 @@
+"""One call of NVML, and what went wrong with it in a sentence that names the function and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pynvml
+
+NEED_NO_ANSWER: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+_NAMES: Final = {
+    number: name.removeprefix("NVML_") for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")
+}
+
+
+class NvmlError(Exception):
+    """The driver did not give what was asked; the message is a sentence that names call and device.
+
+    code: NVML's number.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def ask(
+    function: Callable[..., Any],
+    *arguments: Any,
+    about: str = "",
+    default: Any = ...,
+    allowed: tuple[int, ...] | None = (),
+) -> Any:
+    """Call NVML. With a `default`, the errors `allowed` (None: all) give that instead of an NvmlError."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        code = int(error.value)  # type: ignore[attr-defined]
+        if default is not ... and (allowed is None or code in allowed):
+            return default
+        shown = about or ", ".join(str(argument) for argument in arguments if isinstance(argument, (int, str)))
+        raise NvmlError(f"{function.__name__}({shown}) failed: {error}", code) from error
+
+
+def name_of(code: int) -> str:
+    """What NVML calls its number, as `ERROR_NOT_SUPPORTED`."""
+    return _NAMES.get(code, str(code))

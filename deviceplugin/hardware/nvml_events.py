@@ -1,0 +1,84 @@
+"""The critical events of all GPUs that an initialised NVML knows: XIDs, by the GPU that had them."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pynvml
+
+from deviceplugin.hardware import nvml_call, xid
+from deviceplugin.hardware.nvml_call import NvmlError, ask
+
+
+class Events:
+    """Of one NVML. Not for several threads at once. `close` it before that.
+
+    unwatched: by UUID, why nobody would know if this GPU broke.
+    """
+
+    def __init__(self) -> None:
+        self._set: Any = None
+        self._uuids: dict[int, str | None] = {}  # by handle: once lost, a GPU cannot be asked
+        self.unwatched: Mapping[str, str] = {}
+
+    def close(self) -> None:
+        """Hear of nothing more; the next `wait` begins anew."""
+        if self._set is not None:
+            ask(pynvml.nvmlEventSetFree, self._set, default=None, allowed=None)
+            self._set = None
+
+    def wait(self, timeout_seconds: float) -> xid.Event | None:
+        """The next critical event, or None when there was none in that time. It always takes the time when None.
+
+        Its `gpu` is None for one that has not answered since this NVML was initialised.
+        """
+        end = time.monotonic() + timeout_seconds
+        try:
+            if self._set is None:
+                self._set = self._subscribed()
+            event = ask(pynvml.nvmlEventSetWait_v2, self._set, int(timeout_seconds * 1000))
+        except NvmlError as error:
+            # With a GPU lost, the wait fails at once and for good; the snapshot tells of that.
+            if error.code != pynvml.NVML_ERROR_TIMEOUT:
+                time.sleep(max(0.0, end - time.monotonic()))
+            return None
+        gpu = self._uuids.get(_address(event.device))
+        instances = int(event.gpuInstanceId), int(event.computeInstanceId)
+        return xid.Event(xid.Kind.XID, int(event.eventData), gpu, *instances)
+
+    def _subscribed(self) -> Any:
+        events = ask(pynvml.nvmlEventSetCreate)
+        self._uuids.clear()
+        unwatched = {}
+        for index in range(ask(pynvml.nvmlDeviceGetCount)):
+            # One that is lost is told of by every snapshot.
+            handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index, default=None, allowed=None)
+            uuid = ask(pynvml.nvmlDeviceGetUUID, handle, default=None, allowed=None) if handle is not None else None
+            if uuid is None:
+                continue
+            self._uuids[_address(handle)] = uuid
+            problem = _register(handle, events)
+            if problem:
+                unwatched[uuid] = problem
+        self.unwatched = unwatched
+        return events
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _register(handle: Any, events: Any) -> str:
+    """Ask for a GPU's events; return why it cannot be watched, or ""."""
+    try:
+        supported = int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
+    except NvmlError as error:
+        return xid.problem_of(events=nvml_call.name_of(error.code))
+    try:
+        ask(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError & supported, events)
+    except NvmlError as error:
+        return xid.problem_of(registering=nvml_call.name_of(error.code))
+    return ""

@@ -1,0 +1,59 @@
+"""Which GPUs are set up as they are assigned, as far as this process has made sure, and why others are not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from deviceplugin.live import setup
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.card import Card
+
+logger = logging.getLogger(__name__)
+
+
+class Entering:
+    """Sets GPUs up, and remembers of which that succeeded."""
+
+    def __init__(self, set_up: setup.SetUp) -> None:
+        self._set_up = set_up
+        self._entered: set[str] = set()
+        self._failed: dict[str, str] = {}
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """By UUID why a GPU could not be set up, or taken out of its mode."""
+        return self._failed
+
+    def has_entered(self, uuid: str) -> bool:
+        """Whether this process has made sure that it is set up."""
+        return uuid in self._entered
+
+    def forget_all_but(self, closed: Collection[str]) -> None:
+        """What is not closed any more, and set up, has not failed any more."""
+        self._failed = {uuid: why for uuid, why in self._failed.items() if uuid in closed or uuid not in self._entered}
+
+    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> bool:
+        """Take a GPU out of what it was used for; whether that succeeded."""
+        self._entered.discard(card.uuid)
+        try:
+            await self._set_up.leave(card, assignment)
+        except setup.SetUpError as error:
+            self._failed[card.uuid] = str(error)
+            extra = {"gpu": card.uuid, "was": str(was), "is": str(assignment), "err": str(error)}
+            logger.warning("Could not take a GPU out of its mode", extra=extra)
+            return False
+        return True
+
+    async def enter(self, card: Card, assignment: Assignment) -> bool:
+        """Set a GPU up; whether that succeeded."""
+        try:
+            await self._set_up.enter(card, assignment)
+        except setup.SetUpError as error:
+            if self._failed.get(card.uuid) != str(error):
+                logger.warning("Could not set up a GPU", extra={"gpu": card.uuid, "err": str(error)})
+            self._failed[card.uuid] = str(error)
+            return False
+        self._failed.pop(card.uuid, None)
+        self._entered.add(card.uuid)
+        return True

@@ -1,0 +1,45 @@
+"""Files that are there whole or not at all, whoever reads them and whenever their writer ends.
+
+They are made under another name and moved into place. A file that is replaced stays what it was for those that have it
+open or mapped.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+MODE: Final = 0o644
+DIRECTORY_MODE: Final = 0o755
+
+
+def write(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> None:
+    """Put the file there, with the directories above it. Raises OSError.
+
+    lasting: so that it is whole also after a power cut.
+    """
+    path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")  # hidden: others read all files of some directories
+    with fresh.open("wb") as file:
+        file.write(_bytes(content))
+        os.fchmod(file.fileno(), mode)
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def keep(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> bool:
+    """Put the file there unless it has this content; return whether it was written. Raises OSError."""
+    try:
+        if path.read_bytes() == _bytes(content):
+            return False
+    except FileNotFoundError:
+        pass
+    write(path, content, mode=mode, lasting=lasting)
+    return True
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content

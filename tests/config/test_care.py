@@ -1,0 +1,102 @@
+"""What a platform team looks for before it lets a workload in: one test a question, asked of every workload there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from tests.config import manifests
+
+Json = dict[str, Any]
+
+COMPONENTS = manifests.CONFIG / "components"
+MPS = manifests.documents(COMPONENTS / "mps" / "daemonset.yaml")
+POLICIES = manifests.documents(COMPONENTS / "network-policy" / "policies.yaml")
+WORKLOADS = {
+    one["metadata"]["name"]: one for one in (*manifests.objects(), *MPS) if one["kind"] in {"Deployment", "DaemonSet"}
+}
+# Whoever ends the keeper ends all programs that share by MPS: nothing may kill it but an admin.
+NEVER_KILLED = {"gpushare-mps"}
+SPEAKS_TO_THE_API_SERVER = {"gpushare-webhook", "gpushare-agent"}
+
+
+def pod_of(name: str) -> Json:
+    found: Json = WORKLOADS[name]["spec"]["template"]["spec"]
+    return found
+
+
+def container_of(name: str) -> Json:
+    (container,) = pod_of(name)["containers"]
+    found: Json = container
+    return found
+
+
+def test_these_are_all_workloads() -> None:
+    assert set(WORKLOADS) == SPEAKS_TO_THE_API_SERVER | NEVER_KILLED
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_it_says_what_it_needs_and_memory_has_an_end(name: str) -> None:
+    resources = container_of(name)["resources"]
+    assert set(resources["requests"]) == {"cpu", "memory"}
+    # A limit of CPU would make it slow just when it is needed.
+    assert set(resources.get("limits", {})) == (set() if name in NEVER_KILLED else {"memory"})
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_it_is_asked_whether_it_is_well(name: str) -> None:
+    container = container_of(name)
+    probes = {key for key in container if key.endswith("Probe")}
+    assert probes == (set() if name in NEVER_KILLED else {"startupProbe", "livenessProbe", "readinessProbe"})
+    ports = {port["name"] for port in container.get("ports", ())}
+    assert all(container[probe]["httpGet"]["port"] in ports for probe in probes)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_it_is_evicted_last(name: str) -> None:
+    cluster, node = "system-cluster-critical", "system-node-critical"
+    assert pod_of(name)["priorityClassName"] == (cluster if name == "gpushare-webhook" else node)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_it_has_no_right_that_it_does_not_use(name: str) -> None:
+    container = container_of(name)["securityContext"]
+    assert container["allowPrivilegeEscalation"] is False
+    assert container["readOnlyRootFilesystem"] is True
+    assert container["capabilities"]["drop"] == ["ALL"]
+    profile = {**pod_of(name).get("securityContext", {}), **container}["seccompProfile"]
+    assert profile == {"type": "RuntimeDefault"}
+    assert "privileged" not in container
+    assert not pod_of(name).get("hostNetwork")
+    if name not in SPEAKS_TO_THE_API_SERVER:
+        assert pod_of(name)["automountServiceAccountToken"] is False
+
+
+def test_the_namespace_says_which_pod_security_it_needs() -> None:
+    labels = manifests.named("Namespace", contract.SYSTEM_NAMESPACE)["metadata"]["labels"]
+    # The agent has host paths and the host's pids, which only this allows.
+    modes = ("enforce", "audit", "warn")
+    assert {key: labels[key] for key in labels} == {
+        f"pod-security.kubernetes.io/{mode}": "privileged" for mode in modes
+    }
+
+
+def test_network_policies_are_about_all_workloads_and_ports_that_there_are() -> None:
+    every = {one["metadata"]["name"]: one["spec"] for one in POLICIES}
+    assert every.pop("gpushare-nothing-else") == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    assert set(every) == SPEAKS_TO_THE_API_SERVER
+    for name, spec in every.items():
+        assert spec["podSelector"]["matchLabels"] == WORKLOADS[name]["spec"]["template"]["metadata"]["labels"]
+        open_ports = [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
+        assert sorted(open_ports) == sorted(port["name"] for port in container_of(name)["ports"])
+        from_all = [port["port"] for rule in spec["ingress"] if "from" not in rule for port in rule["ports"]]
+        assert from_all == (["reviews"] if name == "gpushare-webhook" else [])
+
+
+def test_no_rights_are_given_by_a_star() -> None:
+    roles = [one for one in manifests.objects() if one["kind"] in {"ClusterRole", "Role"}]
+    rules = [rule for role in roles for rule in role["rules"]]
+    assert len(roles) >= 4
+    assert not [rule for rule in rules if "*" in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}]

@@ -1,0 +1,146 @@
+"""What a share gains by untrue words about its leases, and by coming and going: nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from deviceplugin.arbiter import leases
+from deviceplugin.arbiter.account import BURST_NS
+from gpushare import contract
+from tests.deviceplugin.arbiter.lease_clients import MS, Client, Node
+
+WANT, CLOSED, RELEASED = contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED
+OPEN, REVOKE, HELD = contract.MESSAGE_OPEN, contract.MESSAGE_REVOKE, contract.LEASE_HELD
+LIMIT = 10
+SECONDS = 20
+
+
+@pytest.fixture
+async def node() -> Node:
+    return Node()
+
+
+async def test_who_says_late_that_it_holds_a_gpu_from_before_gives_it_back_first(node: Node) -> None:
+    one = node.client("a")
+    node.says(one, WANT, flags=HELD)
+    assert [kind for kind, *_ in one.told] == [REVOKE, OPEN]
+    assert one.told[0][3] == 0
+
+
+async def test_it_is_believed_once() -> None:
+    node = Node(settling_ns=leases.SETTLING_NS)
+    one = node.client("a", request=0, limit=LIMIT)
+    node.says(one, WANT, flags=HELD)
+    assert one.may_launch
+    node.later(60)
+    node.says(one, RELEASED)
+    for _ in range(20):
+        node.says(one, WANT, flags=HELD)
+        assert not one.may_launch
+        node.later(1)
+
+
+def says_it_holds(node: Node, one: Client) -> None:
+    """Gives back what was taken, and says at once that it has it."""
+    if one.told and one.last()[0] == REVOKE:
+        node.says(one, RELEASED)
+    if not one.may_launch:
+        node.says(one, WANT, flags=HELD)
+
+
+def gives_back_in_time(node: Node, one: Client) -> None:
+    """Before its limit ends its turn, so that no debt is made."""
+    node.says(one, RELEASED)
+    node.says(one, WANT)
+
+
+def mixes(node: Node, one: Client) -> None:
+    """Anything, at random."""
+    dice = random.Random(node.now_ns)
+    kind = dice.choice([WANT, CLOSED, RELEASED])
+    node.says(one, kind, flags=dice.choice([0, HELD]), number=dice.choice([0, one.number if one.told else 7]))
+
+
+@pytest.mark.parametrize("settling_ns", [0, leases.SETTLING_NS], ids=["later", "after a start"])
+@pytest.mark.parametrize("way", [says_it_holds, gives_back_in_time, mixes], ids=lambda way: way.__name__)
+async def test_no_words_give_a_share_more_than_its_limit(way: Callable[[Node, Client], None], settling_ns: int) -> None:
+    node = Node(settling_ns=settling_ns)
+    one = node.client("a", request=0, limit=LIMIT)
+    open_ms = 0
+    for _ in range(SECONDS * 200):
+        way(node, one)
+        open_ms += 5 if one.may_launch else 0
+        node.later(5)
+    # A client that gives back only when it is asked to has up to one step of this loop too much each time.
+    assert open_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + BURST_NS / MS + 10
+
+
+async def test_who_never_gives_back_waits_for_it_after(node: Node) -> None:
+    one = node.client("a", request=0, limit=LIMIT)
+    node.says(one, WANT)
+    for _ in range(200):
+        node.later(5)
+    node.says(one, RELEASED)  # it has run for a second
+    node.says(one, WANT)
+    waited_ms = 0
+    while not one.may_launch:
+        node.later(10)
+        waited_ms += 10
+    assert waited_ms > 8000
+
+
+@pytest.mark.parametrize("runs_ms", [20, 50, 400])
+async def test_short_processes_one_after_the_other_are_held_to_the_limit_of_their_share(
+    node: Node, runs_ms: int
+) -> None:
+    had_ms = 0
+    until_ns = node.now_ns + SECONDS * 1000 * MS
+    while node.now_ns < until_ns:
+        one = node.client("a", request=0, limit=LIMIT)
+        node.says(one, WANT)
+        has_begun = False
+        for _ in range(runs_ms // 5):  # a kernel that cannot be interrupted, if it has begun
+            has_begun |= one.may_launch
+            had_ms += 5 if has_begun else 0
+            node.later(5)
+        node.leases.left(one)
+    assert had_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + runs_ms + BURST_NS / MS
+
+
+async def test_a_debt_is_paid_by_whoever_comes_next_and_forgotten_once_it_is_paid(node: Node) -> None:
+    other, one = node.client("b"), node.client("a")
+    node.says(one, WANT)
+    node.says(other, WANT)
+    node.later(40)
+    assert one.last()[0] == REVOKE
+    node.later(3000)  # a long kernel
+    node.leases.left(one)
+    again = node.client("a")
+    held = {each.tenant.pod: each.seconds for each in node.leases.held()}
+    assert held["a"] > 3
+    node.leases.left(again)
+    node.later(60_000)
+    node.leases.left(node.client("c"))
+    assert not node.leases._departed._seats
+
+
+async def test_what_waits_is_told_from_what_is_kept_back_and_who_was_passed_over_is_counted(node: Node) -> None:
+    limited, other = node.client("a", request=10, limit=LIMIT), node.client("b")
+    node.says(limited, WANT)
+    while limited.may_launch:
+        node.later(5)
+    node.says(limited, RELEASED)
+    node.says(limited, WANT)
+    node.later(100)
+    first = {each.tenant.pod: each for each in node.leases.held()}
+    assert first["a"].waited_seconds == first["a"].throttled_seconds == pytest.approx(0.1)
+    node.says(other, WANT)
+    node.later(1000)  # nothing is said of the turn that has ended
+    node.later(1000)
+    found = {each.tenant.pod: each for each in node.leases.held()}
+    assert (found["a"].evictions, found["b"].evictions) == (0, 1)
+    assert 0.1 < found["a"].throttled_seconds < found["a"].waited_seconds <= 2.1
+    assert found["b"].throttled_seconds == 0

@@ -1,0 +1,108 @@
+"""Containers that are restarted, stopped, or outlive their pod: what is theirs stays theirs, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
+
+
+def restarted(node: ArbiterNode, container: str = "main") -> str:
+    """The container gets another id, as the runtime gives it; return a name that stands for it in a test."""
+    again = f"{container}-again"
+    for one in node.pods[0]["status"]["containerStatuses"]:
+        if one["name"] == container:
+            one["containerID"] = f"containerd://{arbiter_node.container_id('trainer', again)}"
+    return again
+
+
+async def test_a_restarted_container_has_the_share_of_the_one_before_and_what_that_still_holds(
+    node: ArbiterNode,
+) -> None:
+    node.add_pod(
+        "trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[0],), 20, 100, GIB)
+    )
+    old = await node.share(container="main")
+    await old("hello")
+    await old("charge", 0, 100)
+    new = await node.share(container=restarted(node))
+    assert (await new("hello"))["slot"] == 1
+    assert await new("sum", 0) == 100
+    await old.kill()
+    await waiting.until(lambda: node.used() == (0,))
+    assert await new("sum", 0) == 0
+
+
+async def test_of_the_container_that_was_nobody_new_gets_a_share_unless_it_is_the_pods_only_one(
+    node: ArbiterNode,
+) -> None:
+    node.add_pod("trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB))
+    restarted(node)
+    late = await node.share(container="main")
+    assert (await late("hello"))["slot"] == 0  # whatever of the pod has the socket is of its one share
+
+
+async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_gets_no_new_ones(
+    node: ArbiterNode,
+) -> None:
+    node.add_pod("trainer")
+    one, late = await node.share(), await node.share()
+    await one("hello")
+    await one("charge", 0, 100)
+    before = await one("limits")
+    node.pods.clear()
+    node.allocations.clear()
+    node.resizing.look()
+    refused = (await late("hello"))["refused"]
+    assert refused == f"this node has no pod with the UID {arbiter_node.uid('trainer')}"
+    assert await one("limits") == before
+    assert not await one("take", 0, GIB)
+    assert node.used() == (100,)
+    await one.kill()
+    await waiting.until(lambda: node.used() is None)
+    assert list((node.directory / "state").iterdir()) == []
+
+
+async def test_a_pod_of_the_same_name_has_nothing_of_the_one_before(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one = await node.share()
+    await one("hello")
+    await one("charge", 0, 100)
+    node.pods.clear()
+    node.allocations.clear()
+    node.add_pod("other")
+    node.pods[0]["metadata"]["name"] = "trainer"
+    two = await node.share("other")
+    assert "refused" in await two("hello")  # the ledger says that its allocation is another pod's
+    node.allocations.clear()
+    node.pods.clear()
+    node.add_pod("other")
+    three = await node.share("other")
+    assert (await three("hello"))["slot"] == 0
+    assert await three("sum", 0) == 0
+    assert node.used() == (100,)
+
+
+async def test_a_stopped_process_keeps_what_it_has_and_holds_up_nobody(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    stopped, other = await node.share(), await node.share()
+    await stopped("hello")
+    await other("hello")
+    await stopped("charge", 0, 100)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    for _ in range(50):
+        assert await other("reclaim") == 0
+        assert await other("sum", 0) == 100
+    assert time.monotonic() - began < 5
+    await node.stop()
+    await node.start()
+    assert node.used() == (100,)
+    os.kill(stopped.pid, signal.SIGCONT)
+    await stopped("close")
+    assert (await stopped("hello"))["slot"] == 0
+    assert await stopped("sum", 0) == 100

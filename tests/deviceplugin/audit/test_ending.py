@@ -1,0 +1,220 @@
+"""Who is killed where that is asked for: a process that got around its share's limits, and nobody else, whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.arbiter import process as kernel
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.audit import ending, judgement
+from deviceplugin.audit.report import Audit, State
+from deviceplugin.audit.seen import Member, Process, Seen, Share
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Refusal
+from tests.deviceplugin.audit.judged import GIVEN, GPUS, MEMBER, NODE, OTHER, PODS, RECORD, SIDE, TENANT, TRAINER, A, B
+
+UNKNOWN = Container("uid-trainer", "id-new")  # a container of the pod that its status does not name yet
+HOST = ("Xorg", "gnome-shell", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvidia-smi", "nvidia-cuda-mps")
+
+
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait(10)
+
+
+def judged(pid: int, start_ticks: int, container: Container | None = TRAINER) -> Process:
+    return Process(A, pid, start_ticks, "python3", 1, container, with_library=False)
+
+
+def started(pid: int) -> int:
+    found = kernel.identified(pid)
+    assert found is not None
+    return found[1]
+
+
+def test_it_is_killed_if_it_is_the_one(victim: subprocess.Popen[bytes]) -> None:
+    one = judged(victim.pid, started(victim.pid))
+    assert ending.end(one, identify=lambda _: TRAINER) == ""
+    assert victim.wait(10) == -signal.SIGKILL
+
+
+def test_a_pid_that_was_given_again_is_left_alone(victim: subprocess.Popen[bytes]) -> None:
+    for earlier in (1, 1000):
+        one = judged(victim.pid, started(victim.pid) - earlier)
+        assert ending.end(one, identify=lambda _: TRAINER) == ""
+    assert victim.poll() is None
+
+
+@pytest.mark.parametrize("now", [OTHER, SIDE, Refusal("it is in no container of a pod")])
+def test_one_that_is_in_another_container_now_is_left_alone(victim: subprocess.Popen[bytes], now: Any) -> None:
+    one = judged(victim.pid, started(victim.pid))
+    assert ending.end(one, identify=lambda _: now) == "it is in another container now"
+    assert victim.poll() is None
+
+
+def test_one_of_no_container_is_left_alone_whatever_it_was_taken_for(victim: subprocess.Popen[bytes]) -> None:
+    one = judged(victim.pid, started(victim.pid), container=None)
+    assert ending.end(one, identify=lambda _: Refusal("")) == "it is in another container now"
+    assert victim.poll() is None
+
+
+def test_a_pid_that_is_given_again_while_its_container_is_asked_for_is_left_alone(
+    victim: subprocess.Popen[bytes],
+) -> None:
+    bystander = subprocess.Popen(["sleep", "60"])
+    one = judged(victim.pid, started(victim.pid))
+
+    def identify(_: int) -> Container:
+        victim.kill()
+        victim.wait(10)  # from here on its pid is anybody's
+        return TRAINER
+
+    try:
+        assert ending.end(one, identify=identify) == ""
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait(10)
+
+
+def test_one_that_may_not_be_killed_says_what_is_needed(
+    victim: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", denied)
+    one = judged(victim.pid, started(victim.pid))
+    assert "needs the capability KILL" in ending.end(one, identify=lambda _: TRAINER)
+
+
+def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for start_ticks in (started(victim.pid), 1):
+        ending.end(judged(victim.pid, start_ticks), identify=lambda _: OTHER)
+    ending.end(judged(os.getpid() + 2**22, 1), identify=lambda _: OTHER)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def to_be_ended(found: Seen, node: GpuNode | None = NODE) -> list[int]:
+    audit = Audit()
+    for _ in range(3):
+        audit = judgement.judge(found, pods=PODS, node=node, suspects=audit.suspects)
+    return [one.process.pid for one in judgement.to_be_ended(audit)]
+
+
+def process(pid: int = 9, **changes: Any) -> Process:
+    return dataclasses.replace(judged(pid, pid * 10), **changes)
+
+
+def seen(*processes: Process, gpus: tuple[Gpu, ...] = GPUS, members: tuple[Member, ...] = (MEMBER,)) -> Seen:
+    return Seen(gpus, processes, (Share(TENANT, (RECORD,), members),))
+
+
+def test_who_got_around_is_to_be_ended() -> None:
+    assert to_be_ended(seen(process())) == [9]
+
+
+@pytest.mark.parametrize("name", HOST)
+@pytest.mark.parametrize("container", [None, OTHER, SIDE, Container("uid-of-a-static-pod", "id")])
+def test_programs_of_the_host_and_of_other_pods_never_are(name: str, container: Container | None) -> None:
+    assert to_be_ended(seen(process(name=name, container=container))) == []
+
+
+@pytest.mark.parametrize("mode", [Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG])
+def test_on_a_gpu_that_is_not_shared_by_annotation_nobody_is(mode: Mode) -> None:
+    gpus = (dataclasses.replace(GPUS[0], mode=mode), GPUS[1])
+    assert to_be_ended(seen(process(), process(10, name="nvidia-cuda-mps"), gpus=gpus)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"pid": 7, "start_ticks": 70}, id="registered"),
+        pytest.param({"gpu": B}, id="on a GPU that is not the share's"),
+        pytest.param({"gpu": "GPU-nobody-knows"}, id="on a GPU that nobody knows"),
+        pytest.param({"container": UNKNOWN}, id="of a container that has no name yet"),
+        pytest.param({"left_behind": True, "with_library": True}, id="with a ledger that the last agent left"),
+    ],
+)
+def test_in_doubt_nobody_is(changes: dict[str, Any]) -> None:
+    assert to_be_ended(seen(process(**changes))) == []
+
+
+def test_while_the_ledger_is_not_known_nobody_is() -> None:
+    assert to_be_ended(seen(process()), node=None) == []
+    assert to_be_ended(seen(process()), node=dataclasses.replace(NODE, allocations=())) == []
+
+
+def test_whoever_was_seen_once_is_not() -> None:
+    audit = judgement.judge(seen(process()), pods=PODS, node=NODE)
+    assert judgement.to_be_ended(audit) == []
+    audit = judgement.judge(seen(process(start_ticks=91)), pods=PODS, node=NODE, suspects=audit.suspects)
+    assert judgement.to_be_ended(audit) == []
+
+
+containers = st.sampled_from([None, TRAINER, SIDE, OTHER, UNKNOWN, Container("uid-nobody", "id")])
+shares = st.sampled_from([("main",), ("side",), ("main", "side")])
+
+
+@given(
+    listed=st.lists(
+        st.builds(
+            Process,
+            gpu=st.sampled_from([A, B, "GPU-gone"]),
+            pid=st.integers(6, 9),
+            start_ticks=st.sampled_from([60, 70, 80]),
+            name=st.sampled_from(["python3", *HOST]),
+            used_bytes=st.none() | st.integers(0, 9),
+            container=containers,
+            with_library=st.none() | st.booleans(),
+            left_behind=st.booleans(),
+        ),
+        max_size=6,
+    ),
+    modes=st.tuples(st.sampled_from(Mode), st.sampled_from(Mode)),
+    given_to=shares,
+    members=st.lists(
+        st.builds(Member, st.tuples(st.integers(6, 9), st.just(70)), st.just((0,)), st.none()), max_size=2
+    ),
+    unreachable=st.frozensets(st.tuples(st.integers(6, 9), st.just(80)), max_size=1),
+)
+def test_only_an_unregistered_process_of_a_named_container_with_a_share_of_that_gpu_is(
+    listed: list[Process],
+    modes: tuple[Mode, Mode],
+    given_to: tuple[str, ...],
+    members: list[Member],
+    unreachable: frozenset[tuple[int, int]],
+) -> None:
+    gpus = tuple(dataclasses.replace(card, mode=mode) for card, mode in zip(GPUS, modes, strict=True))
+    share = GivenShare(given_to, GIVEN.gpu_uuids, 50, 80, GIVEN.memory_bytes)
+    node = GpuNode("node-a", allocations=(Allocation("of-trainer", PodRef("ml", "trainer", "uid-trainer"), (share,)),))
+    found = dataclasses.replace(seen(*listed, gpus=gpus, members=tuple(members)), unreachable=unreachable)
+    audit = Audit()
+    for _ in range(2):
+        audit = judgement.judge(found, pods=PODS, node=node, suspects=audit.suspects)
+    with_share = {TRAINER: "main", SIDE: "side"}
+    for one in judgement.to_be_ended(audit):
+        process = one.process
+        assert process.container is not None
+        assert with_share[process.container] in given_to
+        assert process.gpu == A
+        assert modes[0] is Mode.FRACTIONAL
+        assert process.who not in {member.who for member in members} | unreachable
+        assert one.state is State.UNLIMITED
+        assert not process.left_behind

@@ -1,0 +1,196 @@
+"""Whether a command that a document tells people to type is one: its program, its files, its flags. A line a program."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import click
+
+from deviceplugin import settings as agent_settings
+from gpushare.config import flags
+from kubectl_gpushare import cli
+from lab.__main__ import main as lab_group
+from tests.docs.pages import ROOT
+from webhook import settings as webhook_settings
+
+_SEPARATORS: Final = {"|", "||", "&&", ";", "&"}
+_TARGET: Final = re.compile(r"^([a-z-]+):.*## ", re.MULTILINE)
+_OPTION: Final = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+_PATH: Final = re.compile(r"(config|docs|lab|bench|tests|interposer|simgpu)/[\w./-]+")
+# kubectl's own verbs and flags are asked of the real one, in test_snippets.
+_KUBECTL_NAMED_BEFORE: Final = {"-n": 2, "--namespace": 2, "--context": 2, "--as": 2}
+
+
+def parts(line: str) -> list[list[str]]:
+    """The simple commands of a line, without assignments and redirections."""
+    inner = re.fullmatch(r'eval "\$\((.*)\)"', line)
+    if inner:
+        return parts(inner.group(1))
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    found: list[list[str]] = [[]]
+    words = iter(lexer)
+    for word in words:
+        if word in _SEPARATORS:
+            found.append([])
+        elif set(word) <= set("<>"):
+            next(words, "")
+        elif found[-1] or "=" not in word.partition("/")[0]:
+            found[-1].append(word)
+    return [one for one in found if one]
+
+
+def wrong(words: Sequence[str]) -> str:
+    """What is wrong with a command, as a sentence; empty if nothing is."""
+    program, *rest = words
+    judge = PROGRAMS.get(program)
+    if judge is None:
+        return f"nobody knows how to check {program}"
+    for path in (match.group() for word in rest for match in [_PATH.search(word)] if match):
+        if not any(ROOT.glob(path.rstrip("/"))):
+            return f"{path} is not there"
+    return judge(rest)
+
+
+def kubectl_part(words: Sequence[str]) -> list[str]:
+    """A kubectl command from its verb on: flags that stand before it are left out."""
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        del rest[: _KUBECTL_NAMED_BEFORE.get(rest[0], 1)]
+    return rest
+
+
+def _kubectl(words: Sequence[str]) -> str:
+    rest = kubectl_part(words)
+    return _plugin(rest[1:]) if rest and rest[0] == "gpushare" else ""
+
+
+def _plugin(words: Sequence[str]) -> str:
+    if not words:
+        return ""
+    command: click.Command = cli.group
+    rest = list(words)
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), rest[0]) if rest else None
+        if found is None:
+            return f"kubectl gpushare has no {' '.join(rest[:1])}"
+        command, rest = found, rest[1:]
+    try:
+        command.make_context(command.name, rest, resilient_parsing=False)
+    except click.exceptions.Exit:
+        return ""  # --help
+    except click.ClickException as error:
+        return error.format_message()
+    return ""
+
+
+def _make(words: Sequence[str]) -> str:
+    if words[:1] == ["-C"]:
+        return "" if (ROOT / words[1] / "Makefile").exists() else f"{words[1]} has no Makefile"
+    known = set(_TARGET.findall((ROOT / "Makefile").read_text()))
+    return "; ".join(f"make has no target {word}" for word in words if "=" not in word and word not in known)
+
+
+def _python(words: Sequence[str]) -> str:
+    rest = list(words)
+    if rest and rest[0] == "-m":
+        if rest[1] == "pytest":
+            return _pytest(rest[2:])
+        if importlib.util.find_spec(rest[1]) is None:
+            return f"there is no module {rest[1]}"
+        return _unknown(rest[2:], options(rest[1]))
+    return "" if rest and (ROOT / rest[0]).is_file() else f"there is no program {' '.join(rest)}"
+
+
+def _pytest(words: Sequence[str]) -> str:
+    taken = {"-c", "-k", "-m", "-n"}
+    paths = [
+        word
+        for before, word in zip(("", *words), words, strict=False)
+        if not word.startswith("-") and before not in taken
+    ]
+    return "; ".join(f"{path} is not there" for path in paths if not (ROOT / path).exists())
+
+
+def _install(words: Sequence[str]) -> str:
+    return _unknown(words, options("./install.sh"))
+
+
+def _unknown(words: Sequence[str], known: frozenset[str]) -> str:
+    given = [word.partition("=")[0] for word in words if word.startswith("-")]
+    return "; ".join(f"{flag} is not known" for flag in given if flag not in known)
+
+
+@functools.cache
+def options(program: str) -> frozenset[str]:
+    """The flags that a program's help names."""
+    if program == "webhook":
+        return _in(_printed(lambda: webhook_settings.parse(["--help"], {})))
+    if program == "deviceplugin":
+        nvidias = {option for flag in flags.FLAGS for option in flag.options}
+        return _in(_printed(lambda: agent_settings.parse(["--help"], {}))) | nvidias
+    if program == "lab":
+        contexts = [click.Context(command) for command in (lab_group, *lab_group.commands.values())]
+        return _in("".join(context.command.get_help(context) for context in contexts))
+    command = [program] if program.startswith("./") else [sys.executable, "-m", program]
+    done = subprocess.run([*command, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return _in(done.stdout)
+
+
+@functools.cache
+def plugins_options() -> frozenset[str]:
+    """The flags of all verbs of the plugin."""
+    found: set[str] = set()
+    for verb in cli.VERBS:
+        command = cli.group.get_command(click.Context(cli.group), verb)
+        assert command is not None
+        for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+            for parameter in one.get_params(click.Context(one)):
+                found |= {*parameter.opts, *parameter.secondary_opts}
+    return frozenset(found)
+
+
+def _printed(call: Callable[[], object]) -> str:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        call()
+    return said.getvalue()
+
+
+def _in(text: str) -> frozenset[str]:
+    return frozenset(_OPTION.findall(text))
+
+
+def _built_from(source: str) -> Callable[[Sequence[str]], str]:
+    """For a program in C: its flags are where it reads them."""
+    return lambda words: _unknown(words, _in((ROOT / source).read_text()))
+
+
+def _anything(_words: Sequence[str]) -> str:
+    return ""
+
+
+PROGRAMS: Final[dict[str, Callable[[Sequence[str]], str]]] = {
+    "kubectl": _kubectl,
+    "make": _make,
+    "./install.sh": _install,
+    ".venv/bin/pytest": _pytest,
+    "pytest": _pytest,
+    "python": _python,
+    "python3": _python,
+    ".venv/bin/python": _python,
+    "build/simgpu/simgpu": _built_from("simgpu/main.c"),
+    "build/gpushare-probe": _built_from("lab/image/probe.c"),
+    "export": _anything,
+    "curl": _anything,
+}

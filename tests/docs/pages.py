@@ -1,0 +1,87 @@
+"""The documents as they are on disk: their pages, the blocks of code in them, what is quoted, and the tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MANUAL = ROOT / "docs" / "cli"  # made from the code, and compared with it in tests/kubectl_gpushare
+PAGES = (
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(MANUAL.glob("*.md")),
+    *sorted((ROOT / "interposer").glob("*.md")),
+    *sorted((ROOT / "simgpu").glob("*.md")),
+    *sorted((ROOT / "bench" / "gpu").glob("*.md")),
+)
+_BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_QUOTED = re.compile(r"`([^`\n]+)`")
+_COMMENT = re.compile(r"(^|\s+)#\s.*$")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block; `line` is that of its first row of text."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def name(page: Path) -> str:
+    """A page as links name it."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks() -> list[Block]:
+    """Every fenced block of every page."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in _BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start(2)) + 1
+            found.append(Block(name(page), line, match.group(1), match.group(2)))
+    return found
+
+
+def prose(page: Path) -> str:
+    """The text without its blocks, each paragraph a line: what is quoted may be broken."""
+    return re.sub(r"(?<=[^\n|])\n *(?=[^\n|*#-])", " ", _BLOCK.sub("\n", page.read_text()))
+
+
+def quoted(page: Path) -> list[str]:
+    """What stands between backticks, blocks apart."""
+    return _QUOTED.findall(prose(page))
+
+
+def lines(block: Block) -> Iterator[str]:
+    """The commands of a block for a shell: continued lines joined; no prompts, no comments."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        command = _COMMENT.sub("", line).removeprefix("# ").removeprefix("$ ").strip()
+        if command:
+            yield command
+
+
+def rows(page: str, heading: str) -> dict[str, list[str]]:
+    """The tables below a heading: what is quoted in a first cell, one or several names, and the row's other cells."""
+    text = "\n" + _BLOCK.sub("", (ROOT / page).read_text())
+    level = heading.partition(" ")[0]
+    assert text.count(f"\n{heading}\n") == 1, f"{page} has no heading {heading}"
+    part = text.partition(f"\n{heading}\n")[2]
+    part = re.split(rf"^#{{1,{len(level)}}} ", part, maxsplit=1, flags=re.MULTILINE)[0]
+    found: dict[str, list[str]] = {}
+    for line in part.splitlines():
+        if not line.startswith("| `"):
+            continue
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for key in _QUOTED.findall(cells[0]):
+            assert key not in found, f"{page}: {key} is there twice"
+            found[key] = cells[1:]
+    return found

@@ -1,0 +1,81 @@
+"""Links lead somewhere, and what pages and manifests say is of this project alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+# Headings of other pages are named in words as well: `[agent.md](agent.md), Health`.
+_NAMED_PART = re.compile(r"\]\(([\w./-]+\.md)\), ([A-Z][^).;,:|]*)")
+# Documents, scripts and manifests: what somebody installs, reads or runs before any code.
+TEXTS = re.compile(r"(\.md|\.ya?ml|\.template|\.sh|Makefile|\.toml|\.lock|\.cfg|\.ini)$|^\.ci/")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page, as they are made of its headings."""
+    titles = _HEADING.findall(pages.prose(page))
+    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    wrong = []
+    for target in _LINK.findall(pages.prose(page)):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        if "://" in target:
+            wrong.append(f"{target}: no other site is linked to")
+        elif not found.exists() or not found.is_relative_to(pages.ROOT):
+            wrong.append(f"{target} is not there")
+        elif anchor and anchor not in anchors(found):
+            wrong.append(f"{target}: there is no such heading")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_a_part_of_another_page_that_is_named_exists(page: Path) -> None:
+    found = [
+        ((page.parent / target).resolve(), part.strip()) for target, part in _NAMED_PART.findall(pages.prose(page))
+    ]
+    wrong = [f"{target.name}, {part}" for target, part in found if part not in _HEADING.findall(target.read_text())]
+    assert wrong == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    ahead = [pages.ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page not in seen and page.suffix == ".md":
+            seen.add(page)
+            ahead += [(page.parent / target.partition("#")[0]).resolve() for target in _LINK.findall(page.read_text())]
+    assert {pages.name(page) for page in set(pages.PAGES) - seen} == {"CHANGELOG.md"}
+
+
+def tracked() -> list[Path]:
+    """The files of the checkout that are texts for people and programs other than ours."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, check=True, timeout=30)
+    return [
+        pages.ROOT / name for name in listed.stdout.splitlines() if TEXTS.search(name) and (pages.ROOT / name).exists()
+    ]
+
+
+def test_no_text_names_a_registry_or_a_place_of_one_machine() -> None:
+    place = re.compile(
+        r"(?:/work/|/root/|/home/[a-z]|/Users/|pypi\.|files\.python|npmjs|docker\.io|gcr\.io|ghcr\.io|quay\.io|nvcr\.io|proxy\.golang)"
+    )
+    wrong = [
+        f"{path.relative_to(pages.ROOT)}: {line.strip()}"
+        for path in tracked()
+        for line in path.read_text().splitlines()
+        if place.search(line)
+    ]
+    assert wrong == []

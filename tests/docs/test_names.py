@@ -1,0 +1,169 @@
+"""Each name that exists is in its table, and each name in a table exists; what other pages say of them is no other name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+from prometheus_client import Metric
+
+from bench.gpu import __main__ as bench
+from deviceplugin import metrics as agent_metrics
+from deviceplugin.offer import Offer
+from gpushare import contract
+from gpushare.config import flags
+from tests.docs import commands, pages
+from webhook import metrics as webhook_metrics
+
+REFERENCE, OPERATIONS = "docs/reference.md", "docs/operations.md"
+EVENTS = {value for name, value in vars(contract).items() if name.startswith("EVENT_")}
+CONDITIONS = {value for name, value in vars(contract).items() if name.startswith("CONDITION_")}
+RESOURCES = {value for name, value in vars(contract).items() if name.startswith("RESOURCE_")}
+VARIABLES = {value for name, value in vars(contract).items() if name.startswith("ENV_")}
+LABELS = {
+    *(contract.SHARE_LABEL, contract.SCHEDULING_GATE, contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL),
+    contract.DEFRAG_LABEL_PREFIX,
+}
+EVERY_KEY = {*contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.OWN_LABELS, *LABELS, *RESOURCES}
+
+
+def test_every_key_of_the_contract_has_a_kind() -> None:
+    no_names = {contract.PREFIX, contract.API_VERSION, contract.GPUNODE_PATH}
+    keys = {value for value in vars(contract).values() if isinstance(value, str) and "gpushare.io/" in value}
+    assert keys - no_names <= EVERY_KEY
+
+
+def families(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Name as it is scraped → type, and labels without `node`."""
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for family in registry.collect():
+        suffix = "_total" if family.type == "counter" else ""
+        found[family.name + suffix] = (family.type, labels(registry, family))
+    return found
+
+
+def labels(registry: prometheus_client.CollectorRegistry, family: Metric) -> tuple[str, ...]:
+    names: Any = getattr(family, "_labelnames", None)
+    if names is None:
+        source: Any = registry._names_to_collectors[family.name]
+        names = source._labelnames
+    return tuple(name for name in names if name != "node")
+
+
+def of_agent() -> dict[str, tuple[str, tuple[str, ...]]]:
+    made = prometheus_client.CollectorRegistry()
+    made.register(
+        agent_metrics.AgentCollector(
+            node_name="n", offer=Offer(()), node=lambda: None, uses=tuple, connections=int, turned_away=int
+        )
+    )
+    return families(made)
+
+
+METRICS = {
+    "## Metrics of the agent": of_agent(),
+    "## Metrics of the webhook": families(webhook_metrics.Metrics().registry),
+}
+
+
+def test_every_annotation_is_in_a_table() -> None:
+    assert set(pages.rows(REFERENCE, "## Annotations that a pod may have")) == set(contract.REQUEST_KEYS)
+    written = {*contract.RESULT_KEYS, contract.OWN_LABELS}
+    assert set(pages.rows(REFERENCE, "## Annotations that gpushare writes")) == written
+
+
+def test_every_label_and_resource_is_in_the_table() -> None:
+    assert set(pages.rows(REFERENCE, "## Labels, gates, resources")) == LABELS | RESOURCES
+
+
+def test_every_variable_of_a_container_is_in_the_table() -> None:
+    assert set(pages.rows(REFERENCE, "## Environment of a container with a share")) == VARIABLES
+
+
+def test_the_readme_has_every_annotation_that_a_pod_may_have() -> None:
+    short = {key.removeprefix(contract.PREFIX) for key in contract.REQUEST_KEYS}
+    assert short <= set(pages.rows("README.md", "## What a pod can ask for"))
+
+
+def test_every_event_is_in_the_table() -> None:
+    assert set(pages.rows(OPERATIONS, "## What Events say")) == EVENTS
+
+
+def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
+    found = pages.rows(OPERATIONS, "## What conditions of a GPUNode say")
+    assert set(found) == CONDITIONS
+    told = {reason for cells in found.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
+    sources = "hardware/inventory.py", "live/statement.py", "audit/document.py"
+    written = {
+        reason
+        for source in sources
+        for line in (pages.ROOT / "deviceplugin" / source).read_text().splitlines()
+        if re.search(r"\breason = |Condition\(", line)
+        for reason in re.findall(r'"([A-Z][a-zA-Z]+)"', line)
+    }
+    assert told - {"False", "True", "Unknown"} == written - {"False", "True", "Unknown"}
+
+
+@pytest.mark.parametrize("heading", METRICS)
+def test_every_metric_is_in_the_table_with_its_type_and_labels(heading: str) -> None:
+    told = {
+        name: (cells[0], tuple(part.strip() for part in cells[1].split(",") if part.strip()))
+        for name, cells in pages.rows(REFERENCE, heading).items()
+    }
+    assert told == METRICS[heading]
+
+
+def test_every_outcome_of_a_review_is_told() -> None:
+    meaning = pages.rows(REFERENCE, "## Metrics of the webhook")["gpushare_webhook_reviews_total"][2]
+    assert set(re.findall(r"`(\w+)`", meaning)) == set(webhook_metrics.OUTCOMES)
+
+
+def test_an_alert_asks_for_outcomes_that_there_are() -> None:
+    text = (pages.ROOT / OPERATIONS).read_text()
+    asked = {word for found in re.findall(r'outcome=~?"([^"]+)"', text) for word in re.split(r"[|\\]+", found)}
+    assert asked
+    assert asked <= set(webhook_metrics.OUTCOMES)
+
+
+@pytest.mark.parametrize("daemon", ["webhook", "deviceplugin"])
+def test_every_setting_is_in_the_table(daemon: str) -> None:
+    heading = {"webhook": "## Settings of the webhook", "deviceplugin": "## Settings of the agent"}[daemon]
+    theirs = {option for flag in flags.FLAGS for option in flag.options} if daemon == "deviceplugin" else set()
+    mentioned = {"--help", "--version", "--request-timeout"}
+    own = {one for one in commands.options(daemon) - theirs if one.startswith("--")} - mentioned
+    assert set(pages.rows(REFERENCE, heading)) == own
+
+
+def test_every_option_and_case_of_the_bench_is_in_its_tables() -> None:
+    found = {key.partition(" ")[0] for key in pages.rows("bench/gpu/README.md", "# bench/gpu")}
+    options = {one for one in commands.options("bench.gpu") if one.startswith("--")} - {"--help"}
+    assert found == options | set(bench.CASES)
+
+
+def test_every_flag_of_nvidias_that_is_in_the_table_exists() -> None:
+    rows = pages.rows("docs/configuration.md", "## `flags`")
+    keys, cells = set(rows) - {"flags"}, [cell for row in rows.values() for cell in row[:2]]
+    assert {key.rpartition(".")[2] for key in keys} <= {flag.key.rpartition(".")[2] for flag in flags.FLAGS}
+    options = {option for flag in flags.FLAGS for option in flag.options}
+    variables = {variable for flag in flags.FLAGS for variable in flag.variables}
+    named = {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)}
+    assert named <= options | variables
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_a_page_names_no_metric_that_is_not_there(page: Path) -> None:
+    known = {name for found in METRICS.values() for name in found}
+    known |= {f"{name}_bucket" for name in known}
+    quoted = {name for text in pages.quoted(page) for name in re.findall(r"\bgpushare_[a-z_]+[a-z]\b", text)}
+    packages = {"gpushare_webhook", "gpushare_system"}
+    assert sorted(quoted - known - packages) == []
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_a_page_names_no_key_that_is_not_there(page: Path) -> None:
+    text = re.sub(r"[\w.-]+\.gpushare\.io|gpushare\.io/v1alpha1", "", page.read_text()).replace("~1", "/")
+    named = set(re.findall(r"(?<![\w.])gpushare\.io/([a-z][a-z-]*)", text))
+    assert sorted(named - {key.removeprefix(contract.PREFIX) for key in EVERY_KEY}) == []

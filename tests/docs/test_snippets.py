@@ -1,0 +1,149 @@
+"""Every fenced block of every page is true: commands are what the programs take, YAML is what they are given."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+import yaml
+
+from gpushare import codec, contract
+from lab import access, demo
+from tests import builders
+from tests.config import manifests
+from tests.docs import commands, pages
+from tests.docs.pages import Block
+
+BLOCKS = pages.blocks()
+SHELL = [block for block in BLOCKS if block.language in {"sh", "console"}]
+YAML = [
+    (block, document) for block in BLOCKS if block.language == "yaml" for document in yaml.safe_load_all(block.text)
+]
+PODS = [(block, document) for block, document in YAML if document.get("kind") == "Pod"]
+CONFIGURATIONS = [(block, document) for block, document in YAML if document.get("version") == "v1"]
+INSTALLATIONS = [(block, document) for block, document in YAML if "components" in document]
+RULES = [(block, document) for block, document in YAML if "groups" in document]
+WITHOUT_LANGUAGE = [block for block in BLOCKS if not block.language]
+
+
+def named(value: object) -> str | None:
+    return str(value) if isinstance(value, Block) else None
+
+
+def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() -> None:
+    assert {"README.md", "docs/operations.md", "docs/cli/top.md", "interposer/README.md"} <= set(
+        map(pages.name, pages.PAGES)
+    )
+    known = {id(block) for block in (*SHELL, *WITHOUT_LANGUAGE)}
+    known |= {id(block) for block, _ in (*PODS, *CONFIGURATIONS, *INSTALLATIONS, *RULES)}
+    assert [str(block) for block in BLOCKS if id(block) not in known] == []
+    assert len(PODS) >= 1
+    assert len(CONFIGURATIONS) >= 3
+
+
+@pytest.mark.parametrize("block", SHELL, ids=named)
+def test_a_command_is_one_that_its_program_takes(block: Block) -> None:
+    found = {line: commands.wrong(part) for line in pages.lines(block) for part in commands.parts(line)}
+    assert {line: sentence for line, sentence in found.items() if sentence} == {}
+
+
+@pytest.mark.parametrize("block", WITHOUT_LANGUAGE, ids=named)
+def test_a_block_without_a_language_is_a_picture_or_how_a_verb_is_used(block: Block) -> None:
+    usage = re.fullmatch(r"kubectl gpushare( [a-z]+){0,2}( [A-Z\[{(].*)?\n", block.text)
+    assert usage or any(sign in block.text for sign in "│─▶"), block.text
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_a_command_that_is_quoted_in_a_text_exists(page: Path) -> None:
+    found = {}
+    for text in pages.quoted(page):
+        words = text.split()
+        if words[:2] == ["kubectl", "gpushare"] and words[2:] and words[2].islower():
+            given = [word.partition("=")[0] for word in words if word.startswith("-")]
+            known = commands.plugins_options()
+            found[text] = [*given, words[2]] if words[2] not in commands.cli.VERBS or not {*given} <= known else []
+        elif words[:1] in (["make"], ["./install.sh"], ["python"], ["python3"], ["pytest"]) and words[1:]:
+            found[text] = [sentence] if (sentence := commands.wrong([one for one in words if one != "FILE"])) else []
+    assert {text: why for text, why in found.items() if why} == {}
+
+
+# Flags of programs that are not ours.
+FOREIGN = {
+    *("--request-timeout", "--manifest", "--archive", "--raw"),  # of the API server, kubectl and krew
+    *("--gpu-reset", "--replace"),  # of nvidia-smi and simgpu
+}
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_a_flag_that_is_quoted_in_a_text_is_a_flag_of_something(page: Path) -> None:
+    ours = ("webhook", "deviceplugin", "deviceplugin.mps.keeper", "lab", "bench.gpu", "./install.sh")
+    known = {*FOREIGN, *commands.plugins_options(), *itertools.chain(*(commands.options(one) for one in ours))}
+    quoted = {flag for text in pages.quoted(page) for flag in re.findall(r"(?:^|[ (])(--[a-z][a-z-]+)", text)}
+    assert sorted(quoted - known) == []
+
+
+@pytest.fixture(scope="module")
+def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.Webhook]:
+    """The real webhook, on two nodes in memory."""
+    folder = tmp_path_factory.mktemp("snippets")
+    nodes = [codec.to_document(builders.node(name, gpus=4)) for name in ("node-a", "node-b")]
+    (folder / demo.CLUSTER).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+    with demo.webhook(folder) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("block", "manifest"), PODS, ids=named)
+def test_a_pod_in_a_text_is_admitted(webhook: demo.Webhook, block: Block, manifest: dict[str, Any]) -> None:
+    response = webhook.review(manifest)
+    assert response["allowed"], response
+    assert not response.get("warnings")
+    patch = json.loads(base64.b64decode(response["patch"]))
+    assert contract.ALLOCATION in jsonpatch.apply_patch(manifest, patch)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(("block", "document"), CONFIGURATIONS, ids=named)
+def test_a_configuration_in_a_text_is_taken_without_a_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], block: Block, document: dict[str, Any]
+) -> None:
+    (tmp_path / "node.yaml").write_text(block.text)
+    assert commands.cli.main(["config", "validate", str(tmp_path / "node.yaml")]) == 0
+    said = capfd.readouterr()
+    assert "warning:" not in said.out + said.err
+
+
+@pytest.mark.parametrize(("block", "document"), INSTALLATIONS, ids=named)
+def test_an_installation_in_a_text_names_folders_that_are_there(block: Block, document: dict[str, Any]) -> None:
+    assert all((pages.ROOT / path / "kustomization.yaml").exists() for path in document["resources"])
+    there = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
+    assert sorted(pages.ROOT / path for path in document["components"]) == there
+
+
+@pytest.mark.apiserver
+def test_kubectl_has_the_verbs_and_flags_that_it_is_given(api_server: access.Access) -> None:
+    asked: dict[tuple[str, ...], set[str]] = {}
+    for block in SHELL:
+        for part in itertools.chain(*map(commands.parts, pages.lines(block))):
+            words = commands.kubectl_part(part[1:])
+            if part[0] != "kubectl" or words[0] in {"gpushare", "krew"}:
+                continue
+            verb = tuple(words[: 2 if words[0] in {"set", "rollout", "create"} else 1])
+            flags = {word.partition("=")[0] for word in part if re.match(r"--?[a-zA-Z]", word)}
+            asked.setdefault(verb, set()).update(flags)
+    everywhere = words_of(api_server, "options")
+    wrong = {verb: flags - words_of(api_server, *verb, "--help") - everywhere for verb, flags in asked.items()}
+    assert {verb: flags for verb, flags in wrong.items() if flags} == {}
+    assert len(asked) > 5
+
+
+def words_of(administrator: access.Access, *command: str) -> set[str]:
+    program = [str(administrator.kubectl_program), *command]
+    text = subprocess.run(program, capture_output=True, text=True, timeout=30, check=True).stdout
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))

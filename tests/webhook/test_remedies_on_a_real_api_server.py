@@ -1,0 +1,45 @@
+"""What docs/operations.md tells an administrator to type does what it says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpushare import contract
+from tests import builders
+from tests.docs import pages
+from tests.webhook.conftest import BASE, Cluster
+
+pytestmark = pytest.mark.apiserver
+
+TYPED = {line for block in pages.blocks() if block.page == "docs/operations.md" for line in pages.lines(block)}
+
+
+def test_certificates_are_made_anew(cluster: Cluster) -> None:
+    remedy = f"kubectl -n {contract.SYSTEM_NAMESPACE} delete secret {contract.CERTIFICATE_SECRET}"
+    again = "kubectl apply -f config/base/admission/certificate.yaml"
+    assert {remedy, again} <= TYPED
+    old = cluster.start()
+    read = ("get", "mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION, "-o", "json")
+    before = json.loads(cluster.kubectl(*read))["webhooks"][0]["clientConfig"]["caBundle"]
+    cluster.kubectl(*remedy.split()[1:])
+    cluster.kubectl("apply", "-f", str(BASE / "admission" / "certificate.yaml"))
+    cluster.start()  # as the restart of the deployment does
+    cluster.front.ports.remove(old.port)
+    old.kill()
+    after = json.loads(cluster.kubectl(*read))["webhooks"][0]["clientConfig"]["caBundle"]
+    assert before not in after
+    made = cluster.create(builders.pod("after", request="0.5"))
+    assert contract.ALLOCATION in made["metadata"]["annotations"]
+
+
+def test_what_an_agent_leaves_in_a_node_is_taken_out(cluster: Cluster) -> None:
+    patch = {"status": {"capacity": {contract.RESOURCE_MEMORY: "80Gi"}}}
+    status = ("patch", "node", "node-a", "--subresource=status")
+    cluster.kubectl(*status, "--type=merge", "-p", json.dumps(patch))
+    (typed,) = [line for line in TYPED if line.startswith("kubectl patch node")]
+    removal = typed.rpartition("-p ")[2].strip("'")
+    cluster.kubectl(*status, "--type=json", "-p", removal)
+    capacity = json.loads(cluster.kubectl("get", "node", "node-a", "-o", "json"))["status"].get("capacity", {})
+    assert contract.RESOURCE_MEMORY not in capacity
