@@ -1,58 +1,79 @@
 """Applying: a plan of defragmentation, one move after the other, each watched to its end, up to the first that fails.
 
-GPUs that are to become free take nothing new meanwhile, and whatever happens they do again afterwards.
+At the end it is looked whether there is the room that was planned: who waits has its share, or the share would fit.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from gpushare import contract, pod
-from kubectl_gpushare import cordoning, errors
+from gpushare.placement import Placement
+from kubectl_gpushare import closing, errors
 from kubectl_gpushare.planning import evicting
-from kubectl_gpushare.planning.defragmentation import Move, Plan, Step
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.defragmentation import Plan, Step
+from kubectl_gpushare.planning.playing import Move
 from kubectl_gpushare.source import cluster
+from kubectl_gpushare.source import origin as origins
 
 LOOK_SECONDS = 1.0
+_MORE_SECONDS = 60.0  # than a move may take, its GPUs are kept for it: until then another run leaves them alone
 
 
 def apply(plan: Plan, origin: cluster.Cluster, say: Callable[[str], None], *, timeout_seconds: float) -> None:
     """Does what the plan says. Raises `PluginError` at the first move that does not come true."""
     total, done = len(plan.moves), 0
-    for step in plan.steps:
-        if not step.moves:
-            continue
-        with _cordoned(step, origin, say):
-            for move in step.moves:
-                name = "/".join(pod.namespaced_name(move.manifest))
-                say(f"[{done + 1}/{total}] evicting {name} from {move.before}")
-                try:
-                    where = _move(move, origin, timeout_seconds)
-                except errors.PluginError as error:
-                    raise errors.PluginError(
-                        f"stopped after {done} of {total} moves: {error}; nothing else was moved"
-                    ) from error
-                done += 1
-                say(f"[{done}/{total}] {name} is on {where} now")
-        say(f"there is room for {step.name} on {step.gpus}")
-
-
-@contextlib.contextmanager
-def _cordoned(step: Step, origin: cluster.Cluster, say: Callable[[str], None]) -> Iterator[None]:
-    ours: dict[str, frozenset[str]] = {}
+    keeper = closing.Keeper(origin, say)
     try:
-        for node in dict.fromkeys(node for node, _ in step.cordon):
-            uuids = frozenset(uuid for other, uuid in step.cordon if other == node)
-            ours[node] = cordoning.swap(origin, node, uuids, cordoned=True)
-            say(f"cordoned {len(uuids)} GPU{'' if len(uuids) == 1 else 's'} of {node} for the time being")
-        yield
-    finally:
-        for node, uuids in ours.items():
-            cordoning.swap(origin, node, uuids, cordoned=False)
-            say(f"uncordoned {node}'s GPUs again")
+        for step in plan.steps:
+            if not step.moves:
+                continue
+            with keeper.kept():
+                for move in step.moves:
+                    name = "/".join(pod.namespaced_name(move.manifest))
+                    keeper.close(move.closed, seconds=timeout_seconds + _MORE_SECONDS)
+                    say(f"[{done + 1}/{total}] evicting {name} from {move.before}")
+                    where = _move(move, origin, timeout_seconds)
+                    done += 1
+                    say(f"[{done}/{total}] {name} is on {where} now")
+            say(_outcome(step, origin, timeout_seconds))
+    except errors.PluginError as error:
+        raise errors.PluginError(f"stopped after {done} of {total} moves: {error}; nothing else was moved") from error
+    except KeyboardInterrupt:
+        say(f"interrupted after {done} of {total} moves; an evicted pod is made anew by its owner all the same")
+        raise
+
+
+def _outcome(step: Step, origin: cluster.Cluster, timeout_seconds: float) -> str:
+    """What has become of the share, once there is room for it."""
+    until = time.monotonic() + timeout_seconds
+    while True:
+        where, reason = _looked_for(step, origin)
+        if where:
+            return where
+        if time.monotonic() >= until:
+            raise errors.PluginError(f"there is still no room for {step.name}: {reason}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _looked_for(step: Step, origin: cluster.Cluster) -> tuple[str, str]:
+    """Where it is or would go, in a sentence; or why not."""
+    manifest = step.asked.manifest
+    if pod.uid(manifest):  # it waits, and the placer has yet to see that there is room
+        now = origin.pod(*pod.namespaced_name(manifest))
+        annotations = pod.annotations_of(now)
+        if contract.ALLOCATION in annotations:
+            return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
+        return "", annotations.get(contract.REASON, "it was not judged yet")
+    taken = origins.everything(origin)
+    world = worlds.World(taken.nodes, taken.machines, taken.pods or ())
+    found = world.place(manifest, step.asked.request)
+    if isinstance(found, Placement):
+        return f"there is room for {step.name} on {worlds.gpus(found, world.views)}", ""
+    return "", str(found)
 
 
 def _move(move: Move, origin: cluster.Cluster, timeout_seconds: float) -> str:

@@ -28,6 +28,7 @@ VERBS: Mapping[str, str] = {
     "rightsize": "Compare what shares ask for with what they use at most, and suggest sizes",
     "audit": "Prove that limits are in force, and name who is on a GPU without one",
     "config": "Check configurations of nodes before they are followed",
+    "completion": "Let kubectl complete verbs, flags and names in your shell",
     "version": "Print the version of the plugin",
 }
 

@@ -1,4 +1,4 @@
-"""`kubectl_complete-gpushare`: what kubectl runs to complete `kubectl gpushare …`.
+"""`kubectl_complete-gpushare`: what kubectl runs to complete `kubectl gpushare …`; also `kubectl-gpushare __complete`.
 
 It is given the words so far and the partial one, and prints a candidate a line, a description after a tab, and last a
 directive (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/): 4 is "no
@@ -8,6 +8,7 @@ file names", 0 the shell's own way.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from click.shell_completion import ShellComplete
 
@@ -17,9 +18,9 @@ _NO_FILES = 4
 _FILES = 0
 
 
-def main() -> int:
-    """Prints the candidates for the words in `sys.argv`."""
-    *words, incomplete = sys.argv[1:] or [""]
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the candidates for these words, or those in `sys.argv`."""
+    *words, incomplete = (sys.argv[1:] if arguments is None else arguments) or [""]
     shell = ShellComplete(cli.group, {}, cli.PROGRAM, "_")
     items = shell.get_completions(words, incomplete)
     directive = _FILES if any(item.type != "plain" for item in items) else _NO_FILES

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
 from gpushare import contract
+from gpushare.gpunode import GpuNode
 from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.planning import cordons
 from kubectl_gpushare.source import cluster
 from kubectl_gpushare.source import origin as origins
 from kubectl_gpushare.views import cards
@@ -58,34 +62,49 @@ def _card(origin: cluster.Cluster, name: str) -> cards.Card:
 def _change(
     origin: cluster.Cluster, node: str, found: Sequence[cards.Card], cordoned: bool, dry_run: bool
 ) -> Iterator[str]:
-    changed = swap(origin, node, frozenset(card.gpu.uuid for card in found), cordoned=cordoned, dry_run=dry_run)
+    uuids = frozenset(card.gpu.uuid for card in found)
+
+    def change(now: GpuNode) -> Change:
+        # Who asks for it by hand means it: no defragmentation undoes it.
+        marks = dict.fromkeys(uuids & cordons.of(now).keys())
+        return Change(now.cordoned | uuids if cordoned else now.cordoned - uuids, marks)
+
+    before = swap(origin, node, change, dry_run=dry_run).cordoned
     word = "cordoned" if cordoned else "uncordoned"
     for card in found:
-        already = "" if card.gpu.uuid in changed else "already "
+        already = "already " if (card.gpu.uuid in before) is cordoned else ""
         yield f"{card.name} {already}{word}{_stay(card, cordoned)}{' (dry run)' * dry_run}"
 
 
-def swap(
-    origin: cluster.Cluster, node: str, uuids: frozenset[str], *, cordoned: bool, dry_run: bool = False
-) -> frozenset[str]:
-    """Cordons or uncordons these GPUs of a node; those for which that was a change."""
-    for attempt in range(1, _ATTEMPTS + 1):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be on a GPUNode: the UUIDs that are cordoned; marks of defragmentations, None to take one away."""
+
+    cordoned: frozenset[str]
+    marks: Mapping[str, cordons.Cordon | None]
+
+
+def swap(origin: cluster.Cluster, node: str, change: Callable[[GpuNode], Change], *, dry_run: bool = False) -> GpuNode:
+    """Changes a GPUNode as is right for what it is now; the GPUNode as it was."""
+    for attempt in itertools.count(1):
         nodes = origin.gpu_nodes(name=node)
         if not nodes:
             raise errors.NotFound(f"the GPUNode {node} is gone")
-        before = nodes[0].cordoned
-        after = before | uuids if cordoned else before - uuids
-        if after == before:
-            break
-        patch = {"metadata": {"resourceVersion": nodes[0].version}, "spec": {"cordoned": sorted(after)}}
+        before, after = nodes[0], change(nodes[0])
+        if after.cordoned == before.cordoned and not after.marks:
+            return before
+        metadata: dict[str, Any] = {"resourceVersion": before.version}
+        if after.marks:
+            metadata["labels"] = cordons.labels(after.marks)
+        patch = {"metadata": metadata, "spec": {"cordoned": sorted(after.cordoned)}}
         try:
             origin.kubectl.patch(f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}", node, json.dumps(patch), dry_run)
         except errors.Conflict:
             if attempt == _ATTEMPTS:
                 raise
-            continue
-        break
-    return uuids - before if cordoned else uuids & before
+        else:
+            return before
+    raise AssertionError("there is always another attempt")
 
 
 def _stay(card: cards.Card, cordoned: bool) -> str:

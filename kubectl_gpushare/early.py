@@ -18,11 +18,28 @@ CONNECTION = ("context", "kubeconfig", "cluster", "user", "as", "as-group", "req
 REPEATED = "as-group"
 
 # verb -> its flags that take a value, and those that do not. A test compares them with the verb's own.
+_PRINTED = frozenset({"-o", "--output", "--color"})
+_LABELS, _NAMESPACE = frozenset({"-l", "--selector"}), frozenset({"-n", "--namespace"})
+_SIZE = frozenset({"--request", "--memory", "--gpus"})
+_EVERYWHERE = frozenset({"-A", "--all-namespaces"})
 VALUES: Mapping[str, frozenset[str]] = {
-    "top": frozenset({"-l", "--selector", "-n", "--namespace", "-o", "--output", "--color", "--sort-by"}),
+    "top": _PRINTED | _LABELS | _NAMESPACE | {"--sort-by"},
+    "audit": _PRINTED | _LABELS,
+    "rightsize": _PRINTED | _LABELS | _NAMESPACE | {"--margin", "--min-observed", "--metrics"},
+    "why": _PRINTED | _NAMESPACE,
+    "fit": _PRINTED
+    | _NAMESPACE
+    | _SIZE
+    | {"-f", "--filename", "--limit", "--model", "--min-memory", "--policy", "--count"},
+    "defrag": _PRINTED | _NAMESPACE | _SIZE | {"--timeout"},
 }
 SWITCHES: Mapping[str, frozenset[str]] = {
-    "top": frozenset({"-A", "--all-namespaces", "-w", "--watch", "--no-headers", "--usage", "--no-usage"}),
+    "top": _EVERYWHERE | {"-w", "--watch", "--no-headers", "--usage", "--no-usage"},
+    "audit": frozenset({"--no-headers"}),
+    "rightsize": _EVERYWHERE | {"--no-headers"},
+    "why": frozenset(),
+    "fit": frozenset(),
+    "defrag": frozenset({"--apply"}),
 }
 
 _started: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 from gpushare.gpunode import GpuNode
+from kubectl_gpushare import interruption
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import colour, printing, screen, terminal
 from kubectl_gpushare.source import cluster, live
@@ -25,9 +25,7 @@ def follow(origin: cluster.Cluster, make: Make, chosen: Options, *, label_select
     """Shows what `make` makes of the GPUNodes, until it is ended. `polled`: on a terminal also every few seconds."""
     gc.enable()  # this one may run for days
     # Ended like this too, the terminal is given back, and kubectl does not go on alone.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-            signal.signal(number, signal.default_int_handler)
+    interruption.by_any_signal()
     feed = live.Feed(origin, label_selector=label_selector)
     try:
         if sys.stdout.isatty() and chosen.output in {"", "table", "wide"}:

@@ -31,6 +31,7 @@ _KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d"
 
 _GPUNODES = f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}"
 _VIEWER = "gpushare-viewer"  # the ClusterRole of config/base/rbac
+_LOOKING = frozenset({"get", "list", "watch"})  # what the viewer may
 _RIGHT = r'(?s)User "([^"]*)" cannot (\w+) resource "([^"]*)"(?: in API group "([^"]*)")?(.*)'
 
 
@@ -161,6 +162,12 @@ def explain(said: str) -> errors.ClusterError:
         return errors.NotFound(re.sub(r"^Error from server \(NotFound\): ", "", said))
     if "Unauthorized" in said or "must be logged in" in said:
         return errors.ClusterError(f"the API server does not accept the credentials: log in again ({said})")
+    if "getting credentials" in said:
+        reason = said.rpartition("getting credentials: ")[2]
+        return errors.ClusterError(
+            f"kubectl gets no credentials from the program that the kubeconfig names ({reason}): log in with it, or "
+            "install it"
+        )
     if re.search(_UNREACHABLE, said):
         return errors.ClusterError(
             f"the API server cannot be reached: {said}; check it with `kubectl cluster-info`, or choose another "
@@ -170,11 +177,16 @@ def explain(said: str) -> errors.ClusterError:
 
 
 def _forbidden(user: str, verb: str, resource: str, group: str | None, where: str) -> errors.Forbidden:
-    if group == contract.GROUP_NAME:
+    if group == contract.GROUP_NAME and verb in _LOOKING:
         remedy = (
             f"ask an admin for it: kubectl create clusterrolebinding {_VIEWER}-NAME --clusterrole={_VIEWER} "
             f"--user={user}"
         )
+    elif (
+        resource in {"pods", "pods/proxy"} and f'"{contract.SYSTEM_NAMESPACE}"' in where
+    ):  # it is agents that are asked
+        remedy = f'ask an admin for a role in {contract.SYSTEM_NAMESPACE} that allows "list" on "pods" and "get" on '
+        remedy += '"pods/proxy"'
     else:
         remedy = f'ask an admin for a role that allows "{verb}" on "{resource}"'
     name = f"{resource}.{group}" if group else resource

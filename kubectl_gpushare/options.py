@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from kubectl_gpushare import early, kubectl
 
 LISTS = ("table", "wide", "json", "yaml", "csv", "name")  # formats that a list can be printed in
+
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # no generic before click 8.2
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
@@ -64,7 +69,16 @@ def collect(given: dict[str, Any]) -> Options:
     }
     for field in dataclasses.fields(Options):
         given.pop(field.name, None)
-    return Options(connection=early.connection(flags), **own)
+    chosen = Options(connection=early.connection(flags), **own)
+    if chosen.namespace and not is_name(chosen.namespace):
+        raise click.UsageError(f'-n "{chosen.namespace}" cannot be the name of a namespace')
+    return chosen
+
+
+def is_name(text: str) -> bool:
+    """Whether an object may be called so: anything else would be another path on the API server."""
+    plain = text.replace("-", "").replace(".", "")
+    return plain.isascii() and plain.isalnum() and text[0] not in "-." and text[-1] not in "-."
 
 
 def connection(complete_context: Completer | None = None) -> Callable[[_Function], _Function]:
@@ -144,12 +158,24 @@ def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
             "output",
             "-o",
             "--output",
-            type=click.Choice(tuple(formats)),
+            type=_Format(tuple(formats)),
             metavar="FORMAT",
             help=f"Output format: {', '.join(formats)}",
         )(function)
 
     return add
+
+
+class _Format(_Choice):
+    """An output format; of one that a verb does not have, a sentence says which it has."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        """The format. Raises UsageError."""
+        if value in self.choices:
+            return value
+        *others, last = self.choices
+        no_list = ", as there is no list of objects whose names it could print" if value == "name" else ""
+        raise click.UsageError(f"-o {value} is nothing to choose here{no_list}: use {', '.join(others)} or {last}", ctx)
 
 
 def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:

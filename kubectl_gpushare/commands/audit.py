@@ -23,7 +23,7 @@ IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
 @click.command(short_help="Prove that limits are in force, and name who is on a GPU without one")
 @click.argument("names", nargs=-1, metavar="[NODE...]", shell_complete=candidates.nodes)
 @click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no summary")
-@options.printed(("table", "wide", "json", "yaml", "csv"))
+@options.printed(options.LISTS)
 @options.selector
 @options.connection(candidates.contexts)
 def command(names: tuple[str, ...], **given: Any) -> int:
@@ -31,8 +31,9 @@ def command(names: tuple[str, ...], **given: Any) -> int:
 
     Asks the agent of each node. It compares the ledger with what it holds the processes to, looks whether they have the
     library mapped, and asks the driver who else is on the GPUs. The table has what is wrong; -o wide has every share as
-    well: LEDGER and ENFORCED are request..limit+memory. Of an agent that does not answer, the condition LimitsInForce
-    of its GPUNode counts. The exit code is 0 if all limits are in force, 2 if one is not, 1 if that could not be told
+    well: LEDGER and ENFORCED are request..limit+memory; -o name the pods with something that is not in force, and the
+    GPUs with processes of no pod. Of an agent that does not answer, the condition LimitsInForce of its GPUNode counts.
+    The exit code is 0 if all limits are in force, 2 if one is not, 1 if that could not be told
     of some node, and for any error.
 
     \b
@@ -84,18 +85,26 @@ def _ask(origin: origins.Source, names: Sequence[str]) -> tuple[Mapping[str, aud
 
 def _print(verdict: Verdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options) -> None:
     from kubectl_gpushare.output import printing, terminal
-    from kubectl_gpushare.views import audit, cards
+    from kubectl_gpushare.views import cards
+    from kubectl_gpushare.views.audit import document, problems, shares, summary
 
     place = terminal.of(sys.stdout, color=chosen.color)
     names = cards.names(nodes)
-    said = (*notes, *audit.notes(verdict))
-    problems = audit.problems(verdict, names)
+    said = (*notes, *summary.notes(verdict))
+    wrong = problems.table(verdict, names)
     if chosen.output in printing.WRITERS:
-        whole = printing.Listing(lambda: problems, lambda: audit.document(verdict, names, said), tuple, lambda: said)
+        whole = printing.Listing(
+            lambda: wrong,
+            lambda: document.of(verdict, names, said),
+            lambda: problems.names_of(verdict, names),
+            lambda: said,
+        )
         printing.WRITERS[chosen.output](whole, sys.stdout)
+        if chosen.output not in printing.DOCUMENTS:  # those have what could not be told within
+            printing.warn(said)
         return
-    tables = [problems, *([audit.shares(verdict, names)] if chosen.wide else [])]
+    tables = [wrong, *([shares.table(verdict, names)] if chosen.wide else [])]
     lines = [[*printing.lines(one, place, chosen), ""] for one in tables if one.rows]
-    end = [] if chosen.no_headers else terminal.wrapped(audit.summary(verdict), place)
+    end = [] if chosen.no_headers else terminal.wrapped(summary.sentence(verdict), place)
     printing.write_lines([line for some in lines for line in some] + end, sys.stdout)
     printing.warn(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import click
@@ -50,8 +51,9 @@ def command(
 
     Only pods that a ReplicaSet or a StatefulSet makes anew are moved, never one with gpushare.io/no-evict "true", of a
     higher priority than the pod that waits, of a group, or that a PodDisruptionBudget protects. With --apply they are
-    evicted one after the other; if one is not placed again in time, the rest is left as it is. The exit code is 0
-    if there is a way for all, 2 if there is none for something, and 1 for any error.
+    evicted one after the other; if one is not placed again in time, the rest is left as it is. GPUs that are to become
+    free are cordoned meanwhile; should it be killed, the next --apply uncordons them. The exit code is 0 if there is a
+    way for all, 2 if there is none for something, and 1 for any error.
 
     \b
     Examples:
@@ -67,7 +69,7 @@ def command(
       # Do it
       kubectl gpushare defrag waiting -n ml --apply
     """
-    from kubectl_gpushare.planning import defragmentation, evicting, goals
+    from kubectl_gpushare.planning import cordons, defragmentation, evicting, goals
     from kubectl_gpushare.planning import world as worlds
     from kubectl_gpushare.views import defrag
 
@@ -79,9 +81,14 @@ def command(
     origin = origins.of(chosen)
     if is_applied and not isinstance(origin, cluster.Cluster):
         raise click.UsageError("--apply needs a cluster: files of --from are only read")
+    if is_applied and isinstance(origin, cluster.Cluster):
+        from kubectl_gpushare import closing, interruption
+
+        interruption.by_any_signal()
+        closing.clean_up(origin, origin.gpu_nodes(), _say)
     taken = origins.everything(origin)
     if taken.pods is None:
-        raise errors.PluginError("no plan without the pods: " + "; ".join(taken.notes))
+        raise errors.PluginError("no plan without the pods: " + taken.notes[-1].partition(": ")[2])
     declared, notes = origins.budgets(origin)
     budgets = evicting.Budgets.of(declared)
     world = worlds.World(taken.nodes, taken.machines, taken.pods)
@@ -100,12 +107,20 @@ def command(
         if wanted
         else goals.largest_hole(world, budgets)
     )
+    kept = cordons.sentences(taken.nodes, now=time.time())
     told = [*taken.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
-    report.show("DefragmentationPlan", lambda: defrag.page(plan, told), lambda: defrag.document(plan, told), chosen)
+    report.show(
+        "DefragmentationPlan",
+        lambda: defrag.page(plan, told, kept),
+        lambda: defrag.document(plan, [*kept, *told]),
+        chosen,
+    )
     if is_applied and isinstance(origin, cluster.Cluster):
         from kubectl_gpushare import applying
 
-        applying.apply(
-            plan, origin, lambda line: print(line, file=sys.stderr, flush=True), timeout_seconds=timeout_seconds
-        )
+        applying.apply(plan, origin, _say, timeout_seconds=timeout_seconds)
     return 0 if all(step.gpus for step in plan.steps) else NO_WAY
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

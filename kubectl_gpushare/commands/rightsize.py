@@ -43,7 +43,7 @@ _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
     help="Read the peaks from saved metrics of agents, or of a Prometheus, instead of asking; may be repeated",
 )
 @click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals")
-@options.printed(("table", "wide", "json", "yaml", "csv", "commands"))
+@options.printed((*options.LISTS, "commands"))
 @options.selector
 @options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
@@ -52,9 +52,11 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
 
     The peaks are those that the agents measured since the first process of a share came: of memory the most at once, of
     compute the highest mean of 10 s. A suggestion is the peak and a margin, rounded up to 0.05, and to 256Mi or, from
-    4Gi on, 1Gi. Memory may grow by it; a request never does, as what a share uses beyond it was idle. Nothing is
-    changed: the command lines that would do it are printed at the end, and are all that -o commands prints. What should
-    last belongs into the template that the pods are made from; -o yaml has the annotations.
+    4Gi on, 1Gi. Memory may grow by it; a request never does, as what a share uses beyond it was idle.
+
+    Nothing is changed: the command lines that would do it are printed at the end, and are all that -o commands prints;
+    -o name prints the pods that could have another size. What should last belongs into the template that the pods are
+    made from; -o yaml has the annotations.
 
     \b
     Examples:
@@ -108,7 +110,9 @@ def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, c
         printing.write_lines(view.commands(), sys.stdout)
         return
     namespaces = not chosen.namespace
-    printing.show(printing.Listing(lambda: view.table(namespaces=namespaces), view.document, tuple, tuple), chosen)
+    printing.show(
+        printing.Listing(lambda: view.table(namespaces=namespaces), view.document, view.names_of_pods, tuple), chosen
+    )
     if not view.found or chosen.no_headers or chosen.output in printing.WRITERS:
         return
     place = terminal.of(sys.stdout, color=chosen.color)

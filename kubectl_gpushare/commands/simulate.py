@@ -42,7 +42,7 @@ from kubectl_gpushare.source import origin as origins
     help="Made-up nodes instead of those of the cluster, N with G GPUs each; may be repeated",
 )
 @click.option("empty", "--empty", is_flag=True, help="The nodes of the cluster without their pods")
-@click.option("plot", "--plot", type=click.Path(), metavar="FILE.svg", help="Draw it, too")
+@click.option("plot", "--plot", type=click.Path(), metavar="FILE", help="Draw it, too: FILE.svg or FILE.png")
 @options.printed(("table", "json", "yaml"))
 @options.connection(candidates.contexts)
 def command(
@@ -71,6 +71,7 @@ def command(
       kubectl gpushare simulate --trace trace.csv --nodes 2x8 --nodes "4x4:Tesla T4:16Gi" -o json
     """
     from gpushare import ledger
+    from kubectl_gpushare.output import drawing
     from kubectl_gpushare.planning import simulation
     from kubectl_gpushare.planning import world as worlds
     from kubectl_gpushare.source import manifests, traces
@@ -79,8 +80,8 @@ def command(
     chosen = options.collect(given)
     if bool(filenames) == bool(trace):
         raise click.UsageError("say what comes: either -f FILE or --trace FILE.csv")
-    if plot and not plot.endswith(".svg"):
-        raise click.UsageError(f"--plot draws SVG: write {Path(plot).with_suffix('.svg')}")
+    if plot and Path(plot).suffix not in {".svg", ".png"}:
+        raise click.UsageError(f"--plot draws SVG or PNG: write {Path(plot).with_suffix('.svg')}")
     lines = traces.read(trace) if trace else []
     for path in filenames:
         for one in manifests.read(path, namespace="simulated"):
@@ -103,7 +104,9 @@ def command(
     outcome = simulation.run(world, arrivals)
     if plot:
         try:
-            Path(plot).write_text(simulate.picture(outcome), encoding="utf-8")
+            picture = simulate.picture(outcome)
+            content = drawing.png(picture) if plot.endswith(".png") else drawing.svg(picture).encode()
+            Path(plot).write_bytes(content)
         except OSError as error:
             raise errors.FileError(f"{plot} cannot be written: {error.strerror}") from error
     if chosen.output in printing.DOCUMENTS:

@@ -167,7 +167,9 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         return "gpus", ()
     kind = KINDS.get(arguments[0].lower())
     if kind is None:
-        raise click.UsageError(f'unknown type "{arguments[0]}": write gpus, nodes or pods')
+        raise click.UsageError(
+            f'unknown type "{arguments[0]}": write gpus, nodes or pods before names, as in `top gpus {arguments[0]}`'
+        )
     if kind == "nodes" and any("/" in name for name in arguments[1:]):
         raise click.UsageError("a node's name has no slash: write `top gpus NODE/INDEX` for one GPU")
     if kind == "pods" and any("/" in name for name in arguments[1:]):

@@ -16,6 +16,7 @@ from kubectl_gpushare.output.terminal import Terminal
 PADDING = 3  # kubectl's
 NARROW_PADDING = 2
 LEAST_PADDING = 1  # where nothing may be left out
+LEAST = 5  # characters of what may be shortened at all, where nothing more may be left out
 FEW_LINES = 200
 BARS = (12, 10, 8, 6, 4, 0)  # widths a bar may have, best first
 
@@ -124,6 +125,8 @@ def _fit(columns: Sequence[Column], natural: list[int], with_bar: list[bool], li
         if not optional:
             most = list(natural)
             _shorten_columns(columns, natural, most, shown, total(0, LEAST_PADDING) - limit)
+            if left_out:  # `describe` leaves nothing out, and draws what does not fit in another way
+                _shorten_columns(columns, natural, most, shown, total(0, LEAST_PADDING) - limit, least=LEAST)
             return Fit(tuple(shown), tuple(most[slot] for slot in shown), 0, LEAST_PADDING, tuple(left_out))
         gone = max(optional, key=lambda slot: columns[slot].leave_out)
         shown.remove(gone)
@@ -132,12 +135,18 @@ def _fit(columns: Sequence[Column], natural: list[int], with_bar: list[bool], li
 
 
 def _shorten_columns(
-    columns: Sequence[Column], natural: list[int], most: list[int], shown: list[int], excess: int
+    columns: Sequence[Column],
+    natural: list[int],
+    most: list[int],
+    shown: list[int],
+    excess: int,
+    *,
+    least: int = 10_000,
 ) -> None:
-    """Takes `excess` characters from the columns that allow it, from the widest first."""
+    """Takes `excess` characters from the columns that allow it, from the widest first; to `least` where need be."""
     able = [slot for slot in shown if columns[slot].least]
     while excess > 0:
-        able = [slot for slot in able if most[slot] > min(columns[slot].least, natural[slot])]
+        able = [slot for slot in able if most[slot] > min(columns[slot].least, natural[slot], least)]
         if not able:
             return
         widest = max(able, key=lambda slot: most[slot])

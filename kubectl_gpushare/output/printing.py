@@ -31,7 +31,8 @@ def show(found: Listing, options: Options) -> None:
         return
     table = found.table()
     if not table.rows:
-        print(f"No {table.what} found.", file=sys.stderr)
+        where = f" in {options.namespace} namespace" if options.namespace else ""
+        print(f"No {table.what} found{where}.", file=sys.stderr)
         return
     write_lines(lines(table, place, options), sys.stdout)
 

@@ -8,6 +8,9 @@ reasons    why a pod waits, or why it is where it is
 evicting   which pods may be moved
 resizing   what other amounts for a pod that was placed come to
 defragmentation  the fewest moves by which a share fits that does not fit now
+leaving    who would have to leave which GPUs for it
+playing    the moves, tried in memory
+cordons    GPUs that are kept free while they are made
 simulation  pods that come and go
 
 Pure: nothing is read and nothing is written here.

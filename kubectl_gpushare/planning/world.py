@@ -25,6 +25,7 @@ from gpushare.request import Request
 WITHOUT_NUMPY = (
     "numpy is not installed, so of several GPUs that fit the webhook may choose another: install it beside the plugin"
 )
+_PLANNED = "planned-"  # how the ids begin of what was given here
 Answer = Placement | Refusal
 Judge = Callable[[str], str | None]
 
@@ -102,7 +103,7 @@ class World:
         before = self.views[found.node].node
         namespace, name = pod.namespaced_name(manifest)
         holder = PodRef(namespace or "default", name, pod.uid(manifest))
-        identity = f"planned-{len(before.allocations)}-{holder}"
+        identity = f"{_PLANNED}{len(before.allocations)}-{holder}"
         entry = found.allocation(request, allocation_id=identity, pod=holder, reserved_until=None)
         after = ledger.reserve(before, entry)
         self._occupy(manifest, found.node)
@@ -208,6 +209,11 @@ def without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
         else one
         for one in nodes
     ]
+
+
+def is_planned(entry: Allocation) -> bool:
+    """Whether it was given in memory alone."""
+    return entry.id.startswith(_PLANNED)
 
 
 def gpus(found: Placement, views: Mapping[str, NodeView]) -> str:

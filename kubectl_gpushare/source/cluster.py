@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 
+_ASKS = "Please enter Username"  # says kubectl where its answer should be
 _NODES = "/api/v1/nodes"
 _EVERYBODY = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
 
@@ -175,6 +176,11 @@ def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
         for _, item in reader:
             yield item
     except NotJson as error:
+        if _ASKS in str(error):
+            raise errors.ClusterError(
+                "kubectl has no credentials for this cluster, and asks for a name and a password: log in first, or "
+                "choose another user or cluster with --user or --context"
+            ) from error
         raise errors.ClusterError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import select
 import time
+from collections.abc import Mapping
 
 from gpushare import codec, contract
 from gpushare import errors as domain_errors
@@ -78,13 +79,14 @@ class Feed:
         if pause > 0:
             select.select(list(also), [], [], pause)
             return False
+        before, trouble = self._nodes, self.trouble
         try:
             self._list()
         except errors.PluginError as error:
             self._failed(str(error))
             return True
         self.trouble = ""
-        return True
+        return bool(trouble) or _unversioned(before) != _unversioned(self._nodes)
 
     def _ended(self) -> None:
         """A watch ends after some minutes by itself: then list again soon. After an error, later and later."""
@@ -131,6 +133,10 @@ class Feed:
             return before is not None
         self._nodes[node.name] = node
         return before is None or dataclasses.replace(before, version=node.version) != node
+
+
+def _unversioned(nodes: Mapping[str, GpuNode]) -> dict[str, GpuNode]:
+    return {name: dataclasses.replace(node, version="") for name, node in nodes.items()}
 
 
 def _event(line: bytes) -> dict[str, object]:

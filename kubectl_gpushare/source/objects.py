@@ -14,6 +14,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
+_SHOWN = 60  # characters of what was not expected
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decode = json.JSONDecoder().raw_decode
 
@@ -67,7 +68,8 @@ class Reader:
     def _expect(self, characters: str) -> str:
         found = self._peek()
         if not found or found not in characters:
-            raise NotJson(f"expected one of {characters} and found {found or 'the end'}")
+            there = self._text[self._at : self._at + _SHOWN].splitlines()[0] if found else "the end"
+            raise NotJson(f"expected one of {characters} and found {there}")
         self._at += 1
         return found
 

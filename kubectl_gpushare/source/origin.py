@@ -65,6 +65,8 @@ def of(chosen: options.Options) -> Source:
 def pod_named(origin: Source, chosen: options.Options, word: str) -> pod.PodJson:
     """The pod that is called POD or NAMESPACE/POD, also after `pod/`; without a namespace by `-n` or the context's."""
     namespace, _, name = word.removeprefix("pod/").rpartition("/")
+    if not options.is_name(name) or (namespace and not options.is_name(namespace)):
+        raise errors.PluginError(f'"{word}" cannot be the name of a pod: write POD or NAMESPACE/POD')
     return origin.pod(namespace or chosen.namespace or origin.default_namespace, name)
 
 

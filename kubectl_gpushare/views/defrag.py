@@ -10,7 +10,8 @@ from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field
 from kubectl_gpushare.output.table import NONE, Column, Table
 from kubectl_gpushare.planning import evicting
-from kubectl_gpushare.planning.defragmentation import Move, Plan, Step
+from kubectl_gpushare.planning.defragmentation import Plan, Step
+from kubectl_gpushare.planning.playing import Move
 from kubectl_gpushare.views import figures
 
 _COLUMNS = (
@@ -25,8 +26,8 @@ _COLUMNS = (
 )
 
 
-def page(plan: Plan, notes: Sequence[str]) -> Page:
-    """The plan as a page."""
+def page(plan: Plan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
+    """The plan as a page; `kept`: which GPUs other runs keep or have left cordoned."""
     moves = plan.moves
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
@@ -36,6 +37,7 @@ def page(plan: Plan, notes: Sequence[str]) -> Page:
         *_room(plan.steps),
         Section(f"Moves ({len(rows)})", (Table(_COLUMNS, rows),) if rows else (NONE,)),
         *field("Never Moved", *(f"{_pods(count)}: {reason}" for reason, count in plan.fixed)),
+        *field("Cordoned", *kept, style="warn"),
         *missing,
     )
 
@@ -50,7 +52,7 @@ def document(plan: Plan, notes: Sequence[str]) -> documents.Document:
                 "for": step.name,
                 "gpus": step.gpus,
                 "reason": step.reason,
-                "cordon": [{"node": node, "uuid": uuid} for node, uuid in step.cordon],
+                "cordon": [{"node": node, "uuid": uuid} for node, uuid in step.closed],
                 "moves": [_move(move) for move in step.moves],
             }
             for step in plan.steps
@@ -96,6 +98,7 @@ def _move(move: Move) -> documents.Document:
         "pod": {"namespace": namespace, "name": name, "uid": pod.uid(move.manifest)},
         "from": move.before,
         "to": move.after,
+        "cordoned": [{"node": node, "uuid": uuid} for node, uuid in move.closed],
     }
 
 

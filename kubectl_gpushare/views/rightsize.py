@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpushare import contract, pod, quantity
+from gpushare import pod, quantity
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Size, Suggestion
-from kubectl_gpushare.views import ages, cards, figures
+from kubectl_gpushare.views import ages, cards, figures, wishes
 
 COLUMNS = (
     Column("NAMESPACE", least=6),
@@ -39,7 +38,6 @@ FREED_COLUMNS = (
 )
 
 _STYLES = {Advice.SHRINK: "good", Advice.GROW: "warn", Advice.TOO_SHORT: "dim", Advice.UNKNOWN: "dim"}
-_FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,24 +76,21 @@ class View:
             told.append(f"{_shares(unknown)} without anything to go by: -o wide says why")
         return told or [f"all {_shares(len(self.found))} fit"]
 
+    def names_of_pods(self) -> Iterator[str]:
+        """The pods that could have another size, as `-o name` has them."""
+        changing = dict.fromkeys((one.namespace, one.pod) for one in self.found if one.wanted is not None)
+        return (f"pod/{name}" for _, name in changing)
+
     def commands(self) -> Iterator[str]:
         """A command line for each suggestion."""
-        for one in self.found:
-            if one.wanted is None:
-                continue
-            words = ["kubectl", "gpushare", "resize", one.pod, "-n", one.namespace]
-            container = _own(one, self.manifests)
-            words += ["-c", container] if container else []
-            for key, value in _asked(one.wanted).items():
-                words += [_FLAGS[key], value]
-            yield shlex.join(words)
+        return wishes.commands(self.found, self.manifests)
 
     def document(self) -> documents.Document:
         """All as a `RightsizingList`."""
         sums = rightsizing.freed(self.found)
         return documents.listing(
             "RightsizingList",
-            (_item(one, self.names, _own(one, self.manifests)) for one in self.found),
+            (_item(one, self.names, wishes.own(one, self.manifests)) for one in self.found),
             freed=_size_document(rightsizing.total(sums.values())),
             gpus=[
                 {"name": self.names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
@@ -115,7 +110,7 @@ def _row(one: Suggestion, names: Mapping[str, str]) -> Row:
         _change(one.given.request_percent, wanted.request_percent, quantity.format_compute),
         quantity.format_bytes(one.given.memory_bytes),
         UNKNOWN if peak.memory_bytes is None else quantity.format_bytes(peak.memory_bytes),
-        _change(one.given.memory_bytes, wanted.memory_bytes, _exactly),
+        _change(one.given.memory_bytes, wanted.memory_bytes, wishes.exactly),
         UNKNOWN if peak.memory_bytes is None else ages.text(peak.observed_seconds),
         Cell(str(one.advice), _STYLES.get(one.advice, "")),
         ",".join(one.containers) or NONE,
@@ -185,40 +180,12 @@ def _item(one: Suggestion, names: Mapping[str, str], container: str) -> dict[str
         },
         "observedSeconds": round(one.peak.observed_seconds),
         "suggested": _size_document(wanted or one.given),
-        "annotations": {f"{key}{suffix}": value for key, value in _asked(wanted).items()} if wanted else {},
+        "annotations": {f"{key}{suffix}": value for key, value in wishes.asked(wanted).items()} if wanted else {},
     }
 
 
 def _size_document(size: Size) -> dict[str, int]:
     return {"requestPercent": size.request_percent, "memoryBytes": size.memory_bytes}
-
-
-def _asked(wanted: Size) -> dict[str, str]:
-    """As annotations. Always both: memory that is not asked for follows the request."""
-    return {
-        contract.REQUEST: quantity.format_compute(wanted.request_percent),
-        contract.MEMORY: _exactly(wanted.memory_bytes),
-    }
-
-
-def _exactly(count: int) -> str:
-    """`8Gi`, `12544Mi`, or a plain number: what is asked for must not be rounded."""
-    for unit, suffix in ((2**30, "Gi"), (2**20, "Mi")):
-        if count % unit == 0:
-            return f"{count // unit}{suffix}"
-    return str(count)
-
-
-def _own(one: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
-    """The container whose own annotations ask for the share; empty where it is the pod's."""
-    if len(one.containers) != 1:
-        return ""
-    name = one.containers[0]
-    manifest = manifests.get((one.namespace, one.pod))
-    if manifest is None:
-        return name if one.several else ""
-    annotations = pod.annotations_of(manifest)
-    return name if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS) else ""
 
 
 def _places(one: Suggestion, names: Mapping[str, str]) -> str:

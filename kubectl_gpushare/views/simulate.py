@@ -1,4 +1,4 @@
-"""`simulate`: the cluster as pods come and go, as a table, and as a picture (SVG)."""
+"""`simulate`: the cluster as pods come and go, as a table, and as a picture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from gpushare import quantity
 from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.drawing import Anchor, Box, Drawing, Line, Text
 from kubectl_gpushare.output.table import Cell, Column, Table
 from kubectl_gpushare.planning.simulation import Moment, Outcome
 from kubectl_gpushare.views import ages, figures
@@ -31,7 +32,7 @@ _LINES = (
     ("compute allocated", "#2a9d3a"),
     ("memory allocated", "#1f7fbf"),
     ("free but stranded", "#d1495b"),
-    ("pods that wait (of those that came)", "#8a8a8a"),
+    ("waiting, of the pods that came", "#8a8a8a"),
 )
 
 
@@ -64,34 +65,29 @@ def document(outcome: Outcome) -> documents.Document:
     }
 
 
-def picture(outcome: Outcome) -> str:
-    """The moments as an SVG: parts of the cluster over arrivals."""
+def picture(outcome: Outcome) -> Drawing:
+    """The moments drawn: parts of the cluster over arrivals."""
     right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
     most = max((one.arrived for one in outcome.moments), default=1)
 
-    def at(part: float, arrived: int) -> str:
+    def at(part: float, arrived: int) -> tuple[float, float]:
         x = _EDGE + (right - _EDGE) * arrived / most
-        return f"{x:.1f},{bottom - (bottom - 20) * min(1.0, max(0.0, part)):.1f}"
+        return x, bottom - (bottom - 20) * min(1.0, max(0.0, part))
 
-    shapes = []
-    for number, (name, colour) in enumerate(_LINES):
-        points = " ".join(at(_parts(one, outcome)[number], one.arrived) for one in outcome.moments)
-        shapes.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>')
-        x, y = _EDGE + 210 * number, _HEIGHT - 14
-        shapes.append(f'<rect x="{x}" y="{y - 9}" width="12" height="12" fill="{colour}"/>')
-        shapes.append(f'<text x="{x + 18}" y="{y + 2}">{name}</text>')
+    shapes: list[Line | Box | Text] = []
     for tenth in range(0, 11, 2):
         height = bottom - (bottom - 20) * tenth / 10
-        shapes.append(f'<line x1="{_EDGE}" x2="{right}" y1="{height:.1f}" y2="{height:.1f}" stroke="#dddddd"/>')
-        shapes.append(f'<text x="{_EDGE - 8}" y="{height + 4:.1f}" text-anchor="end">{tenth * 10}%</text>')
+        shapes.append(Line(((_EDGE, height), (right, height)), "#dddddd"))
+        shapes.append(Text(_EDGE - 8, height + 4, f"{tenth * 10}%", Anchor.END))
+    for number, (name, colour) in enumerate(_LINES):
+        shapes.append(Line([at(_parts(one, outcome)[number], one.arrived) for one in outcome.moments], colour, 2))
+        x, y = _EDGE + 210 * number, _HEIGHT - 14
+        shapes += [Box(x, y - 9, 12, 12, colour), Text(x + 18, y + 2, name)]
     for part in (0, 1, 2, 3, 4):
         place = _EDGE + (right - _EDGE) * part / 4
-        shapes.append(f'<text x="{place:.1f}" y="{bottom + 18}" text-anchor="middle">{most * part // 4}</text>')
-    shapes.append(f'<text x="{(right + _EDGE) / 2}" y="{bottom + 34}" text-anchor="middle">pods that came</text>')
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
-    return (
-        head + 'font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(shapes) + "\n</svg>\n"
-    )
+        shapes.append(Text(place, bottom + 18, str(most * part // 4), Anchor.MIDDLE))
+    shapes.append(Text((right + _EDGE) / 2, bottom + 34, "pods that came", Anchor.MIDDLE))
+    return Drawing(_WIDTH, _HEIGHT, shapes)
 
 
 def _row(one: Moment, outcome: Outcome) -> Sequence[str | Cell]:

@@ -10,14 +10,15 @@ from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.output.table import Table
 from kubectl_gpushare.planning import auditing, rightsizing
 from kubectl_gpushare.source import peaks
-from kubectl_gpushare.views import audit, cards, configuration, configuration_state, rightsize
+from kubectl_gpushare.views import cards, configuration, configuration_state, rightsize
+from kubectl_gpushare.views.audit import problems, shares
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import ROOT
 
 
 def audited(name: str) -> Table:
     verdict = auditing.judge(sample.nodes(), answers.read(answers.troubled()))
-    made: Table = getattr(audit, name)(verdict, cards.names(sample.nodes()))
+    made: Table = {"problems": problems, "shares": shares}[name].table(verdict, cards.names(sample.nodes()))
     return made
 
 

@@ -149,12 +149,35 @@ def test_a_gpu_is_cordoned_and_uncordoned(kubectl: Kubectl, namespace: str) -> N
     assert "Cordoned" not in kubectl("gpushare", "top", "gpus", "gpu-1/3", "--no-usage").out
 
 
+def test_what_a_defragmentation_that_was_killed_left_cordoned_is_told_and_uncordoned(
+    kubectl: Kubectl, namespace: str
+) -> None:
+    left, ours = sample.uuid("gpu-1", 3), sample.uuid("gpu-1", 0)
+    kubectl("label", "gpunode", "gpu-1", f"defrag.gpushare.io/{left}=1f2e3d4c.20260301T120000Z")
+    cordoned = json.dumps({"spec": {"cordoned": [left, ours]}})
+    kubectl("patch", "gpunode", "gpu-1", "--type=merge", f"--patch={cordoned}")
+    size = ("--request", "1", "--gpus", "2")
+    try:
+        assert "gpu-1/3 was left cordoned" in kubectl("gpushare", "defrag", *size).out
+        ended = kubectl("gpushare", "defrag", *size, "--apply")
+        assert (ended.code, ended.err.splitlines()[0]) == (
+            2,
+            "uncordoned 1 GPU of gpu-1: a defrag --apply that did not come to its end had left them so",
+        )
+        found = json.loads(kubectl("get", "gpunode", "gpu-1", "-o", "json").out)
+        assert found["spec"]["cordoned"] == [ours]
+        assert found["metadata"]["labels"] == dict([LABEL.split("=")])
+    finally:
+        kubectl("patch", "gpunode", "gpu-1", "--type=merge", '--patch={"spec":{"cordoned":[]}}')
+
+
 def test_who_may_only_look_cannot_cordon(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "clusterrolebinding", "plugin-test-look", "--clusterrole=gpushare-viewer", "--user=looker")
     try:
         ended = kubectl("gpushare", "cordon", "gpu", "gpu-1/3", "--as=looker")
         assert (ended.code, ended.out) == (1, "")
         assert ended.err.startswith('error: user "looker" may not patch gpunodes.gpushare.io')
+        assert ended.err.endswith('ask an admin for a role that allows "patch" on "gpunodes"\n')
     finally:
         kubectl("delete", "clusterrolebinding", "plugin-test-look")
 

@@ -86,6 +86,26 @@ def test_for_programs_there_is_an_item_a_share(plugin: Plugin, server: Callable[
     assert {row["limits"] for row in rows} == {"InForce", "NotInForce", "Idle"}
 
 
+def test_the_names_are_of_whom_something_is_not_in_force_and_once_each(
+    plugin: Plugin, server: Callable[..., str]
+) -> None:
+    ended = plugin("audit", "-o", "name", KUBECTL_PATH=server(answers.troubled()))
+    assert (ended.code, ended.out, ended.err) == (2, "pod/trainer\npod/small\ngpu.gpushare.io/gpu-1/3\n", "")
+    ended = plugin("audit", "-o", "name", KUBECTL_PATH=server(answers.audit(GPU_1)))
+    assert (ended.code, ended.out) == (0, "")
+    ended = plugin("audit", "-o", "name", KUBECTL_PATH=server(OLDER, *conditions("False")))
+    assert (ended.code, ended.out) == (2, "gpunode.gpushare.io/gpu-1\n")
+
+
+@pytest.mark.parametrize("output", ["csv", "name"])
+def test_what_could_not_be_told_is_said_where_the_format_has_no_place_for_it(
+    plugin: Plugin, server: Callable[..., str], output: str
+) -> None:
+    ended = plugin("audit", "-o", output, KUBECTL_PATH=server(OLDER))
+    assert ended.code == 1
+    assert "warning: audits: the agent has no /audit, so it is older than this plugin\n" in ended.err
+
+
 @pytest.mark.parametrize(
     ("status", "code"), [("True", 0), ("False", 2), ("Unknown", 1), ("", 1)], ids=["yes", "no", "unknown", "none"]
 )

@@ -69,7 +69,7 @@ def test_names_choose_nodes_and_gpus(plugin: Plugin, saved: Path) -> None:
 def test_pods_are_of_a_namespace_or_of_all(plugin: Plugin, saved: Path) -> None:
     out = plugin("top", "pods", "-n", "web", "--no-headers", "--from", saved).out
     assert first_column(out) == ["small"]
-    assert plugin("top", "pods", "--from", saved).err == "No pods that share GPUs found.\n"
+    assert plugin("top", "pods", "--from", saved).err == "No pods that share GPUs found in default namespace.\n"
     out = plugin("top", "pods", "-A", "--no-headers", "--sort-by", "memory", "--from", saved).out
     assert out.splitlines()[0].split()[:3] == ["ml", "llm", "gpu-1/1,2"]
 
@@ -206,6 +206,9 @@ def test_simulate_plays_pods_on_made_up_nodes(plugin: Plugin, tmp_path: Path) ->
     assert "10 pods came, 2 had to wait; 2 wait at the end" in ended.err
     assert ended.out.splitlines()[-1].split()[:4] == ["0s", "10", "8", "2"]
     assert plot.read_text().startswith("<svg ")
+    plot = tmp_path / "plot.png"
+    assert plugin(*words, "--plot", plot).code == 0
+    assert plot.read_bytes().startswith(b"\x89PNG\r\n")
     document = json.loads(plugin(*words, "-o", "json").out)
     assert (document["kind"], document["waitingAtTheEnd"], len(document["moments"])) == ("Simulation", 2, 10)
 
@@ -225,7 +228,7 @@ def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
         (("fit", "-f", "x", "--request", "1"), "error: say what is to fit: either"),
         (("fit", "-f", "-", "--from", "-"), "error: -f and --from cannot both"),
         (("simulate",), "error: say what comes"),
-        (("simulate", "--trace", "x.csv", "--plot", "x.png"), "error: --plot draws SVG: write x.svg"),
+        (("simulate", "--trace", "x.csv", "--plot", "x.jpg"), "error: --plot draws SVG or PNG: write x.svg"),
         (("simulate", "--trace", "/nonexistent"), "error: /nonexistent cannot be read"),
         (("why",), "error: missing argument 'POD'"),
         (("nope",), "error: no such command 'nope'\nSee 'kubectl gpushare --help' for usage.\n"),
@@ -234,8 +237,8 @@ def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
             "error: no such command 'tpo': did you mean 'top'?\nSee 'kubectl gpushare --help' for usage.\n",
         ),
         (("top", "--nope"), "error: no such option '--nope'"),
-        (("top", "-o", "xml"), "error: invalid value for '-o'"),
-        (("top", "gpux"), 'error: unknown type "gpux": write gpus, nodes or pods'),
+        (("top", "-o", "xml"), "error: -o xml is nothing to choose here: use table,"),
+        (("top", "gpux"), 'error: unknown type "gpux": write gpus, nodes or pods before names, as in `top gpus gpux`'),
         (("top", "nodes", "gpu-1/0"), "error: a node's name has no slash"),
         (("top", "pods", "ml/trainer"), "error: a pod's name has no slash: write `top pods POD -n NAMESPACE`\n"),
         (("rightsize", "ml/trainer"), "error: a pod's name has no slash: write `rightsize POD -n NAMESPACE`\n"),
@@ -244,6 +247,10 @@ def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
         (("top", "--usage", "--from", "-"), "error: --usage needs a cluster"),
         (("top", "pods", "--sort-by", "frag"), 'error: pods have no column "frag" to sort by'),
         (("describe",), "error: say what to describe"),
+        (("top", "pods", "-n", "No/Such"), 'error: -n "No/Such" cannot be the name of a namespace\nSee'),
+        (("why", "x", "-n", ".."), 'error: -n ".." cannot be the name of a namespace\nSee'),
+        (("why", "a/b/c"), 'error: "a/b/c" cannot be the name of a pod: write POD or NAMESPACE/POD\n'),
+        (("describe", "pod", ".."), 'error: ".." cannot be the name of a pod: write POD or NAMESPACE/POD\n'),
         (("describe", "service", "x"), 'error: unknown type "service"'),
     ],
     ids=str,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kubectl_gpushare import cli
-from tests.kubectl_gpushare.conftest import SECONDS, environment
+from kubectl_gpushare.commands.completion import PROGRAM
+from tests.kubectl_gpushare.conftest import SECONDS, Plugin, environment
 
 Complete = Callable[..., list[str]]
 
@@ -77,3 +78,33 @@ def test_gpus_come_with_what_is_free(complete: Complete, saved: Path) -> None:
 def test_without_a_cluster_there_are_no_candidates_and_no_noise(complete: Complete) -> None:
     assert complete("describe", "node", "", KUBECTL_PATH="/nonexistent") == [":4"]
     assert complete("top", "--from", "/nonexistent", "nodes", "") == [":4"]
+
+
+def test_where_krew_has_linked_only_the_plugin_it_can_be_put_beside_it(
+    plugin: Plugin, programs: Path, saved: Path
+) -> None:
+    path = programs / "kubectl_complete-gpushare"
+    path.unlink()
+    path.symlink_to("/nonexistent/of/an/older/version")
+    with_it = f"{programs}:/usr/bin:/bin"
+    ended = plugin("completion", "--to", programs, PATH=with_it)
+    assert (ended.code, ended.out, ended.err) == (0, f"{path} written\n", "")
+    ran = subprocess.run(
+        [path, "describe", "--from", saved, "node", "gpu-1"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+        env=environment(PATH=with_it),
+    )
+    assert ran.stdout.splitlines() == ["gpu-1", "gpu-10", ":4"]
+
+
+def test_the_program_is_printed_or_said_where_it_cannot_be(plugin: Plugin, tmp_path: Path) -> None:
+    assert plugin("completion").out == PROGRAM
+    assert plugin("completion", "--to", tmp_path).err == (
+        f"warning: {tmp_path} is not on PATH, so that kubectl does not find it there\n"
+    )
+    ended = plugin("completion", "--to", tmp_path / "nowhere")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(f"error: {tmp_path}/nowhere/kubectl_complete-gpushare cannot be written (No such file")

@@ -5,12 +5,15 @@ The texts are kubectl 1.36's own; a script says them in its place.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpushare import codec
 from kubectl_gpushare import cli
+from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 
 SAMPLES = ROOT / "config" / "samples"
@@ -31,7 +34,7 @@ LINES = {
     "config": f"config diff --node gpu-1 -f {SAMPLES / 'config' / 'configmap.yaml'}",
     "config show": "config show",
 }
-OFFLINE = {"version"}  # verbs that ask nobody
+OFFLINE = {"completion", "version"}  # verbs that ask nobody
 FROM_FILES = {name: line for name, line in LINES.items() if name not in {"cordon", "uncordon"}}
 
 MISSING = "Error from server (NotFound): the server could not find the requested resource"
@@ -49,6 +52,11 @@ SAID = {
         "choose another cluster with --context",
     ),
     "no login": ("error: You must be logged in to the server (Unauthorized)", "the API server does not accept", "log in again"),
+    "no login program": (
+        "Unable to connect to the server: getting credentials: exec: executable aws not found",
+        "kubectl gets no credentials from the program that the kubeconfig names (exec: executable aws not found)",
+        "log in with it, or install it",
+    ),
     "no context": ('error: context "nope" does not exist', 'context "nope" does not exist', ""),
 }  # fmt: skip
 
@@ -130,3 +138,50 @@ def test_the_flags_that_choose_cluster_and_user_reach_kubectl(
 def test_an_error_is_one_line_that_no_terminal_obeys(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
     program = fake_kubectl(r"printf 'error: one\n\033[2Jtwo\n' >&2; exit 1")
     assert complaint(plugin, "top", KUBECTL_PATH=program) == "error: one �[2Jtwo\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "top -o jsonpath={.items}",
+            "-o jsonpath={.items} is nothing to choose here: use table, wide, json, yaml, csv or name",
+        ),
+        ("fit --request 1 -o wide", "-o wide is nothing to choose here: use json or yaml"),
+        (
+            "config show -o name",
+            "-o name is nothing to choose here, as there is no list of objects whose names it could print: use table, json or "
+            "yaml",
+        ),
+    ],
+)
+def test_a_format_that_a_verb_does_not_have_is_an_error_with_those_it_has(
+    plugin: Plugin, line: str, sentence: str
+) -> None:
+    ended = plugin(*line.split())
+    assert (ended.code, ended.out, ended.err.splitlines()[0]) == (1, "", f"error: {sentence}")
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_kubectl_that_asks_for_a_password_is_no_answer(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], name: str
+) -> None:
+    program = fake_kubectl(
+        "case \"$*\" in *'config view'*) exit 0;; esac\nprintf 'Please enter Username: '; echo 'error: EOF' >&2; exit 1"
+    )
+    told = complaint(plugin, LINES[name], KUBECTL_PATH=program)
+    assert "kubectl has no credentials for this cluster" in told
+    assert "log in first" in told
+
+
+@pytest.mark.parametrize("verb", ["cordon", "uncordon"])
+def test_a_right_to_write_is_not_what_viewers_have(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str
+) -> None:
+    forbidden = FORBIDDEN.replace("cannot list", "cannot patch")
+    program = fake_kubectl(f"[ $1 = get ] && exec cat {tmp_path}/list\necho '{forbidden}' >&2; exit 1")
+    node = sample.nodes()[0 if verb == "cordon" else 1]
+    (tmp_path / "list").write_text(json.dumps({"kind": "List", "items": [codec.to_document(node)]}))
+    told = complaint(plugin, f"{verb} gpu {node.name}/2", KUBECTL_PATH=program)
+    assert told.endswith('ask an admin for a role that allows "patch" on "gpunodes"\n')
+    assert "viewer" not in told

@@ -15,6 +15,7 @@ from kubectl_gpushare import cli
 from tests.kubectl_gpushare import answers
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 
+OFFLINE = {"completion", "version"}
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
 # Exit codes that say something of the cluster, and not that a command failed.
 CODES = {"fit": {0, 2}, "resize": {0, 2}, "audit": {0, 1, 2}}
@@ -53,12 +54,13 @@ def test_an_example_of_the_help_runs(plugin: Plugin, saved: Path, tmp_path: Path
         "--trace": trace,
         "--plot": tmp_path / "plot.svg",
         "--metrics": metrics,
+        "--to": tmp_path,
     }
     for flag, path in files.items():
         if flag in words:
             words[words.index(flag) + 1] = str(path)
     words = [str(CONFIGURATIONS) if word == "node.yaml" else word for word in words]
-    if "--from" not in words and verb != "version" and "validate" not in words:
+    if "--from" not in words and verb not in OFFLINE and "validate" not in words:
         words += [
             "--from",
             str(saved),

@@ -16,6 +16,7 @@ OURS = {
     "kubectl_gpushare.kubectl",
     "kubectl_gpushare.commands",
     "kubectl_gpushare.applying",
+    "kubectl_gpushare.closing",
     "kubectl_gpushare.cordoning",
 }
 SOURCES = {f"kubectl_gpushare.source.{name}" for name in ("cluster", "files", "live", "origin", "agents", "manifests")}

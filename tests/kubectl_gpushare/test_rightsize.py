@@ -44,6 +44,14 @@ def test_the_commands_alone_are_such_as_resize_takes(plugin: Plugin, saved: Path
         resize.make_context("resize", words, resilient_parsing=False)
 
 
+def test_the_names_are_of_the_pods_that_could_have_another_size(plugin: Plugin, saved: Path, metrics: Path) -> None:
+    words = ("rightsize", "-A", "--from", saved, "--metrics", metrics, "-o")
+    names = plugin(*words, "name").out.splitlines()
+    commands = plugin(*words, "commands").out.splitlines()
+    assert names == list(dict.fromkeys(f"pod/{shlex.split(line)[3]}" for line in commands))
+    assert "pod/trainer" in names
+
+
 def test_annotations_of_a_container_of_its_own_are_its_own(plugin: Plugin, tmp_path: Path) -> None:
     node = builders.node("a", gpus=1)
     entry = builders.allocation("a1", node.gpus[0].uuid, request=50, memory_gib=40, uid="u")
@@ -123,7 +131,7 @@ def test_an_agent_that_measures_no_peaks_is_called_older(
         (("--margin", "much"), 'error: --margin "much" is not a part: write it as 20% or 0.2\n'),
         (("--min-observed", "30"), 'error: --min-observed "30" is no duration'),
         (("--metrics", "/nonexistent"), "error: /nonexistent cannot be read"),
-        (("nobody",), 'No pods that hold shares found.\nerror: no pod that holds a share "nobody"\n'),
+        (("nobody",), 'No pods that hold shares found in ml namespace.\nerror: no pod that holds a share "nobody"\n'),
         (("-l", "a b"), 'error: "a b" is not a label selector'),
     ],
     ids=str,

@@ -145,3 +145,20 @@ def test_the_shell_completes_verbs_and_names(window: tmux.Window, namespace: str
         window.press("Tab")
         window.press("-l", "|")  # where the cursor is: a space at the end of a line cannot be seen
         window.until(lambda lines, wanted=completed: lines[0] == f"ready> {wanted}|")  # type: ignore[misc]
+
+
+@pytest.mark.skipif(not COMPLETION.exists(), reason="no bash-completion: apt-get install bash-completion")
+def test_the_shell_completes_as_soon_as_the_program_is_put_on_path(
+    window: tmux.Window, programs: Path, namespace: str
+) -> None:
+    (programs / "kubectl_complete-gpushare").unlink()  # as krew leaves it
+    window.type(
+        f"kubectl gpushare completion --to {programs} && source {COMPLETION}; source <(kubectl completion bash); echo loa''ded"
+    )
+    window.shows("loaded")
+    window.type("clear")
+    window.until(lambda lines: lines[0].rstrip() == "ready>")
+    window.press("-l", "kubectl gpushare describe gpu gpu-2/3")
+    window.press("Tab")
+    window.press("-l", "|")
+    window.until(lambda lines: lines[0] == "ready> kubectl gpushare describe gpu gpu-2/3 |")

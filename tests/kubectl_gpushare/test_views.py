@@ -22,7 +22,8 @@ from kubectl_gpushare.planning import auditing, capacity, defragmentation, reaso
 from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.planning.world import Asked, World
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import audit, cards, configuration_state, defrag, fit, simulate, why
+from kubectl_gpushare.views import cards, configuration_state, defrag, fit, simulate, why
+from kubectl_gpushare.views.audit import document as audit_document
 from kubectl_gpushare.views.describe import cards as described_cards
 from kubectl_gpushare.views.describe import pod as described_pod
 from kubectl_gpushare.views.top import gpus, nodes, pods
@@ -254,7 +255,7 @@ def test_documents_keep_their_schema() -> None:
         "why": why.document(
             described_pod.find(sample.pods()[0], sample.nodes()), reasons.of(sample.pods()[0], snapshot), ()
         ),
-        "audit": audit.document(
+        "audit": audit_document.of(
             auditing.judge(sample.nodes()[:1], answers.read(answers.troubled())),
             cards.names(sample.nodes()),
             ("a note",),
@@ -281,6 +282,14 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
 def test_no_line_of_a_page_is_wider_than_the_terminal(columns: int) -> None:
     for make, _ in PAGES.values():
         assert max(map(layout.width, report.lines(make(), Terminal(columns=columns, colours=True)))) <= columns
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_what_is_the_matter_is_seen_on_the_narrowest_terminal(columns: int) -> None:
+    for table, state in ((of_gpus(), "Unheal"), (of_nodes(), "NotRea"), (of_pods(used=True), "Gated")):
+        lines, left_out = layout.draw(table, Terminal(columns=columns))
+        assert not {"STATUS", "STATE"} & set(left_out)
+        assert any(state in line for line in lines)
 
 
 def test_columns_that_find_no_place_are_named() -> None:

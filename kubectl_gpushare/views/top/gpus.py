@@ -28,7 +28,7 @@ COLUMNS = (
     Column("FREE", leave_out=8),
     Column("LARGEST", leave_out=3),
     Column("FRAG", leave_out=6),
-    Column("STATUS", least=8, leave_out=1),
+    Column("STATUS", least=8),
     Column("UUID", wide=True, least=12),
     Column("PCI", wide=True),
     Column("NUMA", wide=True),

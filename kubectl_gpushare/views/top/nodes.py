@@ -31,7 +31,7 @@ COLUMNS = (
     Column("FREE", leave_out=8),
     Column("LARGEST", leave_out=3),
     Column("FRAG", leave_out=6),
-    Column("STATUS", least=8, leave_out=1),
+    Column("STATUS", least=8),
     Column("AGE", wide=True),
     Column("CONFIG", wide=True),
     Column("REASON", wide=True, least=20),

@@ -25,7 +25,7 @@ COLUMNS = (
     Column("LIMIT", leave_out=6),
     Column("MEMORY", leave_out=3),
     *figures.USED_COLUMNS,
-    Column("STATE", least=8, leave_out=1),
+    Column("STATE", least=8),
     Column("AGE", leave_out=4),
     Column("MODEL", wide=True),
     Column("CONTAINERS", wide=True),

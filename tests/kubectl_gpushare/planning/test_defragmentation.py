@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -11,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger
-from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import Placement
 from kubectl_gpushare.planning import defragmentation, evicting, goals
 from kubectl_gpushare.planning.evicting import Budgets
 from kubectl_gpushare.planning.world import Asked, World
@@ -62,7 +60,7 @@ def test_one_move_makes_a_hole() -> None:
     plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("a", "n0/0", "n0/1")]
     assert plan.steps[0].gpus == "n0/0"
-    assert plan.steps[0].cordon == (("n0", "GPU-n0-0"),)
+    assert plan.steps[0].closed == (("n0", "GPU-n0-0"),)
     assert plan.after.largest_percent == 100
 
 
@@ -176,41 +174,3 @@ def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], 
         assert isinstance(world.place(asked[1].manifest, asked[1].request), Placement)
     else:
         assert {name: view.node for name, view in world.views.items()} == before
-
-
-@given(PODS)
-@settings(max_examples=40, deadline=None)
-def test_no_single_move_would_do_where_several_are_planned(pods: list[tuple[str, int, bool]]) -> None:
-    placed = []
-    for number, (size, where, _) in enumerate(pods):
-        manifest = owned(f"p{number}", request=size)
-        try:
-            cluster(*placed, (manifest, f"n{where // 2}/{where % 2}"), nodes=3)
-        except ledger.errors.LedgerError:
-            continue
-        placed.append((manifest, f"n{where // 2}/{where % 2}"))
-    name, asked = hole(request="1")
-    plan = defragmentation.plan(cluster(*placed, nodes=3), [(name, asked)], NONE, stay=False)
-    if len(plan.moves) > 1 or not plan.steps[0].gpus:
-        for manifest, where in placed:
-            assert not _would_do_alone(cluster(*placed, nodes=3), asked, manifest, where)
-
-
-def _would_do_alone(world: World, asked: Asked, manifest: dict[str, Any], where: str) -> bool:
-    """Whether the share fits on this GPU when this one pod has gone elsewhere."""
-    node, _, index = where.partition("/")
-    view = world.views[node]
-    cordoned = _cordoned(ledger.release(view.node, [manifest["metadata"]["name"]]), int(index), cordoned=True)
-    world.put(NodeView.of(cordoned))
-    mover = Asked.of(manifest)
-    elsewhere = world.place({"metadata": {"name": "anew"}}, mover.request)
-    if not isinstance(elsewhere, Placement):
-        return False
-    world.take({"metadata": {"name": "anew"}}, mover.request, elsewhere)
-    world.put(NodeView.of(_cordoned(world.views[node].node, int(index), cordoned=False)))
-    return isinstance(world.place(asked.manifest, asked.request), Placement)
-
-
-def _cordoned(node: GpuNode, index: int, *, cordoned: bool) -> GpuNode:
-    cards = tuple(dataclasses.replace(card, cordoned=cordoned) if card.index == index else card for card in node.gpus)
-    return dataclasses.replace(node, gpus=cards)

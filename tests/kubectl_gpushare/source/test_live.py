@@ -113,6 +113,15 @@ def test_after_a_watch_has_ended_all_is_listed_again(feed: Callable[..., object]
         assert one.trouble == ""
 
 
+def test_a_watch_that_has_ended_and_missed_nothing_is_no_news(feed: Callable[..., object], tmp_path: Path) -> None:
+    with feed(lists=[answer(builders.node("a"))], watches=['{"type": "END"}', ""]) as one:  # type: ignore[attr-defined]
+        until = time.monotonic() + SECONDS
+        count = tmp_path / "watch-count"
+        while not count.exists() or count.read_text().strip() != "2":
+            assert time.monotonic() < until
+            assert not one.wait(1.0)
+
+
 def test_while_the_server_is_away_the_last_state_stays_and_the_trouble_is_told(feed: Callable[..., object]) -> None:
     lists = [answer(builders.node("a")), "fail away", answer(builders.node("b"))]
     with feed(lists=lists, watches=["fail gone", ""]) as one:  # type: ignore[attr-defined]

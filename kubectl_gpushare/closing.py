@@ -1,0 +1,111 @@
+"""Closing: GPUs that a `defrag --apply` keeps cordoned while it makes room on them, and opens again whatever happens.
+
+They are marked with whose they are, so that what a run that was killed leaves behind can be told: the next opens it.
+GPUs that an admin has cordoned are never opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare import cordoning, errors
+from kubectl_gpushare.cordoning import Change
+from kubectl_gpushare.planning import cordons
+from kubectl_gpushare.planning.playing import Closed
+from kubectl_gpushare.source import cluster
+
+Say = Callable[[str], None]
+
+
+def clean_up(origin: cluster.Cluster, nodes: Sequence[GpuNode], say: Say) -> None:
+    """Opens what runs that have not come to their end have left behind. Raises `PluginError` if one is under way."""
+    now = time.time()
+    left = cordons.left_behind(nodes, now=now)
+    kept = [sentence for sentence in cordons.sentences(nodes, now=now) if "is kept" in sentence]
+    if kept:
+        raise errors.PluginError(f"{'; '.join(kept)}: wait for it; if it was killed, uncordon them yourself")
+    for name, uuids in left.items():
+        _open(origin, name, uuids)
+        say(f"uncordoned {_gpus(uuids)} of {name}: a defrag --apply that did not come to its end had left them so")
+
+
+class Keeper:
+    """What one run keeps closed."""
+
+    def __init__(self, origin: cluster.Cluster, say: Say) -> None:
+        self._origin = origin
+        self._say = say
+        self._by = secrets.token_hex(4)
+        self._ours: dict[str, frozenset[str]] = {}  # by node
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Opens everything at the end; what it cannot open, it says how to."""
+        try:
+            yield
+        except BaseException:
+            for name in self._ours:
+                with contextlib.suppress(errors.PluginError):  # it was said; what went wrong first counts
+                    self._release(name, self._ours[name])
+            raise
+        for name in self._ours:
+            self._release(name, self._ours[name])
+
+    def close(self, wanted: Closed, *, seconds: float) -> None:
+        """Keeps these closed, for so long at most, and those no longer that are not among them."""
+        nodes = dict.fromkeys([*self._ours, *(name for name, _ in wanted)])
+        for name in nodes:
+            uuids = frozenset(uuid for node, uuid in wanted if node == name)
+            before = self._ours.get(name, frozenset())
+            if before - uuids:
+                self._release(name, before - uuids)
+            if uuids:
+                self._keep(name, uuids, time.time() + seconds)
+
+    def _keep(self, name: str, uuids: frozenset[str], until: float) -> None:
+        def change(now: GpuNode) -> Change:
+            marks = cordons.of(now)
+            foreign = [mark for uuid, mark in marks.items() if uuid in uuids and mark.by != self._by]
+            if foreign:
+                raise errors.PluginError(f"another `defrag --apply` is at work on {name}: make a new plan")
+            ours = {uuid for uuid in uuids if uuid in marks or uuid not in now.cordoned}
+            return Change(now.cordoned | uuids, dict.fromkeys(ours, cordons.Cordon(self._by, until)))
+
+        fresh = uuids - self._ours.get(name, frozenset())
+        self._ours[name] = (
+            self._ours.get(name, frozenset()) | uuids
+        )  # before: a write may be cut off and have been done
+        cordoning.swap(self._origin, name, change)
+        if fresh:
+            self._say(f"cordoned {_gpus(fresh)} of {name} for the time being")
+
+    def _release(self, name: str, uuids: frozenset[str]) -> None:
+        if not uuids:
+            return
+        try:
+            _open(self._origin, name, uuids, by=self._by)
+        except BaseException:
+            self._say(
+                f"warning: {_gpus(uuids)} of {name} may be left cordoned: the next `kubectl gpushare defrag --apply` "
+                f"uncordons what is left, or do it now with `kubectl gpushare uncordon gpu {' '.join(sorted(uuids))}`"
+            )
+            raise
+        self._ours[name] -= uuids
+        self._say(f"uncordoned {_gpus(uuids)} of {name} again")
+
+
+def _open(origin: cluster.Cluster, name: str, uuids: frozenset[str], *, by: str = "") -> None:
+    def change(now: GpuNode) -> Change:
+        marks: Mapping[str, cordons.Cordon] = cordons.of(now)
+        marked = frozenset(uuid for uuid in uuids if uuid in marks and marks[uuid].by == (by or marks[uuid].by))
+        return Change(now.cordoned - marked, dict.fromkeys(marked))
+
+    cordoning.swap(origin, name, change)
+
+
+def _gpus(uuids: frozenset[str]) -> str:
+    return "1 GPU" if len(uuids) == 1 else f"{len(uuids)} GPUs"

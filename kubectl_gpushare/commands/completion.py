@@ -1,0 +1,51 @@
+"""`completion`: the program by which kubectl completes what comes after `kubectl gpushare`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from kubectl_gpushare import errors
+
+NAME = "kubectl_complete-gpushare"  # what kubectl looks for on PATH
+PROGRAM = """\
+#!/bin/sh
+exec kubectl-gpushare __complete "$@"
+"""
+
+
+@click.command(short_help="Let kubectl complete verbs, flags and names in your shell")
+@click.option("folder", "--to", metavar="FOLDER", help=f"Put it there, as {NAME}; a folder on PATH")
+def command(folder: str | None) -> None:
+    """Let kubectl complete verbs, flags and names in your shell.
+
+    kubectl asks a program on PATH, kubectl_complete-gpushare, for the candidates. pip, pipx and uv have put it beside
+    the plugin; krew does not, so put it where krew has the plugin. Your shell must have kubectl's own completion, as by
+    `source <(kubectl completion bash)`.
+
+    \b
+    Examples:
+      # After an installation by krew
+      kubectl gpushare completion --to ~/.krew/bin
+    \b
+      # Only print the program
+      kubectl gpushare completion
+    """
+    if folder is None:
+        sys.stdout.write(PROGRAM)
+        return
+    path = Path(folder).expanduser() / NAME
+    try:
+        path.unlink(missing_ok=True)  # perhaps a link, to a version that is gone
+        path.write_text(PROGRAM)
+        path.chmod(0o755)
+    except OSError as error:
+        raise errors.FileError(
+            f"{path} cannot be written ({error.strerror}): name a folder of yours that is on PATH"
+        ) from error
+    print(f"{path} written")
+    if str(path.parent.resolve()) not in [str(Path(one).resolve()) for one in os.get_exec_path()]:
+        print(f"warning: {path.parent} is not on PATH, so that kubectl does not find it there", file=sys.stderr)

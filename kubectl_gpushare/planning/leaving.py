@@ -1,0 +1,163 @@
+"""Leaving: who would have to leave which GPUs so that a share fits there; each way to try, the cheapest first."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from gpushare import errors, ledger
+from gpushare.allocation import Allocation, GivenShare
+from gpushare.gpu import Gpu
+from gpushare.placement import filters
+from gpushare.request import Demand
+from kubectl_gpushare.planning import evicting, resizing
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.evicting import Budgets
+from kubectl_gpushare.planning.world import Asked, World
+
+MOST_MOVES = 8  # for one share
+_MOST_ON_A_CARD = 10  # movable pods of a card that are looked at, the smallest first
+_MOST_WAYS = 4  # of as few pods, on one card
+_MOST_SETS = 8  # of cards of one node, where several are needed
+MayLeave = Callable[[Allocation], Asked | None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Option:
+    """A way to try: who leaves, of which GPUs."""
+
+    node: str
+    uuids: tuple[str, ...]
+    leaving: tuple[Allocation, ...]
+
+    @property
+    def price(self) -> tuple[int, int, int, str]:
+        """The fewest moves are the cheapest; of as many those that move the least."""
+        shares = [share for entry in self.leaving for share in entry.shares]
+        return (
+            len(self.leaving),
+            sum(share.request_percent * len(share.gpu_uuids) for share in shares),
+            sum(share.memory_bytes * len(share.gpu_uuids) for share in shares),
+            self.node,
+        )
+
+
+class Movable:
+    """Judges once which allocation may leave; `fixed`: why others may not, and how many."""
+
+    def __init__(self, world: World, budgets: Budgets, priority: int, fixed: collections.Counter[str]) -> None:
+        self._world = world
+        self._budgets = budgets
+        self._priority = priority
+        self._fixed = fixed
+        self._known: dict[str, Asked | None] = {}
+
+    def __call__(self, entry: Allocation) -> Asked | None:
+        """What it asks for, if it may be moved."""
+        if entry.id not in self._known:
+            self._known[entry.id] = self._judge(entry)
+        return self._known[entry.id]
+
+    def unless(self, busy: Collection[str]) -> MayLeave:
+        """The same, but for allocations with these ids: the plan moves them anyway."""
+        return lambda entry: None if entry.id in busy else self(entry)
+
+    def _judge(self, entry: Allocation) -> Asked | None:
+        if worlds.is_planned(entry):
+            return None
+        manifest = self._world.manifest(entry)
+        if entry.is_hold or entry.reserved_until is not None or manifest is None:
+            self._fixed["not known as a running pod"] += 1
+            return None
+        reason = evicting.protected(manifest, most_priority=self._priority)
+        budget = self._budgets.against(manifest, {})
+        if reason or budget:
+            self._fixed[reason or f"protected by the PodDisruptionBudget {budget}"] += 1
+            return None
+        if resizing.was_resized(manifest, entry):
+            self._fixed["resized, and made anew as they were before"] += 1
+            return None
+        try:
+            return Asked.of(manifest)
+        except errors.RequestError:
+            self._fixed["a request that makes no sense"] += 1
+            return None
+
+
+def options(world: World, asked: Asked, may_leave: MayLeave) -> list[Option]:
+    """For each node the ways to make room on its cards; only pods with one part are made room for."""
+    if len(asked.request.demands) > 1:
+        return []
+    return sorted(_options(world, asked, may_leave), key=lambda option: option.price)
+
+
+def _options(world: World, asked: Asked, may_leave: MayLeave) -> Iterator[Option]:
+    judge = world.judge(asked.manifest)
+    demand = asked.request.demands[0]
+    for view in world.views.values():
+        if judge(view.node.name) is not None:
+            continue
+        by_card = []
+        for card, used in view.cards():
+            ways = [*itertools.islice(_ways(card, used, demand, asked, may_leave), _MOST_WAYS)]
+            if ways:
+                by_card.append((len(ways[0]), card.index, card.uuid, ways))
+        by_card.sort(key=lambda one: one[:2])
+        for chosen in _sets(by_card, demand.gpus):
+            uuids = tuple(uuid for _, _, uuid, _ in chosen)
+            alternatives = chosen[0][3] if len(chosen) == 1 else [tuple(_together(way for *_, (way, *_) in chosen))]
+            for leaving in alternatives:
+                if 0 < len(leaving) <= MOST_MOVES:
+                    yield Option(view.node.name, uuids, leaving)
+
+
+_Card = tuple[int, int, str, list[tuple[Allocation, ...]]]
+
+
+def _sets(by_card: Sequence[_Card], count: int) -> Iterator[tuple[_Card, ...]]:
+    """Sets of so many cards, those with the fewest to leave first."""
+    if count == 1:
+        return ((one,) for one in by_card)
+    return itertools.islice(itertools.combinations(by_card, count), _MOST_SETS)
+
+
+def _together(ways: Iterator[tuple[Allocation, ...]]) -> Iterator[Allocation]:
+    yield from {entry.id: entry for way in ways for entry in way}.values()
+
+
+def _ways(
+    card: Gpu, used: ledger.Use, demand: Demand, asked: Asked, may_leave: MayLeave
+) -> Iterator[tuple[Allocation, ...]]:
+    """The fewest holders without which the card would do, in each way that takes as few, the smallest first."""
+
+    def would_do(rest: ledger.Use) -> bool:
+        return filters.reject(filters.Question(card, rest, demand.share, asked.request.constraints)) is None
+
+    if not would_do(ledger.NOTHING):
+        return
+    movable = sorted((one for one in used.holders if may_leave(one)), key=lambda one: _size(one, card.uuid))
+    for count in range(min(len(movable), MOST_MOVES) + 1):
+        found = False
+        for some in itertools.combinations(movable[:_MOST_ON_A_CARD], count):
+            if would_do(_without(card, used, some)):
+                found = True
+                yield some
+        if found:
+            return
+
+
+def _without(card: Gpu, used: ledger.Use, gone: Sequence[Allocation]) -> ledger.Use:
+    ids = {entry.id for entry in gone}
+    rest = ledger.NOTHING
+    for entry in used.holders:
+        for share in entry.shares if entry.id not in ids else ():
+            if card.uuid in share.gpu_uuids:
+                rest = rest.plus(entry, share)
+    return rest
+
+
+def _size(entry: Allocation, uuid: str) -> tuple[int, int]:
+    shares: list[GivenShare] = [share for share in entry.shares if uuid in share.gpu_uuids]
+    return sum(share.request_percent for share in shares), sum(share.memory_bytes for share in shares)

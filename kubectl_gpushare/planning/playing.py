@@ -1,0 +1,196 @@
+"""Playing: ways to make room, tried on the world until one comes true, those with the fewest moves first.
+
+GPUs that are to become free take nothing meanwhile; the pods on them leave and are placed again by the placement code,
+each where it says. One that finds no place may have room made for it in the same manner, before it leaves.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Sequence
+
+from gpushare import pod
+from gpushare.allocation import Allocation
+from gpushare.placement import NodeView, Placement
+from kubectl_gpushare.planning import evicting, leaving
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.evicting import Budgets
+from kubectl_gpushare.planning.leaving import MOST_MOVES, Movable, Option
+from kubectl_gpushare.planning.world import Asked, World
+
+Spent = collections.Counter[tuple[str, str]]
+Closed = tuple[tuple[str, str], ...]  # node and UUID of GPUs that take nothing new
+_MOST_PLAYED = 200  # ways for one share, in which everybody finds a place at once
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """A pod that is evicted, and where placement would put the one that its owner makes instead."""
+
+    manifest: pod.PodJson
+    entry: Allocation
+    before: str  # GPUs in a word
+    after: str
+    closed: Closed  # while it is made
+
+
+@dataclasses.dataclass(slots=True)
+class Effort:
+    """What may still be tried in a whole plan to make room for those that leave."""
+
+    plays: int = 200
+    looks: int = 50_000  # at GPUs
+
+
+class Player:
+    """Tries to make room on a world, which is afterwards as the moves leave it, or as before if there are none."""
+
+    def __init__(self, world: World, budgets: Budgets, spent: Spent, may_leave: Movable, effort: Effort) -> None:
+        """`spent`: what earlier moves take of the budgets."""
+        self._world = world
+        self._budgets = budgets
+        self._spent = collections.Counter(spent)
+        self._may_leave = may_leave
+        self._undo: list[Callable[[], None]] = []
+        self._plays = _MOST_PLAYED
+        self._effort = effort
+
+    def room(self, asked: Asked) -> tuple[tuple[Move, ...], str] | None:
+        """The fewest moves that make room for this, and the GPUs where it goes then."""
+        options = leaving.options(self._world, asked, self._may_leave)
+        for most in range(1, MOST_MOVES + 1):
+            found = self._try(asked, options, most, (), frozenset())
+            if found is not None:
+                return found
+        return None
+
+    def _try(
+        self, asked: Asked, options: Sequence[Option], most: int, closed: Closed, busy: Collection[str]
+    ) -> tuple[tuple[Move, ...], str] | None:
+        """By at most so many moves: by that many at once, or by fewer and others that go before."""
+        exactly = [option for option in options if len(option.leaving) == most]
+        for option in (*exactly, *(option for option in options if len(option.leaving) < most)):
+            spare = most - len(option.leaving)
+            if spare:
+                self._effort.plays -= 1
+            else:
+                self._plays -= 1
+            if (self._effort.plays if spare else self._plays) < 0:
+                continue
+            # Of several GPUs one that all have left may take who leaves another, if enough is left of it then.
+            for to_the_end in (True, False)[: len(option.uuids)]:
+                mark = len(self._undo)
+                found = self._play(asked, option, spare, closed, busy, to_the_end=to_the_end)
+                if found is not None:
+                    return found
+                self._back(mark)
+        return None
+
+    def _play(
+        self,
+        asked: Asked,
+        option: Option,
+        spare: int,
+        outer: Closed,
+        busy: Collection[str],
+        *,
+        to_the_end: bool,
+    ) -> tuple[tuple[Move, ...], str] | None:
+        """The GPUs are closed as long as somebody is to leave them, or to the end."""
+        busy = {*busy, *(entry.id for entry in option.leaving)}
+        moves: list[Move] = []
+        left = sorted(option.leaving, key=lambda one: -_total(one))
+        ours: frozenset[str] = frozenset()
+        while left:
+            ours = self._close(option, ours, option.uuids if to_the_end else [u for one in left for u in one.gpu_uuids])
+            closed = (*outer, *((option.node, uuid) for uuid in option.uuids if uuid in ours))
+            made = self._send(option.node, left.pop(0), spare, closed, busy)
+            if made is None:
+                return None
+            moves += made
+            spare -= len(made) - 1
+        self._close(option, ours, ())
+        found = self._world.place(asked.manifest, asked.request)
+        return (tuple(moves), worlds.gpus(found, self._world.views)) if isinstance(found, Placement) else None
+
+    def _send(
+        self, node: str, entry: Allocation, spare: int, closed: Closed, busy: Collection[str]
+    ) -> list[Move] | None:
+        """The move of a pod, after those that make room for it."""
+        mover = self._may_leave(entry)
+        if mover is None or self._budgets.against(mover.manifest, self._spent):
+            return None
+        moved = self._move(node, entry, mover, closed)
+        if moved is not None:
+            return [moved]
+        fresh = Asked(_anew(mover.manifest), mover.request)
+        for most in range(1, spare + 1):
+            if self._effort.looks <= 0:
+                return None
+            self._effort.looks -= sum(len(view.node.gpus) for view in self._world.views.values())
+            options = leaving.options(self._world, fresh, self._may_leave.unless(busy))
+            # What goes elsewhere first may also go to the GPUs that are made room on, if enough is left there.
+            for kept in (closed, ()):
+                mark = len(self._undo)
+                self._cordon([one for one in closed if one not in kept], cordoned=False)
+                room = self._try(fresh, options, most, kept, busy)
+                self._cordon([one for one in closed if one not in kept], cordoned=True)
+                moved = self._move(node, entry, mover, closed) if room is not None else None
+                if room is not None and moved is not None:
+                    return [*room[0], moved]
+                self._back(mark)
+        return None
+
+    def _move(self, node: str, entry: Allocation, mover: Asked, closed: Closed) -> Move | None:
+        cards = self._world.views[node].node.gpu_by_uuid()
+        indexes = sorted(cards[uuid].index for uuid in entry.gpu_uuids if uuid in cards)
+        mark = len(self._undo)
+        self._undo.append(self._world.leave(mover.manifest, node, entry))
+        fresh = _anew(mover.manifest)
+        found = self._world.place(fresh, mover.request)
+        if not isinstance(found, Placement):
+            self._back(mark)
+            return None
+        self._undo.append(self._world.take(fresh, mover.request, found))
+        self._spend(mover.manifest)
+        before = f"{node}/" + ",".join(map(str, indexes))
+        return Move(mover.manifest, entry, before, worlds.gpus(found, self._world.views), closed)
+
+    def _spend(self, manifest: pod.PodJson) -> None:
+        budgets = evicting.spend(self._budgets, [manifest])
+        self._spent.update(budgets)
+        self._undo.append(lambda: self._spent.subtract(budgets))
+
+    def _close(self, option: Option, ours: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
+        """Of the option's GPUs those that are wanted closed are so now, and those of `ours` that are not are open."""
+        now = frozenset(option.uuids).intersection(wanted)
+        self._cordon([(option.node, uuid) for uuid in ours - now], cordoned=False)
+        self._cordon([(option.node, uuid) for uuid in now - ours], cordoned=True)
+        return now
+
+    def _cordon(self, gpus: Collection[tuple[str, str]], *, cordoned: bool) -> None:
+        for name in dict.fromkeys(node for node, _ in gpus):
+            before = self._world.views[name]
+            cards = tuple(
+                dataclasses.replace(card, cordoned=cordoned) if (name, card.uuid) in gpus else card
+                for card in before.node.gpus
+            )
+            self._undo.append(functools.partial(self._world.put, before))
+            self._world.put(NodeView.of(dataclasses.replace(before.node, gpus=cards)))
+
+    def _back(self, mark: int) -> None:
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+
+def _anew(manifest: pod.PodJson) -> pod.PodJson:
+    """The pod that its owner makes instead: nowhere yet, and of another name."""
+    metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key != "uid"}
+    spec = {key: value for key, value in (manifest.get("spec") or {}).items() if key != "nodeName"}
+    return {**manifest, "metadata": {**metadata, "name": f"{metadata.get('name')}-anew"}, "spec": spec, "status": {}}
+
+
+def _total(entry: Allocation) -> int:
+    return sum(share.request_percent * len(share.gpu_uuids) for share in entry.shares)
