@@ -72,7 +72,10 @@ typedef struct {
 typedef struct {
     int type;
     int reserved0[3];
-    CUDA_MEM_ALLOC_NODE_PARAMS alloc; /* where the type says so */
+    union { /* which one, the type says */
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+        CUgraph graph;
+    };
 } CUgraphNodeParams;
 typedef struct {
     uint64_t flags;
@@ -80,7 +83,6 @@ typedef struct {
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
 #define CU_GRAPH_NODE_TYPE_GRAPH 4
 #define CU_GRAPH_NODE_TYPE_MEM_ALLOC 10
-#define CU_GRAPH_NODE_TYPE_MEM_FREE 11
 #define CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT 2
 #define CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD 2u
 

@@ -13,4 +13,7 @@ bool capture_has(CUstream stream);
 /* Whether anything is being captured. */
 bool capture_any(void);
 
+/* The context has ended, and with it the captures of its streams. */
+void capture_forget(CUcontext context);
+
 #endif

@@ -36,6 +36,11 @@ CUresult charge_begin(const place_t *place, uint64_t bytes) {
     return share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult charge_here(place_t *place, uint64_t bytes) {
+    CUresult result = charge_place(place);
+    return result == CUDA_SUCCESS ? charge_begin(place, bytes) : result;
+}
+
 bool charge_note(const place_t *place, uint64_t key, uint64_t bytes) {
     entry_t entry = {.key = key, .bytes = bytes, .owner = (uint64_t)(uintptr_t)place->context, .gpu = place->gpu};
     entry_t old;

@@ -20,6 +20,9 @@ CUresult charge_place(place_t *place);
 /* SUCCESS: charged. Otherwise what the application gets as the allocation's result. */
 CUresult charge_begin(const place_t *place, uint64_t bytes);
 
+/* Both: where the calling thread would have the memory. */
+CUresult charge_here(place_t *place, uint64_t bytes);
+
 /* After the real call: `result` is its result. On success the pointer is remembered; otherwise the bytes are refunded.
  */
 CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes);

@@ -4,9 +4,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
-#include <time.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "contract.h"
 #include "driver.h"
 #include "gate.h"
@@ -19,7 +19,7 @@
  * in a row it is twice as long, or programs whose kernels are longer would run ahead after all. */
 #define PATIENCE_NS 50000000ull
 #define LONGEST_PATIENCE_NS 10000000000ull
-#define SLEEP_NS 100000
+#define SLEEP_NS 100000ull
 #define UNKNOWN UINT64_MAX
 
 typedef struct {
@@ -43,16 +43,9 @@ void flow_after_fork(void) {
     memset(flows, 0, sizeof flows);
 }
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void take(flow_t *flow) {
-    const struct timespec moment = {.tv_nsec = SLEEP_NS};
     while (__atomic_exchange_n(&flow->busy, true, __ATOMIC_ACQUIRE))
-        nanosleep(&moment, NULL);
+        pause_ns(SLEEP_NS);
 }
 
 static void give(flow_t *flow) {
@@ -101,7 +94,6 @@ static bool is_done(flow_t *flow, unsigned which) {
 
 /* Whether a batch has ended; a gate that closes, and a long time, end the waiting. */
 static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
-    const struct timespec moment = {.tv_nsec = SLEEP_NS};
     uint64_t until_ns = now_ns() + flow->patience_ns;
     while (!is_done(flow, which)) {
         if (!gate_is_open(gpu) || capture_any())
@@ -111,13 +103,14 @@ static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
                 flow->patience_ns *= 2;
             return false;
         }
-        nanosleep(&moment, NULL);
+        pause_ns(SLEEP_NS);
     }
     flow->patience_ns = PATIENCE_NS;
     return true;
 }
 
-/* What a launch takes, at most: by the time since the last batch was seen to have ended, for the launches since then. */
+/* What a launch takes, at most: by the time since the last batch was seen to have ended, for the launches since then.
+ */
 static void learn(flow_t *flow, uint64_t ended, bool brief) {
     uint64_t at_ns = now_ns();
     if (ended <= flow->done)

@@ -14,7 +14,6 @@
 typedef struct {
     footprint_t *footprint;
     table_t pages;
-    int64_t unfreed;
 } walk_t;
 
 static CUresult add(walk_t *walk, const CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
@@ -51,10 +50,7 @@ static CUresult look_at(walk_t *walk, CUgraphNode node, unsigned depth) {
     CUresult result = REAL(cuGraphNodeGetType)(node, &type);
     if (result != CUDA_SUCCESS)
         return result;
-    if (type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-        walk->unfreed--;
     if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-        walk->unfreed++;
         result = REAL(cuGraphMemAllocNodeGetParams)(node, &parameters);
         return result == CUDA_SUCCESS ? add(walk, &parameters) : result;
     }
@@ -85,7 +81,6 @@ CUresult footprint_of(CUgraph graph, footprint_t *footprint) {
     walk_t walk = {.footprint = footprint, .pages = TABLE_INITIALIZER};
     *footprint = (footprint_t){.any = false};
     CUresult result = look(&walk, graph, 0);
-    footprint->lasting = walk.unfreed > 0;
     table_forget(&walk.pages);
     return result;
 }

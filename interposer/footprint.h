@@ -15,7 +15,6 @@ typedef struct {
     uint64_t bytes[MAX_GPUS];
     CUdevice devices[MAX_GPUS]; /* where bytes are */
     bool any;
-    bool lasting; /* it does not free all that it allocates */
 } footprint_t;
 
 /* What is not SUCCESS: the graph cannot be looked at, or needs a GPU that is not the share's. */

@@ -17,6 +17,8 @@ static void begin_anew(void) {
     graph_after_fork();
     gate_after_fork();
     helper_after_fork();
+    arbiter_after_fork();
+    lease_after_fork();
     marker_after_fork();
     capture_after_fork();
 }

@@ -18,6 +18,8 @@ void keeper_after_fork(void);
 void graph_after_fork(void);
 void gate_after_fork(void);
 void helper_after_fork(void);
+void arbiter_after_fork(void);
+void lease_after_fork(void);
 void marker_after_fork(void);
 void capture_after_fork(void);
 

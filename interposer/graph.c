@@ -11,8 +11,7 @@
 #define GPU_SHIFT 56 /* no address has bits there */
 
 static bool allocating;
-static table_t execs = TABLE_INITIALIZER; /* exec and GPU -> bytes; gpu: the device;
-                                             owner: not 0 if lasting; count: launched */
+static table_t execs = TABLE_INITIALIZER; /* exec and GPU -> bytes; gpu: the device; count: launched */
 
 void graph_after_fork(void) {
     table_forget(&execs);
@@ -118,33 +117,55 @@ CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, 
     return start_charged(&start);
 }
 
+static bool put(const entry_t *entry, uint32_t gpu) {
+    entry_t old;
+    bool noted = keeper_add(KEEPER_GRAPHS, entry->gpu, gpu) != NULL && table_put(&execs, entry, &old);
+    keeper_reread(gpu); /* the driver may have seen to its memory already */
+    return noted;
+}
+
 bool graph_note(CUgraphExec exec, const footprint_t *footprint) {
     bool noted = true;
     for (uint32_t gpu = 0; footprint->any && gpu < share_gpu_count() && noted; gpu++) {
-        CUdevice device = footprint->devices[gpu];
-        entry_t entry = {.key = key_of(exec, gpu),
-                         .bytes = footprint->bytes[gpu],
-                         .owner = footprint->lasting,
-                         .gpu = (uint32_t)device};
-        entry_t old;
-        if (entry.bytes == 0)
-            continue;
-        noted = keeper_add(KEEPER_GRAPHS, (uint64_t)device, gpu) != NULL && table_put(&execs, &entry, &old);
-        keeper_reread(gpu); /* the driver may have seen to its memory already */
+        entry_t entry = {
+            .key = key_of(exec, gpu), .bytes = footprint->bytes[gpu], .gpu = (uint32_t)footprint->devices[gpu]};
+        noted = entry.bytes == 0 || put(&entry, gpu);
     }
     return noted;
 }
 
-void graph_forget(CUgraphExec exec) {
+/* What it was started with may be running still, or be what it left unfreed: it has that until the driver says that
+ * there is less. */
+static void ended(const entry_t *entry, uint32_t gpu) {
+    if (entry->count == 0)
+        return;
+    keeper_t *keeper = keeper_find(KEEPER_GRAPHS, entry->gpu);
+    keeper_lock(gpu);
+    keeper->out_bytes -= entry->bytes;
+    keeper->orphaned_bytes += entry->bytes;
+    keeper_unlock(gpu);
+    keeper_loosened();
+}
+
+void graph_set_aside(CUgraphExec exec, aside_t *aside) {
+    for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
+        if (!table_take(&execs, key_of(exec, gpu), &aside->entries[gpu]))
+            aside->entries[gpu].key = 0;
+    }
+}
+
+void graph_drop(const aside_t *aside) {
+    for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
+        if (aside->entries[gpu].key != 0)
+            ended(&aside->entries[gpu], gpu);
+    }
+}
+
+void graph_restore(CUgraphExec exec, const aside_t *aside) {
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
         entry_t entry;
-        if (!table_take(&execs, key_of(exec, gpu), &entry) || entry.count == 0)
-            continue;
-        keeper_t *keeper = keeper_find(KEEPER_GRAPHS, entry.gpu);
-        keeper_lock(gpu);
-        keeper->out_bytes -= entry.bytes;
-        keeper->orphaned_bytes += entry.owner != 0 ? entry.bytes : 0;
-        keeper_unlock(gpu);
-        keeper_loosened();
+        (void)table_take(&execs, key_of(exec, gpu), &entry);
+        if (aside->entries[gpu].key != 0)
+            (void)table_put(&execs, &aside->entries[gpu], &entry); /* there is room: it was there */
     }
 }

@@ -7,14 +7,23 @@
 #define GPUSHARE_GRAPH_H
 
 #include "footprint.h"
+#include "table.h"
 
 /* An allocation becomes a node of a graph: from now on graphs are looked at. */
 void graph_allocates(void);
 bool graph_any(void);
 
-/* What an executable graph needs, from its making to its end. False: no memory to note it in. */
+/* What an executable graph needs. False: no memory to note it in. */
 bool graph_note(CUgraphExec exec, const footprint_t *footprint);
-void graph_forget(CUgraphExec exec);
+
+/* Around its end, and around a change of it: what it needed so far is set aside, then it is dropped, or given back to
+ * it in place of what was noted since. */
+typedef struct {
+    entry_t entries[MAX_GPUS]; /* key 0: none */
+} aside_t;
+void graph_set_aside(CUgraphExec exec, aside_t *aside);
+void graph_drop(const aside_t *aside);
+void graph_restore(CUgraphExec exec, const aside_t *aside);
 
 /* A launch or an upload, charged for. */
 CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream, bool per_thread);

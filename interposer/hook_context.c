@@ -1,6 +1,7 @@
 /* The start of CUDA, and the end of contexts: memory that ends with its context is refunded with it. */
 #include <pthread.h>
 
+#include "capture.h"
 #include "charge.h"
 #include "cost.h"
 #include "driver.h"
@@ -104,6 +105,11 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device,
     return result;
 }
 
+static void ended(uint64_t aside, CUcontext context) {
+    charge_drop(aside);
+    capture_forget(context);
+}
+
 typedef CUresult end_primary_t(CUdevice device);
 
 /* A release ends the context only when it was the last; whether it did, the driver says. */
@@ -116,7 +122,7 @@ static CUresult end_primary(end_primary_t *end, CUdevice device) {
     marker_forget(context);
     CUresult result = end(device);
     if (result == CUDA_SUCCESS && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && !active)
-        charge_drop(aside);
+        ended(aside, context);
     else
         charge_restore(aside, context);
     if (active && context != NULL)
@@ -147,7 +153,7 @@ static CUresult destroy(destroy_t *real, CUcontext context) {
     marker_forget(context);
     CUresult result = real(context);
     if (result == CUDA_SUCCESS)
-        charge_drop(aside);
+        ended(aside, context);
     else
         charge_restore(aside, context);
     return result;

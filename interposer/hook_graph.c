@@ -122,11 +122,18 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
                        : REAL(cuGraphUpload_ptsz)(exec, stream);
 }
 
-/* Forgotten before, for after it the driver may use the same handle again at once. */
+/* Set aside before, for after it the driver may use the same handle again at once. */
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
-    if (graph_any())
-        graph_forget(exec);
-    return REAL(cuGraphExecDestroy)(exec);
+    aside_t aside;
+    if (!graph_any())
+        return REAL(cuGraphExecDestroy)(exec);
+    graph_set_aside(exec, &aside);
+    CUresult result = REAL(cuGraphExecDestroy)(exec);
+    if (result == CUDA_SUCCESS)
+        graph_drop(&aside);
+    else
+        graph_restore(exec, &aside);
+    return result;
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {

@@ -7,9 +7,7 @@
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     place_t place;
-    CUresult result = charge_place(&place);
-    if (result == CUDA_SUCCESS)
-        result = charge_begin(&place, bytes);
+    CUresult result = charge_here(&place, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemAlloc_v2)(pointer, bytes);
@@ -18,9 +16,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     place_t place;
-    CUresult result = charge_place(&place);
-    if (result == CUDA_SUCCESS)
-        result = charge_begin(&place, bytes);
+    CUresult result = charge_here(&place, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemAlloc)(pointer, bytes);
@@ -29,9 +25,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     place_t place;
-    CUresult result = charge_place(&place);
-    if (result == CUDA_SUCCESS)
-        result = charge_begin(&place, bytes);
+    CUresult result = charge_here(&place, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
@@ -66,9 +60,7 @@ static CUresult settle(const place_t *place, CUdeviceptr pointer, uint64_t guess
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
     place_t place;
     uint64_t guess_bytes = product(pitch_guess(width), height);
-    CUresult result = charge_place(&place);
-    if (result == CUDA_SUCCESS)
-        result = charge_begin(&place, guess_bytes);
+    CUresult result = charge_here(&place, guess_bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
@@ -80,9 +72,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
     place_t place;
     uint64_t guess_bytes = product(pitch_guess(width), height);
-    CUresult result = charge_place(&place);
-    if (result == CUDA_SUCCESS)
-        result = charge_begin(&place, guess_bytes);
+    CUresult result = charge_here(&place, guess_bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);

@@ -28,7 +28,7 @@ typedef struct {
     uint64_t unit_bytes;     /* it grows by multiples of this, as far as is known */
     uint64_t wanted_bytes;   /* of the call that is under way, before it was made whole units */
     uint64_t out_bytes;      /* handed out, or wanted by graphs that have been launched */
-    uint64_t orphaned_bytes; /* of graphs: what may outlive the graph that allocated it */
+    uint64_t orphaned_bytes; /* of graphs: what may outlive the executable graph that took it */
     uint64_t blocks;         /* of a pool: how many are handed out */
 } keeper_t;
 

@@ -1,19 +1,15 @@
-/* How libc's own dlsym is found without asking a dlsym, for every name of it is one that somebody may have replaced,
- * this library among them: by looking into the tables that the loader looks into. */
+/* How libc's own dlsym is found without asking anybody: every function that could tell is one that somebody may have
+ * replaced, this library among them, and a sanitizer's are not to be called before it has begun. So the loader's list
+ * of what is loaded is read, as debuggers read it, and the tables that the loader looks into. */
 #define _GNU_SOURCE
 #include "libc.h"
 
 #include <elf.h>
 #include <link.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <string.h>
-
-typedef struct {
-    const char *home;
-    const char *name;
-    void *found;
-} search_t;
+#include <sys/auxv.h>
 
 typedef struct {
     const ElfW(Sym) * symbols;
@@ -22,26 +18,27 @@ typedef struct {
 } tables_t;
 
 /* The loader turns offsets into addresses when it loads an object, but not on every machine. */
-static const void *address(const struct dl_phdr_info *object, ElfW(Addr) value) {
-    return (const void *)(value < object->dlpi_addr ? value + object->dlpi_addr : value);
+static const void *address(const struct link_map *object, ElfW(Addr) value) {
+    return (const void *)(value < object->l_addr ? value + object->l_addr : value);
 }
 
-static tables_t tables_of(const struct dl_phdr_info *object) {
+static tables_t tables_of(const struct link_map *object) {
     tables_t tables = {NULL, NULL, NULL};
-    for (unsigned i = 0; i < object->dlpi_phnum; i++) {
-        if (object->dlpi_phdr[i].p_type != PT_DYNAMIC)
-            continue;
-        const ElfW(Dyn) *entry = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
-        for (; entry->d_tag != DT_NULL; entry++) {
-            if (entry->d_tag == DT_SYMTAB)
-                tables.symbols = address(object, entry->d_un.d_ptr);
-            else if (entry->d_tag == DT_STRTAB)
-                tables.strings = address(object, entry->d_un.d_ptr);
-            else if (entry->d_tag == DT_GNU_HASH)
-                tables.hashes = address(object, entry->d_un.d_ptr);
-        }
+    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB)
+            tables.symbols = address(object, entry->d_un.d_ptr);
+        else if (entry->d_tag == DT_STRTAB)
+            tables.strings = address(object, entry->d_un.d_ptr);
+        else if (entry->d_tag == DT_GNU_HASH)
+            tables.hashes = address(object, entry->d_un.d_ptr);
     }
     return tables;
+}
+
+static bool is_same(const char *left, const char *right) {
+    while (*left != '\0' && *left == *right)
+        left++, right++;
+    return *left == *right;
 }
 
 static uint32_t hash_of(const char *name) {
@@ -53,7 +50,7 @@ static uint32_t hash_of(const char *name) {
 
 /* The table of hashes: how many buckets, the first symbol in them, the words of a filter that is of no use here, its
  * shift; the filter, the buckets, and then for each symbol its hash, whose last bit ends a chain. */
-static void *find(const struct dl_phdr_info *object, const char *name) {
+static void *find(const struct link_map *object, const char *name) {
     tables_t tables = tables_of(object);
     if (tables.symbols == NULL || tables.strings == NULL || tables.hashes == NULL || tables.hashes[0] == 0)
         return NULL;
@@ -66,32 +63,49 @@ static void *find(const struct dl_phdr_info *object, const char *name) {
     for (;; at++) {
         const ElfW(Sym) *symbol = &tables.symbols[at];
         if ((chains[at - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && strcmp(tables.strings + symbol->st_name, name) == 0)
-            return (void *)(object->dlpi_addr + symbol->st_value);
+            ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && is_same(tables.strings + symbol->st_name, name))
+            return (void *)(object->l_addr + symbol->st_value);
         if (chains[at - first] & 1)
             return NULL;
     }
 }
 
 static bool ends_in(const char *path, const char *file) {
-    const char *slash = strrchr(path, '/');
-    return strcmp(slash != NULL ? slash + 1 : path, file) == 0;
+    const char *last = path;
+    for (const char *at = path; *at != '\0'; at++) {
+        if (*at == '/')
+            last = at + 1;
+    }
+    return is_same(last, file);
 }
 
-static int look(struct dl_phdr_info *object, size_t size, void *data) {
-    search_t *search = data;
-    (void)size;
-    if (object->dlpi_name != NULL && ends_in(object->dlpi_name, search->home))
-        search->found = find(object, search->name);
-    return search->found != NULL;
+/* What is loaded, first the program itself, which has the way to the list in a place that the loader fills in. */
+static const struct link_map *loaded(void) {
+    const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
+    unsigned long count = headers != NULL ? getauxval(AT_PHNUM) : 0;
+    ElfW(Addr) base = 0;
+    const ElfW(Dyn) *entry = NULL;
+    for (unsigned long i = 0; i < count; i++) {
+        if (headers[i].p_type == PT_PHDR)
+            base = (ElfW(Addr))headers - headers[i].p_vaddr;
+        if (headers[i].p_type == PT_DYNAMIC)
+            entry = (const void *)(base + headers[i].p_vaddr);
+    }
+    for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_DEBUG && entry->d_un.d_ptr != 0)
+            return ((const struct r_debug *)entry->d_un.d_ptr)->r_map;
+    }
+    return NULL;
 }
 
 void *libc_function(const char *name) {
     static const char *const homes[] = {"libc.so.6", "libdl.so.2"};
-    search_t search = {.name = name};
-    for (unsigned i = 0; search.found == NULL && i < sizeof homes / sizeof *homes; i++) {
-        search.home = homes[i];
-        (void)dl_iterate_phdr(look, &search);
+    void *found = NULL;
+    for (unsigned i = 0; found == NULL && i < sizeof homes / sizeof *homes; i++) {
+        for (const struct link_map *object = loaded(); object != NULL && found == NULL; object = object->l_next) {
+            if (object->l_name != NULL && ends_in(object->l_name, homes[i]))
+                found = find(object, name);
+        }
     }
-    return search.found;
+    return found;
 }

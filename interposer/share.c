@@ -7,15 +7,16 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "arbiter.h"
+#include "clock.h"
 #include "fork.h"
 #include "helper.h"
 #include "quota.h"
 #include "report.h"
 
-#define RACE_PAUSE_NS 100000
+#define RACE_PAUSE_NS 100000ull
 
 static struct {
     pthread_mutex_t mutex; /* of joining */
@@ -29,14 +30,21 @@ static struct {
     unsigned gpu_count;
 } share = {.mutex = PTHREAD_MUTEX_INITIALIZER, .socket = -1};
 
-/* In the child only this thread exists; locks that others held in the parent will not be released by anyone. */
-void share_after_fork(void) {
+static void leave(void) {
     if (share.socket >= 0)
         close(share.socket);
     if (share.limits != NULL)
         munmap((void *)share.limits, PAGE_SIZE);
     if (share.ledgers != NULL)
         munmap(share.ledgers, share.gpu_count * sizeof *share.ledgers);
+    share.socket = -1;
+    share.limits = NULL;
+    share.ledgers = NULL;
+}
+
+/* In the child only this thread exists; locks that others held in the parent will not be released by anyone. */
+void share_after_fork(void) {
+    leave();
     memset(&share, 0, sizeof share);
     share.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     share.socket = -1;
@@ -56,42 +64,52 @@ static bool map_pages(const wire_welcome_result_t *welcome) {
                         : NULL;
     close(welcome->limits);
     close(welcome->ledger);
-    if (limits == MAP_FAILED || ledgers == MAP_FAILED) {
-        close(welcome->socket);
-        return false;
-    }
-    share.limits = limits;
-    share.ledgers = ledgers;
-    return true;
+    share.limits = limits != MAP_FAILED ? limits : NULL;
+    share.ledgers = ledgers != MAP_FAILED ? ledgers : NULL;
+    return limits != MAP_FAILED && ledgers != MAP_FAILED;
 }
 
-static bool join(void) {
-    char sentence[512] = "the arbiter's pages cannot be mapped: raise the container's limit on address space";
+static bool welcomed(char *sentence, size_t size) {
     wire_welcome_result_t welcome;
-    if (!fork_watch())
+    if (!fork_watch()) {
         (void)strcpy(sentence, "no memory to watch for forks: raise the container's memory limit");
-    else if (wire_join(&welcome, sentence, sizeof sentence) && map_pages(&welcome)) {
-        share.socket = welcome.socket;
-        share.slot = welcome.slot;
-        share.gpu_count = welcome.gpu_count;
-        return true;
+        return false;
     }
+    if (!wire_join(&welcome, sentence, (unsigned)size))
+        return false;
+    share.socket = welcome.socket;
+    share.slot = welcome.slot;
+    share.gpu_count = welcome.gpu_count;
+    if (map_pages(&welcome))
+        return true;
+    (void)strcpy(sentence, "the arbiter's pages cannot be mapped: raise the container's limit on address space");
+    return false;
+}
+
+/* Without the helper thread every launch would wait for ever. */
+static bool join(void) {
+    char sentence[512];
+    if (welcomed(sentence, sizeof sentence) && helper_start(share.socket, sentence, sizeof sentence))
+        return true;
+    leave();
     if (!share.complained)
         report("%s", sentence);
     share.complained = true;
     return false;
 }
 
+/* A thread that is cancelled meanwhile would keep the lock. */
 bool share_join(void) {
+    int state = PTHREAD_CANCEL_ENABLE; /* old glibc says nothing in a program without threads */
     if (__atomic_load_n(&share.joined, __ATOMIC_ACQUIRE))
         return true;
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_mutex_lock(&share.mutex);
     if (!share.joined && join())
         __atomic_store_n(&share.joined, true, __ATOMIC_RELEASE);
     bool joined = share.joined;
     pthread_mutex_unlock(&share.mutex);
-    if (joined)
-        helper_start();
+    (void)pthread_setcancelstate(state, NULL);
     return joined;
 }
 
@@ -108,12 +126,6 @@ static quota_t quota_of(uint32_t gpu) {
                      .limits = __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE),
                      .gpu = gpu,
                      .slot = share.slot};
-}
-
-/* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
- * arbiter that the bytes are free. */
-int share_hand_over(void) {
-    return share.socket;
 }
 
 /* The ledger stays the one that is mapped. The limits are a new page: the old one has nobody any more who could write
@@ -156,16 +168,15 @@ bool share_try(uint32_t gpu, uint64_t bytes) {
 }
 
 bool share_charge(uint32_t gpu, uint64_t bytes) {
-    const struct timespec pause = {.tv_nsec = RACE_PAUSE_NS * (1 + share.slot % 8)};
     if (charge(gpu, bytes))
         return true;
     if (bytes > share_limit_bytes(gpu))
         return false;
     /* Two processes near the limit may have seen each other's attempt: they try again at different times. */
-    nanosleep(&pause, NULL);
+    pause_ns(RACE_PAUSE_NS * (1 + share.slot % 8));
     if (charge(gpu, bytes))
         return true;
-    helper_reclaim();
+    arbiter_reclaim();
     return charge(gpu, bytes);
 }
 

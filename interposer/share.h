@@ -30,9 +30,8 @@ void share_refund(uint32_t gpu, uint64_t bytes);
 unsigned share_request_percent(uint32_t gpu);
 uint32_t share_gpu_count(void);
 
-/* For the helper thread, which alone receives: the socket; then, what it was welcomed with when it has connected anew.
- * The pages' descriptors are closed. False: what it was welcomed to is not what we hold. */
-int share_hand_over(void);
+/* For the helper thread: what it was welcomed with when it has connected anew. The pages' descriptors are closed.
+ * False: what it was welcomed to is not what we hold. */
 bool share_rejoin(const wire_welcome_result_t *welcome);
 
 uint64_t share_limit_bytes(uint32_t gpu);

@@ -1,9 +1,8 @@
 #define _GNU_SOURCE
 #include "stream.h"
 
-#include <time.h>
-
 #include "capture.h"
+#include "clock.h"
 #include "device.h"
 #include "driver.h"
 
@@ -52,7 +51,6 @@ static bool is_done(CUevent event, CUstream stream, bool per_thread) {
 /* Asked again and again: to wait in the driver might be for ever, when the GPU waits for something that this thread is
  * about to do. While a stream is captured nothing is asked. */
 void stream_wait(CUstream stream, bool per_thread) {
-    const struct timespec pause = {.tv_nsec = LOOK_NS};
     CUcontext context;
     CUevent event = NULL;
     if (capture_any() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
@@ -64,7 +62,7 @@ void stream_wait(CUstream stream, bool per_thread) {
         event = NULL;
     }
     for (unsigned i = 0; i < LONGEST_LOOKS && !capture_any() && !is_done(event, stream, per_thread); i++)
-        nanosleep(&pause, NULL);
+        pause_ns(LOOK_NS);
     if (event != NULL)
         (void)REAL(cuEventDestroy_v2)(event);
 }

@@ -20,6 +20,7 @@
 #ifndef WELCOME_TIMEOUT_MS
 #    define WELCOME_TIMEOUT_MS 20000
 #endif
+#define NO_DESCRIPTOR "no descriptor for the connection to the arbiter: raise the container's limit of open files"
 #define RESTART "restart the container to get the library of this node's agent"
 
 typedef union {
@@ -54,7 +55,7 @@ static bool wait_readable(int socket, int64_t deadline_ms) {
     }
 }
 
-static ssize_t receive(int socket, message_t *message, int *descriptors, unsigned *count_p, int flags) {
+static ssize_t receive(int socket, message_t *message, int *descriptors, unsigned *count_p, bool *cut_p, int flags) {
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(2 * sizeof(int))];
@@ -67,6 +68,7 @@ static ssize_t receive(int socket, message_t *message, int *descriptors, unsigne
         length = recvmsg(socket, &parts, MSG_CMSG_CLOEXEC | flags);
     } while (length < 0 && errno == EINTR);
     *count_p = 0;
+    *cut_p = length >= 0 && (parts.msg_flags & MSG_CTRUNC) != 0;
     struct cmsghdr *header = length >= 0 ? CMSG_FIRSTHDR(&parts) : NULL;
     if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
         *count_p = (unsigned)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
@@ -86,7 +88,13 @@ static bool send_message(int socket, const void *message, size_t size) {
 static bool connect_arbiter(int *socket_p, char *sentence, unsigned size) {
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
     *socket_p = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (*socket_p >= 0 && connect(*socket_p, (struct sockaddr *)&address, sizeof address) == 0)
+    if (*socket_p < 0 && (errno == EMFILE || errno == ENFILE))
+        return fail(sentence, size, NO_DESCRIPTOR);
+    int connected = -1;
+    do {
+        connected = connect(*socket_p, (struct sockaddr *)&address, sizeof address);
+    } while (connected != 0 && errno == EINTR);
+    if (connected == 0)
         return true;
     return fail(sentence, size,
                 "the arbiter cannot be reached at " SOCKET_PATH
@@ -150,7 +158,8 @@ static bool welcomed(int socket, wire_welcome_result_t *result, bool *again_p, c
     message_t answer;
     int descriptors[2];
     unsigned count;
-    ssize_t length = receive(socket, &answer, descriptors, &count, MSG_DONTWAIT);
+    bool cut;
+    ssize_t length = receive(socket, &answer, descriptors, &count, &cut, MSG_DONTWAIT);
     *again_p = length < 0 && errno == EAGAIN;
     if (count > 0)
         result->limits = descriptors[0];
@@ -158,6 +167,8 @@ static bool welcomed(int socket, wire_welcome_result_t *result, bool *again_p, c
         result->ledger = descriptors[1];
     if (*again_p || !check_answer(&answer, length, sentence, size))
         return false;
+    if (cut)
+        return fail(sentence, size, NO_DESCRIPTOR);
     if (count != 2)
         return fail(sentence, size, "the arbiter's welcome came with %u of 2 pages: " RESTART, count);
     result->slot = answer.welcome.slot;
@@ -199,7 +210,8 @@ wire_next_t wire_next(int socket, wire_lease_t *lease) {
     message_t message;
     int descriptors[2];
     unsigned count;
-    ssize_t length = receive(socket, &message, descriptors, &count, MSG_DONTWAIT);
+    bool cut;
+    ssize_t length = receive(socket, &message, descriptors, &count, &cut, MSG_DONTWAIT);
     close_all(descriptors, count);
     if (length < 0 && errno == EAGAIN)
         return WIRE_NOTHING;

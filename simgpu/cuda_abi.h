@@ -30,6 +30,7 @@ typedef enum {
     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_CAPTURED_EVENT = 907,
+    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
     CUDA_ERROR_UNKNOWN = 999,
 } CUresult;
 
@@ -117,6 +118,14 @@ typedef struct {
 } CUarrayMapInfo;
 
 typedef struct {
+    uint8_t reserved[64];
+} CUmemPoolPtrExportData;
+
+typedef struct {
+    char reserved[64];
+} CUipcMemHandle;
+
+typedef struct {
     CUmemPoolProps poolProps;
     const CUmemAccessDesc *accessDescs;
     size_t accessDescCount;
@@ -145,6 +154,11 @@ typedef struct {
     CUgraphNode hErrNode_out;
     int result_out;
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
+
+typedef struct {
+    int result;
+    CUgraphNode errorNode, errorFromNode;
+} CUgraphExecUpdateResultInfo;
 
 typedef struct {
     unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
@@ -190,6 +204,8 @@ typedef struct {
 #define GRAPH_MEM_ALLOC 10
 #define GRAPH_MEM_FREE 11
 #define GRAPH_UPLOAD 2u
+#define GRAPH_UPDATE_TOPOLOGY_CHANGED 2
+#define GRAPH_UPDATE_NOT_SUPPORTED 6
 #define ARRAY_LAYERED 0x01u
 #define ARRAY_CUBEMAP 0x04u
 #define ARRAY_SPARSE 0x40u

@@ -32,6 +32,12 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
     return cuStreamEndCapture(stream, graph);
 }
 
+void capture_abandon(CUstream stream) {
+    CUgraph graph;
+    if (cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS)
+        (void)cuGraphDestroy(graph);
+}
+
 /* Each thread has a mode, which says what it may do while another one captures. Nothing here depends on it. */
 CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
     static _Thread_local int current;

@@ -50,6 +50,8 @@ typedef struct {
     CUcontext context;
     CUmemoryPool pool;
     size_t bytes;
+    int memory; /* that other processes can map, and where in it; -1: nobody can */
+    uint64_t offset;
 } allocation_t;
 
 /* Backs and records what has been charged already. False: the address space is full. */
@@ -62,9 +64,16 @@ typedef struct {
 } free_point_t;
 CUresult memory_free(CUdeviceptr pointer, const free_point_t *point);
 void memory_free_context(CUcontext context);
+/* One that begins there. False: there is none. */
+bool memory_find(CUdeviceptr pointer, allocation_t *found);
+/* The same, of one that is no pool's: from now on other processes can map it. */
+bool memory_share(CUdeviceptr pointer, allocation_t *found);
+
+/* cuda_share.c: which GPU it is on, of memory that has been given to this process; NULL: none of its own. */
+gpu_t *share_gpu(int memory);
 
 /* cuda_pool.c */
-void pool_take_back(CUmemoryPool pool, size_t bytes, const free_point_t *point);
+void pool_take_back(const allocation_t *block, const free_point_t *point);
 /* The program has waited for the GPU: pools give back what is above their thresholds. */
 void pools_waited(void);
 
@@ -117,6 +126,9 @@ bool graph_memory_free(CUdeviceptr pointer);
 
 /* cuda_stream.c: where the graph is that a stream is being captured to; NULL for a default stream, which cannot be. */
 CUgraph *stream_capture(CUstream stream);
+
+/* cuda_capture.c: the stream goes, and with it what was captured of it. */
+void capture_abandon(CUstream stream);
 
 /* The mark of a stream's end. `per_thread`: what the handle 0 means. */
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread);

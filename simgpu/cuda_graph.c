@@ -3,27 +3,7 @@
  * allocates, which is in cuda_graph_memory.c. */
 #include <stdlib.h>
 
-#include "cuda_driver.h"
-
-struct CUgraphNode_st {
-    CUgraphNode next;
-    int type;
-    CUgraph child;
-    graph_block_t block; /* of an allocation, or its pointer of a free */
-};
-
-struct CUgraph_st {
-    CUcontext context;
-    _Atomic uint64_t duration_ns;
-    CUgraphNode nodes, *last;
-    size_t count;
-    graph_memory_t memory;
-};
-
-struct CUgraphExec_st {
-    uint64_t duration_ns;
-    graph_memory_t memory;
-};
+#include "cuda_graph.h"
 
 static CUresult make(CUgraph *graph) {
     CUcontext context;
@@ -70,6 +50,8 @@ CUresult cuGraphDestroy(CUgraph graph) {
         graph->nodes = node->next;
         free(node);
     }
+    if (graph->exec != NULL)
+        graph->exec->graph = NULL;
     free(graph);
     return driver_ready();
 }
@@ -197,63 +179,4 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) {
         return CUDA_ERROR_INVALID_VALUE;
     *graph = node->child;
     return driver_ready();
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-    (void)flags;
-    if (exec == NULL || graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *exec = calloc(1, sizeof **exec);
-    if (*exec == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    (*exec)->duration_ns = graph->duration_ns;
-    (*exec)->memory = graph->memory;
-    return driver_ready();
-}
-
-CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
-    if (parameters == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = cuGraphInstantiateWithFlags(exec, graph, parameters->flags);
-    if (result == CUDA_SUCCESS && (parameters->flags & GRAPH_UPLOAD) != 0)
-        result = cuGraphUpload(*exec, parameters->hUploadStream);
-    return result;
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec exec) {
-    if (exec != NULL)
-        graph_memory_forget(exec);
-    free(exec);
-    return exec != NULL ? driver_ready() : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread, bool uploads) {
-    CUcontext context;
-    CUresult result = exec != NULL ? context_current(&context) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS)
-        return result;
-    _Atomic uint64_t *end = stream_end(context, stream, per_thread);
-    result = graph_memory_begin(exec, &exec->memory, (const void *)end);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!uploads)
-        result = launch_submit(context, stream, per_thread, exec->duration_ns, 0);
-    graph_memory_until(exec, context->gpu, *end);
-    return result;
-}
-
-CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    return launch(exec, stream, false, true);
-}
-
-CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    return launch(exec, stream, true, true);
-}
-
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    return launch(exec, stream, false, false);
-}
-
-CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    return launch(exec, stream, true, false);
 }

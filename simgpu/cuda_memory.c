@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "cuda_driver.h"
 #include "mig.h"
+#include "shared.h"
 #include "slots.h"
 
 #define BUCKETS 4096u
@@ -28,8 +30,10 @@ static node_t **bucket_of(CUdeviceptr pointer) {
 
 bool memory_map(const allocation_t *allocation, int map_flags, CUdeviceptr *pointer_p) {
     node_t *node = malloc(sizeof *node);
-    void *mapping = mmap(NULL, allocation->bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | map_flags, -1, 0);
+    bool shared = allocation->memory >= 0;
+    int kind = shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | map_flags;
+    void *mapping =
+        mmap(NULL, allocation->bytes, PROT_READ | PROT_WRITE, kind, allocation->memory, (off_t)allocation->offset);
     if (node == NULL || mapping == MAP_FAILED) {
         free(node);
         if (mapping != MAP_FAILED)
@@ -55,7 +59,7 @@ static CUresult allocate(size_t bytes, int map_flags, CUdeviceptr *pointer_p) {
         return CUDA_ERROR_INVALID_VALUE;
     if (!slots_charge(context->gpu, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    allocation_t allocation = {.gpu = context->gpu, .context = context, .bytes = bytes};
+    allocation_t allocation = {.gpu = context->gpu, .context = context, .bytes = bytes, .memory = -1};
     if (memory_map(&allocation, map_flags, pointer_p))
         return CUDA_SUCCESS;
     slots_refund(context->gpu, bytes);
@@ -64,12 +68,61 @@ static CUresult allocate(size_t bytes, int map_flags, CUdeviceptr *pointer_p) {
 
 /* Memory that a node of the list had is unmapped before it is refunded: it is gone before anyone else can have it. */
 static void release(node_t *node, const free_point_t *point) {
-    munmap((void *)(uintptr_t)node->pointer, node->allocation.bytes);
-    if (node->allocation.pool != NULL)
-        pool_take_back(node->allocation.pool, node->allocation.bytes, point);
+    const allocation_t *allocation = &node->allocation;
+    munmap((void *)(uintptr_t)node->pointer, allocation->bytes);
+    if (allocation->pool != NULL)
+        pool_take_back(allocation, point);
     else
-        slots_refund(node->allocation.gpu, node->allocation.bytes);
+        slots_refund(allocation->gpu, allocation->bytes);
+    if (allocation->pool == NULL && allocation->memory >= 0)
+        close(allocation->memory);
     free(node);
+}
+
+/* With the lock held. */
+static node_t *find(CUdeviceptr pointer) {
+    node_t *node = *bucket_of(pointer);
+    while (node != NULL && node->pointer != pointer)
+        node = node->next;
+    return node;
+}
+
+bool memory_find(CUdeviceptr pointer, allocation_t *found) {
+    pthread_mutex_lock(&mutex);
+    const node_t *node = find(pointer);
+    if (node != NULL)
+        *found = node->allocation;
+    pthread_mutex_unlock(&mutex);
+    return node != NULL;
+}
+
+/* What is in it moves along, page by page, but for pages that nobody has written to. */
+static bool make_shared(node_t *node) {
+    static const char zeros[1u << PAGE_BITS];
+    allocation_t *allocation = &node->allocation;
+    char *old = (char *)(uintptr_t)node->pointer;
+    int memory = shared_make(allocation->gpu, allocation->bytes);
+    for (size_t at = 0; memory >= 0 && at < allocation->bytes; at += sizeof zeros) {
+        size_t bytes = allocation->bytes - at < sizeof zeros ? allocation->bytes - at : sizeof zeros;
+        if (memcmp(old + at, zeros, bytes) != 0 && pwrite(memory, old + at, bytes, (off_t)at) != (ssize_t)bytes) {
+            close(memory);
+            memory = -1;
+        }
+    }
+    if (memory < 0 || mmap(old, allocation->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0) != old)
+        return false;
+    allocation->memory = memory;
+    return true;
+}
+
+bool memory_share(CUdeviceptr pointer, allocation_t *found) {
+    pthread_mutex_lock(&mutex);
+    node_t *node = find(pointer);
+    bool shared = node != NULL && node->allocation.pool == NULL && (node->allocation.memory >= 0 || make_shared(node));
+    if (shared)
+        *found = node->allocation;
+    pthread_mutex_unlock(&mutex);
+    return shared;
 }
 
 CUresult memory_free(CUdeviceptr pointer, const free_point_t *point) {

@@ -5,31 +5,12 @@
  * free. Only amounts are simulated: a pool is never too fragmented. */
 #include <stdlib.h>
 
-#include "cuda_driver.h"
+#include "cuda_pool.h"
+#include "shared.h"
 #include "slots.h"
 #include "timeline.h"
 
 #define PIECE_BYTES (32ull << 20)
-
-/* Freed in a stream that has not come there yet. */
-typedef struct pending {
-    struct pending *next;
-    const void *stream;
-    gpu_t *gpu;
-    uint64_t mark;
-    uint64_t bytes;
-} pending_t;
-
-struct CUmemPoolHandle_st {
-    CUmemoryPool next;
-    gpu_t *gpu;
-    pthread_mutex_t mutex;
-    bool ending; /* destroyed: it ends with its last allocation */
-    uint64_t threshold_bytes;
-    uint64_t reserved_bytes, reserved_most_bytes; /* what it has of the GPU */
-    uint64_t used_bytes, used_most_bytes;         /* what is handed out */
-    pending_t *pending;
-};
 
 static struct CUmemPoolHandle_st default_pools[IMAGE_MAX_GPUS];
 static CUmemoryPool current_pools[IMAGE_MAX_GPUS];
@@ -39,6 +20,7 @@ static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
 static void enlist(CUmemoryPool pool, gpu_t *gpu) {
     pthread_mutex_init(&pool->mutex, NULL);
     pool->gpu = gpu;
+    pool->memory = -1;
     pool->next = pools;
     pools = pool;
 }
@@ -52,54 +34,64 @@ static CUmemoryPool default_pool(gpu_t *gpu) {
     return pool;
 }
 
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
-    gpu_t *gpu;
-    CUresult result = driver_gpu(device, &gpu);
-    if (result == CUDA_SUCCESS && pool == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *pool = default_pool(gpu);
-    return result;
-}
-
-static CUmemoryPool current_pool(gpu_t *gpu) {
+CUmemoryPool pool_current(gpu_t *gpu) {
     CUmemoryPool pool = current_pools[gpu->index];
     return pool != NULL && !pool->ending ? pool : default_pool(gpu);
 }
 
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
+static CUresult give(CUmemoryPool *pool, CUdevice device, CUmemoryPool (*of)(gpu_t *gpu)) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
     if (result == CUDA_SUCCESS && pool == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        *pool = current_pool(gpu);
+        *pool = of(gpu);
     return result;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
+    return give(pool, device, default_pool);
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
+    return give(pool, device, pool_current);
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
-    if (result == CUDA_SUCCESS && (pool == NULL || pool->gpu != gpu))
+    if (result == CUDA_SUCCESS && (pool == NULL || pool->gpu != gpu || pool->foreign))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         current_pools[gpu->index] = pool;
     return result;
 }
 
+CUmemoryPool pool_make(gpu_t *gpu) {
+    CUmemoryPool pool = calloc(1, sizeof *pool);
+    if (pool == NULL)
+        return NULL;
+    pthread_mutex_lock(&pools_mutex);
+    enlist(pool, gpu);
+    pthread_mutex_unlock(&pools_mutex);
+    return pool;
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
-    if (pool == NULL || properties == NULL || properties->location.type != CU_MEM_LOCATION_DEVICE)
+    if (pool == NULL || properties == NULL || properties->location.type != CU_MEM_LOCATION_DEVICE ||
+        (properties->handleTypes & ~CU_MEM_HANDLE_FILE_DESCRIPTOR) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     gpu_t *gpu;
     CUresult result = driver_gpu(properties->location.id, &gpu);
     if (result != CUDA_SUCCESS)
         return result;
-    *pool = calloc(1, sizeof **pool);
+    int memory = properties->handleTypes != 0 ? shared_make(gpu, 0) : -1;
+    if (properties->handleTypes != 0 && memory < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *pool = pool_make(gpu);
     if (*pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&pools_mutex);
-    enlist(*pool, gpu);
-    pthread_mutex_unlock(&pools_mutex);
+    (*pool)->memory = memory;
     return CUDA_SUCCESS;
 }
 
@@ -208,7 +200,14 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
     return CUDA_SUCCESS;
 }
 
-void pool_take_back(CUmemoryPool pool, size_t bytes, const free_point_t *point) {
+/* An imported block is its maker's, and goes on with him. */
+void pool_take_back(const allocation_t *block, const free_point_t *point) {
+    CUmemoryPool pool = block->pool;
+    uint64_t bytes = block->bytes;
+    if (pool->foreign)
+        return;
+    if (block->memory >= 0)
+        shared_discard(block->memory, block->offset, bytes);
     pending_t *pending = point != NULL ? malloc(sizeof *pending) : NULL;
     pthread_mutex_lock(&pool->mutex);
     pool->used_bytes -= bytes;
@@ -239,7 +238,7 @@ static void raise_to(uint64_t *most_bytes, uint64_t bytes) {
         *most_bytes = bytes;
 }
 
-static bool take(CUmemoryPool pool, size_t bytes, const void *stream) {
+bool pool_take(CUmemoryPool pool, size_t bytes, const void *stream) {
     pthread_mutex_lock(&pool->mutex);
     uint64_t needed_bytes = pool->used_bytes + pending_bytes(pool, stream) + bytes;
     uint64_t more_bytes = needed_bytes > pool->reserved_bytes ? in_pieces(needed_bytes) - pool->reserved_bytes : 0;
@@ -255,64 +254,13 @@ static bool take(CUmemoryPool pool, size_t bytes, const void *stream) {
     return granted;
 }
 
-static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream, bool per_thread) {
-    CUcontext context;
-    CUresult result = cuStreamGetCtx(stream, &context);
-    if (result == CUDA_SUCCESS)
-        result = context_usable(context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (pointer == NULL || bytes == 0 || bytes > SIZE_MAX / 2 || (pool != NULL && pool->ending))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUgraph *capture = stream_capture(stream);
-    if (capture != NULL && *capture != NULL)
-        return graph_allocate(*capture, context->device, bytes, pointer, NULL);
-    if (pool == NULL)
-        pool = current_pool(context->gpu);
-    if (!take(pool, bytes, stream_end(context, stream, per_thread)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    allocation_t allocation = {.gpu = pool->gpu, .pool = pool, .bytes = bytes};
-    if (memory_map(&allocation, 0, pointer))
-        return CUDA_SUCCESS;
-    pool_take_back(pool, bytes, NULL);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    return allocate(pointer, bytes, NULL, stream, false);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    return allocate(pointer, bytes, NULL, stream, true);
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    return pool != NULL ? allocate(pointer, bytes, pool, stream, false) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    return pool != NULL ? allocate(pointer, bytes, pool, stream, true) : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult free_in(CUdeviceptr pointer, CUstream stream, bool per_thread) {
-    CUcontext context;
-    CUresult result = cuStreamGetCtx(stream, &context);
-    if (result == CUDA_SUCCESS)
-        result = context_usable(context);
-    if (result != CUDA_SUCCESS || pointer == 0)
-        return result;
-    CUgraph *capture = stream_capture(stream);
-    if (capture != NULL && *capture != NULL)
-        return graph_free(*capture, pointer);
-    const _Atomic uint64_t *end = stream_end(context, stream, per_thread);
-    const free_point_t point = {.stream = (const void *)end, .gpu = context->gpu, .mark = *end};
-    return memory_free(pointer, &point);
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    return free_in(pointer, stream, false);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    return free_in(pointer, stream, true);
+bool pool_map(CUmemoryPool pool, size_t bytes, CUdeviceptr *pointer) {
+    allocation_t allocation = {.gpu = pool->gpu, .pool = pool, .bytes = bytes, .memory = pool->memory};
+    if (pool->memory >= 0) {
+        pthread_mutex_lock(&pool->mutex);
+        allocation.offset = pool->next_offset;
+        pool->next_offset = shared_extend(pool->memory, pool->next_offset, bytes);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+    return memory_map(&allocation, 0, pointer);
 }

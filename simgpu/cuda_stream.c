@@ -75,8 +75,13 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priori
 CUresult cuStreamDestroy_v2(CUstream stream) {
     if (stream == NULL || stream == LEGACY || stream == PER_THREAD)
         return CUDA_ERROR_INVALID_HANDLE;
+    capture_abandon(stream);
     free(stream); /* what it was given to do is in the timeline and in its context */
     return driver_ready();
+}
+
+CUresult cuStreamDestroy(CUstream stream) {
+    return cuStreamDestroy_v2(stream);
 }
 
 static CUresult wait_stream(CUstream stream, bool per_thread) {

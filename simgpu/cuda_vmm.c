@@ -3,18 +3,15 @@
  * A handle lives as long as it has references: its creator's, retained ones and mappings. Its memory is a memfd, so
  * that one handle mapped twice is one memory. */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "cuda_driver.h"
+#include "shared.h"
 #include "slots.h"
 
 #define GRANULARITY_BYTES (2ull << 20)
-#define NAME_PREFIX "simgpu-"
 #define MAX_HANDLES 1024u
 #define MAX_MAPPINGS 4096u
 
@@ -95,14 +92,11 @@ static CUresult add_handle(CUmemGenericAllocationHandle *handle, const handle_t 
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The memory has the name of its GPU, for those who are given it. With the lock held. */
+/* With the lock held. */
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes, gpu_t *gpu, int types) {
-    char name[sizeof NAME_PREFIX + sizeof gpu->image->uuid];
-    (void)snprintf(name, sizeof name, NAME_PREFIX "%s", gpu->image->uuid);
-    handle_t made = {
-        .references = 1, .gpu = gpu, .bytes = bytes, .memory = memfd_create(name, MFD_CLOEXEC), .types = types};
+    handle_t made = {.references = 1, .gpu = gpu, .bytes = bytes, .memory = shared_make(gpu, bytes), .types = types};
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (made.memory >= 0 && ftruncate(made.memory, (off_t)bytes) == 0 && slots_charge(gpu, bytes)) {
+    if (made.memory >= 0 && slots_charge(gpu, bytes)) {
         result = add_handle(handle, &made);
         if (result != CUDA_SUCCESS)
             slots_refund(gpu, bytes);
@@ -133,7 +127,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     const handle_t *found = find_handle(handle);
     if (shareable != NULL && found != NULL && flags == 0 && type == CU_MEM_HANDLE_FILE_DESCRIPTOR &&
         (found->types & type) != 0) {
-        int descriptor = fcntl(found->memory, F_DUPFD_CLOEXEC, 0);
+        int descriptor = shared_copy(found->memory);
         *(int *)shareable = descriptor;
         result = descriptor >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
     }
@@ -141,30 +135,16 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     return result;
 }
 
-/* Which GPU the memory is on. */
-static gpu_t *gpu_of(int descriptor) {
-    char path[64], name[256] = "";
-    gpu_t *gpu;
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-    if (readlink(path, name, sizeof name - 1) < 0)
-        return NULL;
-    for (CUdevice device = 0; driver_gpu(device, &gpu) == CUDA_SUCCESS; device++) {
-        if (strstr(name, gpu->image->uuid) != NULL)
-            return gpu;
-    }
-    return NULL;
-}
-
 /* It is the exporter's memory: here it takes nothing of the GPU. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type) {
     int descriptor = (int)(intptr_t)shareable;
-    gpu_t *gpu = handle != NULL && type == CU_MEM_HANDLE_FILE_DESCRIPTOR ? gpu_of(descriptor) : NULL;
+    gpu_t *gpu = handle != NULL && type == CU_MEM_HANDLE_FILE_DESCRIPTOR ? share_gpu(descriptor) : NULL;
     if (gpu == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     handle_t made = {.references = 1,
                      .gpu = gpu,
                      .bytes = (size_t)lseek(descriptor, 0, SEEK_END),
-                     .memory = fcntl(descriptor, F_DUPFD_CLOEXEC, 0),
+                     .memory = shared_copy(descriptor),
                      .types = type,
                      .foreign = true};
     if (made.memory < 0)

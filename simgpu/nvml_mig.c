@@ -98,30 +98,30 @@ nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvml
     return result;
 }
 
+/* A GPU has nothing of this kind. */
+static nvmlReturn_t check_mig(nvmlDevice_t mig, const void *output) {
+    nvmlReturn_t result = session_check(mig, output);
+    return result == NVML_SUCCESS && mig->instance == 0 ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
 nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t mig, unsigned *id) {
-    nvmlReturn_t result = session_check(mig, id);
-    if (result == NVML_SUCCESS && mig->instance == 0)
-        result = NVML_ERROR_NOT_SUPPORTED;
+    nvmlReturn_t result = check_mig(mig, id);
     if (result == NVML_SUCCESS)
         *id = mig->instance - 1;
     return result;
 }
 
 nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t mig, unsigned *id) {
-    nvmlReturn_t result = session_check(mig, id);
-    if (result == NVML_SUCCESS && mig->instance == 0)
-        result = NVML_ERROR_NOT_SUPPORTED;
+    nvmlReturn_t result = check_mig(mig, id);
     if (result == NVML_SUCCESS)
         *id = mig->part - 1;
     return result;
 }
 
 nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t mig, nvmlDeviceAttributes_t *attributes) {
-    nvmlReturn_t result = session_check(mig, attributes);
+    nvmlReturn_t result = check_mig(mig, attributes);
     if (result != NVML_SUCCESS)
         return result;
-    if (mig->instance == 0)
-        return NVML_ERROR_NOT_SUPPORTED;
     const image_instance_t *instance = mig_instance(mig->image, mig->instance - 1);
     const mig_profile_t *profile = mig_profile(mig->image, instance->profile);
     unsigned slices = nvml_mig_part(mig)->slices;

@@ -116,6 +116,11 @@ class ReferenceArbiter:
         self._shares[gpu] = dataclasses.replace(self._shares[gpu], **amounts)
         self._write_share(gpu, self._shares[gpu])
 
+    @property
+    def ledger_path(self) -> str:
+        """The ledger as a file, for others to map."""
+        return f"/proc/{os.getpid()}/fd/{self._ledger_descriptor}"
+
     def charged(self, gpu: int = 0) -> list[int]:
         """Bytes by slot; slots that hold nothing are left out."""
         page = self._ledger[gpu * contract.PAGE_SIZE : (gpu + 1) * contract.PAGE_SIZE]

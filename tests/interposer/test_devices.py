@@ -36,6 +36,8 @@ ORDERS = {
     "the second alone": ("1", "0:20"),
     "UUIDs": ("{1},{0}", "0:20 10"),
     "beginnings of UUIDs": ("{1:.12},{0:.12}", "0:20 10"),
+    "with a blank": ("1, 0", "0:20 10"),
+    "one twice, should a driver let it be": ("0,0", "0:10 10"),
     "a number and a UUID": ("1,{0}", "0:20 10"),
     "up to one that is none": ("1,-1,0", "0:20"),
     "empty": ("", NO_DEVICE),

@@ -87,3 +87,22 @@ print(library.cuInit(0), flush=True)
 def test_nothing_is_said_while_all_is_well(container: Container, make_arbiter: ArbiterMaker) -> None:
     make_arbiter(5 * MIB)
     assert lines_of_the_library(container.run([PROBE]).stderr) == []
+
+
+def test_threads_that_start_cuda_at_once_join_once(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(MIB)
+    container.python("""
+import threading
+library, results = ctypes.CDLL("libcuda.so.1"), []
+together = threading.Barrier(32)
+def start():
+    together.wait()
+    results.append(library.cuInit(0))
+threads = [threading.Thread(target=start) for _ in range(32)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert results == [SUCCESS] * 32
+c = Cuda()
+assert c.allocate(MIB)[0] == SUCCESS and c.allocate(1)[0] == OUT_OF_MEMORY
+""")
+    assert arbiter.hellos == 1

@@ -12,9 +12,10 @@ from tests.interposer import cuda_headers
 from tests.interposer.container import ROOT
 
 SOURCES = ROOT / "interposer"
-# What takes memory, gives it back, runs something, or tells sizes, has one of these in its name.
+# What takes memory, gives it back, changes or runs something, or tells sizes, has one of these in its name.
 TELLING = re.compile(
     r"Alloc|Create|Retain|Capture|Total|Launch|Free|Info|Map|Pool|Import|Export|Open|Bind|Load|Instantiate|Upload|Clone|Limit"
+    r"|Update|NodeSetParams"
 )
 _FORM = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 
@@ -85,7 +86,9 @@ def test_what_is_hooked_is_not_excused() -> None:
     assert {base(name) for name in hooked()} & set(unhooked()) == set()
 
 
-@pytest.mark.parametrize("name", ["cuMemAllocSideways", "cuGraphAddNode_v9", "cuLaunchKernelNext", "cuCtxCreateGroup"])
+@pytest.mark.parametrize(
+    "name", ["cuMemAllocSideways", "cuGraphAddNode_v9", "cuLaunchKernelNext", "cuCtxCreateGroup", "cuGraphUpdate"]
+)
 def test_a_new_function_that_sounds_like_taking_or_running_is_found(name: str) -> None:
     assert name not in hooked()
     assert base(name) in {base(each) for each in hooked()} or not excused(name, set(unhooked()))

@@ -5,84 +5,14 @@ from __future__ import annotations
 import queue
 import re
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import CLIENT_PRELUDE, ROOT, Container, finishing, lines_of_the_library
-from tests.interposer.reference_arbiter import Misbehaviour
-
-STINGY = Misbehaviour(grants=False)
-OPEN, REVOKE, WANT = contract.MESSAGE_OPEN, contract.MESSAGE_REVOKE, contract.MESSAGE_WANT
-CLOSED, RELEASED = contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED
-
-# What every client below has: a kernel of `us` microseconds, and `launch`, by any of the functions.
-PRELUDE = """
-import sys, threading, time
-PTR = ctypes.c_void_p
-class Config(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_uint) for n in "abcdefg"] + [("stream", PTR), ("attributes", PTR), ("count", ctypes.c_uint)]
-class Launch(ctypes.Structure):
-    _fields_ = [("function", PTR)] + [(n, ctypes.c_uint) for n in "abcdefg"] + [("stream", PTR), ("parameters", PTR)]
-def kernel(c, us=1000):
-    module, function = PTR(), PTR()
-    c.check("cuModuleLoadData", ctypes.byref(module), b"")
-    c.check("cuModuleGetFunction", ctypes.byref(function), module, f"k_{us}us".encode())
-    return function
-def graph_of(c, function):
-    stream, graph, exec_ = PTR(), PTR(), PTR()
-    c.check("cuStreamCreate", ctypes.byref(stream), 0)
-    c.check("cuStreamBeginCapture_v2", stream, 0)
-    launch(c, function, "cuLaunchKernel", stream)
-    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
-    c.check("cuGraphInstantiateWithFlags", ctypes.byref(exec_), graph, 0)
-    return exec_
-def launch(c, function, symbol="cuLaunchKernel", stream=None):
-    stream = stream or PTR()
-    if symbol.startswith("cuGraphLaunch"):
-        return c.call(symbol, function, stream)
-    if symbol.startswith("cuLaunchKernelEx"):
-        config = Config(1, 1, 1, 1, 1, 1, 0, stream)
-        return c.call(symbol, ctypes.byref(config), function, PTR(), PTR())
-    if symbol.endswith("MultiDevice"):
-        return c.call(symbol, ctypes.byref(Launch(function, 1, 1, 1, 1, 1, 1, 0, stream)), 1, 0)
-    if symbol == "cuLaunch":
-        return c.call(symbol, function)
-    if symbol.startswith("cuLaunchGrid"):
-        return c.call(symbol, function, 1, 1, *([stream] if symbol.endswith("Async") else []))
-    return c.call(symbol, function, 1, 1, 1, 1, 1, 1, 0, stream, PTR(), PTR())
-def say(*words):
-    print(*words, flush=True)
-"""
-
-
-@contextmanager
-def client(container: Container, code: str) -> Iterator[subprocess.Popen[str]]:
-    with finishing(container.start([sys.executable, "-c", CLIENT_PRELUDE + PRELUDE + code])) as process:
-        yield process
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def goes_on(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def ends_well(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate("\n", timeout=20)
-    assert process.returncode == 0, output + errors
-    return output.strip()
-
+from tests.interposer.container import ROOT, Container, lines_of_the_library
+from tests.interposer.launching import OPEN, RELEASED, REVOKE, STINGY, WANT, client, ends_well, goes_on, line
 
 LAUNCHES = re.findall(r"^LAUNCH\(CUDA, (\w+),", (ROOT / "interposer" / "hooks.def").read_text(), re.MULTILINE)
 
@@ -237,33 +167,6 @@ say("second")
         ends_well(process)
 
 
-def test_a_capture_survives_the_end_of_a_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
-    arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = """
-c = Cuda()
-function = kernel(c, 1000)
-assert launch(c, function) == 0
-stream, graph, event = PTR(), PTR(), PTR()
-c.check("cuStreamCreate", ctypes.byref(stream), 0)
-c.check("cuStreamBeginCapture_v2", stream, 0)
-other = PTR()
-c.check("cuStreamCreate", ctypes.byref(other), 0)
-assert c.call("cuStreamEndCapture", other, ctypes.byref(graph)) != 0  # it has none, so none has ended
-say("capturing")
-for _ in range(50):
-    assert launch(c, function, "cuLaunchKernel", stream) == 0
-input()
-c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
-"""
-    with client(container, code) as process:
-        arbiter.hears(WANT)
-        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
-        assert line(process) == "capturing"
-        arbiter.say(REVOKE, 0, 0, 1)
-        assert arbiter.hears(RELEASED) == (0, 0, 1)
-        ends_well(process)
-
-
 def test_a_context_that_ends_holds_up_nobody(container: Container, make_arbiter: ArbiterMaker) -> None:
     arbiter = make_arbiter(MIB, behaviour=STINGY)
     code = """
@@ -335,3 +238,18 @@ c.check("cuCtxSynchronize")
 """
     with client(container, code) as process:
         ends_well(process)
+
+
+def test_copies_and_fills_wait_for_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+    make_arbiter(MIB, behaviour=STINGY)
+    container.python("""
+c = Cuda()
+_, pointer = c.allocate(MIB)
+word = ctypes.c_uint64(7)
+c.check("cuMemcpyHtoD_v2", pointer, ctypes.byref(word), 8)
+c.check("cuMemcpyDtoD_v2", pointer + 64, pointer, 8)
+c.check("cuMemsetD8_v2", pointer, 0, 8)
+c.check("cuMemcpyDtoH_v2", ctypes.byref(word), pointer + 64, 8)
+c.check("cuCtxSynchronize")
+assert word.value == 7
+""")

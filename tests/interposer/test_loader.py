@@ -163,6 +163,23 @@ PLAIN = {
 }
 
 
+# How it is started: what sanitizers think of the order of libraries and of where memory is, is not the question here.
+SANITIZERS = {"address": ["env", "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"], "thread": ["setarch", "-R"]}
+
+
+@pytest.mark.parametrize(("sanitizer", "before"), SANITIZERS.items(), ids=SANITIZERS.keys())
+def test_programs_with_a_sanitizer_which_replaces_what_the_library_calls_run_as_ever(
+    container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, sanitizer: str, before: list[str]
+) -> None:
+    """Its functions must not be called before it has begun, and it asks dlsym for them as it begins."""
+    make_arbiter(5 * MIB)
+    build = ["gcc", f"-fsanitize={sanitizer}", "-DPLUGIN_MAIN", HERE / "plugin.c", "-o", tmp_path / "program"]
+    subprocess.run([*build, "-L", DRIVERS, "-l:libcuda.so.1"], check=True)
+    for size, expected in ((5 * MIB, "0\n"), (5 * MIB + 1, "2\n")):
+        result = container.run([*before, tmp_path / "program", str(size)])
+        assert result.stdout == expected, result.stderr
+
+
 @pytest.mark.parametrize("command", PLAIN.values(), ids=PLAIN.keys())
 def test_programs_without_cuda_do_not_notice_the_library(container: Container, command: list[str]) -> None:
     with_library = container.run(command)

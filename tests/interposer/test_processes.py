@@ -11,7 +11,8 @@ import time
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import BUILD, CLIENT_PRELUDE, PROBE, Container, finishing
+from tests.interposer.container import CLIENT_PRELUDE, PROBE, Container, finishing
+from tests.interposer.gpu import Gpu
 
 pytestmark = pytest.mark.slow
 
@@ -72,36 +73,6 @@ def start_storm(container: Container, code: str) -> subprocess.Popen[str]:
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     return process
-
-
-class Gpu:
-    """The first GPU as the node sees it: what is really in use on it."""
-
-    def __init__(self, container: Container) -> None:
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import pynvml\npynvml.nvmlInit()\nhandle = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
-                "for _ in iter(input, 'end'):\n"
-                "    print(max(pynvml.nvmlDeviceGetMemoryInfo(handle).used for _ in range(200)), flush=True)",
-            ],
-            env={"SIMGPU_DIR": str(container.gpus), "LD_LIBRARY_PATH": str(BUILD / "simgpu")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def most_used(self) -> int:
-        """The most of 200 looks."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate("end\n", timeout=10)
 
 
 @pytest.mark.parametrize("storm", [STORM, MIXED_STORM], ids=["plain", "every way"])

@@ -20,13 +20,14 @@ NOBODY = 65534
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two C programs; the first finds the driver in /run/bin, whatever the environment says."""
+    """Three C programs; the first finds the driver in /run/bin, whatever the environment says."""
     directory = tmp_path_factory.mktemp("programs")
     compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
     link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
     for command in (
         [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "beside", *link_cuda, "-Wl,-rpath,/run/bin"],
         [HERE / "threads.c", "-o", directory / "threads", *link_cuda],
+        [HERE / "forks.c", "-o", directory / "forks", *link_cuda],
     ):
         subprocess.run([*compiler, *command], check=True)
     return directory
@@ -87,14 +88,26 @@ os.execv({str(PROBE)!r}, ["probe", "--fill"])
     assert output.splitlines()[-1] == f"filled {54 * MIB}"
 
 
+@pytest.mark.parametrize(("threads", "rounds"), [(16, 10), (64, 3)])
 def test_threads_launch_allocate_and_clean_up_as_they_end(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path, threads: int, rounds: int
+) -> None:
+    arbiter = make_arbiter(4 * LIMIT)
+    result = container.run([programs / "threads", str(threads), str(rounds)])
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [str(4 * LIMIT - MIB), "ended"]
+    assert arbiter.hellos == 1
+
+
+def test_children_of_a_busy_program_wait_for_no_lock_of_its_threads(
     container: Container, make_arbiter: ArbiterMaker, programs: Path
 ) -> None:
     arbiter = make_arbiter(LIMIT)
-    result = container.run([programs / "threads", "16", "10"])
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [str(LIMIT - MIB), "ended"]
-    assert arbiter.hellos == 1
+    children = 150
+    result = container.run([programs / "forks", str(children)])
+    assert (result.returncode, result.stdout) == (0, f"{LIMIT}\n"), result.stderr
+    assert arbiter.hellos == 1 + children
+    assert container.run([PROBE, "--allocate", str(LIMIT)]).returncode == 0
 
 
 def test_many_processes_of_a_container_start_at_once(container: Container, make_arbiter: ArbiterMaker) -> None:

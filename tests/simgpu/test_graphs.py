@@ -84,3 +84,37 @@ c.check("cuGraphInstantiateWithFlags", ctypes.byref(exec_), graph, 0)
 assert 0.06 <= took(lambda: c.check("cuGraphLaunch", exec_, stream)) < 0.5
 """,
     )
+
+
+def test_an_executable_graph_becomes_another_one_of_the_same_nodes(node: Node) -> None:
+    run(
+        node,
+        """
+def captured(name, times):
+    c.check("cuModuleGetFunction", ctypes.byref(function), module, name)
+    c.check("cuStreamBeginCapture_v2", stream, 0)
+    for _ in range(times): launch(stream)
+    c.check("cuStreamEndCapture", stream, ctypes.byref(graph))
+    return PTR(graph.value)
+def update(graph):
+    info = (ctypes.c_uint64 * 3)()
+    return c.call("cuGraphExecUpdate_v2", exec_, graph, ctypes.byref(info)), info[0]
+c.check("cuGraphInstantiateWithFlags", ctypes.byref(exec_), captured(b"k_1us", 3), 0)
+assert update(captured(b"k_1us", 4)) == (910, 2), "it has more nodes"
+assert update(captured(b"k_20ms", 3)) == (0, 0)
+assert 0.06 <= took(lambda: c.check("cuGraphLaunch", exec_, stream)) < 0.5
+""",
+    )
+
+
+def test_a_capture_ends_with_its_stream(node: Node) -> None:
+    run(
+        node,
+        """
+c.check("cuStreamBeginCapture_v2", stream, 0)
+assert launch(stream) == 0
+assert c.call("cuCtxSynchronize") == 900
+c.check("cuStreamDestroy_v2", stream)
+c.check("cuCtxSynchronize")
+""",
+    )

@@ -1,0 +1,146 @@
+#define _GNU_SOURCE
+#include "arbiter.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "fork.h"
+#include "report.h"
+#include "share.h"
+#include "wire.h"
+
+#define RECONNECT_NS (500 * MS_NS)
+
+/* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
+ * arbiter that the bytes are free. */
+static struct {
+    int socket; /* the same number also when it is another connection */
+    bool connected;
+    int fresh; /* that is being made, or -1 */
+    bool told;
+    uint64_t try_ns;
+    uint32_t reclaimed; /* a futex: answers so far */
+} arbiter = {.socket = -1, .fresh = -1};
+
+void arbiter_after_fork(void) {
+    if (arbiter.fresh >= 0)
+        close(arbiter.fresh);
+    memset(&arbiter, 0, sizeof arbiter);
+    arbiter.socket = arbiter.fresh = -1;
+}
+
+void arbiter_begin(int socket) {
+    arbiter.socket = socket;
+    __atomic_store_n(&arbiter.connected, true, __ATOMIC_SEQ_CST);
+}
+
+void arbiter_end(void) {
+    arbiter.socket = -1;
+    __atomic_store_n(&arbiter.connected, false, __ATOMIC_SEQ_CST);
+}
+
+bool arbiter_is_there(void) {
+    return arbiter.connected;
+}
+
+bool arbiter_tell(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease) {
+    return arbiter.connected && wire_send_lease(arbiter.socket, type, gpu, flags, lease);
+}
+
+static void lost(void) {
+    arbiter.connected = false;
+    arbiter.try_ns = 0;
+    if (!arbiter.told)
+        report("the arbiter went away: memory limits still hold, and where the GPU is shared this program "
+               "launches for its request's part of the time, until the node's agent runs again");
+    arbiter.told = true;
+}
+
+bool arbiter_heard(wire_lease_t *message) {
+    while (arbiter.connected) {
+        switch (wire_next(arbiter.socket, message)) {
+        case WIRE_NOTHING:
+            return false;
+        case WIRE_LEASE:
+            return true;
+        case WIRE_RECLAIMED:
+            __atomic_add_fetch(&arbiter.reclaimed, 1, __ATOMIC_SEQ_CST);
+            (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+            break;
+        case WIRE_END:
+            lost();
+            break;
+        }
+    }
+    return false;
+}
+
+static void give_up(void) {
+    close(arbiter.fresh);
+    arbiter.fresh = -1;
+}
+
+/* The new connection takes the place of the old one, whose descriptor is never free for the application to get. */
+static bool adopt(void) {
+    bool adopted = dup3(arbiter.fresh, arbiter.socket, O_CLOEXEC) >= 0;
+    give_up();
+    return adopted;
+}
+
+static bool finish(void) {
+    char sentence[512];
+    wire_welcome_result_t welcome;
+    bool again = false;
+    if (!wire_finish(arbiter.fresh, &welcome, &again, sentence, sizeof sentence)) {
+        if (!again)
+            give_up();
+        return false;
+    }
+    if (!share_rejoin(&welcome)) {
+        give_up();
+        report("the arbiter that runs now has other pages for this container: restart the container");
+        arbiter.try_ns = FOR_EVER;
+        return false;
+    }
+    return adopt();
+}
+
+/* Whatever is said first tells it that this process goes by its limits page now. */
+bool arbiter_look_for(void) {
+    char sentence[512];
+    int fresh;
+    if (arbiter.fresh < 0 && now_ns() < arbiter.try_ns)
+        return false;
+    if (arbiter.fresh < 0) {
+        if (wire_begin(&fresh, sentence, sizeof sentence))
+            arbiter.fresh = fresh;
+        arbiter.try_ns = now_ns() + RECONNECT_NS;
+        return false;
+    }
+    if (!finish())
+        return false;
+    arbiter.connected = true;
+    (void)wire_ask_reclaim(arbiter.socket);
+    return true;
+}
+
+int arbiter_descriptor(void) {
+    return arbiter.connected ? arbiter.socket : arbiter.fresh;
+}
+
+uint64_t arbiter_wake_ns(void) {
+    if (arbiter.connected)
+        return FOR_EVER;
+    return arbiter.try_ns > now_ns() ? arbiter.try_ns : now_ns() + RECONNECT_NS;
+}
+
+void arbiter_reclaim(void) {
+    const struct timespec longest = {.tv_sec = 1};
+    uint32_t before = __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_ask_reclaim(arbiter.socket))
+        (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAIT_PRIVATE, before, &longest, NULL, 0);
+}

@@ -1,0 +1,25 @@
+/* Time that passes, whatever the clock on the wall is set to. No thread is cancelled while it pauses: it may hold a
+ * lock. */
+#ifndef GPUSHARE_CLOCK_H
+#define GPUSHARE_CLOCK_H
+
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MS_NS 1000000ull
+#define FOR_EVER UINT64_MAX
+
+static inline uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline void pause_ns(uint64_t ns) {
+    const struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    (void)syscall(SYS_nanosleep, &pause, NULL);
+}
+
+#endif

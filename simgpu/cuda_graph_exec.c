@@ -1,0 +1,127 @@
+/* Executable graphs: made of a graph, changed to be as another one, started. */
+#include <stdlib.h>
+
+#include "cuda_graph.h"
+
+/* Graphs whose nodes are of the same kinds in the same order have the same. */
+static uint64_t shape_of(CUgraph graph, uint64_t shape) {
+    for (CUgraphNode node = graph->nodes; node != NULL; node = node->next) {
+        shape = (shape ^ (uint64_t)node->type) * 0x100000001b3u + 1;
+        if (node->child != NULL)
+            shape = shape_of(node->child, shape) * 3;
+    }
+    return shape;
+}
+
+/* A graph that allocates has its addresses for one executable graph at a time. */
+static bool is_free(CUgraph graph, CUgraphExec exec) {
+    return graph->memory.count == 0 || graph->exec == NULL || graph->exec == exec;
+}
+
+static void leave(CUgraphExec exec) {
+    if (exec->graph != NULL)
+        exec->graph->exec = NULL;
+    exec->graph = NULL;
+}
+
+static void become(CUgraphExec exec, CUgraph graph) {
+    leave(exec);
+    exec->shape = shape_of(graph, 1);
+    exec->duration_ns = graph->duration_ns;
+    exec->memory = graph->memory;
+    if (graph->memory.count == 0)
+        return;
+    exec->graph = graph;
+    graph->exec = exec;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    (void)flags;
+    if (exec == NULL || graph == NULL || !is_free(graph, NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    *exec = calloc(1, sizeof **exec);
+    if (*exec == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    become(*exec, graph);
+    return driver_ready();
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+    if (parameters == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = cuGraphInstantiateWithFlags(exec, graph, parameters->flags);
+    if (result == CUDA_SUCCESS && (parameters->flags & GRAPH_UPLOAD) != 0)
+        result = cuGraphUpload(*exec, parameters->hUploadStream);
+    return result;
+}
+
+/* What it runs goes on with what it had. */
+static CUresult update(CUgraphExec exec, CUgraph graph, int *result_p) {
+    if (exec == NULL || graph == NULL || result_p == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool same = exec->shape == shape_of(graph, 1);
+    *result_p = !same ? GRAPH_UPDATE_TOPOLOGY_CHANGED : is_free(graph, exec) ? 0 : GRAPH_UPDATE_NOT_SUPPORTED;
+    if (*result_p != 0)
+        return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    graph_memory_forget(exec);
+    become(exec, graph);
+    return driver_ready();
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, int *result) {
+    (void)error_node;
+    return update(exec, graph, result);
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
+    return info != NULL ? update(exec, graph, &info->result) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The nodes of an executable graph are not simulated one by one. */
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
+    return exec != NULL && node != NULL && child != NULL ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *parameters) {
+    return exec != NULL && node != NULL && parameters != NULL ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    graph_memory_forget(exec);
+    leave(exec);
+    free(exec);
+    return driver_ready();
+}
+
+static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread, bool uploads) {
+    CUcontext context;
+    CUresult result = exec != NULL ? context_current(&context) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    _Atomic uint64_t *end = stream_end(context, stream, per_thread);
+    result = graph_memory_begin(exec, &exec->memory, (const void *)end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!uploads)
+        result = launch_submit(context, stream, per_thread, exec->duration_ns, 0);
+    graph_memory_until(exec, context->gpu, *end);
+    return result;
+}
+
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, false, true);
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, true, true);
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, false, false);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, true, false);
+}

@@ -1,0 +1,41 @@
+#define _GNU_SOURCE
+#include "shared.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define NAME_PREFIX "simgpu-"
+#define PAGE_BYTES 4096u
+
+int shared_make(const gpu_t *gpu, size_t bytes) {
+    char name[sizeof NAME_PREFIX + sizeof gpu->image->uuid];
+    (void)snprintf(name, sizeof name, NAME_PREFIX "%s", gpu->image->uuid);
+    int memory = memfd_create(name, MFD_CLOEXEC);
+    if (memory >= 0 && ftruncate(memory, (off_t)bytes) != 0) {
+        close(memory);
+        return -1;
+    }
+    return memory;
+}
+
+int shared_copy(int memory) {
+    return fcntl(memory, F_DUPFD_CLOEXEC, 0);
+}
+
+uint64_t shared_extend(int memory, uint64_t offset, size_t bytes) {
+    uint64_t end = offset + (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    return ftruncate(memory, (off_t)end) == 0 ? end : offset;
+}
+
+void shared_discard(int memory, uint64_t offset, size_t bytes) {
+    (void)fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
+}
+
+bool shared_is_on(int memory, const gpu_t *gpu) {
+    char path[64], name[256] = "";
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", memory);
+    return readlink(path, name, sizeof name - 1) > 0 && strstr(name, gpu->image->uuid) != NULL;
+}

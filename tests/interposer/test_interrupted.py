@@ -1,0 +1,66 @@
+"""Threads that are cancelled inside the library, or interrupted by signals, leave nothing locked and nothing charged."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import DRIVERS, Container, finishing
+from tests.interposer.launching import OPEN, RELEASED, STINGY, WANT, ends_well, goes_on, line
+
+HERE = Path(__file__).parent
+SHARED_AND_SLOW = contract.LEASE_COUNTED | contract.LEASE_CONTENDED
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C program."""
+    binary = tmp_path_factory.mktemp("interrupted") / "cancelled"
+    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", HERE / "cancelled.c"]
+    subprocess.run([*compiler, "-o", binary, "-L", DRIVERS, "-l:libcuda.so.1"], check=True)
+    return binary
+
+
+def test_a_thread_that_is_cancelled_as_it_starts_cuda_leaves_the_start_to_others(
+    container: Container, make_arbiter: ArbiterMaker, program: Path
+) -> None:
+    make_arbiter(MIB)
+    result = container.run([program, "start"])
+    assert (result.returncode, result.stdout) == (0, "went on\n"), result.stderr
+
+
+def test_a_thread_that_is_cancelled_at_the_gate_is_waited_for_no_more(
+    container: Container, make_arbiter: ArbiterMaker, program: Path
+) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    with finishing(container.start([program, "gate"])) as process:
+        assert line(process) == "waiting"
+        arbiter.hears(WANT)
+        goes_on(process)
+        assert line(process) == "cancelled"
+        arbiter.say(OPEN, 0, 0, 1)
+        assert line(process) == "idle"
+        arbiter.say(OPEN, 0, SHARED_AND_SLOW, 1)
+        assert arbiter.hears(RELEASED) == (0, 0, 1)  # nobody is counted as waiting
+        assert ends_well(process) == "went on"
+
+
+def test_threads_that_are_cancelled_while_launches_are_held_back_hold_up_nobody(
+    container: Container, make_arbiter: ArbiterMaker, program: Path
+) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    with finishing(container.start([program, "queue"])) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert ends_well(process) == "went on"
+
+
+def test_signals_disturb_nothing(container: Container, make_arbiter: ArbiterMaker, program: Path) -> None:
+    arbiter = make_arbiter(10 * MIB)
+    with finishing(container.start([program, "signals"])) as process:
+        assert ends_well(process) == "went on"
+    assert arbiter.hellos == 1
