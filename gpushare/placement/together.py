@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def take(each: Floats, layouts: Ints, known: Sequence[Layout], count: int) -> Ta
         rows = np.sort(each.argsort(0, kind="stable")[:count], 0)
         apart = np.zeros(len(known))
         apart[there] = [known[number].apart(range(count)) for number in there]
-        return Taken(rows, np.take_along_axis(each, rows, 0).sum(0), apart[layouts])
+        return Taken(rows, _of_rows(each, rows), apart[layouts])
     found = Taken(np.empty((count, each.shape[1]), np.int64), np.empty(each.shape[1]), np.empty(each.shape[1]))
     for number in there:
         at = np.flatnonzero(layouts == number)
@@ -50,7 +50,7 @@ def take(each: Floats, layouts: Ints, known: Sequence[Layout], count: int) -> Ta
         else:
             found.rows[:, at] = _of_places(layout, costs, count)
         found.apart[at] = _apart(layout, found.rows[:, at])
-    found.costs = np.take_along_axis(each, found.rows, 0).sum(0)
+    found.costs = _of_rows(each, found.rows)
     return found
 
 
@@ -64,7 +64,8 @@ def _of_all(layout: Layout, each: Floats, count: int) -> Ints:
         decided = np.zeros(len(open_), np.bool_)
         for begin in range(0, len(open_), step):
             some = open_[begin : begin + step]
-            costs = each[:, some][sets].sum(1)
+            these = each[:, some]
+            costs = _added(these[column] for column in sets.T)
             best = costs.argmin(0)
             rows[:, some] = sets[best].T
             decided[begin : begin + step] = costs[best, np.arange(len(some))] < np.inf
@@ -93,12 +94,22 @@ def _of_places(layout: Layout, each: Floats, count: int) -> Ints:
         outside[sorted(place)] = 0
         outside[will_not] = 2
         rows = np.sort(np.lexsort((each, outside), axis=0)[:count], 0)
-        costs = np.take_along_axis(each, rows, 0).sum(0)
+        costs = _of_rows(each, rows)
         penalty = sum((distances[rows[one], rows[other]] for one, other in _pairs(count)), np.zeros_like(best_penalty))
         better = (penalty < best_penalty) | ((penalty == best_penalty) & (costs < best_costs))
         best_rows[:, better] = rows[:, better]
         best_penalty[better], best_costs[better] = penalty[better], costs[better]
     return best_rows
+
+
+def _of_rows(each: Floats, rows: Ints) -> Floats:
+    costs: Floats = np.take_along_axis(each, rows, 0)
+    return _added(costs)
+
+
+def _added(costs: Iterable[Floats]) -> Floats:
+    """One after another, as `topology.total` does: numpy's sum may take them in pairs, which rounds otherwise."""
+    return functools.reduce(np.add, costs)
 
 
 def _apart(layout: Layout, rows: Ints) -> Floats:

@@ -3,7 +3,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare import placement, request
@@ -110,6 +110,7 @@ def test_over_arrays_the_same_cards_are_chosen(
 
 
 @given(st.integers(11, 24), st.integers(3, 9), st.integers(0, 10**6))
+@example(11, 9, 365638)  # sums that differ in their last bit only
 def test_of_very_many_cards_the_same_are_chosen_over_arrays(cards: int, count: int, seed: int) -> None:
     draw = random.Random(seed)
     layout = topology.layout([card(index, draw.randrange(4), draw.choice([None, 0, 1])) for index in range(cards)])
