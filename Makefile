@@ -69,7 +69,7 @@ check: env build ## Formats, lints, types, import rules, shell scripts; C warnin
 	$(BIN)/shellcheck $(SHELL_SOURCES)
 
 .PHONY: test-quick
-test-quick: env build ## The quick tests, which need no cluster: under a minute
+test-quick: env build ## The quick tests, which need no cluster: about a minute
 	$(BIN)/pytest -q -n 2 -m 'not slow and not apiserver and not lab'
 
 .PHONY: test

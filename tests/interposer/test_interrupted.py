@@ -49,6 +49,7 @@ def test_a_thread_that_is_cancelled_at_the_gate_is_waited_for_no_more(
         assert ends_well(process) == "went on"
 
 
+@pytest.mark.slow
 def test_threads_that_are_cancelled_while_launches_are_held_back_hold_up_nobody(
     container: Container, make_arbiter: ArbiterMaker, program: Path
 ) -> None:

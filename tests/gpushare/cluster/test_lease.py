@@ -124,6 +124,7 @@ class World:
             yield self.arrives(write, answered=False)
 
 
+@pytest.mark.slow
 def test_in_no_course_of_events_are_there_two_leaders() -> None:
     worlds = {World(Candidate(), Candidate(offset=-1e6))}
     ever_led = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ def by_name(fleet: Fleet) -> list[NodeView]:
     return sorted(fleet.views(), key=lambda view: view.node.name)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(nodes, max_size=6), requests(), unfit_nodes)
 def test_it_places_if_and_only_if_the_reference_does_and_refuses_in_the_same_words(
@@ -95,6 +97,7 @@ step = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(step, max_size=20), requests(), st.integers(0, 32), st.integers(0, 32))
 def test_what_it_remembers_changes_no_answer(

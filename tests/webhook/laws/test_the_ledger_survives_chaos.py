@@ -39,11 +39,13 @@ def test_no_law_is_broken_in_any_order_of_what_happens(chunk: int) -> None:
         stories.story(seed).run()
 
 
+@pytest.mark.slow
 def test_what_was_on_its_way_is_not_lost_with_its_gpunode() -> None:
     for seed in range(SEEDS // 4):
         stories.without_gpunodes(seed).run()
 
 
+@pytest.mark.slow
 def test_one_interruption_at_any_step_breaks_nothing() -> None:
     asks = [users.Ask(builders.pod(name, request="1")) for name in ("first", "second")]
     count = 0
