@@ -20,7 +20,9 @@ from kubectl_gpushare.source import cluster
 from kubectl_gpushare.source import origin as origins
 
 LOOK_SECONDS = 1.0
-_MORE_SECONDS = 60.0  # than a move may take, its GPUs are kept for it: until then another run leaves them alone
+# Than a move may take, its GPUs are kept for it: until then another run leaves them alone, also if its clock is ahead
+# of ours by nearly as much.
+_MORE_SECONDS = 300.0
 
 
 def apply(plan: Plan, origin: cluster.Cluster, say: Callable[[str], None], *, timeout_seconds: float) -> None:

@@ -7,6 +7,7 @@ GPUs that an admin has cordoned are never opened.
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare import cordoning, errors
 from kubectl_gpushare.cordoning import Change
 from kubectl_gpushare.planning import cordons
+from kubectl_gpushare.planning.cordons import Cordon
 from kubectl_gpushare.planning.playing import Closed
 from kubectl_gpushare.source import cluster
 
@@ -24,13 +26,20 @@ Say = Callable[[str], None]
 def clean_up(origin: cluster.Cluster, nodes: Sequence[GpuNode], say: Say) -> None:
     """Opens what runs that have not come to their end have left behind. Raises `PluginError` if one is under way."""
     now = time.time()
-    left = cordons.left_behind(nodes, now=now)
     kept = [sentence for sentence in cordons.sentences(nodes, now=now) if "is kept" in sentence]
     if kept:
         raise errors.PluginError(f"{'; '.join(kept)}: wait for it; if it was killed, uncordon them yourself")
-    for name, uuids in left.items():
-        _open(origin, name, uuids)
-        say(f"uncordoned {_gpus(uuids)} of {name}: a defrag --apply that did not come to its end had left them so")
+    for node in nodes:
+        if left := cordons.left_behind(node, now=now):
+            # As they were seen: one that was renewed meanwhile is of a run that goes on.
+            opened = _open(origin, node.name, functools.partial(_is_among, left))
+            if opened:
+                whose = "a defrag --apply that did not come to its end had left them so"
+                say(f"uncordoned {_gpus(opened)} of {node.name}: {whose}")
+
+
+def _is_among(left: Mapping[str, Cordon], uuid: str, mark: Cordon) -> bool:
+    return left.get(uuid) == mark
 
 
 class Keeper:
@@ -45,15 +54,18 @@ class Keeper:
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Opens everything at the end; what it cannot open, it says how to."""
+        first: BaseException | None = None
         try:
             yield
-        except BaseException:
-            for name in self._ours:
-                with contextlib.suppress(errors.PluginError):  # it was said; what went wrong first counts
-                    self._release(name, self._ours[name])
-            raise
+        except BaseException as error:
+            first = error
         for name in self._ours:
-            self._release(name, self._ours[name])
+            try:
+                self._release(name, self._ours[name])
+            except BaseException as error:  # it was said, and the other nodes are no worse for it
+                first = first or error
+        if first is not None:  # what went wrong first counts
+            raise first
 
     def close(self, wanted: Closed, *, seconds: float) -> None:
         """Keeps these closed, for so long at most, and those no longer that are not among them."""
@@ -73,38 +85,39 @@ class Keeper:
             if foreign:
                 raise errors.PluginError(f"another `defrag --apply` is at work on {name}: make a new plan")
             ours = {uuid for uuid in uuids if uuid in marks or uuid not in now.cordoned}
-            return Change(now.cordoned | uuids, dict.fromkeys(ours, cordons.Cordon(self._by, until)))
+            return Change(now.cordoned | uuids, dict.fromkeys(ours, Cordon(self._by, until)))
 
         fresh = uuids - self._ours.get(name, frozenset())
-        self._ours[name] = (
-            self._ours.get(name, frozenset()) | uuids
-        )  # before: a write may be cut off and have been done
-        cordoning.swap(self._origin, name, change)
-        if fresh:
-            self._say(f"cordoned {_gpus(fresh)} of {name} for the time being")
+        # Before: a write may be cut off and have been done.
+        self._ours[name] = self._ours.get(name, frozenset()) | uuids
+        before = cordoning.swap(self._origin, name, change)
+        if fresh - before.cordoned:
+            self._say(f"cordoned {_gpus(fresh - before.cordoned)} of {name} for the time being")
 
     def _release(self, name: str, uuids: frozenset[str]) -> None:
         if not uuids:
             return
         try:
-            _open(self._origin, name, uuids, by=self._by)
+            opened = _open(self._origin, name, lambda uuid, mark: uuid in uuids and mark.by == self._by)
         except BaseException:
             self._say(
-                f"warning: {_gpus(uuids)} of {name} may be left cordoned: the next `kubectl gpushare defrag --apply` "
+                f"warning: {_gpus(uuids)} of {name} may be left cordoned: a later `kubectl gpushare defrag --apply` "
                 f"uncordons what is left, or do it now with `kubectl gpushare uncordon gpu {' '.join(sorted(uuids))}`"
             )
             raise
         self._ours[name] -= uuids
-        self._say(f"uncordoned {_gpus(uuids)} of {name} again")
+        if opened:
+            self._say(f"uncordoned {_gpus(opened)} of {name} again")
 
 
-def _open(origin: cluster.Cluster, name: str, uuids: frozenset[str], *, by: str = "") -> None:
-    def change(now: GpuNode) -> Change:
-        marks: Mapping[str, cordons.Cordon] = cordons.of(now)
-        marked = frozenset(uuid for uuid in uuids if uuid in marks and marks[uuid].by == (by or marks[uuid].by))
-        return Change(now.cordoned - marked, dict.fromkeys(marked))
+def _open(origin: cluster.Cluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
+    """Opens the GPUs of a node that are marked as kept, if their marks are such as may be; which these were."""
 
-    cordoning.swap(origin, name, change)
+    def chosen(now: GpuNode) -> frozenset[str]:
+        return frozenset(uuid for uuid, mark in cordons.of(now).items() if may_open(uuid, mark))
+
+    before = cordoning.swap(origin, name, lambda now: Change(now.cordoned - chosen(now), dict.fromkeys(chosen(now))))
+    return chosen(before)
 
 
 def _gpus(uuids: frozenset[str]) -> str:

@@ -32,9 +32,9 @@ def command(names: tuple[str, ...], **given: Any) -> int:
     Asks the agent of each node. It compares the ledger with what it holds the processes to, looks whether they have the
     library mapped, and asks the driver who else is on the GPUs. The table has what is wrong; -o wide has every share as
     well: LEDGER and ENFORCED are request..limit+memory; -o name the pods with something that is not in force, and the
-    GPUs with processes of no pod. Of an agent that does not answer, the condition LimitsInForce of its GPUNode counts.
-    The exit code is 0 if all limits are in force, 2 if one is not, 1 if that could not be told
-    of some node, and for any error.
+    GPUs with processes of no pod. Of an agent that runs and cannot be asked, the condition LimitsInForce of its GPUNode
+    counts; of one that is away its last word is told, and is no proof. The exit code is 0 if all limits are in force, 2
+    if one is not, 1 if that could not be told of some node, and for any error.
 
     \b
     Examples:
@@ -56,8 +56,8 @@ def command(names: tuple[str, ...], **given: Any) -> int:
     if missing:
         raise errors.NotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
     nodes = [node for node in found if _is_shared(node) and (not names or node.name in names)]
-    answers, notes = _ask(origin, [node.name for node in nodes])
-    verdict = auditing.judge(nodes, answers)
+    answers, ready, notes = _ask(origin, [node.name for node in nodes])
+    verdict = auditing.judge(nodes, answers, ready=ready)
     _print(verdict, nodes, notes, chosen)
     return NOT_IN_FORCE if verdict.broken else NOT_CERTAIN if verdict.uncertain else IN_FORCE
 
@@ -69,9 +69,12 @@ def _is_shared(node: GpuNode) -> bool:
     return bool(node.allocations) or any(card.mode is Mode.FRACTIONAL for card in node.gpus)
 
 
-def _ask(origin: origins.Source, names: Sequence[str]) -> tuple[Mapping[str, audits.Audit], tuple[str, ...]]:
+def _ask(
+    origin: origins.Source, names: Sequence[str]
+) -> tuple[Mapping[str, audits.Audit], frozenset[str], tuple[str, ...]]:
+    """What the agents answer, by node; the nodes on which they run; in a sentence each, what is not known and why."""
     if not isinstance(origin, cluster.Cluster):
-        return {}, ("audits: files of --from have none",) if names else ()
+        return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)
     read: dict[str, audits.Audit] = {}
     senseless = []
@@ -80,7 +83,7 @@ def _ask(origin: origins.Source, names: Sequence[str]) -> tuple[Mapping[str, aud
             read[name] = audits.read(text)
         except ValueError as error:
             senseless.append(f"audit of {name}: its agent's answer makes no sense to this plugin: {error}")
-    return read, (*answers.notes("audits"), *senseless)
+    return read, answers.ready, (*answers.notes("audits"), *senseless)
 
 
 def _print(verdict: Verdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options) -> None:

@@ -39,9 +39,18 @@ def command(folder: str | None) -> None:
         return
     path = Path(folder).expanduser() / NAME
     try:
-        path.unlink(missing_ok=True)  # perhaps a link, to a version that is gone
-        path.write_text(PROGRAM)
-        path.chmod(0o755)
+        if not _is_ours(path):
+            raise errors.FileError(
+                f"{path} is there already, and not by this command: if pip, pipx or uv has put it there, nothing more "
+                "is needed; else remove it first"
+            )
+        fresh = path.with_name(f".{NAME}.{os.getpid()}")
+        try:
+            fresh.write_text(PROGRAM)
+            fresh.chmod(0o755)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
     except OSError as error:
         raise errors.FileError(
             f"{path} cannot be written ({error.strerror}): name a folder of yours that is on PATH"
@@ -49,3 +58,10 @@ def command(folder: str | None) -> None:
     print(f"{path} written")
     if str(path.parent.resolve()) not in [str(Path(one).resolve()) for one in os.get_exec_path()]:
         print(f"warning: {path.parent} is not on PATH, so that kubectl does not find it there", file=sys.stderr)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nothing is lost with it: it is not there, is what we write, or a link to one of an older version."""
+    if path.is_symlink():
+        return path.readlink().name == NAME or not path.exists()
+    return not path.exists() or (path.is_file() and path.read_bytes() == PROGRAM.encode())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,9 @@ from kubectl_gpushare import candidates, errors, options
 from kubectl_gpushare.output import report
 from kubectl_gpushare.source import cluster
 from kubectl_gpushare.source import origin as origins
+
+if TYPE_CHECKING:
+    from kubectl_gpushare.planning import world as worlds
 
 NO_WAY = 2  # exit code
 
@@ -52,8 +56,8 @@ def command(
     Only pods that a ReplicaSet or a StatefulSet makes anew are moved, never one with gpushare.io/no-evict "true", of a
     higher priority than the pod that waits, of a group, or that a PodDisruptionBudget protects. With --apply they are
     evicted one after the other; if one is not placed again in time, the rest is left as it is. GPUs that are to become
-    free are cordoned meanwhile; should it be killed, the next --apply uncordons them. The exit code is 0 if there is a
-    way for all, 2 if there is none for something, and 1 for any error.
+    free are cordoned meanwhile; should it be killed, an --apply some minutes later uncordons them. The exit code is 0
+    if there is a way for all, 2 if there is none for something, and 1 for any error.
 
     \b
     Examples:
@@ -94,8 +98,7 @@ def command(
     world = worlds.World(taken.nodes, taken.machines, taken.pods)
     try:
         if names:
-            manifests = [origins.pod_named(origin, chosen, name) for name in names]
-            wanted = [("/".join(pod.namespaced_name(one)), worlds.Asked.of(one)) for one in manifests]
+            wanted = [*dict(_named(origin, chosen, name) for name in names).items()]
         elif annotations:
             wanted = [("the share", goals.share(annotations))]
         else:
@@ -122,5 +125,17 @@ def command(
     return 0 if all(step.gpus for step in plan.steps) else NO_WAY
 
 
+def _named(origin: origins.Source, chosen: options.Options, word: str) -> tuple[str, worlds.Asked]:
+    from kubectl_gpushare.planning import goals
+    from kubectl_gpushare.planning import world as worlds
+
+    manifest = origins.pod_named(origin, chosen, word)
+    asked = worlds.Asked.of(manifest)
+    if reason := goals.pointless(manifest, asked):
+        raise errors.PluginError(reason)
+    return "/".join(pod.namespaced_name(manifest)), asked
+
+
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody reads it any more, as when the terminal is closed: go on all the same
+        print(line, file=sys.stderr, flush=True)

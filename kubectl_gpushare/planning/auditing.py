@@ -1,7 +1,8 @@
 """Auditing: from what the ledger says and what the agents found to whether every limit is in force. Pure.
 
-An agent's answer is the proof. Of a node whose agent does not answer, there is only the condition that it left on the
-GPUNode, which counts as long as that agent reports at all.
+An agent's answer is the proof. Of a node whose agent does not answer, there is only the condition that it wrote on the
+GPUNode. It writes only what changes, so that the word of one that died looks as that of one that is well: the condition
+counts only where somebody else, its node's kubelet, says that the agent runs.
 """
 
 from __future__ import annotations
@@ -94,13 +95,13 @@ class Verdict:
         return sum(each is state for each in found.values())
 
 
-def judge(nodes: Sequence[GpuNode], audits: Mapping[str, Audit]) -> Verdict:
-    """The verdict on these nodes, of which some agents have answered."""
+def judge(nodes: Sequence[GpuNode], audits: Mapping[str, Audit], *, ready: Collection[str] = ()) -> Verdict:
+    """The verdict on these nodes, of which some agents have answered; `ready`: names of those whose agent runs."""
     judged, shares, strays = [], [], []
     for node in nodes:
         audit = audits.get(node.name)
         if audit is None:
-            state, reason = _by_condition(node)
+            state, reason = _by_condition(node, runs=node.name in ready)
             judged.append(Judged(node.name, state, reason))
             certain = state is State.CONDITION
             shares += [dataclasses.replace(one, state=state if certain else State.UNKNOWN) for one in _ledger(node)]
@@ -147,13 +148,17 @@ def _key(share: Share) -> tuple[str, str, tuple[str, ...], str]:
     return share.namespace, share.pod, share.containers, share.gpu
 
 
-def _by_condition(node: GpuNode) -> tuple[State, str]:
-    """What the node's conditions say of its limits, and why that is no proof or no good."""
-    ready, limits = (node.condition(kind) for kind in (contract.CONDITION_READY, contract.CONDITION_LIMITS_IN_FORCE))
+def _by_condition(node: GpuNode, *, runs: bool) -> tuple[State, str]:
+    """What the condition says of the node's limits, and why that is no proof or no good. `runs`: its agent does."""
+    limits = node.condition(contract.CONDITION_LIMITS_IN_FORCE)
     if limits is None:
         return State.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"
-    if ready is None or ready.status != "True":
-        return State.UNKNOWN, "the agent does not report, so that the condition on the GPUNode may be old"
+    if limits.status == "True" and not runs:
+        since = f" since {limits.last_transition}" if limits.last_transition else ""
+        return State.UNKNOWN, (
+            f"its GPUNode says {contract.CONDITION_LIMITS_IN_FORCE}{since}, which is no proof, as its agent is not "
+            "known to run any more"
+        )
     if limits.status == "True":
         return State.CONDITION, ""
     return State.BROKEN if limits.status == "False" else State.UNKNOWN, limits.message or limits.reason

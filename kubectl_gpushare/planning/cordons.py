@@ -48,10 +48,9 @@ def labels(marks: Mapping[str, Cordon | None]) -> dict[str, str | None]:
     return {contract.DEFRAG_LABEL_PREFIX + uuid: mark.text if mark else None for uuid, mark in marks.items()}
 
 
-def left_behind(nodes: Iterable[GpuNode], *, now: float) -> dict[str, frozenset[str]]:
-    """UUIDs of GPUs that nobody keeps any more, by node."""
-    found = {node.name: frozenset(uuid for uuid, mark in of(node).items() if mark.until <= now) for node in nodes}
-    return {name: uuids for name, uuids in found.items() if uuids}
+def left_behind(node: GpuNode, *, now: float) -> dict[str, Cordon]:
+    """The cordons of GPUs that nobody keeps any more, by UUID."""
+    return {uuid: mark for uuid, mark in of(node).items() if mark.until <= now}
 
 
 def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:

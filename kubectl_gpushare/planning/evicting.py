@@ -40,6 +40,13 @@ class Budgets:
                 return key[1]
         return ""
 
+    def forbids(self, manifest: pod.PodJson) -> str:
+        """Why a pod may not be evicted at all, in a few words; empty if it may be."""
+        if len(self.of_pod(manifest)) > 1:
+            return "protected by several PodDisruptionBudgets, with which the API server evicts nobody"
+        budget = self.against(manifest, {})
+        return f"protected by the PodDisruptionBudget {budget}" if budget else ""
+
     def of_pod(self, manifest: pod.PodJson) -> list[tuple[str, str]]:
         """Namespace and name of those that protect a pod."""
         namespace = pod.namespaced_name(manifest)[0]

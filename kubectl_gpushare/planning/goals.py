@@ -30,6 +30,18 @@ def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, A
     return [(name, asked) for _, _, name, asked in sorted(found, key=lambda one: one[:3])]
 
 
+def pointless(manifest: pod.PodJson, asked: Asked) -> str:
+    """Why no moves help a pod that somebody names, in a sentence; empty if they might."""
+    name, annotations = "/".join(pod.namespaced_name(manifest)), pod.annotations_of(manifest)
+    if contract.ALLOCATION in annotations:
+        return f"pod {name} waits for nothing: it has its share, on {annotations.get(contract.NODE, 'a node')}"
+    if not pod.asks_for_share(manifest):
+        return f"pod {name} waits for nothing: it asks for no share of a GPU"
+    if asked.request.group_size > 1:
+        return f"pod {name} is one of a group, and moves make room for single pods only"
+    return ""
+
+
 def share(annotations: Mapping[str, str]) -> Asked:
     """What some annotations ask for. Raises `RequestError`."""
     metadata = {"name": "hole", "namespace": "default", "annotations": dict(annotations)}

@@ -71,10 +71,9 @@ class Movable:
         if entry.is_hold or entry.reserved_until is not None or manifest is None:
             self._fixed["not known as a running pod"] += 1
             return None
-        reason = evicting.protected(manifest, most_priority=self._priority)
-        budget = self._budgets.against(manifest, {})
-        if reason or budget:
-            self._fixed[reason or f"protected by the PodDisruptionBudget {budget}"] += 1
+        reason = evicting.protected(manifest, most_priority=self._priority) or self._budgets.forbids(manifest)
+        if reason:
+            self._fixed[reason] += 1
             return None
         if resizing.was_resized(manifest, entry):
             self._fixed["resized, and made anew as they were before"] += 1

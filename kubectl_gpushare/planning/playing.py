@@ -144,6 +144,8 @@ class Player:
         return None
 
     def _move(self, node: str, entry: Allocation, mover: Asked, closed: Closed) -> Move | None:
+        if self._budgets.against(mover.manifest, self._spent):  # also after what was moved to make room for it
+            return None
         cards = self._world.views[node].node.gpu_by_uuid()
         indexes = sorted(cards[uuid].index for uuid in entry.gpu_uuids if uuid in cards)
         mark = len(self._undo)

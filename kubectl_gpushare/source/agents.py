@@ -24,10 +24,14 @@ _AGENTS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answers:
-    """What agents said, by node; and the nodes of those that did not, by the reason."""
+    """What agents said, by node; and the nodes of those that did not, by the reason.
+
+    ready: the nodes whose kubelet says that their agent is well, whether or not it can be asked from here.
+    """
 
     texts: Mapping[str, str]
     failures: Mapping[str, Sequence[str]]
+    ready: frozenset[str] = frozenset()
 
     def notes(self, what: str) -> tuple[str, ...]:
         """In a sentence each, of which nodes `what` is not known and why."""
@@ -47,9 +51,10 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> Answers:
         return Answers({}, {})
     program = dataclasses.replace(program, flags=(_PATIENCE, *program.flags))
     try:
-        pods = dict(_pods(program))
+        running_pods = list(_pods(program))
     except errors.ClusterError as error:
         return Answers({}, {str(error): list(nodes)})
+    pods = {node: name for node, name, _ in running_pods}
     texts: dict[str, str] = {}
     failures: dict[str, list[str]] = {}
     silent = [node for node in nodes if node not in pods]
@@ -64,15 +69,16 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> Answers:
                 failures.setdefault(f"the agent has no /{page}, so it is older than this plugin", []).append(node)
             except (errors.ClusterError, UnicodeDecodeError) as error:
                 failures.setdefault(str(error), []).append(node)
-    return Answers(texts, failures)
+    return Answers(texts, failures, frozenset(node for node, _, well in running_pods if well))
 
 
-def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str]]:
-    """Node and name of each agent that is ready to answer."""
+def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:
+    """Node and name of each agent that runs, and whether its kubelet says that it is well."""
     for item in json.loads(program.raw(_AGENTS).text()).get("items") or []:
-        node = (item.get("spec") or {}).get("nodeName")
-        if node and (item.get("status") or {}).get("phase") == "Running":
-            yield str(node), str(item["metadata"]["name"])
+        node, status = (item.get("spec") or {}).get("nodeName"), item.get("status") or {}
+        if node and status.get("phase") == "Running":
+            ready = [one.get("status") for one in status.get("conditions") or [] if one.get("type") == "Ready"]
+            yield str(node), str(item["metadata"]["name"]), ready == ["True"]
 
 
 def _path(pod: str, page: str) -> str:

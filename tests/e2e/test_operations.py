@@ -36,13 +36,15 @@ def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
     user.ledger_is_confirmed()
     kill(installed, gpushare.agent_name(installed.nodes[0]))
     asks = ("run", "probe", "--image=x", f"--annotations={contract.REQUEST}=0.25", "--dry-run=server", "-o", "yaml")
-    # The kubelet takes it out of what the Node offers, and the webhook watches Nodes.
-    eventually(lambda: contract.SCHEDULING_GATE in user.kubectl(*asks), what="known to the webhook")
-    user.apply(sleeper("late", request="0.25"))
-    late = user.pod("late")
-    assert late is not None
-    assert f"has 0 of 0 {contract.RESOURCE_PERCENT} free" in (annotation(late, contract.REASON) or "")
-    gpushare.install(installed, lab)
+    try:
+        # The kubelet takes it out of what the Node offers, and the webhook watches Nodes.
+        eventually(lambda: contract.SCHEDULING_GATE in user.kubectl(*asks), what="known to the webhook")
+        user.apply(sleeper("late", request="0.25"))
+        late = user.pod("late")
+        assert late is not None
+        assert f"has 0 of 0 {contract.RESOURCE_PERCENT} free" in (annotation(late, contract.REASON) or "")
+    finally:  # whatever comes of it, others need the agent
+        gpushare.install(installed, lab)
     user.running("late")
     user.running("early")
     user.delete("pods", "--all")

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -54,7 +55,12 @@ def plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
             patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(input.encode())))
             for key, value in variables.items():
                 patch.setenv(key, value)
-            code = cli.main([*map(str, arguments)])
+            kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+            try:
+                code = cli.main([*map(str, arguments)])
+            finally:
+                for number, handler in kept.items():
+                    signal.signal(number, handler)
         said = capfd.readouterr()
         return Ended(code, said.out, said.err)
 

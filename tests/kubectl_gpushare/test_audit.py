@@ -14,6 +14,8 @@ import pytest
 
 from gpushare import codec, contract
 from gpushare.gpunode import Condition
+from kubectl_gpushare.planning import auditing
+from kubectl_gpushare.views.audit import problems
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import Plugin
 
@@ -25,11 +27,12 @@ OLDER = "echo 'Error from server (NotFound): the server could not find the reque
 def server(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., str]:
     """A cluster with the node gpu-1 of the sample, whose agent answers with this audit, or does this."""
 
-    def make(audit: dict[str, Any] | str, *conditions: Condition) -> str:
+    def make(audit: dict[str, Any] | str, *conditions: Condition, agent: str = "True") -> str:
         node = dataclasses.replace(GPU_1, conditions=conditions)
         (tmp_path / "nodes.json").write_text(json.dumps({"kind": "GPUNodeList", "items": [codec.to_document(node)]}))
-        pod = {"metadata": {"name": "agent"}, "spec": {"nodeName": "gpu-1"}, "status": {"phase": "Running"}}
-        (tmp_path / "pods.json").write_text(json.dumps({"items": [pod]}))
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": agent}]}
+        pod = {"metadata": {"name": "agent"}, "spec": {"nodeName": "gpu-1"}, "status": status}
+        (tmp_path / "pods.json").write_text(json.dumps({"items": [pod] if agent else []}))
         (tmp_path / "audit.json").write_text(audit if isinstance(audit, str) else json.dumps(audit))
         answer = audit if isinstance(audit, str) else f"cat {tmp_path}/audit.json"
         return fake_kubectl(f"""
@@ -46,7 +49,9 @@ def server(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., 
 
 
 def conditions(status: str) -> tuple[Condition, Condition]:
-    return Condition(contract.CONDITION_READY, "True"), Condition(contract.CONDITION_LIMITS_IN_FORCE, status)
+    since = "2026-03-01T12:00:00Z"
+    limits = Condition(contract.CONDITION_LIMITS_IN_FORCE, status, message="as it was", last_transition=since)
+    return Condition(contract.CONDITION_READY, "True"), limits
 
 
 def test_where_all_limits_are_in_force_there_is_one_line_and_code_0(plugin: Plugin, server: Callable[..., str]) -> None:
@@ -97,6 +102,14 @@ def test_the_names_are_of_whom_something_is_not_in_force_and_once_each(
     assert (ended.code, ended.out) == (2, "gpunode.gpushare.io/gpu-1\n")
 
 
+def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
+    verdict = auditing.judge([GPU_1], answers.read(answers.troubled()))
+    stray = next(one for one in verdict.strays if one.process.pod)
+    twin = dataclasses.replace(stray, process=dataclasses.replace(stray.process, namespace="web"))
+    found = dataclasses.replace(verdict, shares=(), strays=(stray, twin, stray))
+    assert list(problems.names_of(found, {})) == ["pod/trainer", "pod/trainer"]
+
+
 @pytest.mark.parametrize("output", ["csv", "name"])
 def test_what_could_not_be_told_is_said_where_the_format_has_no_place_for_it(
     plugin: Plugin, server: Callable[..., str], output: str
@@ -117,6 +130,20 @@ def test_without_an_answer_the_condition_decides_and_that_is_said(
     assert "warning: audits: the agent has no /audit, so it is older than this plugin\n" in ended.err
     certain = "of gpu-1 only the condition of the GPUNode is known" in ended.err
     assert certain is (status in {"True", "False"})
+
+
+@pytest.mark.parametrize("agent", ["", "False", "Unknown"], ids=["away", "ill", "its node is away"])
+def test_the_last_word_of_an_agent_that_is_away_is_told_with_its_age_and_proves_nothing(
+    plugin: Plugin, server: Callable[..., str], agent: str
+) -> None:
+    silent = "echo 'Error from server (ServiceUnavailable): no connection' >&2; exit 1"
+    ended = plugin("audit", KUBECTL_PATH=server(silent, *conditions("True"), agent=agent))
+    assert (ended.code, ended.out) == (1, "not certain of 1 node\n")
+    assert (
+        "warning: not certain of gpu-1: its GPUNode says LimitsInForce since 2026-03-01T12:00:00Z, which is no proof, as "
+        "its agent is not known to run any more\n"
+    ) in ended.err
+    assert plugin("audit", KUBECTL_PATH=server(silent, *conditions("False"), agent=agent)).code == 2
 
 
 def test_an_answer_without_sense_is_none(plugin: Plugin, server: Callable[..., str]) -> None:

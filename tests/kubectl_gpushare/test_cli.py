@@ -340,6 +340,22 @@ def test_a_pod_may_be_named_with_its_namespace(plugin: Plugin, saved: Path, line
     assert ended.code == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ml/trainer", "pod ml/trainer waits for nothing: it has its share, on gpu-1"),
+        ("web/nginx", "pod web/nginx waits for nothing: it asks for no share of a GPU"),
+    ],
+)
+def test_room_is_made_only_for_a_pod_that_waits(plugin: Plugin, saved: Path, name: str, reason: str) -> None:
+    ended = plugin("defrag", name, "--from", saved)
+    assert (ended.code, ended.out, ended.err) == (1, "", f"error: {reason}\n")
+
+
+def test_a_pod_that_is_named_twice_is_one(plugin: Plugin, saved: Path) -> None:
+    assert plugin("defrag", "ml/waiting", "pod/waiting", "-n", "ml", "--from", saved).out.count("ml/waiting") == 1
+
+
 def test_only_a_share_that_is_held_is_resized(plugin: Plugin, saved: Path) -> None:
     ended = plugin("resize", "web/nginx", "--request", "1", "--from", saved)
     assert (ended.code, ended.out) == (1, "")

@@ -108,3 +108,30 @@ def test_the_program_is_printed_or_said_where_it_cannot_be(plugin: Plugin, tmp_p
     ended = plugin("completion", "--to", tmp_path / "nowhere")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith(f"error: {tmp_path}/nowhere/kubectl_complete-gpushare cannot be written (No such file")
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_a_file_of_somebody_else_is_never_overwritten(plugin: Plugin, tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "kubectl_complete-gpushare", tmp_path / "other"
+    other.write_text("mine")
+    if kind == "file":
+        path.write_text("mine")
+    elif kind == "link":
+        path.symlink_to(other)
+    else:
+        path.mkdir()
+    ended = plugin("completion", "--to", tmp_path)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        f"error: {path} is there already, and not by this command: if pip, pipx or uv has put it there, nothing more is "
+        "needed; else remove it first\n"
+    )
+    assert other.read_text() == "mine"
+    assert path.is_dir() or path.read_text() == "mine"
+
+
+def test_what_it_has_written_it_writes_again_and_leaves_nothing_beside_it(plugin: Plugin, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert plugin("completion", "--to", tmp_path).code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["kubectl_complete-gpushare"]
+    assert (tmp_path / "kubectl_complete-gpushare").stat().st_mode & 0o777 == 0o755

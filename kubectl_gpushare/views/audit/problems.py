@@ -51,13 +51,12 @@ def table(verdict: Verdict, names: Mapping[str, str]) -> Table:
 
 def names_of(verdict: Verdict, names: Mapping[str, str]) -> Iterator[str]:
     """As `-o name` has it: pods, GPUs with processes of no pod, nodes of which no more is known; each once."""
-    found = [f"gpunode.gpushare.io/{one.name}" for one in verdict.nodes if one.state is State.BROKEN]
-    found += [f"pod/{one.pod}" for one in verdict.shares if one.state is State.BROKEN]
-    for stray in verdict.strays:
-        process = stray.process
-        card = names.get(process.gpu, process.gpu)
-        found.append(f"pod/{process.pod}" if process.pod else f"gpu.gpushare.io/{card}")
-    yield from dict.fromkeys(found)
+    found = [("", f"gpunode.gpushare.io/{one.name}") for one in verdict.nodes if one.state is State.BROKEN]
+    found += [(one.namespace, f"pod/{one.pod}") for one in verdict.shares if one.state is State.BROKEN]
+    for process in (stray.process for stray in verdict.strays):
+        card = f"gpu.gpushare.io/{names.get(process.gpu, process.gpu)}"
+        found.append((process.namespace, f"pod/{process.pod}") if process.pod else ("", card))
+    return (name for _, name in dict.fromkeys(found))
 
 
 def _stray(one: Stray, names: Mapping[str, str]) -> Row:

@@ -13,16 +13,15 @@ from kubectl_gpushare.source import audits
 from tests.kubectl_gpushare import answers, sample
 
 NODE = sample.nodes()[0]
-READY = Condition(contract.CONDITION_READY, "True")
 
 
 def verdict(document: dict[str, Any], node: GpuNode = NODE) -> Verdict:
     return auditing.judge([node], answers.read(document))
 
 
-def saying(status: str, *more: Condition, message: str = "") -> GpuNode:
+def saying(status: str, *, message: str = "") -> GpuNode:
     limits = Condition(contract.CONDITION_LIMITS_IN_FORCE, status, message=message)
-    return dataclasses.replace(NODE, conditions=(limits, *more))
+    return dataclasses.replace(NODE, conditions=(limits,))
 
 
 def test_where_every_share_is_held_all_is_proven() -> None:
@@ -78,20 +77,21 @@ def test_an_audit_with_gaps_is_no_proof() -> None:
     assert not enough.uncertain  # as the agent says
 
 
-def test_without_an_answer_the_condition_counts_while_its_agent_reports() -> None:
-    by_condition = auditing.judge([saying("True", READY)], {})
+def test_without_an_answer_the_condition_counts_while_its_agent_runs() -> None:
+    by_condition = auditing.judge([saying("True")], {}, ready={NODE.name})
     assert (by_condition.broken, by_condition.uncertain) == (False, False)
     assert by_condition.containers(State.CONDITION) == 4
-    silent = Condition(contract.CONDITION_READY, "Unknown")
-    for node in (saying("True"), saying("True", silent), saying("Unknown", READY), NODE):
-        found = auditing.judge([node], {})
+    for node, ready in ((saying("True"), {"other"}), (saying("Unknown"), {NODE.name}), (NODE, {NODE.name})):
+        found = auditing.judge([node], {}, ready=ready)
         assert (found.broken, found.uncertain) == (False, True)
+        assert found.containers(State.UNKNOWN) == 4
 
 
 def test_a_condition_that_says_no_is_believed() -> None:
-    found = auditing.judge([saying("False", READY, message="pid 5 has no limit")], {})
-    assert found.broken
-    assert found.nodes[0].reason == "pid 5 has no limit"
+    for ready in ((), {NODE.name}):
+        found = auditing.judge([saying("False", message="pid 5 has no limit")], {}, ready=ready)
+        assert found.broken
+        assert found.nodes[0].reason == "pid 5 has no limit"
 
 
 def test_an_answer_is_read_whole_or_not_at_all() -> None:

@@ -125,6 +125,18 @@ def test_a_budget_is_not_overdrawn_by_several_moves() -> None:
         assert len(plan.moves) == moves
 
 
+def test_a_pod_of_two_budgets_stays_because_no_eviction_of_it_is_taken() -> None:
+    def budget(name: str) -> dict[str, Any]:
+        spec = {"selector": {"matchLabels": {"app": "a"}}}
+        return {"metadata": {"namespace": "default", "name": name}, "spec": spec, "status": {"disruptionsAllowed": 9}}
+
+    for budgets, moves in (([budget("one")], 1), ([budget("one"), budget("other")], 0)):
+        world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5", kind=""), "n0/1"))
+        plan = defragmentation.plan(world, [hole(request="1")], Budgets.of(budgets), stay=False)
+        assert len(plan.moves) == moves
+        assert any("several PodDisruptionBudgets" in reason for reason, _ in plan.fixed) is not bool(moves)
+
+
 def test_the_largest_hole_that_can_be_made_is_made() -> None:
     fixed = owned("fixed", request="0.2", kind="")
     world = cluster((fixed, "n0/0"), (owned("b", request="0.4"), "n0/0"), (owned("c", request="0.6"), "n0/1"))
@@ -143,6 +155,14 @@ def test_pods_that_wait_come_by_priority_then_age() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n0/1"))
     waiting = [gated("young", 0, "2026-02-01T00:00:00Z"), gated("old", 0, "2026-01-01T00:00:00Z"), gated("high", 5, "")]
     assert [name for name, _ in goals.waiting(world, waiting)] == ["default/high", "default/old", "default/young"]
+
+
+def test_for_one_of_a_group_no_room_is_made() -> None:
+    single, member = owned("a", request="1"), owned("b", request="1", group="g", group_size="2")
+    assert not goals.pointless(single, Asked.of(single))
+    assert goals.pointless(member, Asked.of(member)) == (
+        "pod default/b is one of a group, and moves make room for single pods only"
+    )
 
 
 SIZES = st.sampled_from(["0.1", "0.2", "0.3", "0.5", "0.6"])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubectl_gpushare.planning import defragmentation
+from kubectl_gpushare.planning.evicting import Budgets
 from tests.kubectl_gpushare.planning.test_defragmentation import NONE, cluster, hole, moved, owned
 
 PER_NODE = 2
@@ -133,6 +134,21 @@ def test_moves_may_make_room_for_one_another(
     plan = planned(pods, need, gpus)
     assert moved(plan) == moves
     assert len(plan.moves) == fewest(pods, need, gpus)
+
+
+@pytest.mark.parametrize(("allowed", "moves"), [(0, 0), (1, 0), (2, 2)])
+def test_a_move_and_the_one_that_makes_room_for_it_take_from_one_budget(allowed: int, moves: int) -> None:
+    pods = placed([(60, 0, False), (50, 1, False), (20, 1, True), (50, 2, True), (100, 3, False)])
+    for manifest, _ in pods:
+        manifest["metadata"]["labels"] = {"app": "web"}
+    budget = {
+        "metadata": {"namespace": "default", "name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+    asked = hole(request="0.8")
+    plan = defragmentation.plan(cluster(*pods, nodes=2), [asked], Budgets.of([budget]), stay=False)
+    assert len(plan.moves) == moves
 
 
 def test_what_makes_room_for_a_move_is_kept_closed_only_for_it() -> None:
