@@ -14,6 +14,7 @@
 #include "wire.h"
 
 #define RECONNECT_NS (500 * MS_NS)
+#define RECLAIM_NS (1000 * MS_NS)
 
 /* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
  * arbiter that the bytes are free. */
@@ -138,9 +139,14 @@ uint64_t arbiter_wake_ns(void) {
     return arbiter.try_ns > now_ns() ? arbiter.try_ns : now_ns() + RECONNECT_NS;
 }
 
+/* Signals end a wait, and a program that is profiled has one every few milliseconds. */
 void arbiter_reclaim(void) {
-    const struct timespec longest = {.tv_sec = 1};
+    uint64_t at_ns = now_ns(), until_ns = at_ns + RECLAIM_NS;
     uint32_t before = __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_ask_reclaim(arbiter.socket))
-        (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAIT_PRIVATE, before, &longest, NULL, 0);
+    if (!__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) || !wire_ask_reclaim(arbiter.socket))
+        return;
+    for (; at_ns < until_ns && __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST) == before; at_ns = now_ns()) {
+        const struct timespec left = time_of(until_ns - at_ns);
+        (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAIT_PRIVATE, before, &left, NULL, 0);
+    }
 }

@@ -17,8 +17,12 @@ static inline uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static inline struct timespec time_of(uint64_t ns) {
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+}
+
 static inline void pause_ns(uint64_t ns) {
-    const struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    const struct timespec pause = time_of(ns);
     (void)syscall(SYS_nanosleep, &pause, NULL);
 }
 

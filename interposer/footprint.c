@@ -5,11 +5,12 @@
 
 #include "device.h"
 #include "driver.h"
+#include "refusal.h"
 #include "share.h"
 #include "table.h"
 
 #define PAGE_BITS 21
-#define DEEPEST 16 /* graphs in graphs */
+#define DEEPEST 64 /* graphs in graphs */
 
 typedef struct {
     footprint_t *footprint;
@@ -54,7 +55,9 @@ static CUresult look_at(walk_t *walk, CUgraphNode node, unsigned depth) {
         result = REAL(cuGraphMemAllocNodeGetParams)(node, &parameters);
         return result == CUDA_SUCCESS ? add(walk, &parameters) : result;
     }
-    if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEPEST) {
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        if (depth == DEEPEST)
+            return refusal(HOOK_cuGraphInstantiateWithFlags, "a graph in so many graphs, one in the other,");
         result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
         return result == CUDA_SUCCESS ? look(walk, child, depth + 1) : result;
     }

@@ -51,8 +51,7 @@ static uint64_t step(void) {
 
 static void wait_until(uint64_t wake_ns) {
     uint64_t at_ns = now_ns();
-    uint64_t left_ns = wake_ns > at_ns ? wake_ns - at_ns : 0;
-    struct timespec timeout = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
+    const struct timespec timeout = time_of(wake_ns > at_ns ? wake_ns - at_ns : 0);
     struct pollfd descriptors[] = {
         {.fd = wake, .events = POLLIN},
         {.fd = arbiter_descriptor(), .events = POLLIN},

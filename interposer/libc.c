@@ -50,7 +50,7 @@ static uint32_t hash_of(const char *name) {
 
 /* The table of hashes: how many buckets, the first symbol in them, the words of a filter that is of no use here, its
  * shift; the filter, the buckets, and then for each symbol its hash, whose last bit ends a chain. */
-static void *find(const struct link_map *object, const char *name) {
+static void *find(const struct link_map *object, const char *name, unsigned type) {
     tables_t tables = tables_of(object);
     if (tables.symbols == NULL || tables.strings == NULL || tables.hashes == NULL || tables.hashes[0] == 0)
         return NULL;
@@ -63,7 +63,7 @@ static void *find(const struct link_map *object, const char *name) {
     for (;; at++) {
         const ElfW(Sym) *symbol = &tables.symbols[at];
         if ((chains[at - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && is_same(tables.strings + symbol->st_name, name))
+            ELF64_ST_TYPE(symbol->st_info) == type && is_same(tables.strings + symbol->st_name, name))
             return (void *)(object->l_addr + symbol->st_value);
         if (chains[at - first] & 1)
             return NULL;
@@ -79,23 +79,48 @@ static bool ends_in(const char *path, const char *file) {
     return is_same(last, file);
 }
 
-/* What is loaded, first the program itself, which has the way to the list in a place that the loader fills in. */
-static const struct link_map *loaded(void) {
+static const ElfW(Dyn) * dynamic_in(const ElfW(Phdr) * headers, unsigned long count, ElfW(Addr) base) {
+    for (unsigned long i = 0; i < count; i++) {
+        if (headers[i].p_type == PT_DYNAMIC)
+            return (const void *)(base + headers[i].p_vaddr);
+    }
+    return NULL;
+}
+
+/* Where the program has the way to the list, in a place that the loader fills in. */
+static const struct r_debug *in_program(void) {
     const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
     unsigned long count = headers != NULL ? getauxval(AT_PHNUM) : 0;
     ElfW(Addr) base = 0;
-    const ElfW(Dyn) *entry = NULL;
     for (unsigned long i = 0; i < count; i++) {
         if (headers[i].p_type == PT_PHDR)
             base = (ElfW(Addr))headers - headers[i].p_vaddr;
-        if (headers[i].p_type == PT_DYNAMIC)
-            entry = (const void *)(base + headers[i].p_vaddr);
     }
+    const ElfW(Dyn) *entry = dynamic_in(headers, count, base);
     for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_DEBUG && entry->d_un.d_ptr != 0)
-            return ((const struct r_debug *)entry->d_un.d_ptr)->r_map;
+        if (entry->d_tag == DT_DEBUG)
+            return (const void *)entry->d_un.d_ptr;
     }
     return NULL;
+}
+
+/* And where the loader has it, for the programs without that place. */
+static const struct r_debug *in_loader(void) {
+    ElfW(Addr) base = getauxval(AT_BASE);
+    const ElfW(Ehdr) *header = (const void *)base;
+    if (header == NULL)
+        return NULL;
+    const ElfW(Dyn) *dynamic = dynamic_in((const void *)(base + header->e_phoff), header->e_phnum, base);
+    const struct link_map loader = {.l_addr = base, .l_ld = (ElfW(Dyn) *)dynamic};
+    return dynamic != NULL ? find(&loader, "_r_debug", STT_OBJECT) : NULL;
+}
+
+/* What is loaded, first the program itself. */
+static const struct link_map *loaded(void) {
+    const struct r_debug *list = in_program();
+    if (list == NULL)
+        list = in_loader();
+    return list != NULL ? list->r_map : NULL;
 }
 
 void *libc_function(const char *name) {
@@ -104,7 +129,7 @@ void *libc_function(const char *name) {
     for (unsigned i = 0; found == NULL && i < sizeof homes / sizeof *homes; i++) {
         for (const struct link_map *object = loaded(); object != NULL && found == NULL; object = object->l_next) {
             if (object->l_name != NULL && ends_in(object->l_name, homes[i]))
-                found = find(object, name);
+                found = find(object, name, STT_FUNC);
         }
     }
     return found;

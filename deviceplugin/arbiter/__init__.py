@@ -8,7 +8,7 @@ process     what the kernel says of a process: alive or not, since when, what it
 pages       the shared pages themselves
 record      who has which slot, on disk, so that a restart forgets nothing
 group       one share's ledger: slots taken, slots freed
-inheritance what the last agent left
+inheritance what the last agent left; loss: until when something of that may be missing
 groups      all of this node's
 account     what a share has coming to it of a GPU's time, and may take; pure
 choice      who is next; pure

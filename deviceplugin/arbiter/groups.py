@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import inheritance, process, record
+from deviceplugin.arbiter import inheritance, loss, process, record
 from deviceplugin.arbiter.group import Group, JoinError
 from deviceplugin.arbiter.process import Process
 from deviceplugin.arbiter.tenant import Tenant
@@ -56,10 +56,15 @@ class Groups:
         self._context_bytes = context_bytes
         self._groups: dict[str, Group] = {}
         self._unreachable: dict[str, list[Process]] = {}
+        self._lost_ticks = 0
         self.all_have_our_page: Callable[[], None] = lambda: None  # called once that is so of a group from before
 
     def inherit(self) -> None:
         """Take over what the last agent left."""
+        lost_ticks = loss.read(self._directory, self._boot_id)
+        self._lost_ticks = lost_ticks or 0
+        if lost_ticks is None or not self._directory.exists():
+            self._lose()
         self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         missing = process.missing_capabilities()
         if missing:
@@ -74,6 +79,7 @@ class Groups:
             except record.RecordError as error:
                 # Without it nobody knows whose the slots are, so no old ledger is given to anyone.
                 logger.error("Dropped a ledger's record", extra={"err": str(error)})  # noqa: TRY400
+                self._lose()
                 path.unlink()
                 continue
             old = inheritance.take_over(found, proc=self._proc) if found.boot_id == self._boot_id else None
@@ -91,6 +97,11 @@ class Groups:
                     asyncio.get_running_loop().add_reader(holder.pidfd, self._holder_ended, found.tenant, holder)
                 extra = {**_named(found.tenant), "processes": len(old.holders), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
+
+    @property
+    def lost_ticks(self) -> int:
+        """Processes that began before may go by a ledger of which nothing is left; in the kernel's ticks."""
+        return self._lost_ticks
 
     def join(self, tenant: Tenant, who: Process) -> tuple[Group, int]:
         """A slot for a process; the same one if it has one. Raises JoinError, and OSError when nothing can be recorded.
@@ -193,6 +204,11 @@ class Groups:
             for holder in holders:
                 self._let_go(holder)
         self._unreachable.clear()
+
+    def _lose(self) -> None:
+        own = process.identified(os.getpid(), proc=self._proc)
+        self._lost_ticks = own[1] if own is not None else 0
+        loss.write(self._directory, self._boot_id, self._lost_ticks)
 
     def _watch(self, chosen: Group, member: Process) -> None:
         asyncio.get_running_loop().add_reader(member.pidfd, self._ended, chosen, member)

@@ -76,7 +76,9 @@ class Auditor:
         self._ends = ends
         self._proc = proc
         self._wall_clock = wall_clock
-        self._looking = looking.Looking(driver.nvml, identify=identify, proc=proc)
+        self._looking = looking.Looking(
+            driver.nvml, identify=identify, lost_ticks=lambda: ledgers.lost_ticks, proc=proc
+        )
         self._overheads = overhead.Overheads()
         self._told: frozenset[Hashable] = frozenset()
         self._events_left = 0

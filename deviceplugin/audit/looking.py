@@ -7,8 +7,7 @@ mapped is a long text, and the library does not leave a process that it is in.
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -47,15 +46,19 @@ class Look:
 
 
 class Looking:
-    """Remembers from look to look what does not change."""
+    """Remembers from look to look what does not change.
 
-    def __init__(self, driver: nvml.Nvml, *, identify: Identify, proc: Path = kernel.PROC) -> None:
+    lost_ticks: who began before that, in the kernel's ticks, may go by a ledger of which nothing is left.
+    """
+
+    def __init__(
+        self, driver: nvml.Nvml, *, identify: Identify, lost_ticks: Callable[[], int], proc: Path = kernel.PROC
+    ) -> None:
         self._driver = driver
         self._identify = identify
         self._proc = proc
         self._known: dict[Who, _Known] = {}
-        own = kernel.identified(os.getpid(), proc=proc)
-        self._since_ticks = own[1] if own is not None else 0
+        self._lost_ticks = lost_ticks
 
     def look(self, gpus: Sequence[Gpu], groups: Sequence[Group], unreachable: Iterable[Who]) -> Look:
         """Look once. What ends or begins meanwhile may be seen or not."""
@@ -155,14 +158,13 @@ class Looking:
         return found if isinstance(found, Container) else None
 
     def _mapped(self, who: Who) -> tuple[bool | None, bool]:
-        """Whether it has the library, and a ledger since before we were there."""
+        """Whether it has the library, and a ledger of which nothing may be left."""
         pid, start_ticks = who
         mapped = kernel.mapped_files(pid, proc=self._proc)
         if mapped is None:
             return None, False
-        return LIBRARY in {
-            PurePosixPath(path).name for path in mapped
-        }, start_ticks < self._since_ticks and LEDGER in mapped
+        with_library = LIBRARY in {PurePosixPath(path).name for path in mapped}
+        return with_library, start_ticks < self._lost_ticks() and LEDGER in mapped
 
 
 class _Seats:

@@ -18,7 +18,7 @@ class Process:
 
     used_bytes: None where the driver does not tell; container: None for one that is in none.
     with_library: whether the library is mapped in it; None where that cannot be seen.
-    left_behind: whether it has a ledger mapped since before this agent was there.
+    left_behind: whether it has a ledger mapped, since before records of such were lost.
     """
 
     gpu: str

@@ -2,6 +2,8 @@
  *
  *   cancelled start     a thread is cancelled as it starts CUDA; then another one starts it
  *   cancelled gate      a thread is cancelled while it waits to launch; then another one launches
+ *   cancelled full      a thread is cancelled as it asks the arbiter for memory that a dead process may have left; then
+ *                       another one allocates
  *   cancelled queue     threads that launch without end are cancelled one after another; then another one launches
  *   cancelled signals   threads allocate to the limit and launch while signals come without end
  */
@@ -25,6 +27,7 @@ extern int cuDevicePrimaryCtxRetain(void **context, int device);
 extern int cuCtxSetCurrent(void *context);
 extern int cuCtxSynchronize(void);
 extern int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes);
+extern int cuMemAllocAsync(unsigned long long *pointer, size_t bytes, void *stream);
 extern int cuMemFree_v2(unsigned long long pointer);
 extern int cuModuleLoadData(void **module, const void *image);
 extern int cuModuleGetFunction(void **function, void *module, const char *name);
@@ -67,6 +70,16 @@ static void *start_cancelled(void *unused) {
 static void *launch_once(void *unused) {
     check("cuCtxSetCurrent", cuCtxSetCurrent(context));
     launch();
+    pthread_testcancel();
+    return unused;
+}
+
+/* A pool's books are open meanwhile. */
+static void *allocate_cancelled(void *unused) {
+    unsigned long long pointer;
+    check("cuCtxSetCurrent", cuCtxSetCurrent(context));
+    pthread_cancel(pthread_self());
+    (void)cuMemAllocAsync(&pointer, 64u << 20, NULL);
     pthread_testcancel();
     return unused;
 }
@@ -124,6 +137,18 @@ static void at_the_gate(void) {
     (void)getchar();
 }
 
+static void when_it_is_full(void) {
+    unsigned long long all, more;
+    pthread_t thread;
+    begin("k_1us");
+    check("cuMemAlloc", cuMemAlloc_v2(&all, 96u << 20));
+    start(&thread, allocate_cancelled);
+    expect_cancelled(thread);
+    check("there is nothing more", cuMemAlloc_v2(&more, 64u << 20) != OUT_OF_MEMORY);
+    check("cuMemFree", cuMemFree_v2(all));
+    check("cuMemAllocAsync", cuMemAllocAsync(&more, 64u << 20, NULL));
+}
+
 static void in_the_queue(void) {
     pthread_t threads[THREADS];
     begin("k_500us");
@@ -167,6 +192,8 @@ int main(int count, char **arguments) {
         launch();
     } else if (strcmp(what, "gate") == 0) {
         at_the_gate();
+    } else if (strcmp(what, "full") == 0) {
+        when_it_is_full();
     } else if (strcmp(what, "queue") == 0) {
         in_the_queue();
     } else if (strcmp(what, "signals") == 0) {

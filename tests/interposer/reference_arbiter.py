@@ -52,6 +52,7 @@ class Misbehaviour:
     silent: bool = False
     descriptors: int = 2
     grants: bool = True  # a lease to everybody who wants one
+    reclaim_seconds: float = 0.0  # for so long it looks for what the dead held
 
 
 GOOD = Misbehaviour()
@@ -182,6 +183,7 @@ class ReferenceArbiter:
             self._welcome(connection)
         elif kind == contract.MESSAGE_RECLAIM:
             self.reclaims += 1
+            time.sleep(self._behaviour.reclaim_seconds)
             freed = sum(self._forget(each) for each in list(self._slots) if _hung_up(each))
             self._send(connection, contract.MESSAGE_RECLAIMED, struct.pack(contract.WIRE_RECLAIMED, freed))
         else:

@@ -252,3 +252,22 @@ def test_a_killed_process_leaves_no_graph_memory(container: Container, make_arbi
             assert process.stdout is not None
             assert process.stdout.readline() == "started\n", process.communicate(timeout=10)
         container.python(PRELUDE + "assert start(whole(256)) == SUCCESS")
+
+
+@pytest.mark.parametrize("depth", [1, 64, 65])
+def test_an_allocation_in_a_graph_in_graphs_is_charged_or_refused(
+    container: Container, make_arbiter: ArbiterMaker, depth: int
+) -> None:
+    make_arbiter(LIMIT)
+    container.python(
+        PRELUDE
+        + f"""
+graph, exec = make(), ctypes.c_void_p()
+free(graph, add(graph, 257))
+for _ in range({depth}):
+    child, graph = graph, make()
+    c.check("cuGraphAddChildGraphNode", ctypes.byref(ctypes.c_void_p()), graph, None, 0, child)
+result = c.call("cuGraphInstantiateWithFlags", ctypes.byref(exec), graph, 0)
+assert result == NOT_SUPPORTED or result == SUCCESS and start(exec) == OUT_OF_MEMORY, result
+"""
+    )

@@ -11,6 +11,7 @@ from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import DRIVERS, Container, finishing
 from tests.interposer.launching import OPEN, RELEASED, STINGY, WANT, ends_well, goes_on, line
+from tests.interposer.reference_arbiter import Misbehaviour
 
 HERE = Path(__file__).parent
 SHARED_AND_SLOW = contract.LEASE_COUNTED | contract.LEASE_CONTENDED
@@ -47,6 +48,30 @@ def test_a_thread_that_is_cancelled_at_the_gate_is_waited_for_no_more(
         arbiter.say(OPEN, 0, SHARED_AND_SLOW, 1)
         assert arbiter.hears(RELEASED) == (0, 0, 1)  # nobody is counted as waiting
         assert ends_well(process) == "went on"
+
+
+def test_a_thread_that_is_cancelled_as_it_asks_for_what_the_dead_held_leaves_the_asking_to_others(
+    container: Container, make_arbiter: ArbiterMaker, program: Path
+) -> None:
+    make_arbiter(128 * MIB)
+    with finishing(container.start([program, "full"])) as process:
+        assert ends_well(process) == "went on"
+
+
+def test_signals_do_not_cut_short_the_wait_for_what_the_dead_held(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    make_arbiter(MIB, behaviour=Misbehaviour(reclaim_seconds=0.3))
+    container.python("""
+import signal, time
+c = Cuda()
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+began = time.monotonic()
+assert c.allocate(MIB)[0] == SUCCESS and c.allocate(1)[0] == OUT_OF_MEMORY
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert time.monotonic() - began >= 0.3, time.monotonic() - began
+""")
 
 
 @pytest.mark.slow

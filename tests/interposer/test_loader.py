@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +16,7 @@ from tests.interposer.container import DRIVERS, LIBRARY, PROBE, Container, lines
 
 HERE = Path(__file__).parent
 LIMIT = 8 * MIB
+DYNAMIC, DEBUG, FOR_NOBODY = 2, 21, 0x6000000E  # of ELF: kinds of segments, and of dynamic entries
 
 
 @pytest.fixture(scope="session")
@@ -178,6 +181,43 @@ def test_programs_with_a_sanitizer_which_replaces_what_the_library_calls_run_as_
     for size, expected in ((5 * MIB, "0\n"), (5 * MIB + 1, "2\n")):
         result = container.run([*before, tmp_path / "program", str(size)])
         assert result.stdout == expected, result.stderr
+
+
+def without_debug(program: Path, path: Path) -> Path:
+    """The same without the place that the loader fills in for debuggers, as some linkers make programs."""
+    binary = bytearray(program.read_bytes())
+    (headers,) = struct.unpack_from("<Q", binary, 32)
+    (count,) = struct.unpack_from("<H", binary, 56)
+    for header in range(headers, headers + count * 56, 56):
+        kind, _, start, _, _, size = struct.unpack_from("<IIQQQQ", binary, header)
+        for entry in range(start, start + size, 16) if kind == DYNAMIC else ():
+            if struct.unpack_from("<q", binary, entry) == (DEBUG,):
+                struct.pack_into("<q", binary, entry, FOR_NOBODY)
+    assert binary != program.read_bytes()
+    path.write_bytes(binary)
+    path.chmod(0o755)
+    return path
+
+
+def test_a_program_that_tells_debuggers_nothing_meets_the_limit(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path, tmp_path: Path
+) -> None:
+    make_arbiter(LIMIT)
+    program = without_debug(programs / "direct", tmp_path / "program")
+    assert container.run([program, str(LIMIT + 1)]).stdout == "2\n"
+    assert container.run([program, str(LIMIT)]).stdout == "0\n"
+
+
+def test_a_program_that_is_started_by_naming_the_loader_meets_the_limit(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path
+) -> None:
+    make_arbiter(LIMIT)
+    loader = re.search(
+        r"interpreter: (.*)\]", subprocess.check_output(["readelf", "-lW", programs / "direct"], text=True)
+    )
+    assert loader is not None
+    assert container.run([loader[1], programs / "direct", str(LIMIT + 1)]).stdout == "2\n"
+    assert container.run([loader[1], programs / "direct", str(LIMIT)]).stdout == "0\n"
 
 
 @pytest.mark.parametrize("command", PLAIN.values(), ids=PLAIN.keys())

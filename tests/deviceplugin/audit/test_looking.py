@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.arbiter import pages
 from deviceplugin.arbiter import process as kernel
 from deviceplugin.arbiter.group import Group
 from deviceplugin.arbiter.identity import Container
@@ -35,8 +37,12 @@ class Listing:
         return self.listed
 
 
-def made(listing: Listing) -> looking.Looking:
-    return looking.Looking(listing, identify=lambda _: Container("uid", "id"))  # type: ignore[arg-type]
+def made(listing: Listing, *, lost_ticks: int = 0) -> looking.Looking:
+    return looking.Looking(
+        listing,  # type: ignore[arg-type]
+        identify=lambda _: Container("uid", "id"),
+        lost_ticks=lambda: lost_ticks,
+    )
 
 
 @pytest.fixture
@@ -116,3 +122,23 @@ def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
     (maps / "maps").write_text("")
     assert kernel.mapped_files(os.getpid(), proc=tmp_path) is None  # it is ending, or a thread of the kernel
     assert kernel.mapped_files(GONE, proc=tmp_path) is None
+
+
+def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() -> None:
+    """What looks like a ledger, anybody can make."""
+    own = kernel.identified(os.getpid())
+    assert own is not None
+    descriptor = os.memfd_create(pages.LEDGER_NAME)
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+
+    def left_behind(lost_ticks: int) -> bool:
+        listing = Listing(nvml.Process(own[0], 1000))
+        (found,) = made(listing, lost_ticks=lost_ticks).look([CARD], [], []).seen.processes
+        return found.left_behind
+
+    assert not left_behind(own[1] + 1)
+    with mmap.mmap(descriptor, mmap.PAGESIZE):
+        assert left_behind(own[1] + 1)
+        assert not left_behind(own[1])
+        assert not left_behind(0)
+    os.close(descriptor)
