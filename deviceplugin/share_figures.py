@@ -87,13 +87,15 @@ def shrinking(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
         "Memory that a share is to shrink to; absent once it has, and when it is not to.",
         labels=LABELS,
     )
+    # By labels: for a moment two pods of one name, the one that ends and the one that follows, may both hold a share.
+    found: dict[tuple[str, ...], int] = {}
     for entry in node.allocations if node is not None else ():
         for share in entry.shares:
-            if share.shrink_to_bytes is None:
-                continue
-            of = [node_name, entry.pod.namespace, entry.pod.name, ",".join(share.containers)]
-            for uuid in share.gpu_uuids:
-                target.add_metric([*of, uuid], share.shrink_to_bytes)
+            if share.shrink_to_bytes is not None:
+                of = node_name, entry.pod.namespace, entry.pod.name, ",".join(share.containers)
+                found |= {(*of, uuid): share.shrink_to_bytes for uuid in share.gpu_uuids}
+    for labels, shrink_to_bytes in found.items():
+        target.add_metric(labels, shrink_to_bytes)
     yield target
 
 
