@@ -198,8 +198,10 @@ class Connection:
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
         try:
             socket.send_fds(self._socket, [message], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        # Neither from here: whoever sends may be in the middle of the books of a GPU.
+        except (BrokenPipeError, ConnectionResetError):
+            self._loop.call_soon(self.close)  # it has just ended, as processes do
         except OSError as error:
-            # Not from here: whoever sends may be in the middle of the books of a GPU.
             self._loop.call_soon(self._end, f"it does not take its answer: {error.strerror}")
 
     def _end(self, why: str) -> None:

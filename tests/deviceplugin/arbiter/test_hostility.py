@@ -186,7 +186,7 @@ async def test_a_flood_of_messages_makes_only_its_sender_wait(
 
 
 async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
-    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(guests, "MESSAGES_PER_SECOND", 1e6)
     monkeypatch.setattr(guests, "MESSAGE_BURST", 10**6)
@@ -201,6 +201,23 @@ async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
         with pytest.raises(ConnectionError):
             await _send_for_ever(deaf)
     assert await one("reclaim") == 0
+    assert "Disconnected" in caplog.text
+
+
+async def test_a_process_that_has_just_ended_is_no_news(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.add_pod("hasty")
+    own_process(monkeypatch, node, "hasty")
+    loop = asyncio.get_running_loop()
+    with await connect(node) as hasty:
+        await loop.sock_sendall(hasty, HELLO)
+        await loop.sock_recv(hasty, contract.WIRE_MAX)
+        (known,) = node.server._connections
+        hasty.close()
+        known.tell(RECLAIM)  # before its end is heard of
+    await waiting.until(lambda: node.server.connections == 0)
+    assert "Disconnected" not in caplog.text
 
 
 async def test_connections_that_come_and_go_do_not_keep_others_out(
