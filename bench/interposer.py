@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from launches import awake
+from launches import cores
 from launches import node as nodes
 from launches.node import Node, Tenant
 from launches.report import Report
@@ -312,7 +312,7 @@ def main() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     report = Report(arguments.seconds)
     report.say(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before, {arguments.seconds:g} seconds a case\n")
-    with awake.awake():
+    with cores.kept_awake():
         asyncio.run(measure(names, report))
     print(f"load at the end {os.getloadavg()[0]:.1f}\n")
     report.print_figures()

@@ -10,7 +10,7 @@ import platform
 import re
 from pathlib import Path
 
-from launches import awake, plots
+from launches import cores, plots
 
 PREFIX = "interposer."
 ONE_OF_MANY = re.compile(r"(split|handover)\.\d")
@@ -24,7 +24,7 @@ class Report:
     figures: list[dict[str, object]] = dataclasses.field(default_factory=list)
     lines: list[str] = dataclasses.field(default_factory=list)
     busy: list[float] = dataclasses.field(default_factory=list)
-    _seen: tuple[float, float] = dataclasses.field(default_factory=awake.busy_seconds)
+    _seen: tuple[float, float] = dataclasses.field(default_factory=cores.busy_seconds)
 
     def say(self, text: str = "") -> None:
         """Print a line of a table, and keep it."""
@@ -39,7 +39,7 @@ class Report:
 
     def look_at_cores(self) -> None:
         """Remember how many cores were busy since the last look, with the bench itself."""
-        before, self._seen = self._seen, awake.busy_seconds()
+        before, self._seen = self._seen, cores.busy_seconds()
         passed = self._seen[0] - before[0]
         self.busy.append((self._seen[1] - before[1]) / passed if passed else 0.0)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpushare import contract
 from tests.interposer.container import CLIENT_PRELUDE, Container, finishing
-from tests.interposer.reference_arbiter import Misbehaviour
+from tests.interposer.reference_arbiter import Misbehaviour, ReferenceArbiter
 
 STINGY = Misbehaviour(grants=False)  # the test gives the leases
 OPEN, REVOKE, WANT = contract.MESSAGE_OPEN, contract.MESSAGE_REVOKE, contract.MESSAGE_WANT
@@ -80,3 +81,29 @@ def ends_well(process: subprocess.Popen[str]) -> str:
     output, errors = process.communicate("\n", timeout=20)
     assert process.returncode == 0, output + errors
     return output.strip()
+
+
+def waits_for_both_kernels(container: Container, arbiter: ReferenceArbiter, before: str = "") -> None:
+    """A program does `before`, launches two long kernels, and loses its lease: it gives it back when both have ended.
+
+    arbiter: STINGY.
+    """
+    code = f"""
+c = Cuda()
+{before}
+function = kernel(c, 150000)
+launch(c, function)
+say("launched", time.monotonic())
+launch(c, function)
+say("again")
+input()
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, 0, 1)
+        launched = float(line(process).split()[1])
+        line(process)
+        arbiter.say(REVOKE, 0, 0, 1)
+        assert arbiter.hears(RELEASED) == (0, 0, 1)
+        assert time.monotonic() - launched > 0.25
+        ends_well(process)

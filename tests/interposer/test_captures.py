@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import Container
-from tests.interposer.launching import OPEN, RELEASED, REVOKE, STINGY, WANT, client, ends_well, line
+from tests.interposer.launching import (
+    OPEN,
+    RELEASED,
+    REVOKE,
+    STINGY,
+    WANT,
+    client,
+    ends_well,
+    line,
+    waits_for_both_kernels,
+)
 
 
 def test_a_capture_survives_the_end_of_a_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
@@ -52,9 +60,7 @@ ENDS = {
 def test_work_is_waited_for_again_when_a_capture_has_ended(
     container: Container, make_arbiter: ArbiterMaker, end: str
 ) -> None:
-    arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = f"""
-c = Cuda()
+    before = f"""
 context, stream = PTR(), PTR()
 if "context" in {end!r}:
     c.check("cuCtxCreate_v2", ctypes.byref(context), 0, 0)
@@ -63,19 +69,5 @@ if "Primary" in {end!r}:
 c.check("cuStreamCreate", ctypes.byref(stream), 0)
 c.check("cuStreamBeginCapture_v2", stream, 0)
 {end}
-function = kernel(c, 150000)
-launch(c, function)
-say("launched", time.monotonic())
-launch(c, function)
-say("again")
-input()
 """
-    with client(container, code) as process:
-        arbiter.hears(WANT)
-        arbiter.say(OPEN, 0, 0, 1)
-        launched = float(line(process).split()[1])
-        line(process)
-        arbiter.say(REVOKE, 0, 0, 1)
-        assert arbiter.hears(RELEASED) == (0, 0, 1)
-        assert time.monotonic() - launched > 0.25  # both kernels
-        ends_well(process)
+    waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), before)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import queue
 import re
 import subprocess
-import time
 
 import pytest
 
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import ROOT, Container, lines_of_the_library
-from tests.interposer.launching import OPEN, RELEASED, REVOKE, STINGY, WANT, client, ends_well, goes_on, line
+from tests.interposer.launching import (
+    OPEN,
+    RELEASED,
+    REVOKE,
+    STINGY,
+    WANT,
+    client,
+    ends_well,
+    goes_on,
+    line,
+    waits_for_both_kernels,
+)
 
 LAUNCHES = re.findall(r"^LAUNCH\(CUDA, (\w+),", (ROOT / "interposer" / "hooks.def").read_text(), re.MULTILINE)
 
@@ -52,25 +62,7 @@ input()
 def test_a_revoked_lease_is_given_back_when_nothing_runs_any_more(
     container: Container, make_arbiter: ArbiterMaker
 ) -> None:
-    arbiter = make_arbiter(MIB, behaviour=STINGY)
-    code = """
-c = Cuda()
-function = kernel(c, 150000)
-launch(c, function)
-say("launched", time.monotonic())
-launch(c, function)
-say("again")
-input()
-"""
-    with client(container, code) as process:
-        arbiter.hears(WANT)
-        arbiter.say(OPEN, 0, 0, 1)
-        launched = float(line(process).split()[1])
-        line(process)
-        arbiter.say(REVOKE, 0, 0, 1)
-        assert arbiter.hears(RELEASED) == (0, 0, 1)
-        assert time.monotonic() - launched > 0.25  # both kernels
-        ends_well(process)
+    waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY))
 
 
 def test_a_lease_with_nothing_to_do_goes_back_when_others_wait(

@@ -1,6 +1,6 @@
-"""Cores that do not go to sleep.
+"""The cores of this machine: how busy they are, and that they do not go to sleep.
 
-A core with nothing to do sleeps, and takes some 50 µs to wake, on a virtual machine longer: whoever is alone on the
+A core with nothing to do sleeps, and takes tens of microseconds to wake, the more on a virtual machine: whoever is alone on the
 simulated GPU and waits for each kernel would pay that for each of them, and with a neighbour, who keeps the cores
 awake, would not. Then one alone would be no measure for two. So a program that gives way to all else runs on each
 of them.
@@ -31,7 +31,7 @@ while not end.poll(0):
 
 
 @contextlib.contextmanager
-def awake() -> Iterator[None]:
+def kept_awake() -> Iterator[None]:
     """Keep all cores awake for as long as the context lasts."""
     processes = [
         subprocess.Popen([sys.executable, "-c", _SPIN], stdin=subprocess.PIPE) for _ in range(os.cpu_count() or 1)
