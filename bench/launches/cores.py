@@ -1,6 +1,6 @@
 """The cores of this machine: how busy they are, and that they do not go to sleep.
 
-A core with nothing to do sleeps, and takes tens of microseconds to wake. Whoever is alone on the simulated GPU and waits
+An idle core sleeps, and takes tens of microseconds to wake. One that is alone on the simulated GPU, and waits
 for each kernel would pay that for each of them, and with a neighbour, who keeps the cores awake, would not: then one
 alone would be no measure for two. So a program that gives way to all else runs on each of them.
 """
