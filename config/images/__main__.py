@@ -1,0 +1,44 @@
+"""`python -m config.images`: build both images, push them, or write their lock of packages anew."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from config.images import build, contents, packages, preloaded, push
+from lab import errors, prerequisites
+
+
+def main() -> int:
+    """Return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m config.images", description="Build the images into build/images.")
+    parser.add_argument("--architectures", default="", help="amd64, arm64 or both; this machine's by default")
+    parser.add_argument("--revision", default="", help="of the source, for a label")
+    parser.add_argument("--lock", action="store_true", help="write packages.lock anew and build nothing")
+    parser.add_argument("--push", default="", metavar="REGISTRY/PREFIX", help="push both there")
+    parser.add_argument("--push-options", default="", metavar="OPTIONS", help="of `skopeo copy`")
+    given = parser.parse_args()
+    try:
+        if given.lock:
+            packages.LOCK.write_text(packages.lock(contents.MACHINES))
+            return 0
+        if given.push:
+            push.checked(given.push)
+        prerequisites.ensure_programs(*preloaded.COMPILERS.values(), *(["skopeo"] if given.push else []))
+        made = build.ensure(given.architectures.replace(",", " ").split(), revision=given.revision)
+        pushed = push.push(made, given.push, options=shlex.split(given.push_options)) if given.push else {}
+    except errors.LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for one in (made.webhook, made.agent):
+        print(
+            f"{one.path}  {one.name}  {one.digest}  {one.size / 1e6:.1f} MB, unpacked {one.unpacked_size / 1e6:.1f} MB"
+        )
+    for place in pushed.values():
+        print(f"pushed {place['repository']}:{place['tag']}@{place['digest']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

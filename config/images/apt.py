@@ -1,0 +1,77 @@
+"""apt on state of its own: its lists lie below the cache directory, and nothing of the machine's changes.
+
+Sources, keys and proxies are the machine's; of what they offer, packages of Debian 12 alone are taken.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from config.images import contents
+from lab import build, prerequisites
+
+RELEASE = "bookworm"
+SOURCES = "GPUSHARE_APT_SOURCES"
+
+CONFIGURATION = """\
+Dir::State "{directory}/state";
+Dir::State::lists "{directory}/lists";
+Dir::State::status "{directory}/status";
+Dir::Cache "{directory}/cache";
+Dir::Cache::pkgcache "pkgcache.bin";
+Dir::Cache::srcpkgcache "srcpkgcache.bin";
+Dir::Etc::preferences "{directory}/preferences";
+Dir::Etc::preferencesparts "{directory}/empty";
+{sources}
+APT::Sandbox::User "";
+#clear APT::Architectures;
+APT::Architectures {{ {architectures} }};
+Acquire::Languages "none";
+#clear Acquire::IndexTargets::deb::DEP-11;
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+"""
+PREFERENCES = f"""\
+Package: *
+Pin: release o=Debian,n={RELEASE}*
+Pin-Priority: 990
+
+Package: *
+Pin: release o=*
+Pin-Priority: -1
+"""
+
+
+class Apt:
+    """apt, as it is configured here."""
+
+    def __init__(self) -> None:
+        self._directory = build.cache_directory() / "images" / "apt"
+        for name in ("empty", "state", "lists/partial", "cache/archives/partial"):
+            (self._directory / name).mkdir(parents=True, exist_ok=True)
+        (self._directory / "status").touch()
+        (self._directory / "preferences").write_text(PREFERENCES)
+        sources = ""
+        if chosen := os.environ.get(SOURCES):
+            sources = (
+                f'Dir::Etc::sourcelist "{Path(chosen).resolve()}"; Dir::Etc::sourceparts "{self._directory}/empty";'
+            )
+        text = CONFIGURATION.format(
+            directory=self._directory,
+            sources=sources,
+            architectures=" ".join(f'"{name}";' for name in contents.MACHINES),
+        )
+        (self._directory / "apt.conf").write_text(text)
+
+    def update(self) -> None:
+        """Read the mirrors' lists. What one of the machine's other sources lacks is no hindrance."""
+        self.run("apt-get", "-qq", "update")
+
+    def run(self, program: str, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a program of apt. Its messages are in English."""
+        command = [prerequisites.program(program), f"--config-file={self._directory / 'apt.conf'}", *arguments]
+        environment = os.environ | {"LC_ALL": "C"}
+        return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)

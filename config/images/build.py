@@ -1,0 +1,86 @@
+"""Builds both images into build/images, of layers that are kept: after a change of code that takes seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import gpushare
+from config.images import archive, contents, layers, sbom
+from lab import build, errors
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Archive:
+    """An image that lies in an archive."""
+
+    path: Path
+    name: str  # as in manifests, with its tag
+    digest: str
+    size: int  # of the layers of the first processor, compressed
+    unpacked_size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Archives:
+    """The archives of both images."""
+
+    webhook: Archive
+    agent: Archive
+
+
+def ensure(architectures: Sequence[str] = (), *, directory: Path = layers.BUILD, revision: str = "") -> Archives:
+    """Return the archives, built anew as far as something has changed.
+
+    architectures: by Debian's names; by default this machine's.
+    revision: of the source, for a label. By default there is none, so that the same files give the same digest.
+
+    Raises:
+        LabError: something is missing; the message says what.
+    """
+    chosen = tuple(architectures) or (layers.native(),)
+    if unknown := sorted(set(chosen) - set(contents.MACHINES)):
+        known = ", ".join(contents.MACHINES)
+        raise errors.LabError(
+            f"there are no images for {', '.join(unknown)}; write ARCHITECTURES with some of: {known}"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    cache = build.cache_directory() / "images"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = {image.name: _build(image, chosen, directory, revision) for image in contents.IMAGES}
+    return Archives(**made)
+
+
+def _build(image: contents.Image, architectures: Sequence[str], directory: Path, revision: str) -> Archive:
+    labels = {
+        "org.opencontainers.image.title": image.title,
+        "org.opencontainers.image.version": gpushare.__version__,
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        **({"org.opencontainers.image.revision": revision} if revision else {}),
+    }
+    built = []
+    for architecture in architectures:
+        made = [layers.system(architecture), layers.libraries(image, architecture)]
+        parts = [part for layer in made for part in layer.components]
+        bill = sbom.write(image, architecture, parts)
+        (directory / f"{image.name}-{architecture}.cdx.json").write_bytes(bill)
+        made.append(layers.own(image, architecture, {sbom.PATH: bill}))
+        built.append(archive.image(image, architecture, made, labels))
+    name, tag = f"{contents.NAMESPACE}/{image.name}", gpushare.__version__
+    path = directory / f"{image.name}.tar"
+    stamp = path.with_suffix(".json")
+    descriptor, _ = archive.top(built)
+    facts = {"digest": descriptor["digest"], "name": f"{name}:{tag}"}
+    if not (path.exists() and stamp.exists() and json.loads(stamp.read_text()) == facts):
+        stamp.unlink(missing_ok=True)
+        archive.write(path, name, tag, built)
+        stamp.write_text(json.dumps(facts))
+    sizes = [(layer.size, layer.unpacked_size) for layer in built[0].layers]
+    return Archive(
+        path, f"{name}:{tag}", descriptor["digest"], sum(size for size, _ in sizes), sum(size for _, size in sizes)
+    )

@@ -1,0 +1,183 @@
+"""What goes into the images, and what of it stays out: tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Iterable
+
+NAMESPACE = "localhost/gpushare"  # images that belong to no registry
+PYTHON = "3.11"  # Debian 12's
+SITE = f"usr/local/lib/python{PYTHON}/dist-packages"  # where Debian's interpreter looks by itself
+LIBRARIES = "opt/gpushare"
+
+# Debian's names of processors and everybody else's.
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+# No dependency is followed: the interpreter's would bring a shell and perl. tests/images looks whether every program
+# and library finds what it is linked with.
+PACKAGES = (
+    "base-files",  # the directories of a Debian system, its release, the texts of common licences
+    "gcc-12-base",  # the copyright of the two libraries of gcc
+    "libbz2-1.0",
+    "libc6",
+    "libexpat1",
+    "libffi8",
+    "libgcc-s1",
+    "liblzma5",
+    "libpython3.11-minimal",
+    "libpython3.11-stdlib",
+    "libssl3",
+    "libstdc++6",  # for numpy and grpc
+    "libuuid1",
+    "python3.11-minimal",
+    "zlib1g",
+)
+
+PACKAGE_FILES_KEPT = ("usr/share/doc/*/copyright",)
+PACKAGE_FILES_LEFT_OUT = (
+    # What no program reads. Copyright notices stay.
+    "usr/share/doc/*/*",
+    "usr/share/lintian*",
+    "usr/share/man*",
+    "usr/share/info*",
+    "usr/share/locale*",
+    "usr/share/binfmts*",
+    "usr/share/bug*",
+    "usr/share/gcc*",
+    "usr/share/gdb*",
+    "usr/share/pixmaps*",
+    "usr/share/applications*",
+    "usr/share/base-files*",
+    "usr/share/dict*",
+    "usr/share/misc*",
+    "usr/games*",
+    "home*",
+    "usr/lib/valgrind*",
+    # What glibc brings for other encodings, profiling and name services.
+    "usr/lib/*/gconv*",
+    "usr/lib/*/audit*",
+    "usr/lib/*/libmemusage.so",
+    "usr/lib/*/libpcprofile.so",
+    "usr/lib/*/libc_malloc_debug.so*",
+    "usr/lib/*/libnss_compat*",
+    "usr/lib/*/libnss_hesiod*",
+    "usr/lib/*/libthread_db*",
+    "usr/lib/*/libnsl*",
+    "usr/lib/*/libmvec*",
+    "usr/lib/*/libanl*",
+    "usr/lib/*/libBrokenLocale*",
+    "usr/lib/*/libexpatw*",
+    "usr/lib/*/ossl-modules*",
+    "usr/lib/*/engines-3*",
+    "etc/ld.so.conf.d*",
+    # Modules for development, for a screen, those whose library is not here, and those that stand in for one in C.
+    *(
+        f"usr/lib/python{PYTHON}/{name}{end}"
+        for name in (
+            *("crypt", "curses", "dbm", "distutils", "doctest", "ensurepip", "idlelib", "lib2to3", "pydoc"),
+            *(
+                "pydoc_data",
+                "_pydecimal",
+                "_pyio",
+                "sqlite3",
+                "test",
+                "tkinter",
+                "turtle",
+                "turtledemo",
+                "unittest",
+                "xmlrpc",
+            ),
+        )
+        for end in ("", ".py", "/*")
+    ),
+    *(
+        f"usr/lib/python{PYTHON}/lib-dynload/{name}.cpython-*"
+        for name in ("_codecs_??", "_crypt", "_curses*", "_dbm", "_multibytecodec", "_sqlite3", "nis", "readline")
+    ),
+    f"usr/lib/python{PYTHON}/lib-dynload/*test*",
+    "etc/python*",
+    "usr/bin/pdb*",
+    "usr/bin/py3*",
+    "usr/bin/pydoc*",
+)
+
+WHEEL_FILES_LEFT_OUT = (
+    # For whoever compiles against them or checks types; for pip, which is not here.
+    *(f"*.{suffix}" for suffix in ("pyi", "pyx", "pxd", "pxi", "c", "cc", "cpp", "h", "hpp", "a", "hash", "typed")),
+    *(f"*.dist-info/{name}" for name in ("RECORD", "REQUESTED", "INSTALLER", "direct_url.json", "uv_cache.json")),
+    "bin/*",
+    ".lock",
+    # Tests and builders.
+    "*/tests/*",
+    # Of numpy what is imported only by whoever names it, and nobody here does (tests/images).
+    "numpy/f2py/*",
+    "numpy/fft/*",
+    "numpy/ma/*",
+    "numpy/polynomial/*",
+    "numpy/random/*",
+    "numpy/testing/*",
+    "numpy/_core/_simd.*",
+    "numpy/_core/_*_tests.*",
+    "numpy/_core/include/*",
+    "numpy/_core/lib/*",
+    "numpy/_pyinstaller/*",
+    "numpy/conftest.py",
+)
+
+# Passwords and shells there are none.
+USERS = b"root:x:0:0:root:/:/nonexistent\ngpushare:x:65532:65532:gpushare:/:/nonexistent\n"
+GROUPS = b"root:x:0:\ngpushare:x:65532:\n"
+NAME_SERVICES = b"passwd: files\ngroup: files\nhosts: files dns\n"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Image:
+    """One image: what it runs, as whom, and which wheels and packages of ours that takes."""
+
+    name: str
+    module: str
+    title: str
+    user: str
+    wheels: tuple[str, ...]
+    has_library: bool = False
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The folders of this repository in it."""
+        return ("gpushare", self.module)
+
+
+# What the extra of pyproject.toml brings, and what is used of the dependencies that all share; tests/images compares.
+SERVING = (
+    *("aiohappyeyeballs", "aiohttp", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "prometheus-client"),
+    *("propcache", "pyyaml", "typing-extensions", "yarl"),
+)
+IMAGES = (
+    Image(
+        name="webhook",
+        module="webhook",
+        title="gpushare webhook and placer",
+        user="65532:65532",
+        wheels=(*SERVING, "cffi", "cryptography", "jsonpatch", "jsonpointer", "numpy"),
+    ),
+    Image(
+        name="agent",
+        module="deviceplugin",
+        title="gpushare agent of a node",
+        user="0:0",
+        wheels=(*SERVING, "grpcio", "nvidia-ml-py", "protobuf"),
+        has_library=True,
+    ),
+)
+
+WHEELS_LEFT_OUT = {
+    "kubernetes-asyncio": "reads kubeconfigs, with a thousand modules; a pod has its ServiceAccount",
+    "pycparser": "reads C for cffi, when something is built",
+}
+
+
+def pattern(globs: Iterable[str]) -> re.Pattern[str]:
+    """One expression for many globs, in which `*` stands for slashes too."""
+    return re.compile("|".join(f"(?:{fnmatch.translate(glob)})" for glob in globs))

@@ -1,0 +1,43 @@
+"""libgpushare.so for a processor, which the agent gives to containers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from config.images import contents, requirements
+from lab import errors, prerequisites
+
+BUILD = requirements.ROOT / "build" / "images"
+COMPILERS = {
+    machine: "gcc" if machine == platform.machine() else f"{machine}-linux-gnu-gcc"
+    for machine in contents.MACHINES.values()
+}
+
+
+@functools.cache
+def library(machine: str) -> Path:
+    """The library, built where it is missing or old.
+
+    Raises:
+        LabError: it could not be built.
+    """
+    target = BUILD / f"interposer-{machine}" / "libgpushare.so"
+    compiler = prerequisites.program(COMPILERS[machine])
+    command = [
+        "make",
+        "--silent",
+        "-C",
+        str(requirements.ROOT / "interposer"),
+        f"BUILD={target.parent}",
+        f"CC={compiler}",
+        str(target),
+    ]
+    # What a make above has been given is not meant for this one.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    if subprocess.run(command, env=environment, check=False, stdout=2).returncode:
+        raise errors.LabError(f"building libgpushare.so for {machine} failed; see the compiler's messages above")
+    return target

@@ -1,0 +1,202 @@
+"""What is in the images, and what is not: looked up in the files themselves."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from config.images import bytecode, contents, layers, packages, sbom
+from tests.images.image import Image
+
+ROOT = layers.ROOT
+DESCRIPTIONS = {image.name: image for image in contents.IMAGES}
+EXTRAS = {"webhook": "webhook", "agent": "deviceplugin"}
+SHARED_AND_USED = {"webhook": {"numpy", "pyyaml"}, "agent": {"pyyaml"}}
+UNCHECKED_HASH = 0b01
+
+# Imports all modules of a package, and all that they import anywhere, in functions too; prints their names.
+IMPORTS = """
+import ast, importlib, importlib.util, pkgutil, sys
+top = importlib.import_module(sys.argv[1])
+todo = [module.name for module in pkgutil.walk_packages(top.__path__, sys.argv[1] + ".")]
+seen = set()
+while todo:
+    name = todo.pop()
+    if name in seen or name.split(".")[0] in {"kubernetes_asyncio", "__future__"}:
+        continue
+    seen.add(name)
+    module = importlib.import_module(name)
+    print(name)
+    if name.split(".")[0] not in {"gpushare", sys.argv[1]}:
+        continue
+    for node in ast.walk(ast.parse(open(module.__file__).read())):
+        if isinstance(node, ast.Import):
+            todo += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            todo.append(node.module)
+            inside = importlib.import_module(node.module) if node.module.split(".")[0] in {"gpushare", sys.argv[1]} else None
+            todo += [inside.__name__ + "." + a.name for a in node.names if inside and hasattr(inside, "__path__")
+                     and importlib.util.find_spec(inside.__name__ + "." + a.name)]
+"""
+
+# The first of them builds what has not been built yet.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def name(made: Image) -> str:
+    return made.archive.stem
+
+
+def test_no_shell_no_package_manager_no_compiler_and_nothing_that_gives_rights(made: Image) -> None:
+    programs = {path.name for folder in ("usr/bin", "usr/sbin") for path in (made.root / folder).iterdir()}
+    assert programs == {"python", "python3", "python3.11"}
+    assert [member.name for member in made.members if member.mode & 0o6000] == []
+    executable = {
+        member.name
+        for member in made.members
+        if member.isfile() and member.mode & 0o111 and not re.search(r"\.so(\.|$)", member.name)
+    }
+    assert {path for path in executable if not path.endswith((".py", "10-uname"))} == {"usr/bin/python3.11"}
+
+
+def test_nothing_of_the_machine_that_built_is_in_it(made: Image) -> None:
+    for member in made.members:
+        assert (member.uid, member.gid, member.mtime, member.uname) == (0, 0, 0, ""), member.name
+    needles = (str(ROOT).encode(), str(Path.home() / ".cache").encode(), b"/tmp/gpushare-image")
+    for path in made.root.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            assert not [needle for needle in needles if needle in content], path
+
+
+def test_every_program_and_library_finds_what_it_is_linked_with(made: Image) -> None:
+    architecture = layers.native()
+    loader, _, directory, _ = bytecode.command(made.root, architecture)
+    looked_at = 0
+    for path in sorted(made.root.rglob("*")):
+        # The preloaded library is for others' containers, and its loader not to be found is the case of no interest.
+        if not path.is_file() or path.is_symlink() or path.is_relative_to(made.root / contents.LIBRARIES):
+            continue
+        with path.open("rb") as file:
+            head = file.read(20)
+        if not head.startswith(b"\x7fELF") or struct.unpack("<H", head[16:18])[0] not in (2, 3):
+            continue
+        listed = subprocess.run(
+            [loader, "--inhibit-cache", "--library-path", directory, "--list", path],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        needed = re.findall(r"^\s+(\S+) => (.+?)(?: \(0x|$)", listed.stdout, re.MULTILINE)
+        outside = [(wanted, where) for wanted, where in needed if not where.startswith(str(made.root))]
+        assert [pair for pair in outside if pair[1] != loader] == [], path
+        looked_at += 1
+    assert looked_at > 50
+
+
+def test_whatever_is_imported_at_start_or_later_is_there(made: Image) -> None:
+    imported = set(made.python("-c", IMPORTS, DESCRIPTIONS[name(made)].module).split())
+    assert {"aiohttp", "gpushare.contract", "gpushare.daemon.shutdown"} <= imported
+    modules = list((ROOT / DESCRIPTIONS[name(made)].module).rglob("*.py"))
+    assert len(imported) > len(modules) > 50
+
+
+def test_what_the_plugin_and_the_lab_are_is_not_in_it(made: Image) -> None:
+    site = {path.name for path in (made.root / contents.SITE).iterdir() if path.is_dir()}
+    others = {"webhook", "deviceplugin"} - {DESCRIPTIONS[name(made)].module}
+    assert site & {"kubectl_gpushare", "lab", "simgpu", "tests", "pip", "setuptools", *others} == set()
+
+
+def test_everything_is_compiled_so_that_nothing_has_to_be_written(made: Image) -> None:
+    sources = [path for path in made.root.rglob("*.py") if "__pycache__" not in path.parts]
+    assert len(sources) > 500
+    for source in sources:
+        compiled = source.parent / "__pycache__" / f"{source.stem}.cpython-311.pyc"
+        assert int.from_bytes(compiled.read_bytes()[4:8], "little") == UNCHECKED_HASH, source
+
+
+def test_scanners_find_every_package_and_its_copyright(made: Image) -> None:
+    status = made.root / "var/lib/dpkg/status.d"
+    assert {path.name for path in status.iterdir()} == set(contents.PACKAGES)
+    for path in status.iterdir():
+        assert f"Package: {path.name}\n" in path.read_text()
+        assert (made.root / "usr/share/doc" / path.name / "copyright").read_text(errors="replace"), path.name
+    assert (made.root / "usr/share/doc/gpushare/copyright").read_text() == (ROOT / "LICENSE").read_text()
+
+
+def test_the_bill_of_materials_is_what_lies_in_it(made: Image) -> None:
+    bill = json.loads((made.root / sbom.PATH).read_text())
+    assert (made.archive.parent / f"{name(made)}-{layers.native()}.cdx.json").read_text() == (
+        made.root / sbom.PATH
+    ).read_text()
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    listed = {component["purl"].partition("?")[0]: component for component in bill["components"]}
+    present = set()
+    for path in (made.root / "var/lib/dpkg/status.d").iterdir():
+        version = re.search(r"^Version: (\S+)", path.read_text(), re.MULTILINE)
+        assert version is not None
+        quoted = version[1].replace("+", "%2B").replace(":", "%3A").replace("~", "~")
+        present.add(f"pkg:deb/debian/{path.name.replace('+', '%2B')}@{quoted}")
+    for distribution in importlib.metadata.distributions(path=[str(made.root / contents.SITE)]):
+        present.add(f"pkg:pypi/{canonicalize_name(distribution.name)}@{distribution.version}")
+    assert {url.replace("%3A", ":") for url in listed} == {url.replace("%3A", ":") for url in present}
+    locked = {package.sha256 for package in packages.locked(layers.native())}
+    given = {digest["content"] for component in bill["components"] for digest in component.get("hashes", ())}
+    assert given == locked
+
+
+def test_the_wheels_are_those_that_its_extra_asks_for() -> None:
+    for image in contents.IMAGES:
+        environment = {**{key: str(value) for key, value in default_environment().items()}, "python_version": "3.11"}
+        todo = {(wanted, "") for wanted in SHARED_AND_USED[image.name]}
+        for requirement in map(Requirement, importlib.metadata.requires("gpushare") or ()):
+            marker = requirement.marker
+            if marker is not None and marker.evaluate(environment | {"extra": EXTRAS[image.name]}):
+                todo.add((canonicalize_name(requirement.name), ""))
+        seen: set[tuple[str, str]] = set()
+        while todo:
+            project, extra = item = todo.pop()
+            if item in seen or project in contents.WHEELS_LEFT_OUT:
+                continue
+            seen.add(item)
+            for requirement in map(Requirement, importlib.metadata.requires(project) or ()):
+                if requirement.marker is None or requirement.marker.evaluate(environment | {"extra": extra}):
+                    todo |= {(canonicalize_name(requirement.name), one) for one in requirement.extras or {""}}
+        assert {project for project, _ in seen} == set(image.wheels), image.name
+
+
+def test_of_numpy_only_what_is_there_is_used(laid_out: dict[str, Image]) -> None:
+    used = set()
+    for path in (ROOT / "gpushare").rglob("*.py"):
+        used |= set(re.findall(r"\bnp\.([a-zA-Z_]\w*)", path.read_text()))
+    assert {"zeros", "lexsort"} <= used
+    script = "import sys, numpy; print(*[name for name in sys.argv[1:] if not hasattr(numpy, name)])"
+    assert laid_out["webhook"].python("-c", script, *sorted(used)).split() == []
+
+
+def test_the_agent_has_the_library_for_both_processors(laid_out: dict[str, Image]) -> None:
+    directory = laid_out["agent"].root / contents.LIBRARIES
+    machines = {"x86_64": 62, "aarch64": 183}  # as elf.h numbers them
+    for machine, number in machines.items():
+        head = (directory / f"libgpushare-{machine}.so").read_bytes()[:20]
+        assert struct.unpack("<H", head[18:20]) == (number,)
+    assert (directory / "libgpushare.so").resolve().name == f"libgpushare-{contents.MACHINES[layers.native()]}.so"
+
+
+def test_what_it_runs_is_what_the_manifests_say(made: Image) -> None:
+    settings = made.config["config"]
+    image = DESCRIPTIONS[name(made)]
+    assert settings["Entrypoint"] == ["python", "-m", image.module]
+    assert settings["User"] == {"webhook": "65532:65532", "agent": "0:0"}[name(made)]
+    assert settings["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+    assert "org.opencontainers.image.revision" not in settings["Labels"]
+    assert f":{settings['User'].partition(':')[0]}:" in (made.root / "etc/passwd").read_text()

@@ -1,0 +1,55 @@
+"""Pushing to a real registry, on this machine's loopback; and to those that are none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from config.images import build, push
+from lab import errors, prerequisites
+
+PLAIN = ("--dest-tls-verify=false",)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_was_pushed_is_there_by_digest(registry: str, archives: build.Archives) -> None:
+    prefix = f"{registry}/platform/gpushare"
+    places = push.push(archives, prefix, options=PLAIN)
+    assert json.loads((archives.webhook.path.parent / "pushed.json").read_text()) == places
+    assert set(places) == {"webhook", "agent"}
+    for name, made in (("webhook", archives.webhook), ("agent", archives.agent)):
+        place = places[name]
+        tag = made.name.rpartition(":")[2]
+        assert place == {"repository": f"{prefix}/{name}", "tag": tag, "digest": made.digest}
+        for reference in (f"{place['repository']}:{tag}", f"{place['repository']}@{place['digest']}"):
+            command = [prerequisites.program("skopeo"), "inspect", "--tls-verify=false", f"docker://{reference}"]
+            shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            assert shown["Digest"] == made.digest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_registry_that_does_not_answer_is_named(archives: build.Archives) -> None:
+    # Port 1 is reserved and nobody listens there.
+    with pytest.raises(errors.LabError, match=r"^127\.0\.0\.1:1/a/webhook:\S+ was not pushed: .*refused.*skopeo login"):
+        push.push(archives, "127.0.0.1:1/a", options=PLAIN)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["gpushare", "docker.io/", "https://registry.example.com", "registry.example.com/A", "x y.z/a", "/a", "a.b:c"],
+)
+def test_what_is_no_registry_is_refused_before_anything_is_sent(prefix: str) -> None:
+    with pytest.raises(errors.LabError, match=r"is no registry and folder; name them like"):
+        push.checked(prefix)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["registry.example.com", "registry.example.com/team/gpu-share", "localhost/a", "localhost:5000", "[::1]:5000/a"],
+)
+def test_what_is_one_is_taken(prefix: str) -> None:
+    assert push.checked(prefix) == prefix
