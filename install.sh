@@ -4,19 +4,36 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 readonly NAMESPACE=gpushare-system
-readonly MANIFESTS=config/default
+readonly CRD=gpunodes.gpushare.io
+readonly OURS=app.kubernetes.io/part-of=gpushare
 
 usage() {
   cat <<'TEXT'
-Usage: ./install.sh [--dry-run | --uninstall | --local | --prerequisites | --help]
+Usage: ./install.sh [OPTION...]
+       ./install.sh --uninstall [--dry-run] [--delete-ledger]
+       ./install.sh --local | --prerequisites | --help
 
-Without a flag it installs gpushare into the cluster of the current kubectl context and waits until it runs.
+Without --uninstall it installs gpushare into the cluster of the current kubectl context: it checks what the cluster
+lacks (docs/preconditions.md), applies the manifests, waits until all runs, and checks again. It may be run again at
+any time: to upgrade, or with other options.
 
-  --dry-run        say what would be installed, and let the API server check it, without changing anything
-  --uninstall      remove gpushare from the cluster: the webhook and its policies first, then the rest
-  --local          set up everything in this checkout and show gpushare on a cluster in memory; needs no GPU, no cluster
-  --prerequisites  only see to what this machine needs: Python 3.11 with venv, gcc, make
-  --help           this text
+  --registry REGISTRY/PREFIX  take the images from there, as REGISTRY/PREFIX/webhook and …/agent; without it those
+                              that `make images PUSH=REGISTRY/PREFIX` has pushed, by their digest
+  --component NAME            add config/components/NAME; may be repeated
+  --kubelet-root DIRECTORY    where the kubelets have their files, if not in /var/lib/kubelet
+  --dry-run                   say what would be done, and let the API server check it, without changing anything
+  --timeout SECONDS           how long webhook and agents may take until they are ready; 180
+  --skip-preflight            install although the check finds what blocks
+  --force-conflicts           take over fields of gpushare's objects that somebody else has changed
+
+  --uninstall                 remove gpushare: the webhook and its policies first, then the rest. The ledger stays (the
+                              GPUNodes and their CRD), and pods with a share run on
+  --delete-ledger             with --uninstall: remove the ledger as well
+
+  --local                     set up everything in this checkout and show gpushare on a cluster in memory; needs no
+                              GPU, no cluster
+  --prerequisites             only see to what this machine needs: Python 3.11 with venv, gcc, make
+  --help                      this text
 
 It writes to .venv/ and build/ in this checkout. The lab of `make lab` and `make test` keeps its Kubernetes in
 ~/.cache/gpushare (or $GPUSHARE_CACHE).
@@ -80,78 +97,269 @@ local_demo() {
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
+context() { kubectl config current-context 2>/dev/null || echo 'in-cluster'; }
+
 need_cluster() {
   command -v kubectl >/dev/null || fail 'kubectl is missing: install it, or try ./install.sh --local without a cluster'
   kubectl version >/dev/null 2>&1 ||
     fail "no cluster answers in the context '$(kubectl config current-context 2>/dev/null || echo none)': choose one by kubectl config use-context"
-  local kinds
-  # Policies in CEL have been part of every API server since 1.30.
-  kinds="$(kubectl api-resources --api-group admissionregistration.k8s.io --output name 2>/dev/null || true)"
-  [[ "$kinds" == *validatingadmissionpolicies* ]] ||
-    fail 'the cluster has no ValidatingAdmissionPolicy: gpushare needs Kubernetes 1.30 or newer'
 }
 
-context() { kubectl config current-context 2>/dev/null || echo 'in-cluster'; }
-
-images() { kubectl kustomize "$MANIFESTS" | sed -n 's/^ *image: //p' | sort -u | paste -sd ' '; }
-
-need_images() {
-  grep -q 'newName:' "$MANIFESTS/kustomization.yaml" || fail \
-    "no images of gpushare are published yet: build and push your own, and give each a newName in $MANIFESTS/kustomization.yaml (or load them into the nodes and run kubectl apply -k $MANIFESTS)"
+# A Python that can run the plugin: that of `make env`, or a small environment with the locked versions of what it needs.
+python_for_checks() {
+  local python=.venv/bin/python folder=build/check
+  if ! "$python" -c 'import click, tabulate, yaml' 2>/dev/null; then
+    python=$folder/bin/python
+    if ! "$python" -c 'import click, tabulate, yaml' 2>/dev/null; then
+      mkdir -p build
+      "$(find_python)" -m venv $folder ||
+        fail 'Python has no venv: see ./install.sh --prerequisites'
+      awk '/^[a-z]/ { on = /^(click|colorama|pyyaml|tabulate)==/ } on' requirements.lock >$folder/requirements.lock
+      "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r $folder/requirements.lock ||
+        fail 'the check needs click, pyyaml and tabulate, and pip cannot install them; --skip-preflight does without'
+    fi
+  fi
+  printf '%s\n' "$python"
 }
 
-install_into_cluster() {
-  need_cluster
-  need_images
-  say "Installing gpushare into the cluster of context '$(context)': namespace $NAMESPACE, CRD gpunodes.gpushare.io,"
-  say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images: $(images)"
-  # The kind has to be known before objects of it, and the policies that name it, are sent.
-  kubectl apply -f config/base/crd/gpunodes.yaml
-  kubectl wait --for=condition=Established --timeout=60s crd/gpunodes.gpushare.io
-  kubectl apply -k "$MANIFESTS"
-  kubectl rollout status --namespace "$NAMESPACE" --timeout=180s deployment/gpushare-webhook
-  kubectl rollout status --namespace "$NAMESPACE" --timeout=180s daemonset/gpushare-agent
+# Prints what the check finds. Fails if something blocks: then `blocking` has which rules.
+check() {
+  local code=0
+  blocking=''
+  "$python" -m kubectl_gpushare check --fail-on blocking "$@" | tee "$scratch/findings" || code=$?
+  blocking="$(sed -n 's/^Blocking: \([a-z-]*\).*/\1/p' "$scratch/findings" | sort -u | paste -sd ' ')"
+  return "$code"
+}
+
+preflight() {
+  local code=0
+  [[ -n $python ]] || return 0
+  check --before-install --filename "$scratch/manifests.yaml" || code=$?
   say
-  say 'Installed. Next:'
-  say '  kubectl get gpunodes'
-  say '  kubectl apply -f config/samples/half-gpu.yaml'
-  say '  kubectl gpushare top'
-}
-
-dry_run() {
-  need_cluster
-  say "Would install gpushare into the cluster of context '$(context)'. Images: $(images)"
-  if kubectl get namespace "$NAMESPACE" >/dev/null 2>&1; then
-    kubectl apply --dry-run=server -k "$MANIFESTS"
+  if [[ $code -eq 0 ]]; then return; fi
+  if [[ -z $blocking ]]; then fail 'the cluster could not be checked; --skip-preflight does without'; fi
+  if [[ -n $dry_run ]]; then
+    say "An installation would end here, because of $blocking."
+  elif [[ -n $skip_preflight ]]; then
+    say "Going on in spite of $blocking, as --skip-preflight says."
   else
-    # The API server cannot check what goes into a namespace that does not exist yet.
-    kubectl apply --dry-run=client -k "$MANIFESTS"
+    fail "nothing was changed, because of $blocking: see above, or add --skip-preflight"
   fi
 }
 
-uninstall() {
-  need_cluster
-  say "Removing gpushare from the cluster of context '$(context)'."
-  # First what stands in the way of pods: nothing may be refused for want of a webhook that is already gone.
-  kubectl delete --ignore-not-found mutatingwebhookconfiguration gpushare
-  kubectl delete --ignore-not-found validatingadmissionpolicybinding gpushare-agent gpushare-bindings gpushare-pods
-  # Waiting for all of it would wait for the namespace's last pod as well.
-  kubectl delete --ignore-not-found --wait=false -k "$MANIFESTS"
-  kubectl wait --for=delete --timeout=60s crd/gpunodes.gpushare.io
-  say 'Removed. Pods that have a share run on with their limits, but find no arbiter once they restart; see them by:'
-  say '  kubectl get pods --all-namespaces --selector gpushare.io/share'
+render() {
+  if kubectl get configmap --namespace "$NAMESPACE" gpushare-config >/dev/null 2>&1; then
+    say 'The configurations of nodes, in the ConfigMap gpushare-config, stay as they are.'
+    overlay+=(--keep-configurations)
+  fi
+  "$(find_python)" config/overlay.py "$scratch" "${overlay[@]}" || exit 1
+  kubectl kustomize "$scratch" >"$scratch/manifests.yaml"
 }
 
-case "${1:-}" in
+images() { sed -n 's/^ *image: //p' "$scratch/manifests.yaml" | sort -u | paste -sd ' '; }
+
+# Who has set fields to something else, as the API server names them; each once.
+others() { sed -n 's/.*conflicts\{0,1\} with "\([^"]*\)".*/\1/p' "$scratch/complaints" | sort -u | paste -sd ' '; }
+
+apply() {
+  local code=0
+  kubectl apply --server-side "$@" 2>"$scratch/complaints" || code=$?
+  # An earlier release was applied by the client: those were we ourselves.
+  if [[ $code -ne 0 && $(others) == kubectl-client-side-apply ]]; then
+    code=0
+    kubectl apply --server-side --force-conflicts "$@" 2>"$scratch/complaints" || code=$?
+  fi
+  cat "$scratch/complaints" >&2
+  if [[ $code -eq 0 ]]; then return; fi
+  if grep -q 'conflict' "$scratch/complaints"; then
+    fail "$(others) has set the fields named above: --force-conflicts sets them as the manifests have them"
+  fi
+  fail 'the API server refused some of it: see above'
+}
+
+install_into_cluster() {
+  local -a force=()
+  [[ -z $force_conflicts ]] || force=(--force-conflicts)
+  need_cluster
+  refuse_helm
+  python="$(python_for_checks)" || [[ -n $skip_preflight ]] || exit 1
+  render
+  if [[ -n $dry_run ]]; then
+    preflight
+    say "Would install gpushare into the cluster of context '$(context)'. Images: $(images)"
+    if kubectl get namespace "$NAMESPACE" >/dev/null 2>&1; then
+      apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml"
+    else
+      # The API server cannot check what goes into a namespace that does not exist yet.
+      kubectl apply --dry-run=client --filename "$scratch/manifests.yaml"
+    fi
+    return
+  fi
+  preflight
+  say "Installing gpushare into the cluster of context '$(context)': namespace $NAMESPACE, CRD $CRD,"
+  say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images: $(images)"
+  # The kind has to be known before objects of it, and the policies that name it, are sent.
+  apply "${force[@]}" --filename config/base/crd/gpunodes.yaml
+  kubectl wait --for=condition=Established --timeout=60s "crd/$CRD"
+  apply "${force[@]}" --filename "$scratch/manifests.yaml"
+  # A DaemonSet with no node to run on is ready at once; the check says so.
+  local attempts=5
+  await deployment/gpushare-webhook webhook || attempts=1
+  await daemonset/gpushare-agent agent || attempts=1
+  verify $attempts
+}
+
+# Waits for a workload; of one that is not ready in time the last lines of its logs. Why it is not, the check says.
+await() {
+  kubectl rollout status --namespace "$NAMESPACE" --timeout="${timeout_seconds}s" "$1" && return
+  say "$1 is not ready after $timeout_seconds seconds. What its pods said last:"
+  kubectl logs --namespace "$NAMESPACE" --selector "app.kubernetes.io/component=$2" --tail=5 --prefix 2>&1 | sed 's/^/  /'
+  return 1
+}
+
+verify() {
+  local attempt
+  # What has just become ready is known to the API server a moment later.
+  for ((attempt = 1; attempt <= $1; attempt++)); do
+    [[ -n $python ]] || break
+    check >"$scratch/said" && break
+    [[ $attempt -eq $1 ]] || sleep 2
+  done
+  say
+  [[ -z $python ]] || cat "$scratch/said"
+  say
+  [[ -z $blocking ]] || fail "gpushare is installed and does not work yet, because of $blocking: see above; kubectl gpushare check looks again"
+  say 'Installed. Next:'
+  say '  kubectl get gpunodes'
+  say '  a first pod: docs/first-pod.md (the images of config/samples are in the lab alone)'
+  say '  kubectl gpushare top    # docs/plugin.md: how to have the plugin'
+}
+
+# --- away again ------------------------------------------------------------------------------------------------------
+
+refuse_helm() {
+  local by
+  by="$(kubectl get deployment --namespace "$NAMESPACE" gpushare-webhook --ignore-not-found \
+    --output 'jsonpath={.metadata.labels.app\.kubernetes\.io/managed-by}' 2>/dev/null || true)"
+  [[ $by != Helm ]] || fail "gpushare was installed into this cluster by Helm: use helm upgrade and helm uninstall"
+}
+
+remove() { kubectl delete --ignore-not-found "${how[@]}" "$@"; }
+
+uninstall() {
+  local holders
+  how=()
+  need_cluster
+  refuse_helm
+  if [[ -n $dry_run ]]; then
+    how=(--dry-run=server)
+    say "Would remove gpushare from the cluster of context '$(context)'."
+  else
+    say "Removing gpushare from the cluster of context '$(context)'."
+  fi
+  holders="$(kubectl get pods --all-namespaces --selector gpushare.io/share --no-headers \
+    --output 'custom-columns=:metadata.namespace,:metadata.name,:spec.nodeName,:status.phase' 2>/dev/null)" ||
+    holders='(they could not be listed)'
+  # First what stands in the way of pods: nothing may be refused for want of a webhook that is already gone.
+  remove mutatingwebhookconfiguration gpushare
+  remove validatingadmissionpolicybinding,validatingadmissionpolicy --selector "$OURS"
+  remove deployment,daemonset,poddisruptionbudget,service,networkpolicy,configmap,secret,rolebinding,role,serviceaccount \
+    --namespace "$NAMESPACE" --selector "$OURS"
+  remove clusterrolebinding,clusterrole --selector "$OURS"
+  remove --wait=false namespace "$NAMESPACE"
+  if [[ -n $delete_ledger ]]; then
+    remove --timeout=60s crd "$CRD"
+  fi
+  if [[ -n $holders ]]; then
+    say
+    say 'Pods that have a share, or wait for one:'
+    say "$holders" | sed 's/^/  /'
+    say 'Those that run keep their share and its limits; a container of theirs that restarts finds no arbiter, and CUDA'
+    say 'refuses it. Those that wait do so for ever: delete them, or install gpushare again.'
+  fi
+  say
+  if [[ -n $dry_run ]]; then
+    say 'Nothing was changed.'
+    return
+  fi
+  kubectl wait --for=delete --timeout=30s "namespace/$NAMESPACE" >/dev/null 2>&1 ||
+    say "The namespace $NAMESPACE is being emptied still: kubectl get namespace $NAMESPACE says when it is gone."
+  if [[ -n $delete_ledger ]]; then
+    say 'Removed, and the ledger with it. Next: kubectl get nodes --selector nvidia.com/gpu.present'
+  else
+    say "Removed. The ledger stays: kubectl get gpunodes. ./install.sh goes on with it; ./install.sh --uninstall --delete-ledger"
+    say 'removes it as well.'
+  fi
+}
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+timeout_seconds=180 mode='' dry_run='' skip_preflight='' force_conflicts='' delete_ledger='' timeout_given='' python='' blocking=''
+overlay=()
+how=()
+
+choose() {
+  [[ -z $mode ]] || fail "$mode and $1 contradict each other: choose one"
+  mode="$1"
+}
+
+# Takes the value of a flag out of `--flag value` or `--flag=value`.
+with_value() {
+  [[ $# -ge 2 && -n $2 && $2 != --* ]] || fail "$1 needs a value: see ./install.sh --help"
+  if [[ $1 != --timeout ]]; then
+    overlay+=("$1" "$2")
+  elif [[ $2 =~ ^[1-9][0-9]{0,4}$ ]]; then
+    timeout_seconds="$2" timeout_given=yes
+  else
+    fail "--timeout $2: write a number of seconds, such as 180"
+  fi
+}
+
+only_for() {
+  local wanted="$1" flag="$2" given="$3"
+  [[ -z $given || $mode == "$wanted" ]] || fail "$flag does nothing ${mode:+with }${mode:-without $wanted}: leave it out"
+}
+
+parse() {
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --registry=* | --component=* | --kubelet-root=* | --timeout=*)
+        with_value "${1%%=*}" "${1#*=}"
+        ;;
+      --registry | --component | --kubelet-root | --timeout)
+        with_value "$@"
+        shift
+        ;;
+      --dry-run) dry_run=yes ;;
+      --skip-preflight) skip_preflight=yes ;;
+      --force-conflicts) force_conflicts=yes ;;
+      --delete-ledger) delete_ledger=yes ;;
+      --uninstall | --local | --prerequisites | --python) choose "$1" ;; # --python is for the Makefile
+      --help | -h) choose --help ;;
+      *)
+        usage >&2
+        fail "$1 is not a flag of install.sh"
+        ;;
+    esac
+    shift
+  done
+}
+
+parse "$@"
+if [[ ${#overlay[@]} -gt 0 ]]; then only_for '' "${overlay[0]}" yes; fi
+only_for '' --timeout "$timeout_given"
+only_for '' --skip-preflight "$skip_preflight"
+only_for '' --force-conflicts "$force_conflicts"
+only_for --uninstall --delete-ledger "$delete_ledger"
+[[ $mode == --uninstall ]] || only_for '' --dry-run "$dry_run"
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch"' EXIT
+
+case "$mode" in
   '') install_into_cluster ;;
-  --dry-run) dry_run ;;
   --uninstall) uninstall ;;
   --local) local_demo ;;
   --prerequisites) prerequisites ;;
-  --python) find_python ;; # for the Makefile
-  --help | -h) usage ;;
-  *)
-    usage >&2
-    fail "$1 is not a flag of install.sh"
-    ;;
+  --python) find_python ;;
+  --help) usage ;;
 esac

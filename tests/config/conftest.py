@@ -48,7 +48,7 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
     kubectl = api_server.kubectl
     kubectl("apply", "--server-side", "--force-conflicts", f"--filename={manifests.CONFIG / 'base/crd/gpunodes.yaml'}")
     kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
-    for part in ("namespace", "rbac", "policy"):
+    for part in ("namespace", "rbac", "policy", "certificates"):
         directory = manifests.CONFIG / "base" / part
         kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
     try:

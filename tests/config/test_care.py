@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 COMPONENTS = manifests.CONFIG / "components"
 MPS = manifests.documents(COMPONENTS / "mps" / "daemonset.yaml")
-POLICIES = manifests.documents(COMPONENTS / "network-policy" / "policies.yaml")
+POLICIES = [one for one in manifests.objects() if one["kind"] == "NetworkPolicy"]
 WORKLOADS = {
     one["metadata"]["name"]: one for one in (*manifests.objects(), *MPS) if one["kind"] in {"Deployment", "DaemonSet"}
 }
@@ -93,6 +93,41 @@ def test_network_policies_are_about_all_workloads_and_ports_that_there_are() -> 
         assert sorted(open_ports) == sorted(port["name"] for port in container_of(name)["ports"])
         from_all = [port["port"] for rule in spec["ingress"] if "from" not in rule for port in rule["ports"]]
         assert from_all == (["reviews"] if name == "gpushare-webhook" else [])
+
+
+def test_the_api_server_may_ask_agents_for_their_figures_from_wherever_it_is() -> None:
+    (agent,) = [one["spec"] for one in POLICIES if one["metadata"]["name"] == "gpushare-agent"]
+    (rule,) = agent["ingress"]
+    assert {source["ipBlock"]["cidr"] for source in rule["from"] if "ipBlock" in source} == {"0.0.0.0/0", "::/0"}
+
+
+def test_critical_pods_have_the_quota_that_some_clusters_ask_for() -> None:
+    quota = manifests.named("ResourceQuota", "gpushare-critical-pods")["spec"]
+    (scope,) = quota["scopeSelector"]["matchExpressions"]
+    assert scope["scopeName"] == "PriorityClass"
+    assert set(scope["values"]) == {pod_of(name)["priorityClassName"] for name in WORKLOADS}
+    assert set(quota["hard"]) == {"pods"}
+
+
+def test_constraints_of_openshift_are_what_the_pods_need_and_no_more() -> None:
+    constraints = {
+        one["metadata"]["name"]: one for one in manifests.documents(COMPONENTS / "openshift/constraints.yaml")
+    }
+    assert set(constraints) == {"gpushare-agent", "gpushare-mps"}
+    for name, allowed in constraints.items():
+        security = container_of(name)["securityContext"]
+        assert allowed["allowedCapabilities"] == security["capabilities"]["add"]
+        assert allowed["requiredDropCapabilities"] == security["capabilities"]["drop"]
+        assert allowed["allowPrivilegeEscalation"] is security["allowPrivilegeEscalation"]
+        assert allowed["readOnlyRootFilesystem"] is True
+        assert allowed["allowHostPID"] is pod_of(name)["hostPID"]
+        token = [] if name in NEVER_KILLED else ["projected"]
+        assert (
+            allowed["volumes"]
+            == sorted({key for volume in pod_of(name)["volumes"] for key in volume} - {"name"}) + token
+        )
+        wide = {key for key in allowed if key.startswith("allow") and allowed[key] is True}
+        assert wide == {"allowHostDirVolumePlugin", "allowHostPID"}
 
 
 def test_no_rights_are_given_by_a_star() -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from lab import access, cluster
+from lab import access, cluster, errors
 from tests.config import manifests
 
+SYSTEM = "gpushare-system"
 
-def install(*flags: str, path: str = "", kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
+
+def install(
+    *flags: str, path: str = "", kubeconfig: Path | None = None, more: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
+        **(more or {}),
         "PATH": f"{path}{os.pathsep if path else ''}{os.environ['PATH']}",
         "KUBECONFIG": str(kubeconfig or "/nonexistent"),
     }
@@ -30,15 +39,47 @@ def test_help_names_every_flag() -> None:
     done = install("--help")
     assert done.returncode == 0
     source = (manifests.REPOSITORY / "install.sh").read_text()
-    for flag in ("--dry-run", "--uninstall", "--local", "--prerequisites", "--help"):
-        assert f"  {flag} " in done.stdout
-        assert f"  {flag}" in source.partition("\ncase ")[2]
+    told = set(re.findall(r"^  (--[a-z-]+)", done.stdout, re.MULTILINE))
+    taken = set(re.findall(r"(--[a-z][a-z-]+)\b(?=[ |)]|=\*)", source.partition("parse() {")[2].partition("esac")[0]))
+    assert told == taken - {"--python"}  # which is for the Makefile
 
 
 def test_an_unknown_flag_is_refused() -> None:
     done = install("--remove")
     assert done.returncode == 1
     assert "error: --remove is not a flag of install.sh" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--uninstall", "--local"), "--uninstall and --local contradict each other: choose one"),
+        (("--uninstall", "--uninstall"), "--uninstall and --uninstall contradict each other"),
+        (("--delete-ledger",), "--delete-ledger does nothing without --uninstall"),
+        (("--delete-ledger", "--dry-run"), "--delete-ledger does nothing without --uninstall"),
+        (("--dry-run", "--local"), "--dry-run does nothing with --local"),
+        (("--uninstall", "--registry=x/y"), "--registry does nothing with --uninstall"),
+        (("--uninstall", "--component", "mig"), "--component does nothing with --uninstall"),
+        (("--uninstall", "--skip-preflight"), "--skip-preflight does nothing with --uninstall"),
+        (("--uninstall", "--timeout=3"), "--timeout does nothing with --uninstall"),
+        (("--registry",), "--registry needs a value"),
+        (("--component=",), "--component needs a value"),
+        (("--registry", "--dry-run"), "--registry needs a value"),
+        (("--timeout", "3m"), "--timeout 3m: write a number of seconds"),
+        (("--uninstall", "dry-run"), "dry-run is not a flag of install.sh"),
+        (("--dryrun",), "--dryrun is not a flag of install.sh"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused_before_anything_is_done(
+    flags: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    kubectl.chmod(0o755)
+    done = install(*flags, path=str(tmp_path))
+    assert done.returncode == 1
+    assert f"error: {sentence}" in done.stderr
+    assert not (tmp_path / "called").exists()
 
 
 def test_nothing_is_missing_where_the_tests_run() -> None:
@@ -52,43 +93,215 @@ def own() -> Iterator[access.Access]:
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
-            yield cluster.up(directory, node_count=0, owner=os.getpid())
+            administrator = cluster.up(directory, node_count=0, owner=os.getpid())
+            ended = threading.Event()
+            controller = threading.Thread(target=_end_namespaces, args=(administrator, ended))
+            controller.start()
+            try:
+                yield administrator
+            finally:
+                ended.set()
+                controller.join()
         finally:
             cluster.down(directory)
 
 
+def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
+    """What the controller manager does: a namespace that is to go, goes."""
+    finalized = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}, "spec": {"finalizers": []}}
+    while not ended.wait(0.5):
+        with contextlib.suppress(errors.LabError):
+            if own.kubectl("get", "namespace", SYSTEM, "-o", "jsonpath={.status.phase}") == "Terminating":
+                path = f"/api/v1/namespaces/{SYSTEM}/finalize"
+                own.kubectl("replace", "--raw", path, "-f", "-", input=json.dumps(finalized))
+
+
+KINDS = (
+    "validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration,"
+    "clusterrole,clusterrolebinding"
+)
+GPU_NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "gpu-1", "labels": {"nvidia.com/gpu.present": "true"}},
+    "spec": {"taints": [{"key": "sku", "value": "gpu", "effect": "NoSchedule"}]},
+}
+
+
 def ours(own: access.Access) -> list[str]:
-    """What is there of gpushare."""
-    kinds = "crd,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration,clusterrole"
-    everywhere = own.kubectl("get", f"{kinds},clusterrolebinding", "--output=name").split()
+    """What is there of gpushare but its ledger."""
+    everywhere = own.kubectl("get", KINDS, "--output=name").split()
     workloads = own.kubectl("get", "deploy,ds,secret,sa", "--namespace=gpushare-system", "--output=name").split()
     return [name for name in (*everywhere, *workloads) if "gpushare" in name]
 
 
-@pytest.mark.apiserver
-def test_it_says_what_it_would_do_refuses_without_images_and_takes_everything_away(own: access.Access) -> None:
-    path = str(own.kubectl_program.parent)
+@pytest.fixture
+def run(own: access.Access) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """install.sh on the API server, on which nothing of gpushare is before and after."""
 
-    told = install("--dry-run", path=path, kubeconfig=own.kubeconfig)
+    def run_it(*flags: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return install(*flags, path=str(own.kubectl_program.parent), kubeconfig=own.kubeconfig, more=more)
+
+    yield run_it
+    done = run_it("--uninstall", "--delete-ledger")
+    assert done.returncode == 0, done.stderr
+    assert ours(own) == []
+    assert "gpunodes" not in own.kubectl("get", "crd", "--output=name")
+    own.kubectl("delete", "node", "--all")
+
+
+# No pod ever runs here: there is nobody to start one. So nothing waits for long, and the sentence after it is a no.
+QUICKLY = ("--skip-preflight", "--timeout=1")
+
+
+def installed(done: subprocess.CompletedProcess[str]) -> None:
+    """It is, and what it says in the end is that nothing runs."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "error: gpushare is installed and does not work yet, because of" in done.stderr, done.stderr
+    assert "webhook-ready" in done.stderr
+
+
+@pytest.mark.apiserver
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    told = run("--dry-run")
     assert told.returncode == 0, told.stderr
     assert "customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io created (dry run)" in told.stdout
+    assert "An installation would end here, because of images." in told.stdout
+    assert ours(own) == []
 
-    refused = install(path=path, kubeconfig=own.kubeconfig)
+
+@pytest.mark.apiserver
+def test_what_blocks_is_found_before_anything_is_applied(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    own.kubectl("create", "-f", "-", input=json.dumps(GPU_NODE))
+    refused = run()
     assert refused.returncode == 1
-    assert "error: no images of gpushare are published yet" in refused.stderr
+    assert (
+        "error: nothing was changed, because of images node-taints: see above, or add --skip-preflight"
+        in refused.stderr
+    )
+    assert "Blocking: node-taints (node/gpu-1):\n  Found: 1 node with the taint sku=gpu:NoSchedule" in refused.stdout
+    assert "make images PUSH=REGISTRY/PREFIX" in refused.stdout
     assert ours(own) == []
+    own.kubectl("taint", "node", "gpu-1", "sku-")
+    # Now the images have a name that a node could pull, and nothing blocks: it goes on until it has to wait for pods.
+    installed(run("--registry", "127.0.0.1:5000/x", "--timeout", "1"))
+    assert "127.0.0.1:5000/x/webhook:0.2.0" in own.kubectl("get", "deploy", "--namespace", SYSTEM, "-o", "yaml")
 
+
+@pytest.mark.apiserver
+def test_a_second_installation_resets_nothing_that_others_fill_in(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    # As the release before this did it.
     own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
-    assert len(ours(own)) > 10
-    told = install("--dry-run", path=path, kubeconfig=own.kubeconfig)
-    assert told.returncode == 0, told.stderr
-    assert "(server dry run)" in told.stdout
+    bundle = '[{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "LS0tLS0="}]'
+    for command in (
+        ("patch", "mutatingwebhookconfiguration", "gpushare", "--type=json", f"--patch={bundle}", "--field-manager=webhook"),
+        ("patch", "secret", "gpushare-webhook-certificate", f"-n={SYSTEM}", '--patch={"data": {"ca.crt": "eA=="}}', "--field-manager=webhook"),
+        ("patch", "configmap", "gpushare-config", f"-n={SYSTEM}", '--patch={"data": {"default": "version: v1\\n", "mine": "version: v1\\n"}}', "--field-manager=kubectl-edit"),
+        ("create", "-f", str(manifests.REPOSITORY / "tests/config/gpunode.yaml")),
+    ):  # fmt: skip
+        own.kubectl(*command)
+    for _ in range(2):
+        done = run(*QUICKLY)
+        installed(done)
+        assert "stay as they are" in done.stdout
+    assert "LS0tLS0=" in own.kubectl("get", "mutatingwebhookconfiguration", "gpushare", "-o", "yaml")
+    assert "ca.crt: eA==" in own.kubectl("get", "secret", "gpushare-webhook-certificate", f"-n={SYSTEM}", "-o", "yaml")
+    entries = json.loads(own.kubectl("get", "configmap", "gpushare-config", f"-n={SYSTEM}", "-o", "json"))["data"]
+    assert entries["default"] == entries["mine"] == "version: v1\n"
+    assert entries["exclusive"]
 
-    removed = install("--uninstall", path=path, kubeconfig=own.kubeconfig)
+    told = run("--uninstall", "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert "Nothing was changed." in told.stdout
+    assert '"gpushare-system" deleted (server dry run)' in told.stdout
+    assert len(ours(own)) > 10
+
+    removed = run("--uninstall")
     assert removed.returncode == 0, removed.stderr
+    assert "The ledger stays" in removed.stdout
     assert ours(own) == []
-    again = install("--uninstall", path=path, kubeconfig=own.kubeconfig)
-    assert again.returncode == 0, again.stderr
+    assert own.kubectl("get", "gpunodes", "--output=name").split() == ["gpunode.gpushare.io/gpu-1"]
+    assert run("--uninstall").returncode == 0
+
+
+@pytest.mark.apiserver
+def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    installed(run(*QUICKLY))
+    three = ("patch", "deployment", "gpushare-webhook", f"-n={SYSTEM}", '--patch={"spec": {"replicas": 3}}')
+    own.kubectl(*three, "--field-manager=somebody")
+    refused = run(*QUICKLY)
+    assert refused.returncode == 1
+    assert 'conflict with "somebody"' in refused.stderr
+    assert "error: somebody has set the fields named above" in refused.stderr
+    assert "--force-conflicts sets them as the manifests have them" in refused.stderr
+    installed(run(*QUICKLY, "--force-conflicts"))
+    assert "replicas: 2" in own.kubectl("get", "deployment", "gpushare-webhook", f"-n={SYSTEM}", "-o", "yaml")
+
+
+@pytest.mark.apiserver
+def test_who_may_not_install_is_told_which_rights_are_missing(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    own.kubectl("create", "clusterrolebinding", "pf-viewer", "--clusterrole=view", "--user=jane")
+    settings = json.loads(own.kubectl("config", "view", "--raw", "--output=json"))
+    settings["users"][0]["user"]["as"] = "jane"
+    jane = tmp_path / "kubeconfig"
+    jane.write_text(json.dumps(settings))
+    try:
+        refused = install(path=str(own.kubectl_program.parent), kubeconfig=jane)
+    finally:
+        own.kubectl("delete", "clusterrolebinding", "pf-viewer")
+    assert refused.returncode == 1
+    assert "Blocking: installer-rights:\n  Found: you may not create namespaces, patch namespaces, " in refused.stdout
+    # `view` does not show Nodes, and what is not seen is not taken to be fine.
+    assert 'Unknown: node-taints:\n  Found: not known: user "jane" may not list nodes' in refused.stdout
+    assert "nothing was changed, because of images installer-rights" in refused.stderr or (
+        "nothing was changed, because of installer-rights" in refused.stderr
+    )
+    assert ours(own) == []
+
+
+@pytest.mark.apiserver
+def test_a_release_of_helm_is_left_to_helm(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
+    labelled = ("label", "deployment", "gpushare-webhook", f"-n={SYSTEM}", "--overwrite")
+    own.kubectl(*labelled, "app.kubernetes.io/managed-by=Helm")
+    try:
+        for flags in ((), ("--uninstall",)):
+            refused = run(*flags)
+            assert refused.returncode == 1
+            assert "error: gpushare was installed into this cluster by Helm: use helm upgrade" in refused.stderr
+    finally:
+        own.kubectl(*labelled, "app.kubernetes.io/managed-by=us")
+
+
+@pytest.mark.apiserver
+def test_pods_that_hold_shares_are_named_when_gpushare_goes(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    with own.namespace("holders") as namespace:
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "trainer", "labels": {"gpushare.io/share": "true"}},
+        }
+        pod["spec"] = {"containers": [{"name": "main", "image": "x"}]}
+        own.kubectl("create", "-f", "-", f"--namespace={namespace}", input=json.dumps(pod))
+        for flags in (("--uninstall", "--dry-run"), ("--uninstall",)):
+            done = run(*flags)
+            assert done.returncode == 0, done.stderr
+            assert re.search(rf"Pods that have a share, or wait for one:\n  {namespace} +trainer ", done.stdout)
+        assert own.kubectl("get", "pod", "trainer", f"--namespace={namespace}", "--output=name")
 
 
 @pytest.mark.apiserver

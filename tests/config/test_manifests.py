@@ -34,11 +34,11 @@ def test_every_file_is_part_of_the_default_installation() -> None:
     assert set(manifests.files(manifests.CONFIG / "default")) == on_disk
 
 
-def test_the_lab_gets_all_but_the_workloads() -> None:
-    default, lab = manifests.objects(), manifests.objects(manifests.CONFIG / "lab")
-    left_out = [one["kind"] for one in default if one not in lab]
-    assert sorted(left_out) == ["DaemonSet", "Deployment", "PodDisruptionBudget", "Service"]
-    assert [one for one in lab if one not in default] == []
+def test_the_lab_gets_what_everybody_installs_and_nothing_of_its_own() -> None:
+    lab = yaml.safe_load((manifests.CONFIG / "lab" / "kustomization.yaml").read_text())
+    assert lab["resources"] == ["../default"]
+    assert set(lab) == {"apiVersion", "kind", "resources", "components"}
+    assert all(part.startswith("../components/") for part in lab["components"])
 
 
 def test_names_are_those_of_the_contract() -> None:
@@ -58,9 +58,8 @@ def test_names_are_those_of_the_contract() -> None:
 
 
 def test_the_role_names_the_lease_and_the_secret_of_the_contract() -> None:
-    names = [
-        name for rule in manifests.named("Role", "gpushare-webhook")["rules"] for name in rule.get("resourceNames", [])
-    ]
+    roles = [manifests.named("Role", name) for name in ("gpushare-webhook", "gpushare-webhook-certificates")]
+    names = [name for role in roles for rule in role["rules"] for name in rule.get("resourceNames", [])]
     assert names == [contract.PLACER_LEASE, contract.CERTIFICATE_SECRET]
 
 
@@ -200,16 +199,23 @@ def test_the_agent_takes_its_arguments_and_finds_its_directories_mounted_at_the_
 
 
 COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
+# `openshift` comes before those that add to it; `driver-root` is `cdi` with another path.
+ALL = sorted((one for one in COMPONENTS if one.name != "cdi"), key=lambda one: (one.name != "openshift", one.name))
 
 
-def patched(*components: Path) -> dict[str, Any]:
-    """The agent's DaemonSet with components."""
-    found = manifests.named("DaemonSet", "gpushare-agent")
-    for component in components:
-        for entry in yaml.safe_load((component / "kustomization.yaml").read_text()).get("patches", []):
-            assert entry["target"] == {"kind": "DaemonSet", "name": "gpushare-agent"}
-            found = jsonpatch.apply_patch(found, yaml.safe_load(entry["patch"]))
+def patched(component: Path, kind: str = "DaemonSet", name: str = "gpushare-agent") -> dict[str, Any]:
+    """A workload with a component, and with those that it is made of."""
+    found = manifests.named(kind, name)
+    for one in (*_made_of(component), component):
+        for entry in yaml.safe_load((one / "kustomization.yaml").read_text()).get("patches", []):
+            if entry.get("target") == {"kind": kind, "name": name}:
+                found = jsonpatch.apply_patch(found, yaml.safe_load(entry["patch"]))
     return found
+
+
+def _made_of(component: Path) -> list[Path]:
+    kustomization = yaml.safe_load((component / "kustomization.yaml").read_text())
+    return [(component / other).resolve() for other in kustomization.get("components", [])]
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
@@ -227,12 +233,39 @@ def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
         assert environment["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
     assert parsed.end_unlimited is (component.name == "end-unlimited")
     assert ("KILL" in adds) is parsed.end_unlimited
-    if component.name == "cdi":
+    if component.name in {"cdi", "driver-root"}:
         assert {str(parsed.cdi_directory), Settings().container_driver_root} <= mounted
 
 
+def test_the_webhook_takes_what_cert_manager_adds_and_serves_what_it_makes() -> None:
+    directory = manifests.CONFIG / "components" / "cert-manager"
+    spec = patched(directory, "Deployment", "gpushare-webhook")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    parsed = settings.parse(container["args"], {})
+    (mounted,) = [one["name"] for one in container["volumeMounts"] if one["mountPath"] == str(parsed.certificate_files)]
+    (secret,) = [one["secret"]["secretName"] for one in spec["volumes"] if one["name"] == mounted]
+    made = {one["metadata"]["name"]: one["spec"] for one in manifests.documents(directory / "certificates.yaml")}
+    assert made["gpushare-webhook"]["secretName"] == secret
+    assert tuple(made["gpushare-webhook"]["dnsNames"]) == parsed.names
+    hook = patched(directory, "MutatingWebhookConfiguration", "gpushare")
+    (injected,) = hook["metadata"]["annotations"].items()
+    assert injected == ("cert-manager.io/inject-ca-from", f"{contract.SYSTEM_NAMESPACE}/gpushare-webhook")
+
+
+def test_with_cert_manager_nothing_is_left_of_our_own_certificates() -> None:
+    directory = manifests.CONFIG / "components" / "cert-manager"
+    entries = yaml.safe_load((directory / "kustomization.yaml").read_text())["patches"]
+    gone = [yaml.safe_load(entry["patch"]) for entry in entries if "target" not in entry]
+    assert {one["$patch"] for one in gone} == {"delete"}
+    own = manifests.objects(manifests.CONFIG / "base" / "certificates")
+    assert sorted((one["kind"], one["metadata"]["name"]) for one in gone) == sorted(
+        (one["kind"], one["metadata"]["name"]) for one in own
+    )
+
+
 def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
-    (keeper,) = manifests.documents(manifests.CONFIG / "components" / "mps" / "daemonset.yaml")
+    account, keeper = manifests.documents(manifests.CONFIG / "components" / "mps" / "daemonset.yaml")
+    assert keeper["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"]
     spec = keeper["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     agent = patched(manifests.CONFIG / "components" / "mps")["spec"]["template"]["spec"]
@@ -253,7 +286,7 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize(
-    "chosen", [*([one] for one in COMPONENTS), COMPONENTS], ids=lambda some: "+".join(one.name for one in some)
+    "chosen", [*([one] for one in COMPONENTS), ALL], ids=lambda some: "+".join(one.name for one in some)
 )
 def test_an_api_server_takes_the_installation_with_components(
     api_server: access.Access, tmp_path: Path, chosen: list[Path]
@@ -273,11 +306,18 @@ def test_an_api_server_takes_the_installation_with_components(
         "gpushare-agent",
         *(["gpushare-mps"] if "mps" in names else []),
     }
-    assert ("NetworkPolicy" in {one["kind"] for one in rendered}) is ("network-policy" in names)
+    assert all(one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "gpushare" for one in rendered)
+    # What a component adds to the agent it also adds to what OpenShift lets the agent do.
+    for one in rendered:
+        pods = [two["spec"]["template"]["spec"] for two in sets if two["metadata"]["name"] == one["metadata"]["name"]]
+        if one["kind"] == "SecurityContextConstraints" and pods:
+            security = pods[0]["containers"][0]["securityContext"]
+            assert set(one["allowedCapabilities"]) == set(security["capabilities"]["add"])
+            assert one["allowPrivilegeEscalation"] is security["allowPrivilegeEscalation"]
     for one in sets:
         (container,) = one["spec"]["template"]["spec"]["containers"]
-        assert container["image"] == f"gpushare/agent:{gpushare.__version__}"
-    kinds = {"DaemonSet", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"}
+        assert container["image"] == f"localhost/gpushare/agent:{gpushare.__version__}"
+    kinds = {"DaemonSet", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "ResourceQuota", "Service"}
     for one in rendered:
         if one["kind"] in kinds:
             one["metadata"]["namespace"] = "default"
@@ -292,13 +332,16 @@ def test_images_have_the_version_of_the_project() -> None:
 
 
 @pytest.mark.apiserver
-@pytest.mark.parametrize("directory", ["default", "lab"])
-def test_kubectl_renders_exactly_these_objects(api_server: access.Access, directory: str) -> None:
+@pytest.mark.parametrize(
+    ("directory", "more"),
+    [("default", []), ("lab", [("DaemonSet", "gpushare-mps"), ("ServiceAccount", "gpushare-mps")])],
+)
+def test_kubectl_renders_exactly_these_objects(
+    api_server: access.Access, directory: str, more: list[tuple[str, str]]
+) -> None:
     rendered = api_server.kubectl("kustomize", str(manifests.CONFIG / directory))
     found = [(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(rendered)]
-    here = manifests.objects(manifests.CONFIG / directory)
-    assert sorted(found) == sorted((one["kind"], one["metadata"]["name"]) for one in here)
+    here = manifests.objects(manifests.CONFIG / "default")
+    assert sorted(found) == sorted([*((one["kind"], one["metadata"]["name"]) for one in here), *more])
     (hook,) = [one for one in yaml.safe_load_all(rendered) if one["kind"] == "MutatingWebhookConfiguration"]
-    (target,) = {"service", "url"} & set(hook["webhooks"][0]["clientConfig"])
-    assert target == ("url" if directory == "lab" else "service")
-    assert contract.WEBHOOK_PATH in json.dumps(hook["webhooks"][0]["clientConfig"])
+    assert hook["webhooks"][0]["clientConfig"]["service"]["path"] == contract.WEBHOOK_PATH

@@ -1,0 +1,127 @@
+"""Makes what of the chart is made: its copies of config/, and the table of its values. `make chart` runs it.
+
+Helm reads nothing outside a chart, so the manifests that kustomize builds are copied into files/ as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]
+CONFIG: Final = REPOSITORY / "config"
+CHART: Final = REPOSITORY / "charts" / "gpushare"
+
+# Those that a value switches on; the others are values themselves.
+COMPONENTS: Final = ("cdi", "cert-manager", "end-unlimited", "mig", "monitoring", "mps", "openshift")
+KUSTOMIZATION: Final = "kustomization.yaml"
+
+
+def made() -> dict[Path, str]:
+    """Every made file of the chart, and what is in it."""
+    texts = {CHART / "files" / path.relative_to(CONFIG): path.read_text() for path in sorted(_copied())}
+    return {**texts, CHART / "README.md": readme((CHART / "values.yaml").read_text())}
+
+
+def write() -> None:
+    """Bring the chart up to date."""
+    wanted = made()
+    for path, text in wanted.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for path in there() - set(wanted):
+        path.unlink()
+
+
+def there() -> set[Path]:
+    """The made files that the chart has now."""
+    return {path for path in (CHART / "files").rglob("*") if path.is_file()} | {CHART / "README.md"}
+
+
+def _copied() -> Iterator[Path]:
+    # A component's kustomization has its patches; that of the base only lists files.
+    yield from (path for path in (CONFIG / "base").rglob("*.yaml") if path.name != KUSTOMIZATION)
+    for component in COMPONENTS:
+        directory = CONFIG / "components" / component
+        kustomization = yaml.safe_load((directory / KUSTOMIZATION).read_text())
+        listed = [*kustomization.get("resources", ()), *_generated_from(kustomization)]
+        yield from (directory / name for name in (KUSTOMIZATION, *listed))
+
+
+def _generated_from(kustomization: Mapping[str, Any]) -> Iterator[str]:
+    for generator in kustomization.get("configMapGenerator", ()):
+        yield from generator["files"]
+
+
+def readme(values: str) -> str:
+    """The chart's page: what is on top of values.yaml, and a table of all values with their comments."""
+    lines = values.splitlines()
+    intro = "\n".join(line.removeprefix("# ") for line in lines[: lines.index("")])
+    rows = [f"| `{key}` | {meaning} | {default} |" for key, meaning, default in rows_of(values)]
+    return "\n".join(
+        [
+            "<!-- Made by `make chart` from values.yaml. -->",
+            "# gpushare",
+            "",
+            "How to install it: [docs/install-with-helm.md](../../docs/install-with-helm.md).",
+            "",
+            intro,
+            "",
+            "| value | meaning | default |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def rows_of(values: str) -> Iterator[tuple[str, str, str]]:
+    """`(key, meaning, default)` of each value: what is above it as a comment, and how it is written."""
+    root = yaml.compose(values, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise TypeError("values.yaml is no mapping")
+    yield from _rows(root, "", values.splitlines())
+
+
+def _rows(mapping: yaml.MappingNode, above: str, lines: list[str]) -> Iterator[tuple[str, str, str]]:
+    for key, value in mapping.value:
+        name = f"{above}{key.value}"
+        meaning = _comment(lines, key.start_mark.line)
+        if isinstance(value, yaml.MappingNode) and value.value and not value.flow_style and not _is_one(name):
+            if meaning:
+                yield name, meaning, ""
+            yield from _rows(value, f"{name}.", lines)
+        else:
+            yield name, meaning, _default(value)
+
+
+def _is_one(name: str) -> bool:
+    """Whether a mapping is one value, and its keys are Kubernetes' or the user's and not the chart's."""
+    last = name.rpartition(".")[2]
+    whole = {"resources", "nodeSelector", "affinity", "updateStrategy", "labels", "annotations", "data"}
+    return last in whole or name == "networkPolicy.prometheusNamespace"
+
+
+def _comment(lines: list[str], line: int) -> str:
+    words: list[str] = []
+    while line > 0 and lines[line - 1].strip().startswith("#"):
+        line -= 1
+        words.insert(0, lines[line].strip().removeprefix("#").strip())
+    return " ".join(words)
+
+
+def _default(value: yaml.Node) -> str:
+    found = yaml.SafeLoader("").construct_object(value, deep=True)
+    text = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=10_000).removesuffix("...\n").strip()
+    if found == "":
+        return ""
+    return "see values.yaml" if len(text) > 80 else f"`{text}`"
+
+
+if __name__ == "__main__":
+    write()
+    sys.stdout.write(f"{CHART.relative_to(REPOSITORY)} is up to date\n")

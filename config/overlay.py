@@ -1,0 +1,127 @@
+"""Writes the kustomization that ./install.sh applies, into a folder of its own: the checkout stays as it is.
+
+`kubectl kustomize FOLDER` then prints config/default with the chosen images, components and the kubelet's directory.
+Needs nothing but Python, so that it runs before there is any environment.
+
+Run: python3 config/overlay.py FOLDER [--registry REGISTRY/PREFIX] [--component NAME]... [--kubelet-root DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+CONFIG = Path(__file__).resolve().parent
+PUSHED = CONFIG.parent / "build" / "images" / "pushed.json"  # written by `make images PUSH=REGISTRY/PREFIX`
+PARTS = ("webhook", "agent")
+KUBELET = "/var/lib/kubelet"  # as config/base/deviceplugin has it
+_CONFIG_MAP = {"kind": "ConfigMap", "name": "gpushare-config"}
+_DELETED = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpushare-config"}, "$patch": "delete"}
+_WITHOUT_CONFIGURATIONS = {"target": _CONFIG_MAP, "patch": json.dumps(_DELETED)}
+_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
+
+
+class Mistake(Exception):  # noqa: N818 - a sentence about what was asked for
+    """Something that was asked for cannot be; the message is for people."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What differs from config/default. `keep_configurations`: what admins have made of the ConfigMap stays."""
+
+    registry: str = ""
+    components: Sequence[str] = ()
+    kubelet_root: str = ""
+    keep_configurations: bool = False
+    pushed: Path = PUSHED
+
+
+def write(folder: Path, wanted: Wanted) -> None:
+    """Fills an empty folder. Raises `Mistake`."""
+    components, kubelet_root = wanted.components, wanted.kubelet_root
+    known = sorted(path.parent.name for path in CONFIG.glob("components/*/kustomization.yaml"))
+    for name in components:
+        if name not in known:
+            raise Mistake(f"--component {name}: there is none of that name in config/components: {', '.join(known)}")
+    if kubelet_root and not kubelet_root.startswith("/"):
+        raise Mistake(f"--kubelet-root {kubelet_root}: write the whole path, such as {KUBELET}")
+    shutil.copytree(CONFIG, folder / "config", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["config/default"],
+        # A component is named once, however often it was asked for.
+        "components": [f"config/components/{name}" for name in dict.fromkeys(components)],
+        "images": list(images(wanted.registry, wanted.pushed)),
+        "patches": [
+            *_kubelet(kubelet_root.rstrip("/")),
+            *([_WITHOUT_CONFIGURATIONS] if wanted.keep_configurations else []),
+        ],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(document, indent=2))
+
+
+def images(registry: str, pushed: Path) -> Iterator[dict[str, str]]:
+    """Entries of `images`: by digest where they were pushed from here, else by the tag that the manifests have."""
+    if registry and not _PREFIX.fullmatch(registry):
+        raise Mistake(f"--registry {registry}: write REGISTRY/PREFIX, as in registry.example.org/team/gpushare")
+    told = _pushed(pushed)
+    for part in PARTS:
+        name = f"localhost/gpushare/{part}"
+        entry = told.get(part)
+        if entry is not None and (not registry or entry["repository"] == f"{registry}/{part}"):
+            yield {"name": name, "newName": entry["repository"], "digest": entry["digest"]}
+        elif registry:
+            yield {"name": name, "newName": f"{registry}/{part}"}
+
+
+def _pushed(path: Path) -> dict[str, dict[str, str]]:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    try:
+        found = json.loads(text)
+        return {part: {key: str(found[part][key]) for key in ("repository", "digest")} for part in PARTS}
+    except (ValueError, KeyError, TypeError) as error:
+        raise Mistake(f"{path} makes no sense ({error}): run make images PUSH=REGISTRY/PREFIX again") from error
+
+
+def _kubelet(root: str) -> Iterator[dict[str, Any]]:
+    """The agent sees the kubelet's directory where it always does; only the host's own path is another."""
+    if not root or root == KUBELET:
+        return
+    volumes = [{"name": name, "hostPath": {"path": f"{root}/{name}"}} for name in ("device-plugins", "pod-resources")]
+    patch = {"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": {"name": "gpushare-agent"}}
+    patch |= {"spec": {"template": {"spec": {"volumes": volumes}}}}
+    yield {"target": {"kind": "DaemonSet", "name": "gpushare-agent"}, "patch": json.dumps(patch)}
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs it; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Write the kustomization that ./install.sh applies")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--registry", default="")
+    parser.add_argument("--component", action="append", default=[])
+    parser.add_argument("--kubelet-root", default="")
+    parser.add_argument("--pushed", type=Path, default=PUSHED)
+    parser.add_argument("--keep-configurations", action="store_true")
+    given = parser.parse_args(words)
+    wanted = Wanted(given.registry, given.component, given.kubelet_root, given.keep_configurations, given.pushed)
+    try:
+        write(given.folder, wanted)
+    except Mistake as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,344 @@
+"""Rules of the GPUs of a node: who owns them, who uses them, how they get into containers, which driver they have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare import node as objects
+from gpushare.preflight import software, versions
+from gpushare.preflight.facts import Facts, at, entries, namespace
+from gpushare.preflight.finding import Finding, Phase, Rule, Severity, counted, listed, names, severity_for
+from gpushare.preflight.health import condition
+from gpushare.preflight.nodes import info, subjects
+from gpushare.preflight.plan import Plan
+from gpushare.preflight.workload import Workload
+
+Json = Mapping[str, Any]
+
+CDI_COMPONENT: Final = "cdi"  # of config/components, and the volume that it adds
+_WITH_CDI = f"./install.sh --component {CDI_COMPONENT}"
+_NVIDIA = "nvidia.com/"
+_GPU = "nvidia.com/gpu"
+_NVIDIA_CLASS = "nvidia"  # RuntimeClass of NVIDIA's container runtime
+_UNPRIVILEGED = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+_STRATEGY = re.compile(r"deviceListStrategy:\s*(\S.*)|--device-list-strategy[= ](\S+)")
+
+
+def _owner(facts: Facts) -> Iterator[Finding]:
+    machines = facts.gpu_nodes()
+    owned: set[str] = set()
+    for plugin, workload in software.found(facts, "DaemonSet", software.DEVICE_PLUGINS):
+        concerned = software.on_nodes(workload, machines)
+        owned |= {*concerned}
+        if concerned:
+            yield Finding(
+                Severity.BLOCKING,
+                f"{plugin.name} ({software.workload_name(workload)}) gives out the GPUs of {counted(concerned)}",
+                tuple(f"node/{name}" for name in concerned),
+                "keep it away from these nodes"
+                + (", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)),
+                _keep_away(plugin.off_by, workload, concerned),
+            )
+    ours = {objects.name(one) for one in facts.known(contract.GPUNODE_KIND)}
+    others = [
+        one
+        for one in machines
+        if objects.name(one) not in {*owned, *ours} and str(at(one, "status", "allocatable", _GPU) or "0") != "0"
+    ]
+    if others:
+        yield Finding(
+            Severity.BLOCKING,
+            f"somebody who is not known advertises {_GPU} on {counted(others)}: a device plugin of the node's "
+            "image, perhaps",
+            subjects(others),
+            "find it in the system or the node's image, and switch it off",
+            (
+                "kubectl get daemonsets --all-namespaces -o wide",
+                "systemctl list-units | grep -i device-plugin # on the node",
+            ),
+        )
+
+
+def _keep_away(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple[str, ...]:
+    if off_by:
+        return (f"kubectl label node {names(concerned, 'NODE...')} --overwrite {off_by}",)
+    selector = '{"spec":{"template":{"spec":{"nodeSelector":{"nvidia.com/gpu.deploy.device-plugin":"true"}}}}}'
+    where, name = namespace(workload), objects.name(workload)
+    return (
+        f"kubectl --namespace {where} patch daemonset {name} --type merge -p '{selector}'",
+        "kubectl label node NODES_THAT_KEEP_IT nvidia.com/gpu.deploy.device-plugin=true",
+    )
+
+
+def _in_use(facts: Facts) -> Iterator[Finding]:
+    chosen = {objects.name(one) for one in facts.gpu_nodes()}
+    holders: dict[str, list[str]] = {}
+    for one in facts.of("Pod"):
+        where = str(at(one, "spec", "nodeName") or "")
+        running = at(one, "status", "phase") not in {"Succeeded", "Failed"}
+        if where in chosen and running and namespace(one) != contract.SYSTEM_NAMESPACE and holds_gpu(one):
+            holders.setdefault(where, []).append(f"{namespace(one)}/{objects.name(one)}")
+    if holders:
+        pods = sorted(name for some in holders.values() for name in some)
+        yield Finding(
+            Severity.WARNING,
+            f"GPUs of {counted(holders)} are held by {counted(pods, 'pod')}: {listed(pods)}",
+            tuple(f"node/{name}" for name in sorted(holders)),
+            "end them before their node gets an agent: nothing tells it whose GPU is whose under another device plugin",
+            (f"kubectl drain {names(sorted(holders), 'NODE')} --ignore-daemonsets --delete-emptydir-data",),
+        )
+
+
+def holds_gpu(pod: Json) -> bool:
+    """Whether a pod asks for devices of nvidia.com."""
+    containers = (*entries(pod, "spec", "containers"), *entries(pod, "spec", "initContainers"))
+    return any(str(name).startswith(_NVIDIA) for one in containers for name in at(one, "resources", "limits") or ())
+
+
+def strategies(plan: Plan) -> frozenset[str]:
+    """How containers are told of devices: `envvar`, `volume-mounts`, `cdi-cri`, `cdi-annotations`."""
+    arguments = " ".join(
+        str(word) for one in plan.agent.containers() for key in ("command", "args") for word in one.get(key) or ()
+    )
+    texts = [arguments, *plan.configurations.values()]
+    told = [plan.agent.environment().get("DEVICE_LIST_STRATEGY", "")]
+    told += [match[1] or match[2] for text in texts for match in _STRATEGY.finditer(text)]
+    return frozenset(word for text in told for word in re.findall(r"[a-z][a-z-]+", text)) or frozenset({"envvar"})
+
+
+def operator_with_cdi(facts: Facts) -> bool:
+    """Whether a GPU Operator is there that lets CDI bring the devices in, and so passes over the variable."""
+    for policy in facts.known("ClusterPolicy"):
+        enabled = at(policy, "spec", "cdi", "enabled")
+        if enabled is not None:
+            return bool(enabled)
+        return operator_version(facts, policy) >= versions.OPERATOR_CDI
+    return False
+
+
+def operator_version(facts: Facts, policy: Json) -> versions.Version:
+    """Of the GPU Operator, by its labels or its image."""
+    if version := versions.of(objects.labels(policy).get("app.kubernetes.io/version", "")):
+        return version
+    images = [
+        image.rpartition(":")[2]
+        for one in facts.known("Deployment")
+        if objects.name(one) == "gpu-operator"
+        for image in Workload.of(one).images()
+    ]
+    return versions.of(images[0]) if images else ()
+
+
+def _injection(facts: Facts) -> Iterator[Finding]:
+    chosen = list(facts.gpu_nodes())
+    rest = []
+    told: dict[tuple[bool, str], list[Json]] = {}
+    for one in chosen:
+        said = condition(facts, objects.name(one), contract.CONDITION_DEVICES_INJECTED)
+        if said is None:
+            rest.append(one)
+        elif said.status != "True":
+            told.setdefault((said.status == "False", said.message or said.reason), []).append(one)
+    for (sure, message), concerned in told.items():
+        yield Finding(
+            severity_for(concerned, chosen) if sure else Severity.UNKNOWN,
+            f"the agent says: {message}",
+            subjects(concerned),
+            "let CDI bring the devices in, or make NVIDIA's runtime the default one of these nodes",
+            (_WITH_CDI,),
+        )
+    if rest:
+        yield from _likely_injection(facts, rest)
+
+
+def _likely_injection(facts: Facts, rest: list[Json]) -> Iterator[Finding]:
+    wanted = str(facts.plan.agent.pod.get("runtimeClassName") or "")
+    classes = {objects.name(one) for one in facts.of("RuntimeClass")}
+    if wanted and wanted not in classes:
+        found = f"the agent's pods name the RuntimeClass {wanted}, and there is none"
+        yield Finding(Severity.BLOCKING, found, (), "see which there are", ("kubectl get runtimeclasses",))
+    if any(name.startswith("cdi") for name in strategies(facts.plan)):
+        yield from _by_cdi(facts, rest)
+    elif operator_with_cdi(facts):
+        yield Finding(
+            Severity.BLOCKING,
+            "the GPU Operator brings devices in by CDI, and gpushare is to name them by a variable, which is "
+            "passed over",
+            subjects(rest),
+            "install the component cdi, and set deviceListStrategy to cdi-cri in the configurations "
+            "(docs/configuration.md, flags)",
+            (_WITH_CDI,),
+        )
+    elif wanted:
+        return
+    else:
+        there = (
+            f"the RuntimeClass {_NVIDIA_CLASS} is there"
+            if _NVIDIA_CLASS in classes
+            else "there is no RuntimeClass nvidia"
+        )
+        yield Finding(
+            Severity.UNKNOWN,
+            f"{there}; whether NVIDIA's runtime is the default one of {counted(rest)} cannot be seen through the "
+            "API server",
+            subjects(rest),
+            "see it on a node; if it is not, make it so, or let CDI bring the devices in",
+            (
+                "grep -s default_runtime_name /etc/containerd/config.toml /etc/crio/crio.conf.d/* # on a node",
+                "sudo nvidia-ctk runtime configure --set-as-default # on each node; or:",
+                _WITH_CDI,
+            ),
+        )
+
+
+def _by_cdi(facts: Facts, rest: list[Json]) -> Iterator[Finding]:
+    if facts.plan.told and not facts.plan.agent.host_path(CDI_COMPONENT):
+        yield Finding(
+            Severity.BLOCKING,
+            "a configuration asks for CDI, and the agent is not given the directory that devices are described in",
+            (),
+            "install the component cdi",
+            (_WITH_CDI,),
+        )
+    runtimes = {objects.name(one): versions.runtime(info(one, "containerRuntimeVersion")) for one in rest}
+    old = [
+        one
+        for one in rest
+        if runtimes[objects.name(one)][0] == "containerd" and runtimes[objects.name(one)][1] < versions.CONTAINERD_CDI
+    ]
+    if old:
+        yield Finding(
+            severity_for(old, rest),
+            f"{counted(old)} with a containerd older than {versions.shown(versions.CONTAINERD_CDI)}, which passes "
+            "over CDI",
+            subjects(old),
+            "update containerd, or name devices by variable there, with NVIDIA's runtime as the default one",
+        )
+    switched = [one for one in rest if runtimes[objects.name(one)][1][:2] == versions.CONTAINERD_CDI]
+    if switched:
+        yield Finding(
+            Severity.UNKNOWN,
+            f"{counted(switched)} with containerd 1.7, which knows CDI only if enable_cdi is set",
+            subjects(switched),
+            "see it on a node",
+            ("grep -n enable_cdi /etc/containerd/config.toml # on a node",),
+        )
+
+
+def _variable(facts: Facts) -> Iterator[Finding]:
+    by_variable = "envvar" in strategies(facts.plan)
+    policies = facts.of("ClusterPolicy")
+    for policy in policies:
+        told = {str(one.get("name")): str(one.get("value")) for one in entries(policy, "spec", "toolkit", "env")}
+        accepted = told.get(_UNPRIVILEGED, "true").lower() != "false"
+        if accepted:
+            yield Finding(
+                Severity.WARNING,
+                "the GPU Operator's toolkit takes NVIDIA_VISIBLE_DEVICES from any pod: an image that sets it to "
+                "all has all GPUs",
+                (f"clusterpolicy/{objects.name(policy)}",),
+                f"set {_UNPRIVILEGED}=false and ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in "
+                "toolkit.env, and "
+                "deviceListStrategy to volume-mounts or cdi-cri",
+                (f"kubectl edit clusterpolicies.nvidia.com {objects.name(policy)}",),
+            )
+        elif by_variable:
+            yield Finding(
+                Severity.BLOCKING,
+                "the GPU Operator's toolkit takes NVIDIA_VISIBLE_DEVICES from privileged pods only, and gpushare "
+                "is to use it",
+                (f"clusterpolicy/{objects.name(policy)}",),
+                "set deviceListStrategy to volume-mounts or cdi-cri in the configurations (docs/configuration.md, "
+                "flags)",
+            )
+    if not policies:
+        yield Finding(
+            Severity.INFO,
+            "who may set NVIDIA_VISIBLE_DEVICES is written in a file of each node, which cannot be seen through "
+            "the API server",
+            (),
+            "see it on a node: true, or nothing, lets any image have all GPUs; false needs deviceListStrategy "
+            "volume-mounts "
+            "or cdi-cri",
+            ("grep accept-nvidia-visible /etc/nvidia-container-runtime/config.toml # on a node",),
+        )
+
+
+def _driver(facts: Facts) -> Iterator[Finding]:
+    chosen = list(facts.gpu_nodes())
+    drivers = {objects.name(one): _driver_of(one) for one in chosen}
+    silent = [one for one in chosen if not drivers[objects.name(one)]]
+    if silent:
+        yield Finding(
+            Severity.UNKNOWN,
+            f"{counted(silent)} whose labels do not tell the driver's version",
+            subjects(silent),
+            "the agent labels its node once it runs there; before that see it on the node",
+            ("nvidia-smi --query-gpu=driver_version --format=csv # on a node",),
+        )
+    old = [one for one in chosen if drivers[objects.name(one)] and drivers[objects.name(one)] < versions.DRIVER_OLDEST]
+    if old:
+        yield Finding(
+            severity_for(old, chosen),
+            f"{counted(old)} with a driver older than {versions.shown(versions.DRIVER_OLDEST)} "
+            f"({listed(sorted({versions.shown(drivers[objects.name(one)]) for one in old}))})",
+            subjects(old),
+            f"update the driver to {versions.shown(versions.DRIVER_OLDEST)} or newer, that of CUDA 11.8",
+        )
+    able = [
+        one
+        for one in chosen
+        if drivers[objects.name(one)] >= versions.DRIVER_MEMORY_LIMITS
+        and versions.of(info(one, "kernelVersion")) >= versions.KERNEL_DMEM
+    ]
+    if able:
+        yield Finding(
+            Severity.INFO,
+            f"{counted(able)} whose driver and kernel can keep limits of device memory themselves, where cgroup v2 "
+            "is in use",
+            subjects(able),
+        )
+
+
+def _driver_of(node: Json) -> versions.Version:
+    labels = objects.labels(node)
+    full = labels.get("nvidia.com/cuda.driver-version.full", "") or labels.get("nvidia.com/cuda.driver.major", "")
+    return versions.of(full)
+
+
+RULES: Final = (
+    Rule(
+        "gpu-owner",
+        "nobody else gives out the GPUs of gpushare's nodes",
+        "a GPU that two device plugins give out is given to two pods, each of which takes it to be its own",
+        _owner,
+    ),
+    Rule(
+        "gpus-in-use",
+        "no pod holds a GPU of the nodes that gpushare is to have",
+        "shares would be given on GPUs that are somebody's already",
+        _in_use,
+        Phase.BEFORE,
+    ),
+    Rule(
+        "device-injection",
+        "devices get into containers in the way in which gpushare names them",
+        "a container whose devices are named in a way that its runtime passes over starts without a GPU",
+        _injection,
+    ),
+    Rule(
+        "visible-devices",
+        "no image can help itself to GPUs by a variable",
+        "NVIDIA_VISIBLE_DEVICES=all in an image gives a pod without a share every GPU of its node, with no limit",
+        _variable,
+    ),
+    Rule(
+        "driver",
+        "the driver is 520 or newer",
+        "the library knows the functions of CUDA 11.8 to 13.5; from 615 on a driver can keep memory limits itself",
+        _driver,
+    ),
+)

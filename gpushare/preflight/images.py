@@ -1,0 +1,63 @@
+"""Rules of images: whether nodes can have them at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import node as objects
+from gpushare.preflight.facts import Facts, entries
+from gpushare.preflight.finding import Finding, Phase, Rule, Severity, counted, listed
+from gpushare.preflight.workload import Workload
+
+_GIVEN = "kubectl kustomize config/default | kubectl gpushare check --before-install -f -"
+_NOWHERE = "localhost/"  # what image builders call an image of no registry
+
+
+def _images(facts: Facts) -> Iterator[Finding]:
+    machines = facts.of("Node")
+    if not facts.plan.told:
+        found = "which images are to be installed was not told"
+        yield Finding(Severity.INFO, found, (), "give the manifests", (_GIVEN,))
+        return
+    parts = ((facts.plan.agent, facts.gpu_nodes() or machines), (facts.plan.webhook, machines))
+    wrong: dict[str, tuple[str, ...]] = {}
+    for workload, where in parts:
+        for image in _unpulled(workload):
+            lacking = tuple(objects.name(one) for one in where if image not in _loaded(one))
+            # A Deployment may go to any node that has the image; a DaemonSet goes to all of its nodes.
+            if not where or (lacking and workload is facts.plan.agent) or len(lacking) == len(where):
+                wrong[image] = lacking
+    if wrong:
+        yield Finding(
+            Severity.BLOCKING,
+            f"{listed(sorted(wrong))}: names that belong to no registry{_who(wrong)}",
+            tuple(f"node/{name}" for name in sorted({name for some in wrong.values() for name in some})),
+            "push the images to a registry that the nodes can pull from, and name it",
+            ("make images PUSH=REGISTRY/PREFIX", "./install.sh --registry REGISTRY/PREFIX"),
+        )
+
+
+def _who(wrong: Mapping[str, tuple[str, ...]]) -> str:
+    lacking = {name for some in wrong.values() for name in some}
+    return f", and images that {counted(lacking)} did not get by hand either" if lacking else ""
+
+
+def _unpulled(workload: Workload) -> tuple[str, ...]:
+    return tuple(image for image in workload.images() if image.startswith(_NOWHERE) or not image)
+
+
+def _loaded(node: Mapping[str, Any]) -> frozenset[str]:
+    """What the kubelet says that it has; it names the largest fifty."""
+    return frozenset(str(name) for one in entries(node, "status", "images") for name in one.get("names") or ())
+
+
+RULES: Final = (
+    Rule(
+        "images",
+        "the nodes can have the images",
+        "a pod whose image cannot be pulled never starts",
+        _images,
+        Phase.BEFORE,
+    ),
+)

@@ -1,0 +1,186 @@
+"""Rules of other GPU software: sharers, writers of MIG, the GPU Operator, DRA, Kueue, sandboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare import contract
+from gpushare import node as objects
+from gpushare.preflight import software
+from gpushare.preflight.facts import Facts, at
+from gpushare.preflight.finding import Finding, Rule, Severity, counted, names
+from gpushare.preflight.nodes import subjects
+
+_KAI_GROUPS: Final = frozenset({"kai.scheduler", "scheduling.run.ai"})
+_KUEUE = "kueue.x-k8s.io"
+_DRA_CLASSES: Final = frozenset({"gpu.nvidia.com", "mig.nvidia.com"})
+_MIG_CONFIG = "nvidia.com/mig.config"
+_MIG_RESOURCE = "nvidia.com/mig-"
+_SANDBOXES: Final = {"runsc": "gVisor", "gvisor": "gVisor", "kata": "Kata Containers", "firecracker": "Firecracker"}
+
+
+def _sharers(facts: Facts) -> Iterator[Finding]:
+    machines = facts.gpu_nodes()
+    seen: set[str] = set()
+    for sharer, workload in software.found(facts, "DaemonSet", software.SHARERS):
+        concerned = software.on_nodes(workload, machines)
+        seen.add(sharer.name)
+        yield Finding(
+            Severity.BLOCKING if concerned else Severity.INFO,
+            f"{sharer.name} ({software.workload_name(workload)}) "
+            + (f"runs on {len(concerned)} of gpushare's nodes" if concerned else "runs on none of gpushare's nodes"),
+            tuple(f"node/{name}" for name in concerned),
+            "let either of the two have a node: keep it away from these, or take the label away that gpushare goes by"
+            * bool(concerned),
+            _off(sharer.off_by, concerned),
+        )
+    groups = facts.groups or frozenset()
+    for sharer in software.SHARERS:
+        if sharer.group and sharer.group in groups and sharer.name not in seen:
+            found = f"the API group {sharer.group} of {sharer.name} is there, and no DaemonSet of it"
+            yield Finding(Severity.INFO, found)
+    if _KAI_GROUPS & groups:
+        yield Finding(
+            Severity.WARNING,
+            "KAI-Scheduler is there: with its GPU sharing on it gives parts of GPUs to pods of its queues",
+            (),
+            "switch its sharing off (global.gpuSharingMode=Disabled), or keep it to nodes without gpushare",
+        )
+
+
+def _off(label: str, concerned: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"kubectl label node {names(concerned, 'NODE...')} --overwrite {label}",) if label and concerned else ()
+
+
+def _dra(facts: Facts) -> Iterator[Finding]:
+    classes = sorted({objects.name(one) for one in facts.of("DeviceClass")} & _DRA_CLASSES)
+    if classes:
+        yield Finding(
+            Severity.WARNING,
+            f"NVIDIA's DRA driver offers GPUs by the DeviceClass {' and '.join(classes)}",
+            tuple(f"deviceclass/{name}" for name in classes),
+            "let it offer ComputeDomains only (resources.gpus.enabled=false), or keep its kubelet plugin off "
+            "gpushare's nodes",
+        )
+
+
+def _mig_writers(facts: Facts) -> Iterator[Finding]:
+    machines = facts.gpu_nodes()
+    cuts = "SYS_ADMIN" in facts.plan.agent.capabilities()
+    for writer, workload in software.found(facts, "DaemonSet", software.MIG_WRITERS):
+        concerned = software.on_nodes(workload, machines)
+        if concerned:
+            yield Finding(
+                Severity.BLOCKING if cuts else Severity.WARNING,
+                f"{writer.name} ({software.workload_name(workload)}) runs on {len(concerned)} of gpushare's nodes"
+                + (", and the agent may cut GPUs there as well" if cuts else ""),
+                tuple(f"node/{name}" for name in concerned),
+                "keep it away from these nodes",
+                _off(writer.off_by, concerned),
+            )
+
+
+def _mig_on(facts: Facts) -> Iterator[Finding]:
+    ours = {objects.name(one) for one in facts.known(contract.GPUNODE_KIND)}
+    cut = [
+        one
+        for one in facts.gpu_nodes()
+        if objects.name(one) not in ours
+        and (
+            objects.labels(one).get(_MIG_CONFIG, "all-disabled") != "all-disabled"
+            or any(str(key).startswith(_MIG_RESOURCE) for key in at(one, "status", "allocatable") or ())
+        )
+    ]
+    if cut:
+        named = [objects.name(one) for one in cut]
+        yield Finding(
+            Severity.WARNING,
+            f"{counted(cut)} whose GPUs are cut by MIG",
+            subjects(cut),
+            "switch MIG off where shares by annotation are wanted; else give the nodes a configuration that keeps "
+            "their cut "
+            "(docs/mig.md)",
+            (
+                f"kubectl label node {names(named, 'NODE...')} --overwrite {_MIG_CONFIG}=all-disabled # with a MIG "
+                "manager",
+            ),
+        )
+
+
+def _operator(facts: Facts) -> Iterator[Finding]:
+    for policy in facts.of("ClusterPolicy"):
+        state = str(at(policy, "status", "state") or "")
+        if state != "ready":
+            yield Finding(
+                Severity.WARNING,
+                f"the GPU Operator is not ready: its state is {state or 'not told'}",
+                (f"clusterpolicy/{objects.name(policy)}",),
+                "wait until its driver and toolkit are there; agents that start before it restart until they are",
+                ("kubectl get clusterpolicies.nvidia.com",),
+            )
+
+
+def _kueue(facts: Facts) -> Iterator[Finding]:
+    if _KUEUE in facts.api_groups():
+        yield Finding(
+            Severity.INFO,
+            "Kueue is there: a pod gets its share once Kueue has opened its gate, and not before",
+            (),
+            f"count {contract.RESOURCE_PERCENT} in ClusterQueues, so that a queue does not admit more than there is",
+        )
+
+
+def _sandboxes(facts: Facts) -> Iterator[Finding]:
+    for one in facts.of("RuntimeClass"):
+        handler = str(one.get("handler") or "")
+        kind = next((label for word, label in _SANDBOXES.items() if word in handler), "")
+        if kind:
+            yield Finding(
+                Severity.INFO,
+                f"the RuntimeClass {objects.name(one)} is {kind}: a pod of it with a share finds no arbiter, and "
+                "no GPU",
+                (f"runtimeclass/{objects.name(one)}",),
+                "let pods with a share use the default runtime",
+            )
+
+
+RULES: Final = (
+    Rule(
+        "other-sharers",
+        "no other sharer is on gpushare's nodes",
+        "two who share a GPU know nothing of each other: together they give away more than there is",
+        _sharers,
+    ),
+    Rule(
+        "dra-driver",
+        "no DRA driver offers the same GPUs",
+        "a GPU that is claimed through DRA is not in gpushare's ledger, and shares are given on it as well",
+        _dra,
+    ),
+    Rule(
+        "mig-writers",
+        "nobody else cuts the GPUs of gpushare's nodes",
+        "two who cut GPUs undo each other's work, and take the devices of running pods away",
+        _mig_writers,
+    ),
+    Rule(
+        "mig-off",
+        "GPUs that are to be shared by annotation are not cut by MIG",
+        "a GPU in MIG mode cannot be shared by annotation: a program sees one of its devices only",
+        _mig_on,
+    ),
+    Rule(
+        "gpu-operator",
+        "the GPU Operator, if there is one, is ready",
+        "an agent needs the driver and the container toolkit, which the operator brings",
+        _operator,
+    ),
+    Rule("kueue", "no Kueue admits pods as well", "two who let pods wait have to do it in an order", _kueue),
+    Rule(
+        "sandboxes",
+        "no RuntimeClass runs containers in a sandbox of their own",
+        "the library reaches the arbiter through a socket of the host, which a virtual machine or gVisor does not have",
+        _sandboxes,
+    ),
+)

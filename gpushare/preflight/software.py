@@ -1,0 +1,82 @@
+"""Other GPU software, known by the names and images of its workloads, or by its API group."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare import node as nodes
+from gpushare.preflight.facts import Facts, namespace
+from gpushare.preflight.workload import Workload
+
+Json = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Software:
+    """`pattern`: found in `NAMESPACE/NAME IMAGE…` of a workload. `off_by`: a node's label that keeps it away."""
+
+    name: str
+    pattern: str
+    off_by: str = ""
+    group: str = ""
+
+
+# Who advertises nvidia.com/gpu. The first that matches counts.
+DEVICE_PLUGINS: Final = (
+    Software("GKE's device plugin", r"/nvidia-gpu-device-plugin", "gke-no-default-nvidia-gpu-device-plugin=true"),
+    Software(
+        "the GPU Operator's device plugin",
+        r"/nvidia-(sandbox-)?device-plugin-daemonset .*|gpu-operator/.*device-plugin",
+        "nvidia.com/gpu.deploy.device-plugin=false",
+    ),
+    Software("NVIDIA's device plugin", r"/nvidia-device-plugin|/nvdp-|k8s-device-plugin"),
+)
+
+# Who shares GPUs by other means than ours, on nodes.
+SHARERS: Final = (
+    Software("HAMi", r"/hami-|/hami |projecthami/", "gpu=off"),
+    Software("KAI's GPU fractions", r"gpu-fractioning", "", "gpu-fractioning.nvidia.com"),
+    Software("Alibaba's gpushare", r"/gpushare-device-plugin|k8s-gpushare", "gpushare=false"),
+    Software("TensorFusion", r"tensor-fusion", "", "tensor-fusion.ai"),
+    Software("Volcano's vGPU plugin", r"volcano(-vgpu)?-device-plugin"),
+    Software("NVIDIA's DRA driver", r"nvidia-dra-driver|dra-driver-nvidia|k8s-dra-driver-gpu"),
+    Software("Run:ai", r"^runai/|/runai-"),
+    Software("nos", r"/nos-gpu|nebuly-nos"),
+    Software("nvshare", r"/nvshare-"),
+    Software("KubeShare", r"/kubeshare-"),
+    Software("vgpu-manager", r"vgpu-manager"),
+    Software("GPUManager", r"/gpu-manager-daemonset|gpu-manager:"),
+)
+
+# Who cuts GPUs by MIG.
+MIG_WRITERS: Final = (
+    Software("NVIDIA's MIG manager", r"mig-manager|mig-parted", "nvidia.com/gpu.deploy.mig-manager=false"),
+    Software("nos' MIG agent", r"/nos-mig|nos-migagent"),
+)
+
+
+def found(facts: Facts, kind: str, table: Sequence[Software]) -> Iterator[tuple[Software, Json]]:
+    """The workloads of a kind that are in a table, with the line that they are. Raises `Unread`."""
+    for one in facts.of(kind):
+        if namespace(one) == contract.SYSTEM_NAMESPACE:
+            continue
+        words = f"{namespace(one)}/{nodes.name(one)} {' '.join(Workload.of(one).images())}"
+        match = next((line for line in table if re.search(line.pattern, words)), None)
+        if match is not None:
+            yield match, one
+
+
+def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
+    """Names of the nodes on which a DaemonSet's pods run, or would."""
+    pods = Workload.of(workload)
+    return tuple(nodes.name(one) for one in machines if pods.selects(one) and pods.repelled(one) is None)
+
+
+def workload_name(one: Json) -> str:
+    """`daemonset NAMESPACE/NAME`."""
+    kind = str(one.get("kind") or "DaemonSet").lower()
+    return f"{kind} {namespace(one)}/{nodes.name(one)}"

@@ -1,0 +1,76 @@
+"""Workload: the pods that a DaemonSet or Deployment makes, and on which nodes they would run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpushare import node as nodes
+from gpushare.fitness import selectors, taints
+
+# Every pod of a DaemonSet tolerates these, whatever it says itself.
+_OF_DAEMONSETS = taints.tolerations(
+    {"key": f"node.kubernetes.io/{name}", "operator": "Exists"}
+    for name in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload by the spec of its pods."""
+
+    pod: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Workload:
+        """That of a Deployment or DaemonSet."""
+        return cls(((manifest.get("spec") or {}).get("template") or {}).get("spec") or {})
+
+    def selects(self, node: Mapping[str, Any]) -> bool:
+        """Whether its node selector and affinity let it go there."""
+        labels = nodes.labels(node)
+        wanted = self.pod.get("nodeSelector") or {}
+        if any(labels.get(key) != value for key, value in wanted.items()):
+            return False
+        affinity = (self.pod.get("affinity") or {}).get("nodeAffinity") or {}
+        terms = selectors.of_nodes(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+        return terms is None or any(term.matches(nodes.name(node), labels) for term in terms)
+
+    def repelled(self, node: Mapping[str, Any]) -> taints.Taint | None:
+        """The first taint of the node that a DaemonSet's pod of this kind does not tolerate."""
+        tolerated = (*taints.tolerations(self.pod.get("tolerations")), *_OF_DAEMONSETS)
+        return taints.untolerated(taints.repelling((node.get("spec") or {}).get("taints")), tolerated)
+
+    def containers(self) -> Iterator[Mapping[str, Any]]:
+        """Its containers, those that run first included."""
+        for key in ("initContainers", "containers"):
+            yield from (one for one in self.pod.get(key) or () if isinstance(one, Mapping))
+
+    def images(self) -> tuple[str, ...]:
+        """Names of its images, each once."""
+        return tuple(dict.fromkeys(str(one.get("image") or "") for one in self.containers()))
+
+    def host_path(self, volume: str) -> str:
+        """The host's directory that the volume of this name is; empty if there is none."""
+        for one in self.pod.get("volumes") or ():
+            if one.get("name") == volume:
+                return str((one.get("hostPath") or {}).get("path") or "")
+        return ""
+
+    def environment(self) -> dict[str, str]:
+        """Variables of its containers that have a plain value."""
+        return {
+            str(entry["name"]): str(entry["value"])
+            for one in self.containers()
+            for entry in one.get("env") or ()
+            if entry.get("name") and entry.get("value") is not None
+        }
+
+    def capabilities(self) -> frozenset[str]:
+        """Capabilities that its containers add."""
+        return frozenset(
+            str(name)
+            for one in self.containers()
+            for name in ((one.get("securityContext") or {}).get("capabilities") or {}).get("add") or ()
+        )

@@ -1,0 +1,98 @@
+"""The chart as Helm 3 and Helm 4 render it, built as the lab builds its Kubernetes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lab import build
+
+Json = dict[str, Any]
+CHART = Path(__file__).resolve().parents[2] / "charts" / "gpushare"
+RELEASE = "gpushare"
+# What Helm adds, and kustomize does not.
+OF_HELM = {
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Helm:
+    """One version of Helm, and the cluster that it speaks to, if any."""
+
+    program: Path
+    kubeconfig: Path = Path("/nonexistent")
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(self.program), *arguments, f"--kubeconfig={self.kubeconfig}"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    def text(self, *arguments: str) -> str:
+        """What a command prints; it has to end well."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refused(self, values: Json | None = None, *flags: str) -> str:
+        """Why these values cannot be rendered."""
+        done = self._template(values or {}, *flags)
+        assert done.returncode != 0, "they were taken"
+        return done.stderr
+
+    def rendered(self, values: Json | None = None, *flags: str) -> list[Json]:
+        """The objects of the chart with these values."""
+        done = self._template(values or {}, *flags)
+        assert done.returncode == 0, done.stderr
+        return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+    def one(self, kind: str, name: str, values: Json | None = None) -> Json:
+        """The object of that kind and name."""
+        (found,) = [one for one in self.rendered(values) if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+        return found
+
+    def _template(self, values: Json, *flags: str) -> subprocess.CompletedProcess[str]:
+        set_flags = [f"--set-json={key}={json.dumps(value)}" for key, value in values.items()]
+        return self.run("template", RELEASE, str(CHART), *set_flags, *flags)
+
+
+def comparable(documents: list[Json]) -> dict[tuple[str, str], Json]:
+    """Objects by kind and name, without what Helm alone says, and with its folded lines as they were written."""
+    found = {}
+    for document in documents:
+        one = _folded(document)
+        labels = one["metadata"].get("labels", {})
+        one["metadata"]["labels"] = {key: value for key, value in labels.items() if key not in OF_HELM}
+        found[(one["kind"], one["metadata"]["name"])] = one
+    assert len(found) == len(documents)
+    return found
+
+
+def _folded(value: Any) -> Any:
+    """Kustomize doubles line breaks of folded text; to CEL they are all the same."""
+    if isinstance(value, dict):
+        return {key: _folded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_folded(inner) for inner in value]
+    return re.sub(r"\n+", "\n", value) if isinstance(value, str) else value
+
+
+@pytest.fixture(scope="session", params=["helm3", "helm4"])
+def helm(request: pytest.FixtureRequest) -> Helm:
+    """Each version in turn."""
+    return Helm(build.tool(request.param))
+
+
+@pytest.fixture(scope="session")
+def helm4() -> Helm:
+    """One version, where both do the same."""
+    return Helm(build.tool("helm4"))

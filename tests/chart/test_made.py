@@ -1,0 +1,140 @@
+"""What of the chart is made is up to date, and the rest agrees with the project."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+import gpushare
+from gpushare import contract
+from gpushare import request as requests
+from gpushare.daemon import logs
+from tests.chart.conftest import CHART
+from tests.config import manifests
+
+Json = dict[str, Any]
+VALUES: Json = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: Json = json.loads((CHART / "values.schema.json").read_text())
+# Of Kubernetes or the user: any key may be in them.
+OPEN = {"affinity", "podSecurityContext", "securityContext", "updateStrategy"}
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_chart", CHART.parent / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_copies_and_table_are_up_to_date(make: ModuleType) -> None:
+    made = make.made()
+    assert make.there() == set(made), "run make chart"
+    assert [str(path) for path, text in made.items() if path.read_text() != text] == [], "run make chart"
+
+
+def test_it_has_the_version_of_the_project() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (gpushare.__version__, gpushare.__version__)
+    assert chart["kubeVersion"].startswith(">=1.30")
+
+
+def test_its_configurations_are_those_of_the_manifests() -> None:
+    assert VALUES["config"]["data"] == manifests.named("ConfigMap", contract.CONFIG_MAP)["data"]
+
+
+def test_there_are_no_hooks_and_nothing_that_differs_from_one_rendering_to_the_next() -> None:
+    for path in (CHART / "templates").iterdir():
+        text = path.read_text()
+        for word in (
+            "helm.sh/hook",
+            "lookup ",
+            "rand",
+            "genCA",
+            "genSigned",
+            "genSelf",
+            "now |",
+            "{{ now",
+            "uuidv4",
+            ".Capabilities",
+        ):
+            assert word not in text, f"{path.name}: {word}"
+
+
+def resolved(schema: Json) -> Json:
+    while "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    return schema
+
+
+def closed(schema: Json, way: str = "") -> list[str]:
+    """Places where a mapping of the chart's own takes keys that it does not know."""
+    schema = resolved(schema)
+    if schema.get("type") != "object" or way.rpartition(".")[2] in OPEN:
+        return []
+    inner = [place for key, value in schema.get("properties", {}).items() for place in closed(value, f"{way}.{key}")]
+    is_open = "additionalProperties" not in schema
+    return [*inner, *([way] if is_open else [])]
+
+
+def test_a_key_that_is_not_known_is_refused_everywhere_but_among_those_of_other_charts() -> None:
+    assert closed(SCHEMA) == [".global"]
+
+
+def leaves(values: Json, schema: Json, way: str = "") -> list[str]:
+    """Values that the schema does not know by name."""
+    missing = []
+    schema = resolved(schema)
+    for key, value in values.items():
+        known = schema.get("properties", {}).get(key)
+        if known is None:
+            missing += [] if "properties" not in schema else [f"{way}{key}"]
+        elif isinstance(value, dict):
+            missing += leaves(value, known, f"{way}{key}.")
+    return missing
+
+
+def test_the_schema_knows_every_value() -> None:
+    assert leaves(VALUES, SCHEMA) == []
+
+
+def names(schema: Json, values: Any, way: str = "") -> list[str]:
+    """What the schema knows and values.yaml does not have."""
+    schema = resolved(schema)
+    missing = []
+    for key, inner in schema.get("properties", {}).items():
+        if not isinstance(values, dict) or key not in values:
+            missing.append(f"{way}{key}")
+        elif resolved(inner).get("type") == "object":
+            missing += names(inner, values[key], f"{way}{key}.")
+    return missing
+
+
+def test_values_has_every_value_that_the_schema_knows() -> None:
+    optional = {"limits", "claims", "requests", "name", "kind", "group"}  # Kubernetes' own
+    assert [name for name in names(SCHEMA, VALUES) if name.rpartition(".")[2] not in optional] == ["enabled"]
+
+
+def test_words_to_choose_from_are_those_of_the_code() -> None:
+    webhook = SCHEMA["properties"]["webhook"]["properties"]
+    assert webhook["policy"]["enum"] == ["", *requests.POLICIES]
+    assert SCHEMA["$defs"]["logLevel"]["enum"] == ["", *logs.LEVELS]
+
+
+def test_every_value_that_needs_words_has_them(make: ModuleType) -> None:
+    """Names that Kubernetes or every chart has say enough."""
+    plain = {
+        *("replicas", "resources", "nodeSelector", "tolerations", "affinity", "priorityClassName", "podAnnotations"),
+        *("podLabels", "updateStrategy", "terminationGracePeriodSeconds", "maxUnavailable", "podDisruptionBudget"),
+    }
+    rows = list(make.rows_of((CHART / "values.yaml").read_text()))
+    assert len(rows) > 70
+    silent = [key for key, meaning, _ in rows if not meaning and not plain & set(key.split("."))]
+    assert silent == ["networkPolicy.enabled"]

@@ -1,0 +1,166 @@
+"""Releases on a real API server: Helm 3 and 4 install, upgrade and uninstall; what is sent is what the server knows."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare import contract
+from lab import access, build, cluster
+from tests.chart.conftest import CHART, RELEASE, Helm
+from tests.chart.test_same_objects import SWITCHES, TOGETHER, kustomized
+from webhook.certificates import issuing
+from webhook.certificates.rotation import Step
+
+pytestmark = pytest.mark.apiserver
+
+Json = dict[str, Any]
+NAMESPACE = contract.SYSTEM_NAMESPACE
+ALL_SWITCHES = {key: value for name in TOGETHER for key, value in SWITCHES[name].items()}
+# Of other projects: no API server of the lab knows them.
+FOREIGN = {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "SecurityContextConstraints", "ServiceMonitor"}
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[access.Access]:
+    """An API server of its own: what others have applied to a shared one Helm would not take over."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch) / "lab"
+        try:
+            yield cluster.up(directory, node_count=0, owner=os.getpid())
+        finally:
+            cluster.down(directory)
+
+
+@pytest.fixture(scope="module")
+def bundle() -> str:
+    """A caBundle: the API server reads them."""
+    held = issuing.take(Step.START, None, ("localhost",), now=datetime.datetime.now(datetime.UTC))
+    return base64.b64encode(held.bundle.encode()).decode()
+
+
+@pytest.fixture
+def here(helm: Helm, own: access.Access) -> Helm:
+    return dataclasses.replace(helm, kubeconfig=own.kubeconfig)
+
+
+def got(own: access.Access, kind: str, name: str) -> Json:
+    found: Json = json.loads(own.kubectl("get", kind, name, f"--namespace={NAMESPACE}", "--output=json"))
+    return found
+
+
+def ours(own: access.Access) -> set[str]:
+    """What is there of gpushare, but for what Kubernetes adds."""
+    wide = "crd,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration,clusterrole"
+    home = "deploy,ds,secret,sa,role,rolebinding,cm,netpol,pdb,svc,resourcequota"
+    lists = [
+        own.kubectl("get", f"{wide},clusterrolebinding", "--output=name"),
+        own.kubectl("get", home, f"--namespace={NAMESPACE}", "--output=name"),
+    ]
+    return {name for text in lists for name in text.split() if "/gpu" in name}
+
+
+@pytest.mark.timeout(600)  # a dozen commands of Helm, on whatever else the machine does
+def test_a_release_comes_changes_and_goes(here: Helm, own: access.Access, bundle: str) -> None:
+    flags = (RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--create-namespace")
+    checked = here.text("install", *flags, "--dry-run=server")
+    assert "name: gpushare-agent" in checked
+
+    here.text("install", *flags)
+    rendered = here.rendered()
+    # Everything that was rendered is there, and under the names that kustomize gives it.
+    assert len(ours(own)) == len(rendered)
+    assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 2
+
+    # What the webhook writes, and the ledger.
+    trusted = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
+    own.kubectl("patch", "mutatingwebhookconfiguration", "gpushare", "--type=json", f"--patch={json.dumps(trusted)}")
+    own.kubectl(
+        "patch",
+        "secret",
+        contract.CERTIFICATE_SECRET,
+        f"--namespace={NAMESPACE}",
+        '--patch={"stringData":{"ca.key":"x"}}',
+    )
+    node = {"apiVersion": "gpushare.io/v1alpha1", "kind": "GPUNode", "metadata": {"name": "node-a"}, "spec": {}}
+    own.kubectl("apply", "--filename=-", input=json.dumps(node))
+
+    here.text("upgrade", *flags, "--set=webhook.replicas=3", "--set=agent.mps.enabled=true")
+    assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 3
+    assert got(own, "daemonset", "gpushare-mps")["metadata"]["labels"]["app.kubernetes.io/component"] == "mps"
+    (hook,) = got(own, "mutatingwebhookconfiguration", "gpushare")["webhooks"]
+    assert hook["clientConfig"]["caBundle"] == bundle
+    assert got(own, "secret", contract.CERTIFICATE_SECRET)["data"]["ca.key"]
+
+    here.text("rollback", RELEASE, "1", f"--namespace={NAMESPACE}")
+    assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 2
+    assert "daemonset.apps/gpushare-mps" not in ours(own)
+
+    here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+    assert ours(own) == {"customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io"}
+    assert got(own, "gpunode", "node-a")
+
+    # The ledger that was left is taken up again.
+    here.text("install", *flags)
+    assert got(own, "gpunode", "node-a")
+    here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
+
+
+@pytest.fixture(scope="module")
+def schemas(own: access.Access, helm4: Helm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """JSON schemas of the kinds of the chart, by the API server's own account, as kubeconform looks for them."""
+    directory = tmp_path_factory.mktemp("schemas")
+    versions = {one["apiVersion"] for one in helm4.rendered(ALL_SWITCHES) if one["kind"] not in FOREIGN}
+    paths = json.loads(own.kubectl("get", "--raw=/openapi/v3"))["paths"]
+    for version in versions:
+        where = paths[f"apis/{version}" if "/" in version else f"api/{version}"]["serverRelativeURL"]
+        components = json.loads(own.kubectl("get", f"--raw={where}"))["components"]
+        for schema in components["schemas"].values():
+            if "properties" in schema:
+                schema.setdefault("additionalProperties", False)
+        for key, schema in components["schemas"].items():
+            for kind in schema.get("x-kubernetes-group-version-kind", []):
+                suffix = f"-{kind['group'].split('.')[0]}" if kind["group"] else ""
+                file = directory / f"{kind['kind'].lower()}{suffix}-{kind['version']}.json"
+                file.write_text(json.dumps({"$ref": f"#/components/schemas/{key}", "components": components}))
+    return directory
+
+
+def conform(schemas: Path, documents: list[Json]) -> subprocess.CompletedProcess[str]:
+    location = f"{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
+    command = [str(build.tool("kubeconform")), "-strict", "-summary", "-schema-location", location]
+    command += ["-skip", ",".join(sorted(FOREIGN)), "-kubernetes-version", build.version().removeprefix("v"), "-"]
+    text = yaml.safe_dump_all(documents)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_every_object_is_one_of_this_kubernetes(schemas: Path, helm4: Helm, tmp_path: Path) -> None:
+    for documents in (helm4.rendered({"createNamespace": True}), helm4.rendered(ALL_SWITCHES)):
+        done = conform(schemas, documents)
+        assert done.returncode == 0, done.stdout
+        foreign = len([one for one in documents if one["kind"] in FOREIGN])
+        assert f"Valid: {len(documents) - foreign}, Invalid: 0, Errors: 0, Skipped: {foreign}" in done.stdout
+    assert conform(schemas, list(kustomized(tmp_path).values())).returncode == 0
+
+
+def test_a_field_that_kubernetes_does_not_know_is_told(schemas: Path, helm4: Helm) -> None:
+    workload = helm4.one("DaemonSet", "gpushare-agent")
+    workload["spec"]["template"]["spec"]["hostPids"] = True
+    done = conform(schemas, [workload])
+    assert done.returncode == 1
+    assert "additional properties 'hostPids' not allowed" in done.stdout
+
+
+def test_helm_finds_nothing_to_say_about_it(helm: Helm) -> None:
+    assert "1 chart(s) linted, 0 chart(s) failed" in helm.text("lint", "--strict", str(CHART))

@@ -1,0 +1,114 @@
+"""The chart and config/ are one installation: object by object, with each switch and its component."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lab import build
+from tests.chart.conftest import Helm, comparable
+from tests.config import manifests
+
+pytestmark = pytest.mark.apiserver  # not the server, but what is built for it
+
+Json = dict[str, Any]
+RUNTIME_CLASS = {"agent.runtimeClassName": "nvidia"}
+DRIVER_ROOT = {"agent.cdi.enabled": True, "agent.nvidiaDriverRoot": "/run/nvidia/driver"}
+MICROK8S = {"agent.kubeletRootDir": "/var/snap/microk8s/common/var/lib/kubelet"}
+MONITORING = {
+    f"monitoring.{part}.enabled": True for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")
+}
+# In the order in which kustomize has to have them.
+SWITCHES: dict[str, Json] = {
+    "openshift": {"openshift.enabled": True},
+    "cert-manager": {"webhook.certManager.enabled": True},
+    "cdi": {"agent.cdi.enabled": True},
+    "driver-root": DRIVER_ROOT,
+    "mig": {"agent.mig.enabled": True},
+    "mps": {"agent.mps.enabled": True},
+    "end-unlimited": {"agent.endUnlimited": True},
+    "microk8s": MICROK8S,
+    "runtime-class": RUNTIME_CLASS,
+    "monitoring": MONITORING,
+}
+TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root is in its place
+
+
+def kustomized(directory: Path, *components: str) -> dict[tuple[str, str], Json]:
+    """What `kubectl apply -k` would apply of config/default with components."""
+
+    def relative(path: Path) -> str:
+        return os.path.relpath(path, directory.resolve())
+
+    wanted = {
+        "resources": [relative(manifests.CONFIG / "default")],
+        "components": [relative(manifests.CONFIG / "components" / name) for name in components],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    text = build_kustomization(directory)
+    return comparable([one for one in yaml.safe_load_all(text) if one])
+
+
+def build_kustomization(directory: Path) -> str:
+    command = [str(build.ensure() / "kubectl"), "kustomize", str(directory)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+WITHOUT_HELMS_OWN: Json = {"createNamespace": True, "crds.keep": False}
+
+
+def test_with_its_own_values_it_is_the_default_installation(helm: Helm, tmp_path: Path) -> None:
+    assert comparable(helm.rendered(WITHOUT_HELMS_OWN)) == kustomized(tmp_path)
+
+
+def test_by_default_it_leaves_the_namespace_to_helm_and_keeps_the_ledger(helm4: Helm) -> None:
+    whole, default = comparable(helm4.rendered(WITHOUT_HELMS_OWN)), comparable(helm4.rendered())
+    assert set(whole) - set(default) == {("Namespace", "gpushare-system")}
+    crd = default.pop(("CustomResourceDefinition", "gpunodes.gpushare.io"))
+    assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert {**default, ("CustomResourceDefinition", "gpunodes.gpushare.io"): crd} == {
+        key: one for key, one in whole.items() if key[0] != "Namespace"
+    }
+
+
+@pytest.mark.parametrize("component", SWITCHES)
+def test_each_switch_is_its_component(helm4: Helm, tmp_path: Path, component: str) -> None:
+    rendered = comparable(helm4.rendered({**WITHOUT_HELMS_OWN, **SWITCHES[component]}))
+    assert rendered == kustomized(tmp_path, component)
+    assert rendered != comparable(helm4.rendered(WITHOUT_HELMS_OWN))
+
+
+def sorted_arguments(objects: dict[tuple[str, str], Json]) -> dict[tuple[str, str], Json]:
+    """With flags in one order: values that are no switches come after those."""
+    for one in objects.values():
+        if one["kind"] in {"DaemonSet", "Deployment"}:
+            (container,) = one["spec"]["template"]["spec"]["containers"]
+            container["args"].sort()
+    return objects
+
+
+def test_all_switches_are_all_components(helm4: Helm, tmp_path: Path) -> None:
+    values = {key: value for name in TOGETHER for key, value in SWITCHES[name].items()}
+    rendered = sorted_arguments(comparable(helm4.rendered({**WITHOUT_HELMS_OWN, **values})))
+    assert rendered == sorted_arguments(kustomized(tmp_path, *TOGETHER))
+
+
+def test_every_component_is_a_switch_or_a_value() -> None:
+    components = {path.parent.name for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml")}
+    assert components == set(SWITCHES)
+
+
+def test_rendered_twice_it_is_the_same(helm: Helm) -> None:
+    assert helm.rendered(SWITCHES["mps"]) == helm.rendered(SWITCHES["mps"])
+    arguments = ("template", "gpushare", str(manifests.REPOSITORY / "charts" / "gpushare"))
+    assert helm.text(*arguments) == helm.text(*arguments)
+
+
+def test_the_namespace_of_the_release_changes_nothing(helm4: Helm) -> None:
+    assert helm4.rendered({}, "--namespace=elsewhere") == helm4.rendered()
+    assert {one["metadata"].get("namespace", "gpushare-system") for one in helm4.rendered()} == {"gpushare-system"}

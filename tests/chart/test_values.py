@@ -1,0 +1,275 @@
+"""What each value changes, and how wrong ones are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpushare
+from deviceplugin import settings as agent_settings
+from gpushare import contract
+from tests.chart.conftest import CHART, Helm
+from webhook import settings as webhook_settings
+
+pytestmark = pytest.mark.apiserver  # not the server, but what is built for it
+
+Json = dict[str, Any]
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+def pod_of(workload: Json) -> Json:
+    found: Json = workload["spec"]["template"]["spec"]
+    return found
+
+
+def container_of(workload: Json) -> Json:
+    (container,) = pod_of(workload)["containers"]
+    found: Json = container
+    return found
+
+
+def webhook(helm: Helm, values: Json) -> Json:
+    return helm.one("Deployment", "gpushare-webhook", values)
+
+
+def agent(helm: Helm, values: Json) -> Json:
+    return helm.one("DaemonSet", "gpushare-agent", values)
+
+
+TYPOS: dict[str, tuple[Json, str]] = {
+    "top": ({"webhok": {"replicas": 3}}, "additional properties 'webhok' not allowed"),
+    "replicas": ({"webhook.replicaz": 3}, "at '/webhook': additional properties 'replicaz' not allowed"),
+    "image": ({"agent.image.tagg": "1"}, "at '/agent/image': additional properties 'tagg' not allowed"),
+    "resources": ({"agent.resources.limit.memory": "1Gi"}, "at '/agent/resources': additional properties 'limit'"),
+    "monitoring": ({"monitoring.serviceMonitor.enable": True}, "additional properties 'enable' not allowed"),
+    "type": ({"webhook.replicas": "two"}, "at '/webhook/replicas': got string, want integer"),
+    "none": ({"webhook.replicas": 0}, "at '/webhook/replicas': minimum: got 0, want 1"),
+    "word": ({"webhook.policy": "best"}, "at '/webhook/policy': value must be one of"),
+    "digest": ({"webhook.image.digest": "0.2.0"}, "at '/webhook/image/digest'"),
+    "timeout": ({"webhook.timeoutSeconds": 31}, "at '/webhook/timeoutSeconds': maximum: got 31, want 30"),
+    "strategy": ({"agent.deviceListStrategy": "cdi"}, "at '/agent/deviceListStrategy'"),
+    "flag": ({"agent.extraArgs": ["log-level=debug"]}, "at '/agent/extraArgs/0'"),
+    "range": ({"networkPolicy.apiServerCIDRs": ["10.0.0.1"]}, "at '/networkPolicy/apiServerCIDRs/0'"),
+    "cdi": (
+        {"agent.deviceListStrategy": "cdi-cri"},
+        "agent.deviceListStrategy is cdi-cri, and nothing describes devices for it: set agent.cdi.enabled to true",
+    ),
+    "driver-root": (
+        {"agent.nvidiaDriverRoot": "/run/nvidia/driver"},
+        "agent.nvidiaDriverRoot is /run/nvidia/driver, where only the Container Device Interface looks",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "says"), TYPOS.values(), ids=TYPOS)
+def test_what_is_wrong_is_refused_by_its_name(helm4: Helm, values: Json, says: str) -> None:
+    assert says in helm4.refused(values)
+
+
+def test_of_a_values_file_every_typo_is_told_at_once(helm: Helm, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("webhook:\n  replicaz: 3\nagent:\n  cdi:\n    enable: true\n")
+    refused = helm.refused({}, f"--values={file}")
+    assert "at '/webhook': additional properties 'replicaz' not allowed" in refused
+    assert "at '/agent/cdi': additional properties 'enable' not allowed" in refused
+
+
+def test_an_older_cluster_is_refused(helm: Helm) -> None:
+    assert "chart requires kubeVersion: >=1.30.0-0" in helm.refused({}, "--kube-version=1.29.9")
+    # As GKE and EKS write theirs.
+    assert helm.rendered({}, "--kube-version=1.30.1-gke.100")
+
+
+def test_as_a_part_of_another_chart_it_takes_what_that_one_shares(helm4: Helm) -> None:
+    assert helm4.rendered({"global.storageClass": "fast", "enabled": True}) == helm4.rendered()
+
+
+IMAGES: dict[str, tuple[Json, str]] = {
+    "default": ({}, f"localhost/gpushare/webhook:{gpushare.__version__}"),
+    "global": (
+        {"global.imageRegistry": "registry.example/team", "global.imageTag": "1"},
+        "registry.example/team/gpushare/webhook:1",
+    ),
+    "own": (
+        {"webhook.image.registry": "registry.example", "webhook.image.repository": "a/b", "webhook.image.tag": "2"},
+        "registry.example/a/b:2",
+    ),
+    "pushed": (
+        {"webhook.image.repository": "127.0.0.1:5000/team/webhook", "webhook.image.digest": DIGEST},
+        f"127.0.0.1:5000/team/webhook@{DIGEST}",
+    ),
+    "digest-wins": (
+        {"webhook.image.tag": "3", "webhook.image.digest": DIGEST, "global.imageTag": "4"},
+        f"localhost/gpushare/webhook@{DIGEST}",
+    ),
+    "own-tag-wins": (
+        {"webhook.image.tag": "3", "global.imageTag": "4"},
+        "localhost/gpushare/webhook:3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "image"), IMAGES.values(), ids=IMAGES)
+def test_an_image_is_named(helm4: Helm, values: Json, image: str) -> None:
+    assert container_of(webhook(helm4, values))["image"] == image
+
+
+def test_all_pods_share_registry_secrets_and_labels(helm4: Helm) -> None:
+    values = {
+        "global.imageRegistry": "registry.example",
+        "global.imagePullSecrets": ["first", {"name": "second"}],
+        "global.labels": {"team": "ml"},
+        "agent.mps.enabled": True,
+    }
+    documents = helm4.rendered(values)
+    assert {one["metadata"]["labels"]["team"] for one in documents} == {"ml"}
+    workloads = [one for one in documents if one["kind"] in {"Deployment", "DaemonSet"}]
+    assert len(workloads) == 3
+    for one in workloads:
+        assert container_of(one)["image"].startswith("registry.example/gpushare/")
+        assert pod_of(one)["imagePullSecrets"] == [{"name": "first"}, {"name": "second"}]
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        assert labels["team"] == "ml"
+        assert labels.items() >= one["spec"]["selector"]["matchLabels"].items()
+        assert "team" not in one["spec"]["selector"]["matchLabels"]
+
+
+def test_no_label_of_ours_can_be_taken_over(helm4: Helm) -> None:
+    values = {"webhook.podLabels": {"app.kubernetes.io/component": "other", "a": "b"}}
+    labels = webhook(helm4, values)["spec"]["template"]["metadata"]["labels"]
+    assert labels == {"app.kubernetes.io/name": "gpushare", "app.kubernetes.io/component": "webhook", "a": "b"}
+
+
+@pytest.mark.parametrize(("component", "find"), [("webhook", webhook), ("agent", agent)])
+def test_pods_are_as_the_values_say(helm4: Helm, component: str, find: Any) -> None:
+    wanted: Json = {
+        "nodeSelector": {"pool": "a"},
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "priorityClassName": "mine",
+        "podAnnotations": {"note": "x"},
+        "resources": {"requests": {"cpu": "2"}},
+        "extraArgs": ["--log-level=debug"],
+        "extraEnv": [{"name": "A", "value": "b"}],
+        "securityContext": {"privileged": True},
+        "image.pullPolicy": "Always",
+    }
+    found = find(helm4, {f"{component}.{key}": value for key, value in wanted.items()})
+    pod, container = pod_of(found), container_of(found)
+    for key in ("tolerations", "priorityClassName"):
+        assert pod[key] == wanted[key]
+    assert pod["nodeSelector"].items() >= {"pool": "a"}.items()
+    assert pod["affinity"].items() >= {"podAntiAffinity": {}}.items()
+    assert container["resources"]["requests"]["cpu"] == "2"
+    assert found["spec"]["template"]["metadata"]["annotations"] == {"note": "x"}
+    assert container["args"][-1] == "--log-level=debug"
+    assert container["env"][-1] == {"name": "A", "value": "b"}
+    assert container["imagePullPolicy"] == "Always"
+    assert container["securityContext"].items() >= {"privileged": True, "readOnlyRootFilesystem": True}.items()
+
+
+def test_without_a_priority_class_there_is_none_and_the_quota_is_for_those_that_are_used(helm4: Helm) -> None:
+    values = {"webhook.priorityClassName": ""}
+    assert "priorityClassName" not in pod_of(webhook(helm4, values))
+    quota = helm4.one("ResourceQuota", "gpushare-critical-pods", values)["spec"]
+    assert quota["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
+    assert quota["hard"] == {"pods": "11000"}
+    both = {"webhook.priorityClassName": "", "agent.priorityClassName": ""}
+    assert "ResourceQuota" not in {one["kind"] for one in helm4.rendered(both)}
+
+
+def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
+    values = {
+        "webhook.policy": "spread",
+        "webhook.logLevel": "warning",
+        "agent.logLevel": "debug",
+        "agent.deviceListStrategy": "volume-mounts,cdi-cri",
+        "agent.cdi.enabled": True,
+        "agent.nvidiaDriverRoot": "/run/nvidia/driver",
+        "config.existingConfigMap": "mine",
+    }
+    served = webhook_settings.parse(container_of(webhook(helm4, values))["args"], {})
+    assert (served.policy, served.log_level) == ("spread", "warning")
+    found = agent_settings.parse(container_of(agent(helm4, values))["args"], {"NODE_NAME": "x"})
+    assert found.log_level == "debug"
+    assert found.config_map == f"{contract.SYSTEM_NAMESPACE}/mine"
+    flags = {"--device-list-strategy=volume-mounts,cdi-cri", "--nvidia-driver-root=/run/nvidia/driver"}
+    assert set(found.options.arguments) == {"--fail-on-init-error=false", *flags}
+
+
+def test_another_config_map_is_the_one_that_the_agent_may_read(helm4: Helm) -> None:
+    values = {"config.existingConfigMap": "mine"}
+    (rule,) = helm4.one("Role", "gpushare-agent", values)["rules"]
+    assert rule["resourceNames"] == ["mine"]
+    assert "ConfigMap" not in {one["kind"] for one in helm4.rendered(values)}
+
+
+def test_configurations_are_added_and_taken_away(helm4: Helm) -> None:
+    values = {"config.data": {"exclusive": None, "mine": "version: v1\n"}}
+    data = helm4.one("ConfigMap", contract.CONFIG_MAP, values)["data"]
+    assert set(data) == {"default", "mine"}
+
+
+def test_the_webhook_is_configured(helm4: Helm) -> None:
+    more = {"key": "tier", "operator": "In", "values": ["system"]}
+    values = {
+        "webhook.failurePolicy": "Ignore",
+        "webhook.timeoutSeconds": 5,
+        "webhook.namespaceSelector.matchExpressions": [more],
+    }
+    (hook,) = helm4.one("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION, values)["webhooks"]
+    assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 5)
+    own, added = hook["namespaceSelector"]["matchExpressions"]
+    assert own["values"] == ["kube-system", contract.SYSTEM_NAMESPACE]
+    assert added == more
+
+
+def test_a_budget_can_be_left_out(helm4: Helm) -> None:
+    kinds = {one["kind"] for one in helm4.rendered({"webhook.podDisruptionBudget.enabled": False})}
+    assert "PodDisruptionBudget" not in kinds
+    assert "Service" in kinds
+
+
+def test_an_issuer_of_ones_own_makes_the_one_certificate(helm4: Helm) -> None:
+    issuer = {"kind": "ClusterIssuer", "name": "company"}
+    values = {"webhook.certManager": {"enabled": True, "issuerRef": issuer, "duration": "720h"}}
+    made = [one for one in helm4.rendered(values) if one["apiVersion"].startswith("cert-manager.io/")]
+    assert [(one["kind"], one["metadata"]["name"]) for one in made] == [("Certificate", "gpushare-webhook")]
+    assert made[0]["spec"]["issuerRef"] == issuer
+    assert made[0]["spec"]["duration"] == "720h"
+
+
+def sources(helm: Helm, name: str, values: Json) -> dict[str, list[Json] | None]:
+    """Who may speak to which port; None for everybody."""
+    spec = helm.one("NetworkPolicy", name, values)["spec"]
+    return {port["port"]: rule.get("from") for rule in spec["ingress"] for port in rule["ports"]}
+
+
+def test_network_policies_know_what_they_are_told(helm4: Helm) -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"team": "seen"}}}
+    system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+    values: Json = {"networkPolicy.prometheusNamespace": {"kubernetes.io/metadata.name": None, "team": "seen"}}
+    assert sources(helm4, "gpushare-webhook", values) == {"reviews": None, "probes": [prometheus]}
+
+    pods = {**values, "networkPolicy.podCIDRs": ["10.244.0.0/16", "fd00::/8"]}
+    assert sources(helm4, "gpushare-agent", pods)["probes"] == [
+        prometheus,
+        system,
+        {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.244.0.0/16"]}},
+        {"ipBlock": {"cidr": "::/0", "except": ["fd00::/8"]}},
+    ]
+
+    known = {**values, "networkPolicy.apiServerCIDRs": ["192.0.2.1/32"]}
+    server = {"ipBlock": {"cidr": "192.0.2.1/32"}}
+    assert sources(helm4, "gpushare-webhook", known) == {"reviews": [server], "probes": [prometheus]}
+    assert sources(helm4, "gpushare-agent", known) == {"probes": [prometheus, system, server]}
+
+    assert "NetworkPolicy" not in {one["kind"] for one in helm4.rendered({"networkPolicy.enabled": False})}
+
+
+def test_it_ends_with_the_next_commands(helm4: Helm) -> None:
+    notes = helm4.text("install", "gpushare", str(CHART), "--dry-run=client").partition("NOTES:")[2]
+    assert notes.rstrip().endswith("kubectl gpushare top")
+    assert "kubectl label namespace gpushare-system pod-security.kubernetes.io/enforce=privileged" in notes

@@ -1,0 +1,142 @@
+"""The kustomization that install.sh applies: images, components, the kubelet's directory; and what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from lab import build
+from tests.config import manifests
+
+PROGRAM = manifests.CONFIG / "overlay.py"
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.fixture(scope="module")
+def overlay() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("overlay", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["overlay"] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def pushed(folder: Path, repository: str = "registry.example.org/team") -> Path:
+    path = folder / "pushed.json"
+    entries = {
+        part: {"repository": f"{repository}/{part}", "tag": "0.2.0", "digest": DIGEST} for part in ("webhook", "agent")
+    }
+    path.write_text(json.dumps(entries))
+    return path
+
+
+def rendered(overlay: ModuleType, folder: Path, **wanted: Any) -> list[dict[str, Any]]:
+    overlay.write(folder, overlay.Wanted(**wanted))
+    done = subprocess.run(
+        [build.ensure() / "kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, check=True
+    )
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def images(objects: list[dict[str, Any]]) -> set[str]:
+    return {
+        container["image"]
+        for one in objects
+        if one["kind"] in {"Deployment", "DaemonSet"}
+        for container in one["spec"]["template"]["spec"]["containers"]
+    }
+
+
+def agent(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = next(
+        one for one in objects if one["metadata"]["name"] == "gpushare-agent" and one["kind"] == "DaemonSet"
+    )
+    return found
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize(
+    ("registry", "was_pushed", "wanted"),
+    [
+        ("", False, {"localhost/gpushare/webhook:0.2.0", "localhost/gpushare/agent:0.2.0"}),
+        ("", True, {f"registry.example.org/team/webhook@{DIGEST}", f"registry.example.org/team/agent@{DIGEST}"}),
+        ("registry.example.org/team", True, {f"registry.example.org/team/webhook@{DIGEST}", f"registry.example.org/team/agent@{DIGEST}"}),
+        ("127.0.0.1:5000/other", True, {"127.0.0.1:5000/other/webhook:0.2.0", "127.0.0.1:5000/other/agent:0.2.0"}),
+        ("127.0.0.1:5000/other", False, {"127.0.0.1:5000/other/webhook:0.2.0", "127.0.0.1:5000/other/agent:0.2.0"}),
+    ],
+)  # fmt: skip
+def test_images_are_those_of_the_registry_by_digest_where_it_is_known(
+    overlay: ModuleType, tmp_path: Path, registry: str, was_pushed: bool, wanted: set[str]
+) -> None:
+    told = pushed(tmp_path) if was_pushed else tmp_path / "none"
+    folder = tmp_path / "out"
+    folder.mkdir()
+    # With a component that brings a pod of its own, which has the agent's image.
+    assert images(rendered(overlay, folder, registry=registry, pushed=told, components=["mps"])) == wanted
+
+
+@pytest.mark.apiserver
+def test_every_component_may_be_added_and_all_together(overlay: ModuleType, tmp_path: Path) -> None:
+    names = sorted(path.parent.name for path in manifests.CONFIG.glob("components/*/kustomization.yaml"))
+    assert {"cdi", "mig", "mps"} <= set(names)
+    objects = rendered(overlay, tmp_path, components=[*names, *names], pushed=tmp_path / "none")
+    volumes = {one["name"] for one in agent(objects)["spec"]["template"]["spec"]["volumes"]}
+    assert "cdi" in volumes
+
+
+@pytest.mark.apiserver
+def test_only_the_hosts_path_of_the_kubelet_changes(overlay: ModuleType, tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder in (before, after):
+        folder.mkdir()
+    root = "/var/snap/microk8s/common/var/lib/kubelet"
+    plain = rendered(overlay, before, pushed=tmp_path / "none")
+    moved = rendered(overlay, after, pushed=tmp_path / "none", kubelet_root=f"{root}/")
+    paths = {one["name"]: one["hostPath"]["path"] for one in agent(moved)["spec"]["template"]["spec"]["volumes"]}
+    assert (paths["device-plugins"], paths["pod-resources"]) == (f"{root}/device-plugins", f"{root}/pod-resources")
+    text = json.dumps(moved, sort_keys=True).replace(root, "/var/lib/kubelet")
+    types = ', "type": "Directory"'
+    assert text.replace(types, "") == json.dumps(plain, sort_keys=True).replace(types, "")
+
+
+@pytest.mark.apiserver
+def test_configurations_that_are_there_are_left_alone(overlay: ModuleType, tmp_path: Path) -> None:
+    kinds = [one["kind"] for one in rendered(overlay, tmp_path, keep_configurations=True, pushed=tmp_path / "none")]
+    assert "ConfigMap" not in kinds
+    assert "DaemonSet" in kinds
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--component", "cdl"], "--component cdl: there is none of that name in config/components: cdi, "),
+        (["--component", "../default"], "--component ../default: there is none"),
+        (["--registry", "https://registry.example.org/x"], "--registry https://registry.example.org/x: write REGISTRY/PREFIX"),
+        (["--registry", "Registry/x"], "--registry Registry/x: write REGISTRY/PREFIX"),
+        (["--kubelet-root", "var/lib/kubelet"], "--kubelet-root var/lib/kubelet: write the whole path"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+    done = subprocess.run(
+        [sys.executable, PROGRAM, tmp_path, *words], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {sentence}")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"webhook": {"repository": "x"}, "agent": {}}', '{"webhook": 1}'])
+def test_a_list_of_pushed_images_without_sense_is_refused(overlay: ModuleType, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pushed.json"
+    path.write_text(text)
+    with pytest.raises(overlay.Mistake, match=r"makes no sense .*: run make images PUSH=REGISTRY/PREFIX again"):
+        list(overlay.images("", path))
