@@ -1,0 +1,38 @@
+"""An arbiter of whichever release Python finds: two pods, of 30 and 70 percent of one GPU, and 64 MiB each.
+
+Usage: arbiter_process.py DIRECTORY GPU-UUID. It prints its release when it listens. Then for each line that it reads,
+`POD BYTES`, it gives the pod so much memory, and prints what each pod holds and by how many processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import gpushare
+from gpushare.allocation import GivenShare
+from tests.deviceplugin.arbiter_node import ArbiterNode
+
+MIB = 1 << 20
+
+
+async def serve(directory: Path, uuid: str) -> None:
+    node = ArbiterNode(directory)
+    for name, request in (("pod1", 30), ("pod2", 70)):
+        node.add_pod(name, GivenShare(("main",), (uuid,), request, 100, 64 * MIB))
+    await node.start()
+    sys.stdout.write(f"{gpushare.__version__}\n")
+    sys.stdout.flush()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        pod, memory_bytes = line.split()
+        node.change(pod, memory_bytes=int(memory_bytes))
+        held = {use.tenant.pod: [sum(use.used_bytes), use.processes] for use in node.groups.uses()}
+        sys.stdout.write(json.dumps(held) + "\n")
+        sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,60 @@
+"""The simulated GPUs of the agent's tests, and an arbiter of any release in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deviceplugin import simulated
+from tests.deviceplugin.conftest import _simulation, gpus, short_path
+from tests.releases.release import HERE, THIS, Release
+
+__all__ = ["_simulation", "gpus", "short_path"]  # fixtures
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built() -> None:
+    subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
+
+
+class Arbiter:
+    """A running one."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def give(self, pod: str, memory_bytes: int) -> dict[str, list[int]]:
+        """Resize; return by pod what it holds, in bytes, and by how many processes."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{pod} {memory_bytes}\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self.line()))
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        assert select.select([self._process.stdout], [], [], 30)[0], "no answer"
+        return self._process.stdout.readline()
+
+
+@contextlib.contextmanager
+def arbiter(release: Release, directory: Path, uuid: str) -> Iterator[Arbiter]:
+    """It is killed at the end, as the node's agent may be."""
+    command = [sys.executable, HERE / "arbiter_process.py", directory, uuid]
+    process = subprocess.Popen(
+        command, env=release.environment, cwd="/", text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        made = Arbiter(process)
+        said = made.line().strip()
+        assert (said == release.name) is (release is not THIS), said
+        yield made
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,61 @@
+"""A release that is kept here: its library, and its programs, which Python runs from their archive.
+
+`keep.sh` makes them. What they need of other packages, they take from this environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.interposer import container
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Release:
+    """What a cluster of it runs."""
+
+    name: str
+    library: Path
+    python_path: tuple[Path, ...]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """In which Python finds its packages, and this tree's tests beside them."""
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self.python_path)), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(self, code: str, given: Any = None) -> Any:
+        """What a program of its packages, which has `given` and sets `answer`, makes of it: both are JSON."""
+        program = f"import json, sys\ngiven = json.load(sys.stdin)\n{code}\njson.dump(answer, sys.stdout)"
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            input=json.dumps(given),
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def kept(version: str) -> Release:
+    """One of the past."""
+    directory = HERE / version
+    library = directory / f"libgpushare-{platform.machine()}.so"
+    return Release(version, library, (directory / "programs.zip", ROOT))
+
+
+BEFORE = kept("0.1.0")  # the release before this one
+THIS = Release("this", container.LIBRARY, (ROOT,))

@@ -1,0 +1,199 @@
+"""A cluster of the release before, with its real programs and manifests, upgraded in place, and downgraded again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+from lab import access
+from tests import builders
+from tests.builders import GIB
+from tests.config.test_crd import full_node
+from tests.releases.release import BEFORE
+from tests.webhook import conftest
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = pytest.mark.apiserver
+
+READ = """
+from gpushare import codec
+read = codec.read(given)
+answer = {"spec": codec.to_spec(read), "status": codec.to_status(read), "problems": list(read.problems)}
+"""
+
+
+@pytest.fixture
+def base_before(tmp_path: Path) -> Path:
+    """Its manifests."""
+    programs = BEFORE.python_path[0]
+    with zipfile.ZipFile(programs) as archive:
+        archive.extractall(tmp_path, [name for name in archive.namelist() if name.startswith("config/")])
+    return tmp_path / "config" / "base"
+
+
+@pytest.fixture
+def cluster(api_server: access.Access, base_before: Path, tmp_path: Path) -> Iterator[Cluster]:
+    """With the manifests of the release before, and nothing running."""
+    for administrator in conftest._installed(api_server):
+        conftest.apply(administrator, base_before)
+        yield from conftest._cluster(administrator, tmp_path)
+
+
+def document(cluster: Cluster) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cluster.kubectl("get", "gpunode", "node-a", "-o", "json"))
+    return found
+
+
+def annotations(cluster: Cluster, name: str) -> dict[str, str]:
+    found: dict[str, str] = cluster.pod(name)["metadata"]["annotations"]
+    return found
+
+
+def held(node: GpuNode) -> dict[str, Allocation]:
+    """By name, what pods hold; a hold by the name of who it is kept for."""
+    return {one.pod.name: one for one in node.allocations}
+
+
+def ask(cluster: Cluster, name: str, **asked: str) -> None:
+    changes = (f"{contract.PREFIX}{key}={value}" for key, value in asked.items())
+    cluster.kubectl("annotate", "pod", name, f"--namespace={cluster.namespace}", "--overwrite", *changes)
+
+
+def say(cluster: Cluster, name: str, memory_bytes: int) -> None:
+    """The agent's word that a share is held to so much."""
+    word = {"allocation": held(cluster.node())[name].id, "share": 0, "memory": memory_bytes, "used": 0}
+    patch = json.dumps({"status": {"resizes": [word]}})
+    cluster.kubectl("patch", "gpunode", "node-a", "--subresource=status", "--type=merge", f"--patch={patch}")
+
+
+def fill(cluster: Cluster) -> None:
+    """Everything that there can be in a ledger: shares of all kinds, one that shrinks, one that waits, and a hold."""
+    cluster.create(builders.pod("plain", request="0.5", limit="0.8", memory="10Gi", affinity="a", uuid="GPU-node-a-0"))
+    cluster.create(builders.pod("quick", request="0.25", latency="true", affinity="a", uuid="GPU-node-a-0"))
+    cluster.create(builders.pod("apart", request="0.25", exclusion="b", anti_affinity="c", uuid="GPU-node-a-1"))
+    cluster.create(builders.pod("pair", request="0.5", gpus="2", containers=("main", "side"), container="main,side"))
+    cluster.create(builders.pod("shrinks", request="0.1", memory="20Gi", uuid="GPU-node-a-2"))
+    until(cluster.is_settled, cluster.explain)
+    ask(cluster, "shrinks", memory="15Gi")
+    until(lambda: held(cluster.node())["shrinks"].shares[0].shrink_to_bytes == 15 * GIB, cluster.explain)
+    cluster.create(builders.pod("waits", request="1", gpus="2"))
+    until(lambda: bool(cluster.notes(contract.EVENT_GATED)), cluster.explain)
+    # It is passed by, and has then waited for long enough.
+    cluster.create(builders.pod("passes", request="0.1", memory="1Gi", uuid="GPU-node-a-2"))
+    until(lambda: any(one.id.startswith(contract.HOLD_PREFIX) for one in cluster.node().allocations), cluster.explain)
+    until(lambda: all(one.reserved_until is None or is_hold(one) for one in cluster.node().allocations))
+
+
+def keep_ledger(gpunode: dict[str, Any], pods: list[dict[str, Any]]) -> None:
+    """Where GPUSHARE_KEEP_LEDGER says, as README.md has it."""
+    if "GPUSHARE_KEEP_LEDGER" in os.environ:
+        for one in (gpunode, *pods):
+            one["metadata"].pop("managedFields", None)
+        kept = {"apiVersion": "v1", "kind": "List", "items": [gpunode, *pods]}
+        Path(os.environ["GPUSHARE_KEEP_LEDGER"]).write_text(f"{json.dumps(kept, indent=1, sort_keys=True)}\n")
+
+
+def is_hold(one: Allocation) -> bool:
+    return one.id.startswith(contract.HOLD_PREFIX)
+
+
+def stays(condition: Callable[[], bool], explain: Callable[[], object], *, seconds: float = 3.0) -> None:
+    """It is so, and is still so when the placer has had its turns."""
+    with pytest.raises(AssertionError, match="it has changed"):
+        until(lambda: not condition(), lambda: "it has changed", seconds=seconds)
+    assert condition(), explain()
+
+
+def given(node: GpuNode) -> dict[str, Allocation]:
+    """What pods hold for good, without holds, which grow and shrink as the placer sees fit."""
+    return {name: one for name, one in held(node).items() if not is_hold(one)}
+
+
+PATIENCE = "--patience-seconds=1"
+
+
+def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Cluster, base_before: Path) -> None:
+    old = cluster.start(PATIENCE, environment=BEFORE.environment)
+    fill(cluster)
+    assert old.stop() == 0
+    cluster.front.ports.clear()
+    before = document(cluster)
+    keep_ledger(before, cluster.pods())
+    meant = given(codec.read(before))
+    assert set(meant) == {"plain", "quick", "apart", "pair", "shrinks", "passes"}
+
+    # The CRD first, and all else with it: nothing is written by that.
+    conftest.apply(cluster.administrator)
+    after = document(cluster)
+    assert (after["spec"], after["status"]) == (before["spec"], before["status"])
+    assert codec.read(after).problems == ()
+    new = cluster.start(PATIENCE)
+    stays(lambda: given(cluster.node()) == meant, cluster.explain)
+    assert cluster.notes(contract.EVENT_LOST) == cluster.notes(contract.EVENT_ADOPTED) == []
+    assert contract.ALLOCATION not in annotations(cluster, "waits")
+    assert any(map(is_hold, cluster.node().allocations))
+
+    # What was begun by the one is ended by the other, and its pods are like any others.
+    say(cluster, "shrinks", 15 * GIB)
+    until(lambda: held(cluster.node())["shrinks"].shares[0].memory_bytes == 15 * GIB, cluster.explain)
+    ask(cluster, "plain", request="0.4")
+    until(lambda: held(cluster.node())["plain"].shares[0].request_percent == 40, cluster.explain)
+    cluster.create(builders.pod("newcomer", request="0.05", memory="1Gi", affinity="a", uuid="GPU-node-a-0"))
+    until(lambda: "newcomer" in held(cluster.node()), cluster.explain)
+    ask(cluster, "newcomer", memory="512Mi")
+    until(lambda: held(cluster.node())["newcomer"].shares[0].shrink_to_bytes == GIB // 2, cluster.explain)
+    assert new.stop() == 0
+    cluster.front.ports.clear()
+
+    # Back again: the other way round, the programs first.
+    meant = given(cluster.node())
+    read = BEFORE.run(READ, document(cluster))
+    assert read["problems"] == []
+    assert given(codec.read({"metadata": {"name": "node-a"}, "spec": read["spec"]})) == meant
+    back = cluster.start(PATIENCE, environment=BEFORE.environment)
+    conftest.apply(cluster.administrator, base_before)
+    stays(lambda: given(cluster.node()) == meant, cluster.explain)
+    assert cluster.notes(contract.EVENT_LOST) == cluster.notes(contract.EVENT_ADOPTED) == []
+    for name in meant:
+        cluster.delete(name)
+    until(lambda: contract.ALLOCATION in annotations(cluster, "waits"), cluster.explain)
+    assert back.stop() == 0
+
+
+def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_one_returns(
+    cluster: Cluster, base_before: Path
+) -> None:
+    conftest.apply(cluster.administrator)
+    node = dataclasses.replace(full_node("node-b"), version="")
+    cluster.add_node(node)
+    stored = codec.read(json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json")))
+    assert (stored.allocations, stored.gpus, stored.resizes) == (node.allocations, node.gpus, node.resizes)
+
+    conftest.apply(cluster.administrator, base_before)
+    shown = json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json"))
+    read = BEFORE.run(READ, shown)
+    assert read["problems"] == []
+    assert [one["id"] for one in read["spec"]["allocations"]] == [one.id for one in node.allocations]
+    # It writes what it has read, as it would with the next allocation.
+    patch = json.dumps({"spec": read["spec"]})
+    cluster.kubectl("patch", "gpunode", "node-b", "--type=merge", f"--patch={patch}")
+    cluster.kubectl("patch", "gpunode", "node-b", "--subresource=status", "--type=merge", f"--patch={json.dumps(read)}")
+
+    conftest.apply(cluster.administrator)
+    again = codec.read(json.loads(cluster.kubectl("get", "gpunode", "node-b", "-o", "json")))
+    assert again.problems == ()
+    assert ledger.violations(again) == ledger.violations(node)
+    assert [(one.id, one.pod, one.shares) for one in again.allocations] == [
+        (one.id, one.pod, one.shares) for one in node.allocations
+    ]

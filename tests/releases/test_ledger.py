@@ -1,0 +1,138 @@
+"""A ledger of the release before, read and written by this one, and what this one writes, read by that one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+from tests import builders
+from tests.builders import GIB
+from tests.config.test_crd import full_node
+from tests.releases.release import BEFORE, HERE, ROOT, THIS
+from tests.webhook import replica
+
+LEDGER = HERE / BEFORE.name / "ledger.json"
+READ = """
+from gpushare import codec, ledger
+node = codec.read(given)
+answer = {"spec": codec.to_spec(node), "status": codec.to_status(node), "problems": list(node.problems)}
+answer["violations"] = list(map(str, ledger.violations(node)))
+"""
+
+
+def objects(kind: str) -> list[dict[str, Any]]:
+    return [one for one in json.loads(LEDGER.read_text())["items"] if one["kind"] == kind]
+
+
+@pytest.fixture
+def kept() -> dict[str, Any]:
+    (gpunode,) = objects(contract.GPUNODE_KIND)
+    return gpunode
+
+
+def by_name(node: GpuNode) -> dict[str, Allocation]:
+    return {one.pod.name: one for one in node.allocations}
+
+
+def test_it_means_what_it_meant(kept: dict[str, Any]) -> None:
+    node = codec.read(kept)
+    assert node.problems == node.unread == ()
+    assert ledger.violations(node) == []
+    found = by_name(node)
+    assert set(found) == {"plain", "quick", "apart", "pair", "shrinks", "passes", "waits"}
+    amounts = {
+        name: (one.shares[0].request_percent, one.shares[0].limit_percent, one.shares[0].memory_bytes // GIB)
+        for name, one in found.items()
+        if name != "waits"
+    }
+    assert amounts == {
+        "plain": (50, 80, 10),
+        "quick": (25, 100, 20),
+        "apart": (25, 100, 20),
+        "pair": (50, 100, 40),
+        "shrinks": (10, 100, 20),
+        "passes": (10, 100, 1),
+    }
+    assert found["quick"].latency
+    assert (found["plain"].labels.affinity, found["apart"].labels.anti_affinity) == ("a", "c")
+    assert found["apart"].labels.exclusion == "b"
+    assert len(found["pair"].shares[0].gpu_uuids) == 2
+    assert found["pair"].shares[0].containers == ("main", "side")
+    assert found["shrinks"].shares[0].shrink_to_bytes == 15 * GIB
+    assert found["waits"].id.startswith(contract.HOLD_PREFIX)
+
+
+def test_what_is_read_is_written_as_it_was(kept: dict[str, Any]) -> None:
+    assert codec.to_spec(codec.read(kept)) == kept["spec"]
+
+
+def test_the_release_before_reads_it_as_this_one_does(kept: dict[str, Any]) -> None:
+    read = BEFORE.run(READ, kept)
+    assert (read["problems"], read["violations"]) == ([], [])
+    assert read["spec"] == kept["spec"]
+
+
+def test_the_release_before_reads_what_this_one_writes_in_it(kept: dict[str, Any]) -> None:
+    node = codec.read(kept)
+    given = builders.allocation("new", "GPU-node-a-2", request=5, memory_gib=1, pod_name="newcomer", uid="u9")
+    changed = dataclasses.replace(node, allocations=(*node.allocations, given))
+    read = BEFORE.run(READ, codec.to_document(changed))
+    assert (read["problems"], read["violations"]) == ([], [])
+    assert codec.read({"metadata": {"name": "node-a"}, "spec": read["spec"]}).allocations == changed.allocations
+
+
+def test_the_release_before_reads_every_field_that_this_one_can_write() -> None:
+    node = full_node()
+    read = BEFORE.run(READ, codec.to_document(node))
+    assert read["problems"] == []
+    again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
+    held = [(one.id, one.pod, one.shares, one.labels) for one in node.allocations]
+    assert [(one.id, one.pod, one.shares, one.labels) for one in again.allocations] == held
+    assert [(one.uuid, one.memory_bytes, one.mode, one.healthy) for one in again.gpus] == [
+        (one.uuid, one.memory_bytes, one.mode, one.healthy) for one in node.gpus
+    ]
+
+
+def test_a_shares_annotation_is_read_by_both() -> None:
+    (pod,) = [one for one in objects("Pod") if one["metadata"]["name"] == "shrinks"]
+    text = pod["metadata"]["annotations"][contract.HELD]
+    shares = codec.read_shares(text)
+    assert (len(shares), shares[0].memory_bytes) == (1, 20 * GIB)
+    assert codec.shares_text(shares) == text
+    code = "from gpushare import codec\nanswer = codec.shares_text(codec.read_shares(given))"
+    assert BEFORE.run(code, codec.shares_text(shares)) == text
+
+
+def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path) -> None:
+    meant = {name: one for name, one in by_name(codec.read(kept)).items() if name != "waits"}
+    # In memory there is no agent, whose word would be waited for.
+    shrunk = dataclasses.replace(meant["shrinks"].shares[0], memory_bytes=15 * GIB, shrink_to_bytes=None)
+    meant["shrinks"] = dataclasses.replace(meant["shrinks"], shares=(shrunk,))
+    source = LEDGER
+    for step, release in enumerate((BEFORE, THIS, BEFORE)):
+        state = tmp_path / f"state-{step}.json"
+        flags = (f"--from={source}", f"--state={state}")
+        with replica.running(tmp_path / f"webhook-{step}", *flags, environment=release.environment) as webhook:
+            replica.until(state.exists, webhook.explain)
+            assert webhook.stop() == 0
+        (gpunode,) = [one for one in json.loads(state.read_text())["items"] if one["kind"] == contract.GPUNODE_KIND]
+        found = by_name(codec.read(gpunode))
+        assert {name: found.get(name) for name in meant} == meant
+        assert found["waits"].id.startswith(contract.HOLD_PREFIX)
+        source = state
+
+
+def test_the_plugin_shows_it() -> None:
+    command = [sys.executable, "-m", "kubectl_gpushare", "top", "pods", "-A", "--from", str(LEDGER)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
+    for name in ("plain", "quick", "apart", "pair", "shrinks", "passes"):
+        assert name in shown

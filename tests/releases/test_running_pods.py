@@ -1,0 +1,155 @@
+"""Programs that run while their node's agent is replaced by the next release's, and by the last one's again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.deviceplugin import simulated
+from tests.deviceplugin.arbiter.test_real_leases import begin, load, percent
+from tests.interposer.container import CLIENT_PRELUDE, Container, finishing, lines_of_the_library
+from tests.releases.conftest import arbiter
+from tests.releases.release import BEFORE, THIS, Release
+
+__all__ = ["load"]  # a fixture
+
+MIB = 1 << 20
+BOTH = (BEFORE, THIS)
+by_library = pytest.mark.parametrize("library", BOTH, ids=lambda one: f"library of {one.name}")
+
+# For each line: takes so many bytes, tries one more, launches, and says what came of it.
+PROGRAM = """
+import sys
+c, held = Cuda(), []
+kernel = c.kernel("k_100us")
+print("ready", flush=True)
+for line in sys.stdin:
+    while held:
+        assert c.free(held.pop()) == SUCCESS
+    result, pointer = c.allocate(int(line))
+    if result == SUCCESS:
+        held.append(pointer)
+    more, pointer = c.allocate(1)
+    if more == SUCCESS:
+        held.append(pointer)
+    for _ in range(10):
+        c.launch(kernel)
+    c.check("cuCtxSynchronize")
+    print(result, more, c.info()[1], flush=True)
+"""
+
+
+def started(
+    directory: Path, gpus: Path, release: Release, code: str = PROGRAM, *, pod: str = "pod1"
+) -> subprocess.Popen[str]:
+    """A program in a container of a pod that was made when this release's agent ran."""
+    box = Container(directory / "arbiter", gpus, preload=(release.library,))
+    environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
+    return box.start([sys.executable, "-c", CLIENT_PRELUDE + code], environment)
+
+
+def asked(process: subprocess.Popen[str], take_bytes: int) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{take_bytes}\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def becomes_limited(process: subprocess.Popen[str], limit_bytes: int) -> None:
+    """It may take so much, and is refused the byte above: at once, or when it has met the next arbiter."""
+    until = time.monotonic() + 20
+    while (answer := asked(process, limit_bytes)) != f"0 2 {limit_bytes}":
+        assert time.monotonic() < until, (answer, limit_bytes)
+        time.sleep(0.1)
+
+
+@by_library
+def test_a_program_goes_on_through_upgrade_and_downgrade_with_limits_exact_and_resized(
+    short_path: Path, gpus: Path, library: Release
+) -> None:
+    uuid = simulated.uuids(gpus)[0]
+    with arbiter(BEFORE, short_path, uuid):
+        process = started(short_path, gpus, library)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        becomes_limited(process, 64 * MIB)
+    held_bytes = 64 * MIB
+    with finishing(process):
+        for step, release in enumerate((THIS, BEFORE, THIS, THIS), start=1):
+            limit_bytes = held_bytes + MIB + step
+            with arbiter(release, short_path, uuid) as running:
+                assert running.give("pod1", limit_bytes) == {"pod1": [held_bytes, 1]}
+                becomes_limited(process, limit_bytes)
+                second = started(short_path, gpus, library, "c = Cuda()\nprint(c.allocate(1)[0], c.info())")
+                output, errors = second.communicate(timeout=30)
+                assert (output.strip(), errors) == (f"2 (0, {limit_bytes})", "")
+                held_bytes = running.give("pod1", limit_bytes)["pod1"][0]
+                assert held_bytes == limit_bytes
+        _, errors = process.communicate("", timeout=30)
+    (line,) = lines_of_the_library(errors)
+    assert "the arbiter went away" in line
+
+
+@by_library
+@pytest.mark.parametrize("agent", BOTH, ids=lambda one: f"agent of {one.name}")
+def test_a_refusal_is_understood_whichever_release_says_it(
+    short_path: Path, gpus: Path, library: Release, agent: Release
+) -> None:
+    with arbiter(agent, short_path, simulated.uuids(gpus)[0]):
+        process = started(short_path, gpus, library, "c = Cuda()", pod="ghost")
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    (line,) = lines_of_the_library(errors)
+    assert "the arbiter refused this process: this node has no pod with the UID" in line
+    assert "cuInit: 802" in errors + output
+
+
+HOLDS = """
+import sys
+c = Cuda()
+print("ready", flush=True)
+for line in sys.stdin:
+    print(c.allocate(int(line))[0], flush=True)
+"""
+
+
+def test_processes_with_different_libraries_keep_one_ledger(short_path: Path, gpus: Path) -> None:
+    with arbiter(THIS, short_path, simulated.uuids(gpus)[0]) as running:
+        first, second = (started(short_path, gpus, library, HOLDS) for library in BOTH)
+        with finishing(first), finishing(second):
+            for process in (first, second):
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+            assert [asked(first, 40 * MIB), asked(second, 24 * MIB + 1), asked(second, 24 * MIB)] == ["0", "2", "0"]
+            assert running.give("pod1", 64 * MIB + 1) == {"pod1": [64 * MIB, 2]}
+            assert [asked(first, 2), asked(first, 1), asked(second, 1)] == ["2", "0", "2"]
+            first.kill()
+            first.wait(10)
+            assert asked(second, 40 * MIB + 1) == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", BOTH, ids=lambda one: f"agent of {one.name}")
+async def test_shares_with_different_libraries_take_turns(
+    short_path: Path, gpus: Path, load: Path, agent: Release
+) -> None:
+    with arbiter(agent, short_path, simulated.uuids(gpus)[0]):
+        programs = []
+        for pod, library in (("pod1", BEFORE), ("pod2", THIS)):
+            box = Container(short_path / "arbiter", gpus, preload=(library.library,))
+            environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
+            programs.append(box.start([load, "async", "1000"], environment))
+        with finishing(programs[0]), finishing(programs[1]):
+            for program in programs:
+                assert program.stdout is not None
+                assert program.stdout.readline() == "ready\n"
+            for program in programs:
+                begin(program, after=3.0, seconds=2.0)
+            first, second = [await percent(program) for program in programs]
+    assert 22 < 100 * first / (first + second) < 38
+    assert first + second > 70
