@@ -1,0 +1,41 @@
+"""The rules as they are on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parents[2] / "config" / "components" / "monitoring"
+FILE = FOLDER / "rules.yaml"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A recording rule or an alert, by `name`."""
+
+    name: str
+    expression: str
+    is_alert: bool
+    lasts: str  # `for`
+    severity: str
+    annotations: Mapping[str, str]
+
+
+def _rule(entry: Mapping[str, Any]) -> Rule:
+    return Rule(
+        entry.get("alert") or entry["record"],
+        entry["expr"],
+        "alert" in entry,
+        entry.get("for", "0s"),
+        entry.get("labels", {}).get("severity", ""),
+        entry.get("annotations", {}),
+    )
+
+
+RULES = [_rule(entry) for group in yaml.safe_load(FILE.read_text())["groups"] for entry in group["rules"]]
+ALERTS = {one.name: one for one in RULES if one.is_alert}
+RECORDS = {one.name: one for one in RULES if not one.is_alert}

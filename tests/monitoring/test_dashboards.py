@@ -1,0 +1,139 @@
+"""Dashboards are what their tables say, are laid out plainly, and ask for nothing that nobody tells."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs import pages, test_names
+from tests.monitoring import dashboards, promql, rules
+
+# Of Prometheus itself, and of rules that have been evaluated.
+OWN = {
+    "up": {"job", "instance", "node"},
+    "ALERTS": {"alertname", "alertstate", "severity", "node", "namespace", "pod"},
+}
+TOLD = {name: {*labels, "node"} for found in test_names.METRICS.values() for name, (_, labels) in found.items()}
+TOLD |= {f"{name}_bucket": {*labels, "le"} for name, labels in TOLD.items() if name.endswith("_duration_seconds")}
+# What a rule records is called LEVEL:METRIC:OPERATION, and has its level for a label.
+RECORDED = {name: set() if name.startswith("cluster:") else {name.partition(":")[0]} for name in rules.RECORDS}
+KNOWN = {**OWN, **TOLD, **RECORDED}
+EXPRESSIONS = {
+    **{str(one): one.expression for one in dashboards.QUERIES},
+    **{one.name: one.expression for one in rules.RULES},
+}
+
+
+def test_what_is_read_out_of_an_expression() -> None:
+    text = 'sum by (node, le) (rate(a_total{job=~"x|y{z}", mode!="m"}[5m] offset 1h)) / on (gpu) group_left b:c:d > 1 or vector(0)'
+    assert promql.metrics(text) == {"a_total", "b:c:d"}
+    assert promql.labels(text) == {"node", "le", "job", "mode", "gpu"}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_an_expression_names_no_metric_and_no_label_that_nobody_tells(name: str) -> None:
+    asked = promql.metrics(EXPRESSIONS[name])
+    assert asked
+    assert asked - KNOWN.keys() == set()
+    there = set().union(*(KNOWN[metric] for metric in asked))
+    assert promql.labels(EXPRESSIONS[name]) - there == set()
+
+
+@pytest.mark.parametrize("query", dashboards.QUERIES, ids=str)
+def test_a_legend_and_a_column_are_of_labels_that_are_there(query: dashboards.Query) -> None:
+    there = set().union(*(KNOWN[metric] for metric in promql.metrics(query.expression)))
+    assert {*re.findall(r"{{(\w+)}}", query.legend), *query.columns} - there == set()
+
+
+def test_a_variable_is_asked_of_a_metric_that_is_there() -> None:
+    for name, document in dashboards.DOCUMENTS.items():
+        asked = [one for one in document["templating"]["list"] if one["type"] == "query"]
+        for one in asked:
+            found = re.fullmatch(r"label_values\(([\w:]+)(?:{(.*)})?, (\w+)\)", one["query"]["query"])
+            assert found, name
+            assert found[3] in KNOWN[found[1]]
+        used = {
+            variable
+            for query in dashboards.QUERIES
+            if query.dashboard == name
+            for variable in re.findall(r"\$([a-z]+)", query.expression)
+        }
+        assert used == {one["name"] for one in asked}
+
+
+def test_the_files_are_what_make_py_makes(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(rules.FOLDER / "make.py"), str(tmp_path)], check=True, timeout=60)
+    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert made
+    assert {path: (rules.FOLDER / path).read_text() for path in made} == made, "run: make docs"
+    assert {path.name for path in made if path.parent.name} == {path.name for path in dashboards.FILES}
+    object_ = yaml.safe_load((rules.FOLDER / "prometheusrule.yaml").read_text())
+    assert object_["spec"] == yaml.safe_load(rules.FILE.read_text())
+
+
+def test_the_component_has_all_of_them() -> None:
+    component = yaml.safe_load((rules.FOLDER / "kustomization.yaml").read_text())
+    (generated,) = component["configMapGenerator"]
+    assert generated["files"] == [f"grafana/{path.name}" for path in dashboards.FILES]
+    assert generated["options"]["labels"]["grafana_dashboard"] == "1"
+
+
+@pytest.mark.parametrize("name", dashboards.DOCUMENTS)
+def test_the_manual_shows_it(name: str) -> None:
+    assert f"(images/dashboard-{name}.png)" in (pages.ROOT / "docs" / "monitoring.md").read_text()
+    assert (pages.ROOT / "docs" / "images" / f"dashboard-{name}.png").exists()
+
+
+@pytest.mark.parametrize("name", dashboards.DOCUMENTS)
+def test_a_dashboard_is_laid_out_without_gaps_and_overlaps(name: str) -> None:
+    document = dashboards.DOCUMENTS[name]
+    taken: set[tuple[int, int]] = set()
+    for panel in document["panels"]:
+        at = panel["gridPos"]
+        cells = set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
+        assert not taken & cells, panel["title"]
+        taken |= cells
+    height = max(y for _, y in taken) + 1
+    assert taken == set(itertools.product(range(24), range(height)))
+    numbers = [panel["id"] for panel in document["panels"]]
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("name", dashboards.DOCUMENTS)
+def test_a_panel_has_one_idea_and_says_it(name: str) -> None:
+    shown = dashboards.panels(dashboards.DOCUMENTS[name])
+    titles = [one["title"] for one in shown]
+    assert len(titles) >= 8
+    for one in shown:
+        assert re.fullmatch(r"[A-Z0-9`].*\.", one["description"]), one["title"]
+        assert 1 <= len(one["targets"]) <= 3
+        assert one["fieldConfig"]["defaults"]["unit"]
+        assert {target["datasource"]["uid"] for target in one["targets"]} == {"${datasource}"}
+
+
+def words(text: str) -> dict[str, Any]:
+    panel = {"title": "T", "kind": "stat", "width": 24, "help": "H.", "queries": {"": "up"}}
+    return {
+        "title": "D",
+        "variables": {},
+        "rows": [{"title": "R", "height": 4, "panels": [panel | yaml.safe_load(text)]}],
+    }
+
+
+@pytest.mark.parametrize("wrong", ["{colour: red}", "{kind: pie}", "{steps: blue}"])
+def test_a_word_that_means_nothing_is_refused(wrong: str) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(rules.FOLDER)!r}); import make; make.dashboard('d', {words(wrong)!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert re.search(r"[a-z]+", wrong[1:])[0] in done.stderr  # type: ignore[index]

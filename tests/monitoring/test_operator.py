@@ -1,0 +1,59 @@
+"""The Prometheus operator takes the component's objects: judged by its own CRDs, on a real API server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare import contract
+from lab import access, errors
+from tests.config import manifests
+from tests.monitoring import rules
+
+pytestmark = pytest.mark.apiserver
+
+OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.79.2"
+KINDS = ("podmonitors", "prometheusrules", "servicemonitors")
+
+
+@pytest.fixture(scope="module")
+def operators(api_server: access.Access, tmp_path_factory: pytest.TempPathFactory) -> access.Access:
+    """An API server that knows the operator's kinds. Go keeps the module, by its version."""
+    go = shutil.which("go") or "/usr/local/go/bin/go"
+    command = [go, "mod", "download", "-json", OPERATOR]
+    done = subprocess.run(
+        command, cwd=tmp_path_factory.mktemp("go"), capture_output=True, text=True, timeout=240, check=True
+    )
+    folder = Path(json.loads(done.stdout)["Dir"]) / "example" / "prometheus-operator-crd"
+    for kind in KINDS:
+        path = folder / f"monitoring.coreos.com_{kind}.yaml"
+        api_server.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={path}")
+        api_server.kubectl("wait", "--for=condition=Established", f"crd/{kind}.monitoring.coreos.com", "--timeout=30s")
+    namespace = manifests.CONFIG / "base" / "namespace"
+    api_server.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(namespace))
+    return api_server
+
+
+def take(cluster: access.Access, text: str) -> str:
+    return cluster.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", input=text
+    )
+
+
+@pytest.mark.parametrize("file", ["servicemonitor.yaml", "podmonitor.yaml", "prometheusrule.yaml"])
+def test_an_object_is_taken(operators: access.Access, file: str) -> None:
+    objects = manifests.documents(rules.FOLDER / file)
+    assert take(operators, (rules.FOLDER / file).read_text()).count("serverside-applied") == len(objects)
+    assert {one["metadata"]["namespace"] for one in objects} == {contract.SYSTEM_NAMESPACE}
+
+
+def test_one_with_a_slip_is_not(operators: access.Access) -> None:
+    (monitor,) = manifests.documents(rules.FOLDER / "podmonitor.yaml")
+    monitor["spec"]["podMetricsEndpoints"][0]["honorLabel"] = True
+    with pytest.raises(errors.LabError, match="honorLabel"):
+        take(operators, yaml.safe_dump(monitor))

@@ -1,0 +1,127 @@
+"""Every alert fires when it should, not before, and not when it should not; judged by promtool."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lab import unpacked
+from tests.docs import pages, test_links
+from tests.monitoring import cases, promql, rules
+from tests.monitoring.rules import ALERTS, RECORDS, RULES
+
+
+def promtool(*arguments: str | Path) -> str:
+    command = [unpacked.program("promtool"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_promtool_finds_no_fault() -> None:
+    assert f"{len(RULES)} rules found" in promtool("check", "rules", rules.FILE)
+
+
+def test_there_is_a_case_for_each_rule() -> None:
+    assert set(cases.CASES) == set(ALERTS)
+    assert set(cases.RECORDED) == set(RECORDS)
+
+
+def firing(name: str, at: str, count: int) -> dict[str, Any]:
+    expression = f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)'
+    return {"expr": expression, "eval_time": at, "exp_samples": [{"labels": "{}", "value": count}]}
+
+
+@dataclasses.dataclass(slots=True)
+class Story:
+    """Series, and what is expected of them; `about`: every metric that matters for that, be it there or not."""
+
+    series: dict[str, str]
+    expected: list[dict[str, Any]]
+    about: set[str]
+
+    def document(self) -> dict[str, Any]:
+        inputs = [{"series": one, "values": values} for one, values in self.series.items()]
+        return {"interval": "1m", "input_series": inputs, "promql_expr_test": self.expected}
+
+
+def stories() -> Iterator[Story]:
+    for name, case in cases.CASES.items():
+        waits = ALERTS[name].lasts != "0s"
+        about = promql.metrics(ALERTS[name].expression)
+        expected = [firing(name, f"{case.at}m", case.count), *([firing(name, "0m", 0)] if waits else [])]
+        yield Story(dict(case.fires), expected, about)
+        for quiet in case.quiet:
+            yield Story(dict(quiet), [firing(name, f"{case.at}m", 0)], about)
+    for name, (series, at, expected_samples) in cases.RECORDED.items():
+        samples = [{"labels": labels, "value": value} for labels, value in expected_samples.items()]
+        about = set().union(*map(promql.metrics, series))
+        yield Story(dict(series), [{"expr": name, "eval_time": f"{at}m", "exp_samples": samples}], about)
+
+
+def packed(told: Iterable[Story]) -> list[Story]:
+    """Fewer of them: those that are about different metrics are told at once: each takes half a second."""
+    bins: list[Story] = []
+    for one in told:
+        for other in bins:
+            if not other.about & one.about:
+                other.series |= one.series
+                other.expected += one.expected
+                other.about |= one.about
+                break
+        else:
+            bins.append(one)
+    return bins
+
+
+@pytest.mark.slow
+def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
+    assert judged(tmp_path, packed(stories())) == ""
+
+
+@pytest.mark.slow
+def test_a_story_that_is_wrong_is_found_out(tmp_path: Path) -> None:
+    case = cases.CASES["GpushareRunsUnlimited"]
+    assert "FAILED" in judged(tmp_path, [Story(dict(case.fires), [firing("GpushareRunsUnlimited", "90m", 0)], set())])
+
+
+def judged(directory: Path, told: Iterable[Story]) -> str:
+    """What promtool has to say against them."""
+    tests = [one.document() for one in told]
+    document = {"rule_files": [str(rules.FILE)], "evaluation_interval": "1m", "tests": tests}
+    (directory / "test.yaml").write_text(yaml.safe_dump(document))
+    try:
+        promtool("test", "rules", directory / "test.yaml")
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_says_what_is_the_matter_and_where_to_read_what_to_do(name: str) -> None:
+    alert = ALERTS[name]
+    assert name.startswith("Gpushare")
+    assert alert.severity in {"critical", "warning", "info"}
+    assert set(alert.annotations) == {"summary", "description", "runbook"}
+    assert re.fullmatch(r"[A-Z].*\.", alert.annotations["summary"])
+    assert alert.annotations["description"].endswith(".")
+    assert len(alert.annotations["description"]) > 40
+    page, _, anchor = alert.annotations["runbook"].partition("#")
+    assert anchor in test_links.anchors(pages.ROOT / page)
+
+
+def test_the_manual_lists_every_alert_with_its_severity_and_where_to_read_what_to_do() -> None:
+    listed = {
+        name: (cells[0], re.findall(r"\(#([\w-]+)\)", cells[-1]))
+        for name, cells in pages.rows("docs/operations.md", "## What to watch").items()
+    }
+    there = {name: (one.severity, [one.annotations["runbook"].partition("#")[2]]) for name, one in ALERTS.items()}
+    assert listed == there

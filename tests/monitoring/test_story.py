@@ -1,0 +1,184 @@
+"""A night on the lab's cluster, seen by a real Prometheus: shares are used and not used, pods wait, a GPU fails, somebody
+gets around a limit, a GPU is cordoned. Every expression of every panel, rule and alert is asked of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract
+from lab import access, gpushare, image, layout
+from tests.deviceplugin.test_lab_audit import OWN_LOADER
+from tests.e2e.observation import eventually
+from tests.monitoring import dashboards, prometheus, rules
+from tests.monitoring.prometheus import Prometheus
+
+pytestmark = pytest.mark.lab
+
+GIB = 1 << 30
+IDLE, HOLDS = "sleep 3600", "gpushare-probe --allocate 1GiB --hold 3600"
+BUSY = "gpushare-probe --duration-us 1000 --seconds 3600"
+# True now and then on a machine that has much else to do; it is promtool that says when they are to be.
+MAY_BE = {"GpushareKeepsGpu", "GpushareWebhookSlow", "GpushareMemoryBeyondLimit"}
+
+
+def scrapes(lab: access.Access) -> list[dict[str, object]]:
+    """Where the metrics are, with the labels that the scrape configurations of docs/monitoring.md give."""
+    jobs = {"webhook": ("instance",), "agent": ("instance", "node")}
+    return [
+        {
+            "job_name": f"gpushare-{part}",
+            "honor_labels": True,
+            "static_configs": [
+                {
+                    "targets": [f"{pod['status']['podIP']}:{gpushare.PROBE_PORT}"],
+                    "labels": dict.fromkeys(
+                        labels, pod["spec"]["nodeName"] if part == "agent" else pod["metadata"]["name"]
+                    ),
+                }
+                for pod in gpushare.pods(lab, part)
+            ],
+        }
+        for part, labels in jobs.items()
+    ]
+
+
+def at_once(text: str) -> str:
+    """The rules without patience: what an alert is about is true now, or not."""
+    return re.sub(r"(\bfor|\binterval): \w+", lambda found: f"{found[1]}: 1s", text)
+
+
+class Night:
+    def __init__(self, lab: access.Access, where: layout.Layout, seen: Prometheus, team: str, other: str) -> None:
+        self.lab, self.where, self.seen, self.team, self.other = lab, where, seen, team, other
+        self.node = where.nodes[0].name
+        status = json.loads(lab.kubectl("get", "gpunode", self.node, "-o", "json"))["status"]
+        self.uuids = [card["uuid"] for card in status["gpus"]]
+
+    def run(self, name: str, command: str, *, namespace: str = "", gpu: int | None = None, **asks: str) -> None:
+        container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", command]}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": "Never"}
+        annotations = {contract.PREFIX + key: value for key, value in asks.items()}
+        if gpu is not None:
+            annotations[contract.UUID] = self.uuids[gpu]
+        metadata = {"name": name, "namespace": namespace or self.team, "annotations": annotations}
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
+
+    def becomes(self, expression: str, value: float, *, seconds: float = 40.0) -> None:
+        """Wait until an expression has this value."""
+        eventually(
+            lambda: self.seen.value(expression) == pytest.approx(value), seconds=seconds, what=f"{expression} = {value}"
+        )
+
+    def true(self) -> set[str]:
+        """The alerts that are true now, but for those that may be."""
+        alerts = self.seen.get("alerts")["alerts"]
+        return {one["labels"]["alertname"] for one in alerts} - MAY_BE
+
+    def change_gpu(self, verb: str, gpu: int, *how: str) -> None:
+        directory = self.where.gpus(self.where.nodes[0])
+        subprocess.run([gpushare.DRIVER / "simgpu", verb, directory, str(gpu), *how], check=True, timeout=30)
+
+    def cordon(self, *gpus: int) -> None:
+        body = json.dumps({"spec": {"cordoned": [self.uuids[gpu] for gpu in gpus]}})
+        self.lab.kubectl("patch", "gpunode", self.node, "--type=merge", f"--patch={body}")
+
+
+@pytest.fixture
+def night(lab: access.Access, tmp_path: Path) -> Iterator[Night]:
+    where = layout.load(lab.kubeconfig.parents[1])
+    gpushare.install(where, lab)
+    text = at_once(rules.FILE.read_text())
+    with (
+        prometheus.running(tmp_path / "prometheus", scrapes(lab), rules=text) as seen,
+        lab.namespace("team") as team,
+        lab.namespace("other") as other,
+    ):
+        made = Night(lab, where, seen, team, other)
+        try:
+            yield made
+        finally:
+            made.change_gpu("heal", 2)
+            made.cordon()
+
+
+def test_a_night(night: Night) -> None:
+    seen = night.seen
+    night.becomes("sum(gpushare_placer_gpus)", 4)
+    night.becomes("sum(gpushare_gpu_healthy)", 4)
+    eventually(lambda: night.true() == set(), what="a calm evening")
+
+    # Four quarters on one GPU: two compute, one holds memory, one does nothing.
+    for number, command in enumerate((BUSY, BUSY, HOLDS, IDLE)):
+        night.run(f"quarter-{number}", command, gpu=0, request="0.25")
+    night.run("sneaky", OWN_LOADER, gpu=1, request="0.25", memory="2Gi")
+    night.run("unlucky", HOLDS, gpu=2, request="0.5")
+    in_team = f'namespace="{night.team}"'
+    night.becomes(f'sum(container_gpu_allocation{{{in_team}, pod=~"quarter-.*"}})', 1)
+    night.becomes(f"sum(container_gpu_allocation{{{in_team}}})", 1.75)
+    night.becomes('sum(gpushare_placer_gpus{state="allocated"})', 1.75)
+    night.becomes(f'gpushare_share_used_memory_bytes{{{in_team}, pod="quarter-2"}}', GIB)
+    night.becomes("sum(gpushare_gpu_unlimited_processes)", 1)
+    night.becomes('sum(gpushare_node_condition{condition="LimitsInForce", status="False"})', 1)
+
+    night.cordon(3)
+    night.change_gpu("fail", 2, "xid=79")
+    night.becomes("sum(1 - gpushare_gpu_healthy)", 1)
+    for number in range(2):
+        night.run(f"waits-{number}", IDLE, namespace=night.other, request="1", gpus="2")
+    night.becomes("max(gpushare_placer_gated_pods)", 2)
+    night.becomes(f'sum(gpushare_placer_waiting_pods{{namespace="{night.other}"}})', 2)
+    night.becomes('sum(gpushare_placer_gpus{state="unhealthy"})', 0.5)
+    night.becomes('sum(gpushare_placer_gpus{state="cordoned"})', 1)
+    night.becomes('sum(gpushare_placer_gpus{state=~"free|fragmented"})', 0.75)
+    night.becomes("cluster:gpushare_allocated:ratio", 1.75 / 4)
+    expected = {"GpushareGpuUnhealthyInUse", "GpushareRunsUnlimited", "GpushareShareUnused"}
+    eventually(lambda: night.true() == expected, what=f"{expected}, but {night.true()}")
+    eventually(
+        lambda: len(seen.samples("gpushare_share_used_compute_ratio")) >= 2, what="the use of a GPU that two want"
+    )
+
+    # Who computes has the GPU between them, and waits for it in turns; who does nothing has nothing.
+    had = {
+        dict(labels)["pod"]: value
+        for labels, value in seen.samples(f"rate(gpushare_share_lease_seconds_total{{{in_team}}}[10s])").items()
+    }
+    assert had["quarter-0"] + had["quarter-1"] == pytest.approx(1, abs=0.3)
+    unused = "gpushare_share_allocated_memory_bytes unless on (namespace, pod) gpushare_share_limit_memory_bytes"
+    assert {dict(labels)["pod"] for labels in seen.samples(unused)} == {"quarter-3", "sneaky"}
+    assert seen.value("sum(namespace:gpushare_gpu_hours:sum1h)")
+
+    variables = {
+        "node": night.node,
+        "namespace": night.team,
+        "pod": "quarter-0",
+        "__rate_interval": "20s",
+        "__range": "10m",
+    }
+    both = {**variables, "namespace": f"{night.team}|{night.other}"}
+    answers = {
+        str(one): seen.samples(one.filled(variables if one.dashboard == "pod" else both)) for one in dashboards.QUERIES
+    }
+    assert [name for name, found in answers.items() if not found] == []
+    numbers = {name: next(iter(found.values())) for name, found in answers.items() if len(found) == 1}
+    assert numbers["cluster/Sick GPUs/__auto"] == 1
+    assert numbers["cluster/Agents away/__auto"] == 0
+    assert numbers["cluster/Processes without limits/__auto"] == 1
+    assert numbers["cluster/Webhook replicas/__auto"] == 2
+    assert numbers["cluster/Memory/given to shares"] == 1.5 * 40 * GIB + 2 * GIB
+    assert numbers["namespace/GPUs held/__auto"] == 1.75
+    assert numbers["pod/GPUs held/__auto"] == 0.25
+    assert [rule.name for rule in rules.RECORDS.values() if not seen.samples(rule.name)] == []
+    for rule in rules.RULES:
+        seen.samples(rule.expression)
+    for alert in seen.get("alerts")["alerts"]:
+        said = alert["annotations"]["summary"] + alert["annotations"]["description"]
+        assert not re.search(r"<no value>|<error|%!|{{", said), said
+    assert [one for one in seen.get("rules")["groups"] for rule in one["rules"] if rule["health"] != "ok"] == []
