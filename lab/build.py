@@ -1,48 +1,38 @@
-"""The lab's Kubernetes binary: built once from `lab/kubernetes`, kept outside the checkout by what it was built from.
+"""The programs that the lab builds: its Kubernetes, and the tools that tests of an installation need.
 
 Linking all of Kubernetes takes minutes on a cold Go cache, so the result is shared by all checkouts of the same source.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
-from lab import errors
+from lab import go_build
+from lab.go_build import Build, cache_directory
+
+__all__ = ["PROGRAMS", "cache_directory", "ensure", "program_directory", "tool", "version"]
 
 SOURCE = Path(__file__).parent / "kubernetes"
-SOURCE_FILES = ("go.mod", "go.sum", "main.go")
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
-BINARY = "kubernetes"
 
-
-def cache_directory() -> Path:
-    """Return where built things are kept: `$GPUSHARE_CACHE`, by default below the user's cache directory."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpushare"
-    return Path(os.environ.get("GPUSHARE_CACHE") or default)
+TOOLS = Path(__file__).parent / "tools"
+# Program: the module that it is of, and the package in it.
+TOOL_PACKAGES = {
+    "crane": ("github.com/google/go-containerregistry", "cmd/crane"),
+    "helm3": ("helm.sh/helm/v3", "cmd/helm"),
+    "helm4": ("helm.sh/helm/v4", "cmd/helm"),
+    "kubeconform": ("github.com/yannh/kubeconform", "cmd/kubeconform"),
+}
 
 
 def version() -> str:
     """Return the Kubernetes version that go.mod asks for, as `v1.36.2`."""
-    match = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", (SOURCE / "go.mod").read_text(), re.MULTILINE)
-    if match is None:
-        raise errors.LabError(f"{SOURCE / 'go.mod'} requires no k8s.io/kubernetes; restore the file")
-    return match[1]
+    return go_build.required_version(SOURCE, "k8s.io/kubernetes")
 
 
 def program_directory() -> Path:
     """Return the directory that holds, or will hold, the binary and a link named like each program."""
-    digest = hashlib.sha256()
-    for name in SOURCE_FILES:
-        digest.update((SOURCE / name).read_bytes())
-    return cache_directory() / f"kubernetes-{version()}-{digest.hexdigest()[:12]}"
+    return _kubernetes().directory
 
 
 def ensure() -> Path:
@@ -51,41 +41,51 @@ def ensure() -> Path:
     Raises:
         LabError: there is no Go, or the build failed.
     """
-    target = program_directory()
-    if (target / BINARY).exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # The file stays: removing a lock file that another process may be waiting for would give two holders.
-    with target.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (target / BINARY).exists():
-            _build(target)
-    return target
+    return go_build.ensure(_kubernetes())
 
 
-def _build(target: Path) -> None:
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    if go is None:
-        raise errors.LabError("the lab needs Go 1.26 or newer to build Kubernetes; install it and put `go` on PATH")
-    print(f"lab: building Kubernetes {version()}, once; this takes about five minutes", file=sys.stderr, flush=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
-    try:
-        command = [go, "build", "-trimpath", "-ldflags", _linker_flags(), "-o", str(scratch / BINARY), "."]
-        # No version-control stamping: it would make the binary depend on the checkout's state, and fail without git.
-        environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly"}
-        if subprocess.run(command, cwd=SOURCE, env=environment, check=False).returncode:
-            raise errors.LabError(f"building Kubernetes failed; repeat it by: cd {SOURCE} && CGO_ENABLED=0 go build .")
-        for name in PROGRAMS:
-            (scratch / name).symlink_to(BINARY)
-        scratch.chmod(0o755)
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def tool(program: str) -> Path:
+    """Return the path of one of TOOL_PACKAGES, building it first where it is missing.
+
+    Raises:
+        LabError: there is no Go, or the build failed.
+    """
+    return go_build.ensure(_tool(program)) / program
 
 
-def _linker_flags() -> str:
-    """Stamp the version: without it the API server calls itself v0.0.0-master, and clients complain."""
+def _kubernetes() -> Build:
     major, minor, _ = version().removeprefix("v").split(".", 2)
-    stamp = {"gitVersion": version(), "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    stamps = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamp.items()]
-    return " ".join(["-s -w", *stamps])
+    # Without these the API server calls itself v0.0.0-master, and clients complain.
+    stamps = {"gitVersion": version(), "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return Build(
+        title="Kubernetes",
+        version=version(),
+        module=SOURCE,
+        package=".",
+        program="kubernetes",
+        minutes=5,
+        links=PROGRAMS,
+        stamps={f"k8s.io/component-base/version.{key}": value for key, value in stamps.items()},
+    )
+
+
+def _tool(program: str) -> Build:
+    module, package = TOOL_PACKAGES[program]
+    release = go_build.required_version(TOOLS, module)
+    stamps = {}
+    if program.startswith("helm"):
+        major, minor, _ = version().removeprefix("v").split(".", 2)
+        stamps[f"{module}/internal/version.version"] = release
+        # Helm 3 judges a chart's kubeVersion by these where it has no cluster; Helm 4 reads them from its own go.mod.
+        for place in ("chartutil", "lint/rules"):
+            stamps[f"{module}/pkg/{place}.k8sVersionMajor"] = major
+            stamps[f"{module}/pkg/{place}.k8sVersionMinor"] = minor
+    return Build(
+        title=program,
+        version=release,
+        module=TOOLS,
+        package=f"{module}/{package}",
+        program=program,
+        minutes=2,
+        stamps=stamps,
+    )

@@ -61,6 +61,17 @@ def members(name: str) -> set[int]:
     return pids - {0}
 
 
+def members_below(name: str, part: str) -> set[int]:
+    """Return the pids in those cgroups below `name` whose path has `part` in it, as a container's has its id."""
+    pids: set[int] = set()
+    for root in hierarchies():
+        for group in _groups(root / name):
+            if part in str(group):
+                with contextlib.suppress(OSError):
+                    pids.update(map(int, (group / "cgroup.procs").read_text().split()))
+    return pids - {0}
+
+
 def kill(name: str) -> None:
     """End every process in a cgroup and below it.
 

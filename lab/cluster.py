@@ -15,7 +15,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab import access, addresses, build, component, control_plane, errors, guard, layout, node, prerequisites, process
+from lab import (
+    access,
+    addresses,
+    build,
+    component,
+    control_plane,
+    errors,
+    guard,
+    layout,
+    node,
+    prerequisites,
+    process,
+    service,
+)
 
 ETCD_SECONDS = 30.0
 API_SERVER_SECONDS = 120.0  # 4 to 8 s on two idle cores
@@ -121,6 +134,8 @@ def _start(lab: layout.Layout, programs: Path, *, scheduler: bool) -> access.Acc
     component.wait([api_server], lab, API_SERVER_SECONDS)
     administrator = access_to(lab)
     if lab.nodes:
+        component.start([service.build(lab)], lab)
+        component.wait([service.build(lab)], lab, CONTROLLER_SECONDS)
         controllers = [control_plane.controller_manager(lab, programs), control_plane.scheduler(lab, programs)]
         component.start(controllers, lab)
         node.start(lab, programs, administrator)

@@ -36,7 +36,7 @@ def identities(lab: layout.Layout) -> list[certificates.Identity]:
     """Return every certificate of the lab."""
     service_names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
     servers = {
-        "kube-apiserver": ("localhost", lab.address, *service_names),
+        "kube-apiserver": ("localhost", lab.address, lab.service_address, *service_names),
         "kube-scheduler-serving": ("localhost", lab.address),
         "kube-controller-manager-serving": ("localhost", lab.address),
     }
@@ -99,6 +99,7 @@ def api_server(lab: layout.Layout, programs: Path) -> component.Component:
         f"--secure-port={lab.api_port}",
         f"--service-cluster-ip-range={lab.service_range}",
         "--endpoint-reconciler-type=none",  # it refuses a loopback address as endpoint
+        "--enable-aggregator-routing",  # there is no kube-proxy: a webhook's Service is reached by its endpoints
         f"--tls-cert-file={keys / 'kube-apiserver.crt'}",
         f"--tls-private-key-file={keys / 'kube-apiserver.key'}",
         f"--client-ca-file={keys / 'ca.crt'}",

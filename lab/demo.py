@@ -89,8 +89,7 @@ def main() -> None:
     began = time.monotonic()
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)
-    nodes = [codec.to_document(_node(*described)) for described in NODES]
-    (DIRECTORY / CLUSTER).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}, indent=1))
+    write_cluster(DIRECTORY / CLUSTER)
     state = DIRECTORY / STATE
     print(f"A cluster in memory: {', '.join(f'{node} with 4 × {model}' for node, model, *_ in NODES)}.")
     with webhook(DIRECTORY) as running:
@@ -103,6 +102,12 @@ def main() -> None:
     _print_next(state)
     if counts["gated"] != 1 or counts["refused"] != 1:
         raise errors.LabError(f"one pod should be gated and one refused; the webhook's log is {DIRECTORY}/webhook.log")
+
+
+def write_cluster(path: Path) -> None:
+    """Write the cluster as a list of its GPUNodes, as `--from` reads it."""
+    nodes = [codec.to_document(_node(*described)) for described in NODES]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}, indent=1))
 
 
 def _node(name: str, model: str, memory_bytes: int, capability: tuple[int, int]) -> GpuNode:

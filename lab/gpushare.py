@@ -1,122 +1,158 @@
-"""gpushare in the lab: the manifests of config/lab, and each component as a process with its own ServiceAccount.
+"""gpushare in the lab as anywhere: its images, brought into each node, and the manifests of config/lab.
 
-There are no images to pull here, so webhook and agent run beside the cluster instead of in it: with exactly the rights
-of the manifests, on the node's own mounts, and with the simulated driver where the real one would be.
+Only what no administrator does is done here: the simulated GPUs are made, and the images come from files, for want of a
+registry.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from config.images import build as images
 from gpushare import contract
-from lab import access, addresses, cgroups, component, errors, kubeconfig, layout, mounts, oci_runtime, process
+from lab import access, cgroups, component, containerd, errors, kubelet, layout, mounts
+from lab.runtime import create
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-BUILD = REPOSITORY / "build"
-DRIVER = BUILD / "simgpu"
+DRIVER = REPOSITORY / "build" / "simgpu"
+MANIFESTS = REPOSITORY / "config" / "lab"
+DRIVER_VERSION = "550.54.15"  # of the description
 NODE_DESCRIPTION = REPOSITORY / "simgpu" / "samples" / "lab-node.ini"
-WEBHOOK = "gpushare-webhook"
-PLACEHOLDER_URL = "https://localhost:8443/mutate"  # in config/lab, where no lab's address can be known
-READY_SECONDS = 60.0
-LIFETIME_OF_TOKENS = "8760h"  # longer than any lab lives
-
-
-def agent_name(node: layout.Node) -> str:
-    """The name of a node's agent among the lab's processes."""
-    return f"{node.name}.gpushare-agent"
+WEBHOOK, AGENT = "gpushare-webhook", "gpushare-agent"
+PROBE_PORT = 8081
+READY_SECONDS = 120.0
+SCOPE = (f"--namespace={contract.SYSTEM_NAMESPACE}",)
+AT_ONCE = ("--grace-period=0", "--force")
 
 
 def install(lab: layout.Layout, administrator: access.Access) -> None:
-    """Install gpushare, or start what is missing of it, and wait until pods can share GPUs.
+    """Install gpushare, or what is missing of it, and wait until pods can share GPUs.
 
     Raises:
         LabError: something is not built, or did not become ready in time.
     """
-    for built in (DRIVER / "simgpu", DRIVER / "libcuda.so.1", BUILD / "libgpushare.so"):
-        if not built.exists():
-            raise errors.LabError(f"{built} is not built; build it by: make build")
-    manifests = administrator.kubectl("kustomize", str(REPOSITORY / "config" / "lab"))
-    manifests = manifests.replace(PLACEHOLDER_URL, webhook_url(lab))
-    administrator.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=manifests)
+    changed = prepare(lab)
+    crd = str(MANIFESTS.parent / "base/crd/gpunodes.yaml")
+    administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={crd}")
     administrator.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+    administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={MANIFESTS}")
+    if changed:  # under the same name: only new pods have them
+        administrator.kubectl("rollout", "restart", *SCOPE, f"deployment/{WEBHOOK}", f"daemonset/{AGENT}")
+        administrator.kubectl("delete", "pods", *_labelled("mps"), "--ignore-not-found", *AT_ONCE)
+    ready(lab, administrator)
+
+
+def prepare(lab: layout.Layout) -> bool:
+    """Make each node's GPUs and bring the images in; return whether an image of the same name was replaced."""
+    for part in (DRIVER / "simgpu", DRIVER / "libcuda.so.1"):
+        if not part.exists():
+            raise errors.LabError(f"{part} is not built; build it by: make build")
+    built = images.ensure()
     for node in lab.nodes:
         _create_gpus(lab, node)
-    daemons = [webhook(lab, administrator), *(agent(lab, node, administrator) for node in lab.nodes)]
-    component.start(daemons, lab)
-    component.wait(daemons, lab, READY_SECONDS)
+        _install_driver(lab, node)
+    replaced = [_import(lab, node, (built.webhook, built.agent)) for node in lab.nodes]
+    return any(replaced)
+
+
+def ready(lab: layout.Layout, administrator: access.Access) -> None:
+    """Wait until webhook and agents are ready, and every node offers its GPUs.
+
+    Raises:
+        LabError: that took too long.
+    """
+    for workload in (f"deployment/{WEBHOOK}", f"daemonset/{AGENT}"):
+        patience = f"--timeout={READY_SECONDS:.0f}s"
+        administrator.kubectl("rollout", "status", workload, *SCOPE, patience, seconds=READY_SECONDS + 10)
+    deadline = time.monotonic() + READY_SECONDS
     for node in lab.nodes:
+        # A DaemonSet that does not know yet that it has a node counts as rolled out.
+        while not any(map(_is_ready, _of_node(pods(administrator, "agent"), node))):
+            if time.monotonic() > deadline:
+                raise errors.LabError(f"the agent of {node.name} was not ready after {READY_SECONDS:.0f} s")
+            time.sleep(component.POLL_SECONDS)
         has = f"--for=jsonpath={{.status.allocatable.{contract.RESOURCE_PERCENT.replace('.', chr(92) + '.')}}}"
-        administrator.kubectl("wait", f"node/{node.name}", has, "--timeout=30s")
+        administrator.kubectl("wait", f"node/{node.name}", has, "--timeout=60s", seconds=70)
 
 
-def webhook(lab: layout.Layout, administrator: access.Access) -> component.Component:
-    """The webhook, reached by its address, since nothing here routes a Service's."""
-    host = lab.address
-    port, probe_port = _ports(lab, WEBHOOK, host)
-    credentials = _credentials(lab, administrator, contract.WEBHOOK_SERVICE_ACCOUNT, WEBHOOK)
-    argv = (
-        *(sys.executable, "-m", "webhook", f"--kubeconfig={credentials}"),
-        *(f"--host={host}", f"--port={port}", f"--probe-host={host}", f"--probe-port={probe_port}"),
-        f"--url={webhook_url(lab)}",
-        f"--certificate-directory={lab.directory / WEBHOOK}",
-    )
-    return _daemon(lab, process.Process(WEBHOOK, argv, directory=REPOSITORY), f"http://{host}:{probe_port}/readyz")
+def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:
+    """Return the pods of a part, `webhook`, `agent` or `mps`, that nobody has deleted."""
+    listed = administrator.kubectl("get", "pods", *_labelled(part), "--output=json")
+    items: list[dict[str, Any]] = json.loads(listed)["items"]
+    return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
 
-def webhook_url(lab: layout.Layout) -> str:
-    """Where the API server sends pods."""
-    port, _ = _ports(lab, WEBHOOK, lab.address)
-    return f"https://{lab.address}:{port}{contract.WEBHOOK_PATH}"
+def page(administrator: access.Access, pod: str, path: str = "metrics") -> str:
+    """Return what a pod of gpushare says on its probe port, through the API server's proxy."""
+    proxy = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods/{pod}:{PROBE_PORT}/proxy/{path.lstrip('/')}"
+    return administrator.kubectl("get", "--raw", proxy)
 
 
-def webhook_metrics_url(lab: layout.Layout) -> str:
-    """Where the webhook's metrics are."""
-    _, probe_port = _ports(lab, WEBHOOK, lab.address)
-    return f"http://{lab.address}:{probe_port}/metrics"
+def agent_page(administrator: access.Access, node: layout.Node, path: str = "metrics") -> str:
+    """Return a page of a node's agent."""
+    (agent,) = _of_node(pods(administrator, "agent"), node)
+    return page(administrator, agent["metadata"]["name"], path)
 
 
-def agent_metrics_url(lab: layout.Layout, node: layout.Node) -> str:
-    """Where the metrics of a node's agent are."""
-    host = lab.node_address(node.number)
-    _, probe_port = _ports(lab, agent_name(node), host)
-    return f"http://{host}:{probe_port}/metrics"
+def kill(lab: layout.Layout, pod: dict[str, Any]) -> None:
+    """SIGKILL all processes of a pod's containers; the kubelet starts them anew."""
+    for status in pod["status"].get("containerStatuses", []):
+        container = status.get("containerID", "").rpartition("/")[2]
+        for pid in cgroups.members_below(lab.cgroup, container) if container else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
-def agent(lab: layout.Layout, node: layout.Node, administrator: access.Access) -> component.Component:
-    """A node's agent, in the node's mount namespace: the kubelet's directory is where it always is."""
-    name = agent_name(node)
-    host = lab.node_address(node.number)
-    _, probe_port = _ports(lab, name, host)
-    bound = ("--bound-object-kind=Node", f"--bound-object-name={node.name}")
-    credentials = _credentials(lab, administrator, contract.AGENT_SERVICE_ACCOUNT, name, *bound)
-    directory = lab.node_directory(node)
-    argv = (
-        *(sys.executable, "-m", "deviceplugin", f"--kubeconfig={credentials}", f"--node-name={node.name}"),
-        *(f"--root={directory / 'gpushare'}", f"--run-directory={directory / 'arbiter'}"),
-        *(f"--library={BUILD / 'libgpushare.so'}", f"--cdi-directory={oci_runtime.cdi_directory(lab, node)}"),
-        f"--mps-program={DRIVER / 'nvidia-cuda-mps-control'}",
-        *(f"--probe-host={host}", f"--probe-port={probe_port}"),
-    )
-    daemon = process.Process(
-        name,
-        mounts.inside(lab, node, argv),
-        # Entering a mount namespace leaves the working directory behind.
-        environment={
-            "PYTHONPATH": str(REPOSITORY),
-            "SIMGPU_DIR": str(lab.gpus(node)),
-            "LD_LIBRARY_PATH": str(DRIVER),
-        },
-        groups=cgroups.joined(mounts.cgroup(lab, node)),
-    )
-    return _daemon(lab, daemon, f"http://{host}:{probe_port}/readyz")
+@contextlib.contextmanager
+def without_agent(lab: layout.Layout, node: layout.Node, administrator: access.Access) -> Iterator[None]:
+    """Take a node's agent away by SIGKILL, on a node that has left the DaemonSet; bring it back afterwards."""
+    running = _of_node(pods(administrator, "agent"), node)
+    administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}-")
+    try:
+        for pod in running:
+            administrator.kubectl("delete", "pod", pod["metadata"]["name"], *SCOPE, *AT_ONCE, "--ignore-not-found")
+            kill(lab, pod)
+        yield
+    finally:
+        administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}=true", "--overwrite")
+        ready(lab, administrator)
 
 
-def _daemon(lab: layout.Layout, daemon: process.Process, ready: str) -> component.Component:
-    return component.Component(daemon, component.URL(ready, lab.certificates / "ca.crt"))
+@contextlib.contextmanager
+def without_webhook(lab: layout.Layout, administrator: access.Access) -> Iterator[None]:
+    """Take all replicas of the webhook away by SIGKILL; bring them back afterwards."""
+    running = pods(administrator, "webhook")
+    administrator.kubectl("scale", f"deployment/{WEBHOOK}", *SCOPE, "--replicas=0")
+    try:
+        administrator.kubectl("delete", "pods", *_labelled("webhook"), *AT_ONCE, "--ignore-not-found")
+        for pod in running:  # without the grace in which they would go on answering
+            kill(lab, pod)
+        yield
+    finally:
+        administrator.kubectl("scale", f"deployment/{WEBHOOK}", *SCOPE, "--replicas=2")
+        ready(lab, administrator)
+
+
+def _labelled(part: str) -> tuple[str, ...]:
+    return (*SCOPE, f"--selector=app.kubernetes.io/name=gpushare,app.kubernetes.io/component={part}")
+
+
+def _of_node(candidates: list[dict[str, Any]], node: layout.Node) -> list[dict[str, Any]]:
+    return [pod for pod in candidates if pod["spec"].get("nodeName") == node.name]
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _create_gpus(lab: layout.Layout, node: layout.Node) -> None:
@@ -128,22 +164,29 @@ def _create_gpus(lab: layout.Layout, node: layout.Node) -> None:
         raise errors.LabError(f"the GPUs of {node.name} could not be made: {result.stderr.strip()}")
 
 
-def _credentials(lab: layout.Layout, administrator: access.Access, account: str, name: str, *bound: str) -> Path:
-    """The kubeconfig of a component: made once, as the token in it lives longer than the lab."""
-    path = lab.kubeconfigs / name
-    if not path.exists():
-        command = ("create", "token", account, f"--namespace={contract.SYSTEM_NAMESPACE}")
-        token = administrator.kubectl(*command, f"--duration={LIFETIME_OF_TOKENS}", *bound).strip()
-        text = kubeconfig.with_token(lab.server, lab.certificates / "ca.crt", token, contract.SYSTEM_NAMESPACE)
-        kubeconfig.write(path, text)
-    return path
+def _install_driver(lab: layout.Layout, node: layout.Node) -> None:
+    """Have a driver root on the node, where the GPU Operator's has it: devices by CDI are described with its files."""
+    root = mounts.inside_directory(lab, node, "/run/nvidia") / "driver"
+    for name, directory in create.DRIVER.items():
+        place = root / directory.removeprefix("/")
+        place.mkdir(parents=True, exist_ok=True)
+        library = name.endswith(".so.1")
+        versioned = name.removesuffix(".1") + f".{DRIVER_VERSION}" if library else name
+        scratch = place / f"{name}.new"
+        shutil.copyfile(DRIVER / name, scratch)
+        scratch.chmod(0o755)
+        scratch.rename(place / versioned)  # in one step: an agent may have it mapped
+        if library and not (place / name).exists():
+            (place / name).symlink_to(versioned)
 
 
-def _ports(lab: layout.Layout, name: str, host: str) -> tuple[int, int]:
-    """Two ports of a component, chosen when it first starts and kept, so that a restart changes no address."""
-    path = lab.directory / f"{name}.ports"
-    if not path.exists():
-        free: Iterator[int] = addresses.free_ports(host, (8443, 8081))
-        path.write_text(json.dumps([next(free), next(free)]))
-    serving, probing = json.loads(path.read_text())
-    return serving, probing
+def _import(lab: layout.Layout, node: layout.Node, archives: Sequence[images.Archive]) -> bool:
+    """Bring the images into a node that lacks them; return whether it had others of the same names."""
+    record = lab.node_directory(node) / "gpushare-images.json"
+    before = json.loads(record.read_text()) if record.exists() else {}
+    for archive in archives:
+        if before.get(archive.name) != archive.digest:
+            containerd.import_images(lab, node, archive.path)
+    now = {archive.name: archive.digest for archive in archives}
+    record.write_text(json.dumps(now))
+    return bool(before) and before != now

@@ -10,6 +10,7 @@ import yaml
 
 from lab import cgroups, component, containerd, layout, mounts, prerequisites, process
 
+GPU_LABEL = "nvidia.com/gpu.present"  # as NVIDIA's tools label a node on which they have found a GPU
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -53,6 +54,7 @@ def node_object(lab: layout.Layout, node: layout.Node) -> str:
         "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": ARCHITECTURES.get(platform.machine(), platform.machine()),
+        GPU_LABEL: "true",
     }
     addresses = [
         {"type": "InternalIP", "address": lab.node_address(node.number)},

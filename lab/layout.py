@@ -39,13 +39,21 @@ class Layout:
 
     @property
     def address(self) -> str:
-        """The loopback address that the control plane listens on; also that of the Service `kubernetes`."""
+        """The loopback address that the control plane listens on."""
         return control_address(self.number)
 
     @property
+    def service_address(self) -> str:
+        """The address of the Service `kubernetes`, the first of `service_range`.
+
+        With nodes it lies in the pods' network, where `lab.service` answers it; without, it is the API server's own.
+        """
+        return f"{self.pod_network}.1" if self.nodes else self.address
+
+    @property
     def service_range(self) -> str:
-        """The Services' addresses. The first, the API server's own, works in hostNetwork pods without any proxy."""
-        return f"127.77.{self.number}.0/24"
+        """The Services' addresses; those of pods, in the same network, come after them."""
+        return f"{self.pod_network}.0/27" if self.nodes else f"127.77.{self.number}.0/24"
 
     @property
     def server(self) -> str:

@@ -13,8 +13,12 @@ from pathlib import Path
 
 from lab import addresses, cgroups, component, layout, prerequisites, process
 
-# The kubelet's plugins and state, sockets of containerd's shims, results of CNI calls, container logs.
-CONSTANT_PATHS = ("/var/lib/kubelet", "/run/containerd", "/var/lib/cni", "/var/log/containers", "/var/log/pods")
+# The kubelet's plugins and state, sockets of containerd's shims, results of CNI calls, container logs; and where
+# gpushare's agent keeps what it has on a node, and describes devices; and where a driver in a container has its files.
+CONSTANT_PATHS = (
+    *("/var/lib/kubelet", "/run/containerd", "/var/lib/cni", "/var/log/containers", "/var/log/pods"),
+    *("/var/lib/gpushare", "/run/gpushare", "/run/cdi", "/run/nvidia"),
+)
 # Mounts made outside later are seen inside, never the other way round; pods among themselves share as they ask for.
 MOUNT = """
 mount --make-rshared / || exit 1
@@ -52,7 +56,7 @@ def create_directories(lab: layout.Layout) -> None:
     for path in CONSTANT_PATHS:
         Path(path).mkdir(parents=True, exist_ok=True)
         for node in lab.nodes:
-            _inside(lab, node, path).mkdir(parents=True, exist_ok=True)
+            inside_directory(lab, node, path).mkdir(parents=True, exist_ok=True)
 
 
 def remove_directories(lab: layout.Layout) -> None:
@@ -100,5 +104,6 @@ def _made() -> set[str]:
     return set(json.loads(_made_file().read_text())) if _made_file().exists() else set()
 
 
-def _inside(lab: layout.Layout, node: layout.Node, path: str) -> Path:
+def inside_directory(lab: layout.Layout, node: layout.Node, path: str) -> Path:
+    """Return the directory that is one of `CONSTANT_PATHS` to the node's processes."""
     return lab.node_directory(node) / "mounts" / path.removeprefix("/")

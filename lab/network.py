@@ -1,17 +1,20 @@
 """The pods' network: a bridge of the lab's own that leads nowhere but to this machine.
 
-Pods reach each other and the machine, and have no default route: no forwarding, no masquerading, no iptables rule.
+Pods reach each other and the machine, and have no default route: no forwarding, no masquerading, no iptables rule. One
+namespace on it belongs to no pod: in it the Service `kubernetes` is answered, see `lab.service`.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 from lab import errors, layout, prerequisites
 
-# Addresses of a lab's pod network that are given to pods; the bridge has .1.
-FIRST_ADDRESS, LAST_ADDRESS = 10, 249
+# Addresses of a lab's pod network that are given to pods: after those of Services, before the bridge's.
+FIRST_ADDRESS, LAST_ADDRESS = 32, 249
+BRIDGE_ADDRESS = 254
 
 
 def cni_configuration(lab: layout.Layout, node: layout.Node) -> str:
@@ -42,18 +45,35 @@ def create(lab: layout.Layout) -> None:
     if _exists(lab.bridge):
         return
     _ip("link", "add", lab.bridge, "type", "bridge")
-    _ip("address", "add", f"{lab.pod_network}.1/24", "dev", lab.bridge)
+    _ip("address", "add", f"{lab.pod_network}.{BRIDGE_ADDRESS}/24", "dev", lab.bridge)
     _ip("link", "set", lab.bridge, "up")
+    _create_service_namespace(lab)
 
 
 def remove(lab: layout.Layout) -> None:
     """Remove the bridge and what is still plugged into it."""
+    if service_namespace(lab).exists():
+        _ip("netns", "delete", lab.bridge)
     if not _exists(lab.bridge):
         return
     for port in json.loads(_ip("-json", "link", "show", "master", lab.bridge) or "[]"):
         # Its other end may go with its namespace at this very moment.
         _ip("link", "delete", port["ifname"], check=False)
     _ip("link", "delete", lab.bridge)
+
+
+def service_namespace(lab: layout.Layout) -> Path:
+    """Return the file of the network namespace in which the Service `kubernetes` has its address."""
+    return Path("/run/netns") / lab.bridge
+
+
+def _create_service_namespace(lab: layout.Layout) -> None:
+    inside, outside = "eth0", f"{lab.bridge}s"
+    _ip("netns", "add", lab.bridge)
+    _ip("link", "add", outside, "type", "veth", "peer", "name", inside, "netns", lab.bridge)
+    _ip("link", "set", outside, "master", lab.bridge, "up")
+    _ip("-netns", lab.bridge, "address", "add", f"{lab.service_address}/24", "dev", inside)
+    _ip("-netns", lab.bridge, "link", "set", inside, "up")
 
 
 def _exists(device: str) -> bool:

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from lab import layout, prerequisites
+from lab import layout, mounts, prerequisites
 from lab.runtime import create
 
 HERE = Path(__file__).resolve().parent
@@ -31,7 +31,7 @@ exec {runc} "$@"
 
 def cdi_directory(lab: layout.Layout, node: layout.Node) -> Path:
     """Where a node's devices are described for the runtime."""
-    return lab.node_directory(node) / "cdi"
+    return mounts.inside_directory(lab, node, "/run/cdi")
 
 
 def script(devices: Path, libraries: Path, cdi: Path, runc: str) -> str:

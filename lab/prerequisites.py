@@ -1,6 +1,7 @@
 """What the lab's node, and tests of a terminal and of another processor, need from the distribution, and how to get it.
 
-Looked for by program, not by package, so that a machine that has them from elsewhere keeps its own.
+Looked for by program, not by package, so that a machine that has them from elsewhere keeps its own. What would start a
+daemon if it were installed is in `unpacked`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ PACKAGES = {
     "tmux": "tmux",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
     "qemu-aarch64-static": "qemu-user-static",
+    "skopeo": "skopeo",
 }
 # File: the package that brings it, of what is no program.
 FILES = {
     Path("/usr/share/bash-completion/bash_completion"): "bash-completion",
     Path("/usr/aarch64-linux-gnu/lib/libc.so.6"): "libc6-dev-arm64-cross",
 }
+# Program: what it needs besides, and what brings that.
+BESIDES = {"aarch64-linux-gnu-gcc": "libc6-dev-arm64-cross"}
 CNI_PACKAGE = "containernetworking-plugins"
 CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CNI_PLUGINS = ("bridge", "host-local", "loopback")
@@ -82,7 +86,26 @@ def ensure() -> None:
     """
     if os.geteuid() != 0:
         raise errors.LabError("a node needs root (mounts, cgroups, a bridge); as another user only `api` works")
-    missing = missing_packages()
+    _ensure(missing_packages())
+
+
+def ensure_programs(*names: str) -> None:
+    """Install what is missing of some programs, as root; otherwise say how.
+
+    Raises:
+        LabError: a program is missing and cannot be installed.
+    """
+    if os.geteuid() == 0:
+        lacking = [name for name in names if shutil.which(name, path=SEARCH_PATH) is None]
+        packages = {PACKAGES.get(name, name) for name in lacking} | {
+            BESIDES[name] for name in lacking if name in BESIDES
+        }
+        _ensure(sorted(packages))
+    for name in names:
+        program(name)
+
+
+def _ensure(missing: list[str]) -> None:
     if not missing:
         return
     if shutil.which("apt-get") is None:
@@ -90,9 +113,14 @@ def ensure() -> None:
     print(f"lab: installing {', '.join(missing)}", file=sys.stderr, flush=True)
     if not _install(missing):
         # The usual reason is a package list that is older than the mirror.
-        _apt("update")
+        update()
         if not _install(missing):
             raise errors.LabError(f"apt-get could not install {', '.join(missing)}; see its messages above")
+
+
+def update() -> None:
+    """Read the mirror's package lists anew."""
+    _apt("update")
 
 
 def _install(packages: list[str]) -> bool:

@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-LIBRARY_NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 LIBRARY_DIRECTORY = f"/usr/lib/{platform.machine()}-linux-gnu"
+# Each file of the driver, and where it is in a container.
+DRIVER = {
+    "libcuda.so.1": LIBRARY_DIRECTORY,
+    "libnvidia-ml.so.1": LIBRARY_DIRECTORY,
+    "nvidia-cuda-mps-control": "/usr/bin",
+}
 DEVICE_DIRECTORY = "/dev/simgpu"
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
+GPU_NODE = "/dev/nvidia"
 
 
 class UnknownDeviceError(ValueError):
@@ -59,17 +65,27 @@ def described(annotations: dict[str, str], directory: str) -> tuple[list[str], l
         UnknownDeviceError: no specification in `directory` has a name.
     """
     wanted = [name for key, text in annotations.items() if key.startswith(CDI_ANNOTATIONS) for name in text.split(",")]
-    known: dict[str, Json] = {}
+    known: dict[str, tuple[Json, Json]] = {}
     for file in sorted(os.listdir(directory)) if wanted and os.path.isdir(directory) else ():  # noqa: PTH112, PTH208
         if file.endswith(".json"):
             with open(f"{directory}/{file}") as text:  # noqa: PTH123
                 document = json.load(text)
-            known |= {f"{document['kind']}={device['name']}": document for device in document["devices"]}
+            known |= {f"{document['kind']}={device['name']}": (document, device) for device in document["devices"]}
     missing = [name for name in wanted if name not in known]
     if missing:
         raise UnknownDeviceError(f"unresolvable CDI devices {', '.join(missing)}: no file in {directory} has them")
-    environment = [entry for name in wanted for entry in known[name].get("containerEdits", {}).get("env", ())]
-    return [name.partition("=")[2] for name in wanted if name.partition("=")[0].endswith("/gpu")], environment
+    environment = [entry for name in wanted for entry in known[name][0].get("containerEdits", {}).get("env", ())]
+    names: list[str] = []
+    for name in wanted:
+        kind, _, device = name.partition("=")
+        names += [device] if kind.endswith("/gpu") else numbers(known[name][1])
+    return names, environment
+
+
+def numbers(device: Json) -> list[str]:
+    """Return the indices of the GPUs whose device nodes a device of another kind has: `/dev/nvidia0` is that of 0."""
+    paths = [node["path"] for node in device.get("containerEdits", {}).get("deviceNodes", ())]
+    return [path.removeprefix(GPU_NODE) for path in paths if path.removeprefix(GPU_NODE).isdigit()]
 
 
 def parents(names: list[str], devices: str, files: list[str]) -> list[str]:
@@ -106,7 +122,7 @@ def select(names: list[str], files: list[str]) -> list[str]:
 
 def mounts(devices: str, files: list[str], libraries: str) -> list[dict[str, object]]:
     """Return the mounts that bring the driver's libraries and the given device files into a container."""
-    sources = {f"{libraries}/{name}": (f"{LIBRARY_DIRECTORY}/{name}", "ro") for name in LIBRARY_NAMES}
+    sources = {f"{libraries}/{name}": (f"{directory}/{name}", "ro") for name, directory in DRIVER.items()}
     sources |= {f"{devices}/{file}": (f"{DEVICE_DIRECTORY}/{file}", "rw") for file in files}
     return [
         {"source": source, "destination": destination, "type": "bind", "options": ["bind", "nosuid", "nodev", access]}
@@ -129,7 +145,7 @@ def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
         names = by_name
     if names is None:
         return
-    for name in LIBRARY_NAMES:
+    for name in DRIVER:
         if not os.path.exists(f"{libraries}/{name}"):  # noqa: PTH110
             raise FileNotFoundError(f"{libraries}/{name} is not there; build the simulated driver by: make build")
     files = [file for file in os.listdir(devices) if file.startswith("gpu")]  # noqa: PTH208

@@ -74,8 +74,10 @@ def test_everything_listens_on_loopback_or_in_the_labs_directory() -> None:
 
 def test_nodes_share_the_pod_network_without_sharing_an_address() -> None:
     first, second = (network.cni_configuration(LAB, node) for node in LAB.nodes)
-    assert ('"10.213.7.10"' in first, '"10.213.7.129"' in first) == (True, True)
-    assert ('"10.213.7.130"' in second, '"10.213.7.249"' in second) == (True, True)
+    assert ('"10.213.7.32"' in first, '"10.213.7.140"' in first) == (True, True)
+    assert ('"10.213.7.141"' in second, '"10.213.7.249"' in second) == (True, True)
+    # The Services' addresses come before those of pods.
+    assert (LAB.service_address, LAB.service_range) == ("10.213.7.1", "10.213.7.0/27")
 
 
 def test_the_images_are_the_same_bytes_each_time(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def bundle(tmp_path: Path) -> Path:
     for name in FILES:
         (tmp_path / "devices").mkdir(exist_ok=True)
         (tmp_path / "devices" / name).touch()
-    for name in create.LIBRARY_NAMES:
+    for name in create.DRIVER:
         (tmp_path / "libraries").mkdir(exist_ok=True)
         (tmp_path / "libraries" / name).touch()
     (tmp_path / "bundle").mkdir()
@@ -79,7 +79,7 @@ def run(
 
 
 def test_a_container_gets_the_libraries_and_only_its_gpus(bundle: Path) -> None:
-    libraries = [f"{create.LIBRARY_DIRECTORY}/{name}" for name in create.LIBRARY_NAMES]
+    libraries = [f"{directory}/{name}" for name, directory in create.DRIVER.items()]
     assert run(bundle, SECOND) == (0, ["/proc", *libraries, f"/dev/simgpu/{FILES[1]}"])
     assert run(bundle, "none") == (0, ["/proc", *libraries])
 
@@ -121,3 +121,17 @@ def test_an_annotation_names_devices_that_a_file_describes(bundle: Path) -> None
     assert "NVIDIA_VISIBLE_DEVICES=void" in (bundle / "config.json").read_text()
     assert run(bundle, "all", cdi="a.com/gpu=2") == (1, ["/proc"])
     assert "unresolvable CDI devices a.com/gpu=2" in (bundle / "log.json").read_text()
+
+
+def test_a_device_of_another_kind_is_the_gpus_of_its_nodes(tmp_path: Path) -> None:
+    nodes = [{"path": path} for path in ("/dev/nvidia1", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")]
+    document = {
+        "kind": "gpushare.io/share",
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+        "devices": [{"name": "abc", "containerEdits": {"deviceNodes": nodes}}],
+    }
+    (tmp_path / "share.json").write_text(json.dumps(document))
+    found = create.described({"cdi.k8s.io/x": "gpushare.io/share=abc"}, str(tmp_path))
+    assert found == (["1", "0"], ["NVIDIA_VISIBLE_DEVICES=void"])
+    with pytest.raises(create.UnknownDeviceError):
+        create.described({"cdi.k8s.io/x": "gpushare.io/share=abd"}, str(tmp_path))

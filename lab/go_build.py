@@ -1,0 +1,110 @@
+"""Building Go programs: once, from a module of the lab, kept outside the checkout by what they were built from.
+
+All are built with the same flags, so that what two modules have in common is compiled once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab import errors
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Build:
+    """What `go build` makes one program of.
+
+    module: the directory with go.mod, go.sum and, where it is the lab's own program, main.go.
+    package: what is built, as `go build` takes it.
+    program: the file that it becomes. `links`: other names of it, beside it.
+    stamps: values of variables of the program that its own release process would set.
+    """
+
+    title: str
+    version: str
+    module: Path
+    package: str
+    program: str
+    minutes: int
+    links: tuple[str, ...] = ()
+    stamps: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        """Where the program is, or will be."""
+        digest = hashlib.sha256()
+        for name in ("go.mod", "go.sum", "main.go"):
+            file = self.module / name
+            digest.update(file.read_bytes() if file.exists() else b"")
+        return cache_directory() / f"{self.program}-{self.version}-{digest.hexdigest()[:12]}"
+
+
+def cache_directory() -> Path:
+    """Return where built things are kept: `$GPUSHARE_CACHE`, by default below the user's cache directory."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpushare"
+    return Path(os.environ.get("GPUSHARE_CACHE") or default)
+
+
+def required_version(module: Path, dependency: str) -> str:
+    """Return the version that a go.mod asks for, as `v1.36.2`.
+
+    Raises:
+        LabError: it asks for none.
+    """
+    file = module / "go.mod"
+    match = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", file.read_text(), re.MULTILINE)
+    if match is None:
+        raise errors.LabError(f"{file} requires no {dependency}; restore the file")
+    return match[1]
+
+
+def ensure(build: Build) -> Path:
+    """Return the directory of the program, building it first where it is missing.
+
+    Raises:
+        LabError: there is no Go, or the build failed.
+    """
+    target = build.directory
+    if (target / build.program).exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The file stays: removing a lock file that another process may be waiting for would give two holders.
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (target / build.program).exists():
+            _build(build, target)
+    return target
+
+
+def _build(build: Build, target: Path) -> None:
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        raise errors.LabError(f"the lab needs Go 1.26 or newer to build {build.title}; install it and put `go` on PATH")
+    told = f"lab: building {build.title} {build.version}, once; this takes about {build.minutes} minutes"
+    print(told, file=sys.stderr, flush=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+    stamps = [f"-X {variable}={value}" for variable, value in build.stamps.items()]
+    flags = ["-trimpath", "-ldflags", " ".join(["-s -w", *stamps])]
+    try:
+        command = [go, "build", *flags, "-o", str(scratch / build.program), build.package]
+        # No version-control stamping: it would make the binary depend on the checkout's state, and fail without git.
+        environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly"}
+        if subprocess.run(command, cwd=build.module, env=environment, check=False).returncode:
+            again = f"cd {build.module} && CGO_ENABLED=0 go build {build.package}"
+            raise errors.LabError(f"building {build.title} failed; repeat it by: {again}")
+        for name in build.links:
+            (scratch / name).symlink_to(build.program)
+        scratch.chmod(0o755)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""Programs of Debian packages that are unpacked and not installed: to install them would start a daemon.
+
+They lie in the cache, by the package's version, and are shared by all checkouts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from lab import build, errors, prerequisites
+
+# Program: the Debian package that has it.
+PACKAGES: Final = {"prometheus": "prometheus", "promtool": "prometheus"}
+
+
+def program(name: str) -> Path:
+    """The path of a program: the machine's own, or one that is unpacked now if it was not before.
+
+    Raises:
+        LabError: it is neither here nor to be had.
+    """
+    there = shutil.which(name, path=prerequisites.SEARCH_PATH)
+    return Path(there) if there is not None else _directory(PACKAGES[name]) / "usr" / "bin" / name
+
+
+def _directory(package: str) -> Path:
+    if shutil.which("apt-get") is None:
+        raise errors.LabError(f"this machine has no apt-get; install by hand what Debian calls {package}")
+    version = _version(package)
+    if not version:  # no package list was ever read
+        prerequisites.update()
+        version = _version(package)
+    target = build.cache_directory() / f"{package}-{version}"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(f"{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _unpack(package, target)
+    return target
+
+
+def _version(package: str) -> str:
+    command = ["apt-cache", "show", "--no-all-versions", package]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return next((line.split()[1] for line in said.splitlines() if line.startswith("Version:")), "")
+
+
+def _unpack(package: str, target: Path) -> None:
+    scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+    try:
+        if not _downloaded(package, scratch):
+            # The usual reason is a package list that is older than the mirror.
+            prerequisites.update()
+            if not _downloaded(package, scratch):
+                raise errors.LabError(f"apt-get could not download {package}; see its messages above")
+        (archive,) = scratch.glob("*.deb")
+        subprocess.run(["dpkg-deb", "--extract", str(archive), str(scratch / "files")], check=True)
+        (scratch / "files").rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _downloaded(package: str, directory: Path) -> bool:
+    # As ourselves: apt's own user could not write into a directory of ours.
+    user = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
+    command = ["apt-get", "-qq", *user, "download", package]
+    return subprocess.run(command, cwd=directory, stdout=2, check=False).returncode == 0
