@@ -7,7 +7,7 @@ kubelet/, kubelet_api/     what the kubelet is told, what it tells, and what con
 cdi/                       the devices described for container runtimes
 allocation/                which devices a container gets, and how it is given them
 gpunode_status, node_capacity, labels/, announcing, announcer   what the cluster is told
-library                    what share containers get mounted
+library, old_libraries     what share containers get mounted, and what nobody has any more
 slack                      what pods that were made smaller still count for
 arbiter/                   who may launch now, and how much memory is left, on this node
 audit/                     who runs without limits, and what contexts take

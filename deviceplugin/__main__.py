@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from deviceplugin import agent, library, without_driver
+from deviceplugin import agent, driver_root, library, without_driver
 from deviceplugin import settings as configuration
 from deviceplugin.hardware import nvml, nvml_call
 from gpushare.daemon import logs, shutdown
@@ -23,6 +23,7 @@ def main() -> int:
         return 2
     logs.configure(settings.log_level, "agent")
     try:
+        driver_root.load(settings.container_driver_root, settings.driver_root)
         driver = nvml.Nvml() if settings.fail_on_init_error else None
         installed = library.install(settings.library, root=settings.root)
     except (nvml_call.NvmlError, library.LibraryError) as error:

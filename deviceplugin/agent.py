@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import library, metrics, node_pods, node_view, peaks
+from deviceplugin import library, metrics, node_pods, node_view, old_libraries, peaks
 from deviceplugin.arbiter import groups, lookup, resizing, server
 from deviceplugin.audit import auditor, contexts
 from deviceplugin.hardware import nvml
@@ -21,7 +22,7 @@ from deviceplugin.kubelet import plugins
 from deviceplugin.node_capacity import NodeCapacity
 from deviceplugin.settings import Settings
 from gpushare import contract, pod
-from gpushare.cluster import client
+from gpushare.cluster import client, informer
 from gpushare.daemon import probes, shutdown
 from gpushare.gpunode import GpuNode
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 LEDGERS: Final = "ledgers"  # below the state directory
 KNOWN_SECONDS: Final = 2.0  # an API server that answers at all answers sooner
+# How long what is known of the cluster may be old before readiness says so: an API server is restarted in less.
+STALE_SECONDS: Final = 60.0
 
 
 async def run(settings: Settings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed) -> None:
@@ -65,14 +68,16 @@ class Agent:
             proc=settings.proc_root,
             context_bytes=lambda uuid: self.auditor.context_bytes(uuid),
         )
+        shares = lookup.Lookup(
+            pods=lambda: list(map(dict, self._pods.objects.values())),
+            node=lambda: self.view.node,
+            ask_pods=lambda: node_pods.ask(api, name),
+            ask_node=self.view.status.refreshed,
+        )
+        self.view.given = shares.given
         self.arbiter = server.Server(
             settings.run_directory / contract.ARBITER_SOCKET_NAME,
-            lookup=lookup.Lookup(
-                pods=lambda: list(map(dict, self._pods.objects.values())),
-                node=lambda: self.view.node,
-                ask_pods=lambda: node_pods.ask(api, name),
-                ask_node=self.view.status.refreshed,
-            ),
+            lookup=shares,
             groups=self.ledgers,
             identify=server.by_cgroup(settings.proc_root),
             proc=settings.proc_root,
@@ -86,6 +91,7 @@ class Agent:
         )
         self.view.status.resizes = self.resizing.follow
         self.view.status.informer.subscribe(lambda _: self.resizing.look())
+        self._informers = (self.view.status.informer, self._pods, *self.view.configuration.informers)
         self.auditor = auditor.Auditor(
             self.view.driver,
             self.ledgers,
@@ -110,6 +116,13 @@ class Agent:
             leases=self.arbiter.leases.held,
             pods=lambda: frozenset(map(pod.uid, self._pods.objects.values())) if self._pods.synced.is_set() else None,
         )
+        self._library = installed.library
+        self._old_libraries = old_libraries.OldLibraries(
+            installed.library,
+            settings.root,
+            pods=lambda: list(self._pods.objects.values()) if self._pods.synced.is_set() else None,
+            proc=settings.proc_root,
+        )
         self._plugins = plugins.Plugins(
             self.view.advertised,
             answers=self.view.answers,
@@ -130,11 +143,13 @@ class Agent:
         daemon.start("plugins", self._plugins.run())
         daemon.start("audit", self._audit())
         daemon.start("peaks", self._peaks.run())
+        daemon.start("old libraries", self._old_libraries.run())
         checks = {**self._checks(), "running": lambda: "shutting down" if daemon.stopping.is_set() else None}
         host, port = self._settings.probe_host, self._settings.probe_port
         documents = {contract.AUDIT_PATH: self.auditor.document}
         async with probes.serve(checks, self._registry(), host=host, port=port, documents=documents) as probe_port:
-            logger.info("Serving", extra={"node": self._settings.node_name, "probe_port": probe_port})
+            served = {"node": self._settings.node_name, "probe_port": probe_port, "library": self._library.name}
+            logger.info("Serving", extra=served)
             await daemon.stopping.wait()
 
     def _known_node(self) -> GpuNode | None:
@@ -163,6 +178,7 @@ class Agent:
             "configuration": lambda: (
                 None if self.view.configuration.is_known else "the node's configuration is not known yet"
             ),
+            "api": lambda: silence(self._informers),
         }
 
     def _registry(self) -> prometheus_client.CollectorRegistry:
@@ -175,6 +191,7 @@ class Agent:
                 uses=self.ledgers.uses,
                 connections=lambda: self.arbiter.connections,
                 turned_away=lambda: self.arbiter.turned_away,
+                versions=lambda: self.arbiter.versions,
                 holders=lambda: self.view.holders.all,
                 leases=self.arbiter.leases.held,
                 audit=lambda: self.auditor.audit,
@@ -182,6 +199,14 @@ class Agent:
             )
         )
         return registry
+
+
+def silence(informers: Iterable[informer.Informer]) -> str | None:
+    """What is to be said of an API server that answered once and has refused everything, or been gone, for a while."""
+    for one in informers:
+        if one.synced.is_set() and one.age_seconds > STALE_SECONDS:
+            return f"the API server has told nothing for {one.age_seconds:.0f} seconds: {one.problem or 'no answer'}"
+    return None
 
 
 async def _at_most(seconds: float, waiting: Any) -> None:

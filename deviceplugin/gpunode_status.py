@@ -34,7 +34,8 @@ class GpuNodeStatus:
     """The writer of one GPUNode's status, and a live copy of that GPUNode.
 
     resizes: asked, right before it is written, what is to be said of shares that are to shrink on this GPUNode.
-    audited: asked likewise, the conditions that the audit has to say; none before the first.
+    audited: asked likewise, the conditions that the audit has to say; none before the first. injected: likewise, how
+    containers get devices.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class GpuNodeStatus:
         self.informer.subscribe(self._changed)
         self.written = False  # whether the status was once known to be true
         self.audited: Callable[[], tuple[Condition, ...]] = tuple
+        self.injected: Callable[[], tuple[Condition, ...]] = tuple
         self.resizes: Callable[[GpuNode], tuple[Resize, ...]] = lambda node: node.resizes
 
     @property
@@ -125,7 +127,7 @@ class GpuNodeStatus:
         said = self._statement.value
         # Until the first audit, what the last agent said of its own stands.
         kept = (one for one in node.conditions if one.type == contract.CONDITION_LIMITS_IN_FORCE)
-        more = (*said.conditions, *(self.audited() or kept))
+        more = (*said.conditions, *self.injected(), *(self.audited() or kept))
         resizes = self.resizes(node)
         wanted = codec.to_status(
             inventory.status(node, self._offer.gpus, config=said.config, now=now, more=more, resizes=resizes)

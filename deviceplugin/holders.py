@@ -4,23 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from deviceplugin.kubelet import advertisement
 from deviceplugin.live import usage
 from deviceplugin.live.witness import Witness
-from deviceplugin.metrics import Holder
+from gpushare.mig import profile
+from gpushare.modes.card import Card
+from gpushare.modes.offering import Offer
 
 SECONDS: Final = 15.0  # between two questions
+_GIB: Final = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holder:
+    """A container with `devices` ids of a resource, be they GPUs, MIG devices or replicas, on one GPU.
+
+    part: of the GPU, that they are together.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    gpu: str
+    devices: int
+    part: float = 1.0
 
 
 class Holders:
-    """gpu_of: by the UUID of a GPU or MIG device, that of the GPU that it is on."""
+    """cards: the GPUs of the node; memory: of each, by UUID; offered: the ids that the kubelet may give out."""
 
-    def __init__(self, witness: Witness, gpu_of: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        witness: Witness,
+        *,
+        cards: Callable[[], Iterable[Card]],
+        memory: Callable[[], Mapping[str, int]],
+        offered: Callable[[], Offer],
+    ) -> None:
         self._witness = witness
-        self._gpu_of = gpu_of
+        self._cards = cards
+        self._memory = memory
+        self._offered = offered
 
     async def run(self) -> None:
         """Ask again and again, until cancelled."""
@@ -31,12 +60,33 @@ class Holders:
     @property
     def all(self) -> list[Holder]:
         """As last told."""
-        gpu_of = self._gpu_of()
-        counts = collections.Counter(
-            (one.namespace, one.pod, one.container, one.resource, gpu_of[card])
-            for one in self._witness.held
-            if one.resource not in advertisement.PER_GPU
-            for card in map(usage.card_of, one.device_ids)
-            if card in gpu_of
-        )
-        return [Holder(*key, devices=count) for key, count in sorted(counts.items())]
+        devices = parts(self._cards(), self._memory())
+        replicas = {one.id: one.replicas for ids in self._offered().values() for one in ids}
+        counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
+        held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
+        for one in self._witness.held:
+            for identity in one.device_ids if one.resource not in advertisement.PER_GPU else ():
+                if (device := usage.card_of(identity)) in devices:
+                    gpu, part = devices[device]
+                    key = one.namespace, one.pod, one.container, one.resource, gpu
+                    counts[key] += 1
+                    held[key] += part / replicas.get(identity, 1)
+        return [Holder(*key, devices=count, part=held[key]) for key, count in sorted(counts.items())]
+
+
+def parts(cards: Iterable[Card], memory: Mapping[str, int]) -> dict[str, tuple[str, float]]:
+    """By the UUID of each GPU and MIG device its GPU, and the part of it that it is: of a MIG device by its memory."""
+    found = {}
+    for card in cards:
+        found[card.uuid] = card.uuid, 1.0
+        for device in card.mig_devices:
+            found[device.uuid] = card.uuid, _part(device.profile, memory.get(card.uuid, 0))
+    return found
+
+
+def _part(name: str, card_bytes: int) -> float:
+    try:
+        memory_bytes = profile.parse(name).memory_gb * _GIB
+    except profile.ProfileError:
+        return 1.0  # that nothing is known of is charged whole
+    return min(1.0, memory_bytes / card_bytes) if card_bytes else 1.0

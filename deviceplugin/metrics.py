@@ -5,34 +5,22 @@ Every series belongs to a GPU, a share or a container that is there now, and goe
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deviceplugin import peaks, share_figures
+from deviceplugin import charges, peaks, share_figures
 from deviceplugin.arbiter.gpu_leases import Held
 from deviceplugin.arbiter.groups import Use
 from deviceplugin.audit import figures
 from deviceplugin.audit.report import Audit
+from deviceplugin.holders import Holder
 from deviceplugin.offer import Offer
 from deviceplugin.peaks import Peak
-from gpushare import ledger
+from gpushare import contract, ledger
 from gpushare.gpunode import GpuNode
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Holder:
-    """A container with `devices` ids of a resource, be they GPUs, MIG devices or replicas, on one GPU."""
-
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-    gpu: str
-    devices: int
 
 
 class AgentCollector(Collector):
@@ -47,6 +35,7 @@ class AgentCollector(Collector):
         uses: Callable[[], Iterable[Use]],
         connections: Callable[[], int],
         turned_away: Callable[[], int],
+        versions: Callable[[], Mapping[int, int]] = dict,
         holders: Callable[[], Iterable[Holder]] = tuple,
         leases: Callable[[], Iterable[Held]] = tuple,
         audit: Callable[[], Audit] = Audit,
@@ -58,6 +47,7 @@ class AgentCollector(Collector):
         self._uses = uses
         self._connections = connections
         self._turned_away = turned_away
+        self._versions = versions
         self._holders = holders
         self._leases = leases
         self._audit = audit
@@ -73,12 +63,17 @@ class AgentCollector(Collector):
         yield from share_figures.memory(self._uses(), node_name=self._node_name)
         yield from share_figures.compute(self._leases(), node_name=self._node_name)
         yield from share_figures.shrinking(self._node(), node_name=self._node_name)
-        yield self._containers()
+        yield from charges.given(self._node(), node_name=self._node_name)
+        holders = tuple(self._holders())
+        yield charges.allocation(self._node(), holders, node_name=self._node_name)
+        yield self._containers(holders)
+        yield self._conditions()
         yield from figures.figures(self._audit(), node_name=self._node_name)
         yield from peaks.figures(self._peaked(), node_name=self._node_name)
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self._connections()
         )
+        yield self._protocol()
         yield CounterMetricFamily(
             "gpushare_arbiter_turned_away",
             "Connections that the arbiter turned away at once.",
@@ -88,6 +83,9 @@ class AgentCollector(Collector):
     def _gpus(self) -> Iterator[Metric]:
         labels = ["node", "gpu", "index", "model"]
         memory = GaugeMetricFamily("gpushare_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
+        cordoned = GaugeMetricFamily(
+            "gpushare_gpu_cordoned", "1 if an administrator wants nothing new on a GPU.", labels=labels
+        )
         healthy = GaugeMetricFamily("gpushare_gpu_healthy", "1 if a GPU is healthy.", labels=labels)
         given = GaugeMetricFamily(
             "gpushare_gpu_allocated_memory_bytes", "Memory that shares were given.", labels=labels
@@ -104,16 +102,38 @@ class AgentCollector(Collector):
             memory.add_metric(values, card.memory_bytes)
             modes.add_metric([*values, str(card.mode)], 1.0)
             healthy.add_metric(values, float(card.healthy))
+            cordoned.add_metric(values, float(node is not None and card.uuid in node.cordoned))
             given.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
-        yield from (memory, healthy, given, compute, modes)
+        yield from (memory, healthy, cordoned, given, compute, modes)
 
-    def _containers(self) -> Metric:
+    def _protocol(self) -> Metric:
+        spoken = GaugeMetricFamily(
+            "gpushare_arbiter_protocol_connections",
+            "Processes connected to the arbiter, by the version of the protocol that their library speaks with it.",
+            labels=["version"],
+        )
+        connections = self._versions()
+        for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
+            spoken.add_metric([str(version)], connections.get(version, 0))
+        return spoken
+
+    def _conditions(self) -> Metric:
+        labels = ["node", "condition", "status", "reason"]
+        family = GaugeMetricFamily(
+            "gpushare_node_condition", "1 for what each condition of the GPUNode says now.", labels=labels
+        )
+        node = self._node()
+        for one in node.conditions if node is not None else ():
+            family.add_metric([self._node_name, one.type, one.status, one.reason], 1.0)
+        return family
+
+    def _containers(self, holders: Iterable[Holder]) -> Metric:
         labels = ["node", "namespace", "pod", "container", "resource", "gpu"]
         held = GaugeMetricFamily(
             "gpushare_container_devices", "Devices of a GPU that the kubelet gave to a container.", labels=labels
         )
-        for one in self._holders():
+        for one in holders:
             held.add_metric(
                 [self._node_name, one.namespace, one.pod, one.container, one.resource, one.gpu], one.devices
             )

@@ -15,20 +15,20 @@ _KEPT: Final = ("namespace", "name", "uid", "resourceVersion")  # of the metadat
 
 def watched(api: client.Client, node_name: str) -> informer.Informer:
     """A live copy of them."""
-    return informer.Informer(api, PATH, field_selector=_on(node_name), transform=_trimmed)
+    return informer.Informer(api, PATH, field_selector=_on(node_name), transform=trimmed)
 
 
 async def ask(api: client.Client, node_name: str) -> Iterable[dict[str, Any]]:
     """Those with a share, as the API server has them now. Raises ClusterError."""
     listing = await api.list(PATH, {"fieldSelector": _on(node_name)})
-    return [_trimmed(item) for item in listing.items if contract.ALLOCATION in pod.annotations_of(item)]
+    return [trimmed(item) for item in listing.items if contract.ALLOCATION in pod.annotations_of(item)]
 
 
 def _on(node_name: str) -> str:
     return f"spec.nodeName={node_name}"
 
 
-def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
+def trimmed(item: dict[str, Any]) -> dict[str, Any]:
     """Who it is, what it was given and counts for, and whether it is over."""
     found = item["metadata"]
     annotations = pod.annotations_of(item)
@@ -38,6 +38,9 @@ def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
             **{key: found[key] for key in _KEPT if key in found},
             "annotations": {key: annotations[key] for key in (contract.ALLOCATION,) if key in annotations},
         },
-        **({"spec": slack.trimmed(item)} if contract.ALLOCATION in annotations else {}),
+        "spec": {
+            **(slack.trimmed(item) if contract.ALLOCATION in annotations else {}),
+            **({"runtimeClassName": name} if (name := pod.runtime_class(item)) else {}),
+        },
         "status": {key: value for key, value in status.items() if key.endswith("ontainerStatuses") or key == "phase"},
     }

@@ -8,16 +8,19 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin import announcer, holders, library, slack
 from deviceplugin.allocation import answer, joined
+from deviceplugin.arbiter import server, tenant
 from deviceplugin.cdi import specs
 from deviceplugin.gpunode_status import GpuNodeStatus, Statement
 from deviceplugin.hardware import device_nodes, faults, nvml, nvml_call, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.kubelet import advertisement, device_answers, service, share_answers
+from deviceplugin.injection import arrival, in_force, looking
+from deviceplugin.kubelet import advertisement, device_answers, pod_resources, service, share_answers, share_start
 from deviceplugin.labels import reading, resources, whole, words, writer
 from deviceplugin.live import applying, cluster_view, configuration, mig_part, setup, surroundings, witness
 from deviceplugin.mig import partitioner
@@ -28,8 +31,9 @@ from deviceplugin.settings import Settings
 from gpushare import contract
 from gpushare.cluster import client, events
 from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Condition, GpuNode
 from gpushare.pod import PodJson
+from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +81,12 @@ class NodeView:
         self.witness = witness.Witness(
             self.driver, pod_resources_socket=settings.pod_resources_socket, pods=pods, proc=settings.proc_root
         )
-        self.holders = holders.Holders(self.witness, self._gpu_of)
+        self.holders = holders.Holders(
+            self.witness,
+            cards=lambda: self.observation.card_list,
+            memory=lambda: {card.uuid: card.memory_bytes for card in self._seen.gpus},
+            offered=lambda: self.applying.offered,
+        )
         self.announcer = announcer.Announcer(
             self._cluster, self.witness, offer=self.offer, node=lambda: self.node, pods=pods, gpu_of=self._gpu_of
         )
@@ -114,10 +123,37 @@ class NodeView:
             nodes=self._nodes,
             in_use=lambda: any(one.resource not in advertisement.PER_GPU for one in self.witness.held),
         )
-        mounts = share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory)
-        self._share_answers = share_answers.ShareAnswers(mounts)
-        self._device_answers = device_answers.DeviceAnswers(
+        self.injecting = in_force.Injecting(
             self.applying,
+            looking.look(settings, os.environ),
+            runtime=lambda: self.configuration.runtime,
+            pods=pods,
+            pod_uid=settings.pod_uid,
+        )
+        self.arrivals = arrival.Arrivals(
+            pods=pods,
+            node=lambda: self.node,
+            identify=server.by_cgroup(settings.proc_root),
+            warn=self.announcer.warn,
+            changed=self.status.look,
+            proc=settings.proc_root,
+        )
+        self.status.injected = self._injected
+        self.given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]] = _nothing_given
+        mounts = share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory)
+        self._share_answers = share_answers.ShareAnswers(
+            mounts,
+            settings=lambda: self.injecting.settings,
+            start=share_start.ShareStart(
+                injection=lambda: self.injecting.injection,
+                settings=lambda: self.injecting.settings,
+                held=lambda: pod_resources.held(settings.pod_resources_socket),
+                given=lambda *names: self.given(*names),
+                descriptions=self._specs,
+            ),
+        )
+        self._device_answers = device_answers.DeviceAnswers(
+            self.injecting,
             nodes=self._nodes,
             mps=self._daemons.places,
             memory_bytes=lambda uuid: one.memory_bytes if (one := self._gpu(uuid)) is not None else 0,
@@ -135,6 +171,7 @@ class NodeView:
         """Something may have changed, wherever."""
         self.applying.look()
         self._labels.look()
+        self.status.look()
 
     def count(self) -> None:
         """The GPUNode or a pod has changed."""
@@ -163,11 +200,17 @@ class NodeView:
             "announcements": self.announcer.run(),
             "holders": self.holders.run(),
             "cdi": self._describe(),
+            "arrivals": self.arrivals.run(),
         }
 
     async def leave(self) -> None:
         """Let go of what outlives this process."""
         await self._daemons.leave()
+
+    def _injected(self) -> tuple[Condition, ...]:
+        """Of an agent beside the cluster, which has no container, nothing is known; that is nobody's trouble."""
+        missing = self.arrivals.missing
+        return (self.injecting.injection.shown(missing),) if self._settings.pod_uid or missing else ()
 
     def _gpu(self, uuid: str) -> Gpu | None:
         return next((card for card in self._seen.gpus if card.uuid == uuid), None)
@@ -188,7 +231,8 @@ class NodeView:
             for uuid, found in self.observation.found.items()
             for one in found.devices
         ]
-        return device_nodes.nodes(self.observation.minors, parts=parts)
+        roots = (Path("/"), Path(self.applying.settings.container_driver_root))
+        return device_nodes.nodes(self.observation.minors, roots=roots, parts=parts)
 
     async def _wanted_labels(self) -> words.Labels | None:
         in_force = self.applying.settings
@@ -223,7 +267,7 @@ class NodeView:
         await self.applying.said.wait()
         async for _ in self.advertised.follow():
             try:
-                self._specs.renew(self.applying.settings)
+                self._specs.renew(self.injecting.settings)
             except specs.SpecError as error:
                 logger.warning("Could not describe the GPUs for container runtimes", extra={"err": str(error)})
 
@@ -233,3 +277,7 @@ class NodeView:
             for card in self.observation.card_list
             for uuid in (card.uuid, *(one.uuid for one in card.mig_devices))
         }
+
+
+async def _nothing_given(namespace: str, name: str, container: str) -> Refusal:
+    return Refusal(f"nobody knows yet what the container {container} of the pod {namespace}/{name} was given")

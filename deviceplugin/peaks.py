@@ -58,6 +58,8 @@ class Peak:
         return dataclasses.replace(self, compute_ratio=ratio)
 
 
+# A newer agent may have written others.
+_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Peak))
 _Key = tuple[str, str, str]  # the pod's UID, the containers, the GPU
 
 
@@ -166,9 +168,10 @@ def _key(one: Peak) -> _Key:
 def _read(path: Path) -> list[Peak]:
     try:
         found: list[dict[str, Any]] = json.loads(path.read_text())
-        return [Peak(**one) for one in found]
+        return [Peak(**{name: value for name, value in one.items() if name in _FIELDS}) for one in found]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError) as error:
-        logger.warning("Starting without what shares have used at most", extra={"path": str(path), "err": str(error)})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
+        logger.warning("Starting without what shares have used at most", extra=extra)
         return []

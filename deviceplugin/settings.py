@@ -51,6 +51,9 @@ class Settings:
     context_memory_bytes: int
     end_unlimited: bool
     fail_on_init_error: bool
+    pod_uid: str
+    driver_root: str
+    container_driver_root: Path
     options: wishes.Options
 
 
@@ -63,9 +66,18 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         raise SettingsError("the name of the node is not known: give --node-name, or NODE_NAME by the downward API")
     if found.state_directory is None:
         found.state_directory = found.run_directory.parent / "state"
+    if found.pod_resources_socket is None:
+        found.pod_resources_socket = found.kubelet_directory.parent / "pod-resources" / "kubelet.sock"
     mps_root = Path(str(values["mpsRoot"] or found.run_directory.parent / "mps"))
     fails = bool(values["failOnInitError"])
-    settings = Settings(**vars(found), mps_root=mps_root, fail_on_init_error=fails, options=options)
+    settings = Settings(
+        **vars(found),
+        mps_root=mps_root,
+        fail_on_init_error=fails,
+        driver_root=str(values["nvidiaDriverRoot"]),
+        container_driver_root=Path(str(values["plugin.containerDriverRoot"])),
+        options=options,
+    )
     for name in (
         "kubelet_directory",
         "pod_resources_socket",
@@ -137,6 +149,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--node-name", default=environment.get("NODE_NAME", ""), help="this node ($NODE_NAME)")
+    add(
+        "--pod-uid",
+        default=environment.get("POD_UID", ""),
+        help="the UID of this pod, by whose RuntimeClass the agent knows how its node gives devices ($POD_UID)",
+    )
     add("--kubeconfig", default=None, help="how to reach the API server, when this does not run in a pod")
     add(
         "--kubelet-directory",
@@ -147,8 +164,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add(
         "--pod-resources-socket",
         type=Path,
-        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
-        help="where the kubelet tells which pod holds which device (%(default)s)",
+        help="where the kubelet tells which pod holds which device (pod-resources/kubelet.sock beside its directory)",
     )
     add(
         "--root",

@@ -6,12 +6,14 @@ open or mapped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
 
 MODE: Final = 0o644
 DIRECTORY_MODE: Final = 0o755
+UNREADABLE: Final = ".unreadable"
 
 
 def write(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> None:
@@ -39,6 +41,17 @@ def keep(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = 
         pass
     write(path, content, mode=mode, lasting=lasting)
     return True
+
+
+def set_aside(path: Path) -> Path:
+    """Keep a file that makes no sense here, for people and for whoever wrote it; return where it is.
+
+    A newer agent may have written it, which may come back. The last one that was set aside is replaced.
+    """
+    aside = path.with_name(f"{path.name}{UNREADABLE}")
+    with contextlib.suppress(OSError):
+        path.replace(aside)
+    return aside
 
 
 def _bytes(content: str | bytes) -> bytes:

@@ -14,6 +14,7 @@
 #include "wire.h"
 
 #define RECONNECT_NS (500 * MS_NS)
+#define REFUSED_MAX_NS (16000 * MS_NS)
 #define RECLAIM_NS (1000 * MS_NS)
 
 /* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
@@ -23,6 +24,8 @@ static struct {
     bool connected;
     int fresh; /* that is being made, or -1 */
     bool told;
+    bool refused;      /* by the one that is there now, and the program was told */
+    uint64_t pause_ns; /* after the last refusal */
     uint64_t try_ns;
     uint32_t reclaimed; /* a futex: answers so far */
 } arbiter = {.socket = -1, .fresh = -1};
@@ -72,6 +75,8 @@ bool arbiter_heard(wire_lease_t *message) {
             __atomic_add_fetch(&arbiter.reclaimed, 1, __ATOMIC_SEQ_CST);
             (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
             break;
+        case WIRE_UNKNOWN: /* from an agent that knows more than we do */
+            break;
         case WIRE_END:
             lost();
             break;
@@ -92,13 +97,27 @@ static bool adopt(void) {
     return adopted;
 }
 
+/* The next agent, or this one when it knows more, may think otherwise; it is not to be asked too often. */
+static void refused(const char *sentence) {
+    if (!arbiter.refused)
+        report("%s; until then this program goes on with the limits that it has", sentence);
+    arbiter.pause_ns = arbiter.refused ? 2 * arbiter.pause_ns : RECONNECT_NS;
+    if (arbiter.pause_ns > REFUSED_MAX_NS)
+        arbiter.pause_ns = REFUSED_MAX_NS;
+    arbiter.refused = true;
+    arbiter.try_ns = now_ns() + arbiter.pause_ns;
+}
+
 static bool finish(void) {
     char sentence[512];
     wire_welcome_result_t welcome;
-    bool again = false;
-    if (!wire_finish(arbiter.fresh, &welcome, &again, sentence, sizeof sentence)) {
-        if (!again)
-            give_up();
+    wire_answer_t answer = wire_finish(arbiter.fresh, &welcome, sentence, sizeof sentence);
+    if (answer == WIRE_NONE_YET)
+        return false;
+    if (answer != WIRE_WELCOMED) {
+        give_up();
+        if (answer == WIRE_REFUSED)
+            refused(sentence);
         return false;
     }
     if (!share_rejoin(&welcome)) {
@@ -107,6 +126,7 @@ static bool finish(void) {
         arbiter.try_ns = FOR_EVER;
         return false;
     }
+    arbiter.refused = false;
     return adopt();
 }
 

@@ -11,7 +11,8 @@
 
 /* Arbiter protocol: SOCK_SEQPACKET, little-endian. */
 #define WIRE_MAGIC 0x48535047u
-#define WIRE_VERSION 1
+#define WIRE_OLDEST 1
+#define WIRE_VERSION 2
 #define MESSAGE_HELLO 1     /* library -> arbiter */
 #define MESSAGE_WELCOME 2   /* arbiter -> library, with two descriptors: limits, ledger */
 #define MESSAGE_REFUSED 3   /* arbiter -> library: one sentence */
@@ -30,10 +31,10 @@
 
 typedef struct {
     uint32_t magic;
-    uint16_t version;
+    uint16_t version; /* that is spoken; in HELLO the oldest one that the library speaks */
     uint16_t type;
-    uint32_t size; /* of the whole message */
-    uint32_t reserved;
+    uint32_t size;   /* of the whole message */
+    uint32_t newest; /* in HELLO: the newest version that the library speaks */
 } wire_header_t;
 
 typedef struct {
@@ -66,6 +67,7 @@ typedef struct {
 
 /* The limits page: written by the arbiter, read-only here. */
 #define PAGE_SIZE 4096
+#define PAGES_LAYOUT 0
 #define MAX_GPUS 63
 
 typedef struct {
@@ -81,7 +83,8 @@ typedef struct {
 typedef struct {
     uint32_t gpu_count;
     uint32_t slot_count; /* slots ever handed out: how far a sum must look */
-    uint8_t reserved[56];
+    uint32_t layout;
+    uint8_t reserved[52];
     limits_record_t gpu[MAX_GPUS];
 } limits_page_t;
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -22,6 +23,7 @@
 #    define WELCOME_TIMEOUT_MS 20000
 #endif
 #define NO_DESCRIPTOR "no descriptor for the connection to the arbiter: raise the container's limit of open files"
+#define SENTENCE_MAX (sizeof(wire_refused_t) - sizeof(wire_header_t))
 #define RESTART "restart the container to get the library of this node's agent"
 
 typedef union {
@@ -31,6 +33,9 @@ typedef union {
     wire_refused_t refused;
     wire_lease_t lease;
 } message_t;
+
+/* What the last WELCOME has chosen. */
+static uint16_t spoken = WIRE_OLDEST;
 
 static bool __attribute__((format(printf, 3, 4))) fail(char *sentence, unsigned size, const char *format, ...) {
     va_list arguments;
@@ -111,13 +116,15 @@ static bool check_answer(const message_t *answer, ssize_t length, char *sentence
         return fail(sentence, size, "the arbiter closed the connection without an answer: look at the agent's log");
     if (length < (ssize_t)sizeof *header || header->magic != WIRE_MAGIC || header->size != (uint32_t)length)
         return fail(sentence, size, "the arbiter's answer is not understood: " RESTART);
-    if (header->version != WIRE_VERSION)
-        return fail(sentence, size, "the arbiter speaks protocol %u and this library %u: " RESTART, header->version,
-                    WIRE_VERSION);
-    if (header->type == MESSAGE_REFUSED && length == sizeof answer->refused)
-        return fail(sentence, size, "the arbiter refused this process: %.*s", (int)sizeof answer->refused.sentence,
-                    answer->refused.sentence);
-    if (header->type != MESSAGE_WELCOME || length != sizeof answer->welcome)
+    if (header->type == MESSAGE_REFUSED) {
+        size_t told = (size_t)length - sizeof *header;
+        return fail(sentence, size, "the arbiter refused this process: %.*s",
+                    (int)(told < SENTENCE_MAX ? told : SENTENCE_MAX), answer->refused.sentence);
+    }
+    if (header->version < WIRE_OLDEST || header->version > WIRE_VERSION)
+        return fail(sentence, size, "the arbiter speaks protocol %u and this library %u to %u: " RESTART,
+                    header->version, WIRE_OLDEST, WIRE_VERSION);
+    if (header->type != MESSAGE_WELCOME || length < (ssize_t)sizeof answer->welcome)
         return fail(sentence, size, "the arbiter's answer is of an unknown kind (%u): " RESTART, header->type);
     if (answer->welcome.gpu_count > MAX_GPUS || answer->welcome.slot >= LEDGER_SLOTS)
         return fail(sentence, size, "the arbiter's welcome is out of range (%u GPUs, slot %u): " RESTART,
@@ -130,6 +137,11 @@ static bool check_pages(const wire_welcome_result_t *result, char *sentence, uns
     if (lseek(result->limits, 0, SEEK_END) < PAGE_SIZE ||
         lseek(result->ledger, 0, SEEK_END) < (off_t)result->gpu_count * PAGE_SIZE)
         return fail(sentence, size, "the arbiter's pages are too short for %u GPUs: " RESTART, result->gpu_count);
+    uint32_t layout = 0;
+    if (pread(result->limits, &layout, sizeof layout, offsetof(limits_page_t, layout)) != sizeof layout ||
+        layout != PAGES_LAYOUT)
+        return fail(sentence, size, "the arbiter's pages have layout %u and this library knows layout %u: " RESTART,
+                    layout, PAGES_LAYOUT);
     return true;
 }
 
@@ -143,9 +155,12 @@ static void close_all(const int *descriptors, unsigned count) {
 }
 
 bool wire_begin(int *socket_p, char *sentence, unsigned size) {
-    wire_hello_t hello = {
-        .header = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = MESSAGE_HELLO, .size = sizeof hello},
-        .library_version = GPUSHARE_VERSION};
+    wire_hello_t hello = {.header = {.magic = WIRE_MAGIC,
+                                     .version = WIRE_OLDEST,
+                                     .type = MESSAGE_HELLO,
+                                     .size = sizeof hello,
+                                     .newest = WIRE_VERSION},
+                          .library_version = GPUSHARE_VERSION};
     if (!connect_arbiter(socket_p, sentence, size)) {
         close_all(socket_p, 1);
         return false;
@@ -156,18 +171,19 @@ bool wire_begin(int *socket_p, char *sentence, unsigned size) {
     return fail(sentence, size, NO_ANSWER);
 }
 
-static bool welcomed(int socket, wire_welcome_result_t *result, bool *again_p, char *sentence, unsigned size) {
+static bool welcomed(int socket, wire_welcome_result_t *result, wire_answer_t *answer_p, char *sentence,
+                     unsigned size) {
     message_t answer;
     int descriptors[2];
     unsigned count;
     bool cut;
     ssize_t length = receive(socket, &answer, descriptors, &count, &cut, MSG_DONTWAIT);
-    *again_p = length < 0 && errno == EAGAIN;
+    *answer_p = length > 0 ? WIRE_REFUSED : length < 0 && errno == EAGAIN ? WIRE_NONE_YET : WIRE_CLOSED;
     if (count > 0)
         result->limits = descriptors[0];
     if (count > 1)
         result->ledger = descriptors[1];
-    if (*again_p || !check_answer(&answer, length, sentence, size))
+    if (*answer_p == WIRE_NONE_YET || !check_answer(&answer, length, sentence, size))
         return false;
     if (cut)
         return fail(sentence, size, NO_DESCRIPTOR);
@@ -175,36 +191,40 @@ static bool welcomed(int socket, wire_welcome_result_t *result, bool *again_p, c
         return fail(sentence, size, "the arbiter's welcome came with %u of 2 pages: " RESTART, count);
     result->slot = answer.welcome.slot;
     result->gpu_count = answer.welcome.gpu_count;
-    return check_pages(result, sentence, size);
+    if (!check_pages(result, sentence, size))
+        return false;
+    __atomic_store_n(&spoken, answer.header.version, __ATOMIC_RELAXED);
+    return true;
 }
 
-bool wire_finish(int socket, wire_welcome_result_t *result, bool *again_p, char *sentence, unsigned sentence_size) {
+wire_answer_t wire_finish(int socket, wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
+    wire_answer_t answer;
     *result = (wire_welcome_result_t){.socket = socket, .limits = -1, .ledger = -1};
-    if (welcomed(socket, result, again_p, sentence, sentence_size))
-        return true;
+    if (welcomed(socket, result, &answer, sentence, sentence_size))
+        return WIRE_WELCOMED;
     close_all((const int[]){result->limits, result->ledger}, 2);
-    return false;
+    return answer;
 }
 
 bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
-    bool again;
     int socket;
     if (!wire_begin(&socket, sentence, sentence_size))
         return false;
     if (!wait_readable(socket, now_ms() + WELCOME_TIMEOUT_MS))
         (void)fail(sentence, sentence_size, NO_ANSWER);
-    else if (wire_finish(socket, result, &again, sentence, sentence_size))
+    else if (wire_finish(socket, result, sentence, sentence_size) == WIRE_WELCOMED)
         return true;
     close(socket);
     return false;
 }
 
+static wire_header_t header_of(unsigned type, size_t size) {
+    uint16_t version = __atomic_load_n(&spoken, __ATOMIC_RELAXED);
+    return (wire_header_t){.magic = WIRE_MAGIC, .version = version, .type = (uint16_t)type, .size = (uint32_t)size};
+}
+
 bool wire_send_lease(int socket, unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease) {
-    wire_lease_t message = {
-        .header = {.magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = (uint16_t)type, .size = sizeof message},
-        .gpu = gpu,
-        .flags = flags,
-        .lease = lease};
+    wire_lease_t message = {.header = header_of(type, sizeof message), .gpu = gpu, .flags = flags, .lease = lease};
     return send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof message;
 }
 
@@ -221,14 +241,15 @@ wire_next_t wire_next(int socket, wire_lease_t *lease) {
         return WIRE_END;
     if (message.header.type == MESSAGE_RECLAIMED)
         return WIRE_RECLAIMED;
-    if (length != sizeof message.lease || message.lease.gpu >= MAX_GPUS)
+    if (message.header.type != MESSAGE_OPEN && message.header.type != MESSAGE_REVOKE)
+        return WIRE_UNKNOWN;
+    if (length < (ssize_t)sizeof message.lease || message.lease.gpu >= MAX_GPUS)
         return WIRE_END;
     *lease = message.lease;
     return WIRE_LEASE;
 }
 
 bool wire_ask_reclaim(int socket) {
-    wire_header_t question = {
-        .magic = WIRE_MAGIC, .version = WIRE_VERSION, .type = MESSAGE_RECLAIM, .size = sizeof question};
+    wire_header_t question = header_of(MESSAGE_RECLAIM, sizeof question);
     return send_message(socket, &question, sizeof question);
 }

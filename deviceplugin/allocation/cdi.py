@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 VENDOR: Final = "k8s.device-plugin.nvidia.com"
@@ -27,6 +28,11 @@ def is_strategy(word: str) -> bool:
 def name(vendor: str, kind: str, identity: str) -> str:
     """`vendor/kind=identity`."""
     return f"{vendor}/{kind}={identity}"
+
+
+def share(device_ids: Iterable[str]) -> str:
+    """The name, of what a container with these ids gets: nobody else has them meanwhile."""
+    return hashlib.sha256("\n".join(sorted(device_ids)).encode()).hexdigest()[:32]
 
 
 def answer(names: Sequence[str], strategies: Sequence[str], *, prefix: str, answer_id: str) -> Told:

@@ -1,8 +1,8 @@
 """One client's connection: HELLO, then leases and RECLAIM as often as it likes. Nothing it does makes others wait.
 
-What is no message of ours ends the connection. What comes too fast is read later, so that only the sender waits. An
-answer that the client does not take ends the connection too. All answers of one container are paced together, or many
-connections would buy what one may not.
+What is no message of ours ends the connection; one of a type that only a newer library knows is ignored. What comes too
+fast is read later, so that only the sender waits. An answer that the client does not take ends the connection too. All
+answers of one container are paced together, or many connections would buy what one may not.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Connection:
         closed: Callable[[Connection], None],
     ) -> None:
         self.container = container
+        self.version: int | None = None  # of the protocol, as it was agreed on
         self._socket = connected
         self._who = who
         self._guest = guest
@@ -128,7 +129,12 @@ class Connection:
         """Do as it says; return the pace that such messages must keep."""
         try:
             kind = wire.read(data)
+            said_hello = kind == contract.MESSAGE_HELLO and self.version is None
+            hello = wire.hello(data) if said_hello else None
+            if self.version is not None:
+                wire.check_version(data, self.version)
         except wire.VersionError as error:
+            self.version = error.version
             self.refuse(str(error))
             return self._guest.pace
         except wire.WireError as error:
@@ -141,11 +147,14 @@ class Connection:
             if said.card < len(self._group.tenant.grants):
                 self._leases.said(self, kind, said)
                 return self._guest.lease_pace
-        if kind == contract.MESSAGE_HELLO and self._greeting is None:
+        if hello is not None:
             self._timer.cancel()
-            self._greeting = self._loop.create_task(self._greeted(wire.library_version(data)))
+            self.version = hello.version
+            self._greeting = self._loop.create_task(self._greeted(hello.library))
         elif kind == contract.MESSAGE_RECLAIM and self._group is not None:
             self._reclaim(self._group)
+        elif kind not in wire.KNOWN and self._group is not None:
+            self._log(logging.DEBUG, "Ignored a message", err=f"this agent knows none of type {kind}")
         else:
             self._end(f"a message of type {kind} has no place here")
         return self._guest.pace
@@ -185,6 +194,7 @@ class Connection:
             "Admitted a process",
             slot=slot,
             library=library_version,
+            protocol=self.version,
             containers=list(found.containers),
             gpus={grant.uuid: grant.memory_bytes for grant in found.grants},
         )
@@ -196,8 +206,9 @@ class Connection:
         self._send(wire.reclaimed(freed))
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
+        said = wire.of_version(message, self.version or contract.WIRE_OLDEST)
         try:
-            socket.send_fds(self._socket, [message], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            socket.send_fds(self._socket, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         # Neither from here: whoever sends may be in the middle of the books of a GPU.
         except (BrokenPipeError, ConnectionResetError):
             self._loop.call_soon(self.close)  # it has just ended, as processes do

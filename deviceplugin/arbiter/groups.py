@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from deviceplugin import whole_file
 from deviceplugin.arbiter import inheritance, loss, process, record
 from deviceplugin.arbiter.group import Group, JoinError
 from deviceplugin.arbiter.process import Process
@@ -78,9 +79,11 @@ class Groups:
                 found = record.read(path)
             except record.RecordError as error:
                 # Without it nobody knows whose the slots are, so no old ledger is given to anyone.
-                logger.error("Dropped a ledger's record", extra={"err": str(error)})  # noqa: TRY400
+                aside = whole_file.set_aside(path)
+                why = {"err": str(error), "set_aside": str(aside)}
+                logger.error("Dropped a ledger's record", extra=why)  # noqa: TRY400
                 self._lose()
-                path.unlink()
+                path.unlink(missing_ok=True)
                 continue
             old = inheritance.take_over(found, proc=self._proc) if found.boot_id == self._boot_id else None
             if old is None:

@@ -6,10 +6,12 @@ pod's UID and then the container's id:
     /kubepods/burstable/podUID/ID
     /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
     /kubepods-burstable-podUID.slice:cri-containerd:ID
+    /kubepods.slice/kubepods-podUID.slice/crio-ID.scope/container
 
-An agent in a cgroup namespace of its own sees the same with `..` in front. What a container makes below its own cgroup
-is its own invention: only the outermost pod counts. All hierarchies of cgroup v1 must agree; one that knows no pod is
-no contradiction.
+Whatever is outside comes in front: the container that a node of kind is, the slices of --cgroup-root. An agent in a
+cgroup namespace of its own, as containers of cgroup v2 have one, sees `..` in front. What a container makes below its
+own cgroup is its own invention: only the outermost pod counts. All hierarchies of cgroup v1 must agree; one that knows
+no pod is no contradiction.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from gpushare.refusal import Refusal
 
 _UID: Final = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})"
 _ID: Final = r"([0-9a-f]{64})"
-_POD: Final = re.compile(rf"(?:kubepods(?:-[a-z]+)?-)?pod{_UID}(?:\.slice)?")
+# In front of `kubepods` are the slices of a kubelet's --cgroup-root, as in kind: `kubelet-kubepods-burstable-pod…`.
+_SLICES: Final = r"(?:(?:[a-zA-Z0-9_.]+-)*kubepods(?:-[a-z]+)?-)?"
+_POD: Final = re.compile(rf"{_SLICES}pod{_UID}(?:\.slice)?")
 _CONTAINER: Final = re.compile(rf"(?:(?:cri-containerd|crio|docker|libpod)-)?{_ID}(?:\.scope)?")
-_BOTH: Final = re.compile(rf"(?:kubepods(?:-[a-z]+)?-)?pod{_UID}\.slice:[a-z-]+:{_ID}")
+_BOTH: Final = re.compile(rf"{_SLICES}pod{_UID}\.slice:[a-z-]+:{_ID}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

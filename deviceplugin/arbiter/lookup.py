@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.identity import Container
-from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
+from deviceplugin.arbiter.tenant import Given, Missing, NotYet, Tenant
 from gpushare.cluster import errors
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
@@ -26,6 +26,8 @@ STATUS_SECONDS: Final = 0.5
 Pods = Callable[[], Iterable[PodJson]]
 AskPods = Callable[[], Awaitable[Iterable[PodJson]]]
 AskNode = Callable[[], Awaitable[GpuNode | None]]
+Found = TypeVar("Found")
+Find = Callable[[Iterable[PodJson], GpuNode | None], Found | Refusal | NotYet]
 
 
 class Lookup:
@@ -58,7 +60,14 @@ class Lookup:
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
         """The share of a container, or why it has none; within about WAIT_SECONDS."""
-        found = tenant.find(container, pods=self._pods(), node=self._node())
+        return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=node))
+
+    async def given(self, namespace: str, name: str, container: str) -> Given | Refusal:
+        """The GPUs of a container that is about to start, or why it has none; likewise."""
+        return await self._answer(lambda pods, node: tenant.given(namespace, name, container, pods=pods, node=node))
+
+    async def _answer(self, find: Find[Found]) -> Found | Refusal:
+        found = find(self._pods(), self._node())
         trouble = ", and the API server did not answer in time"
         try:
             async with asyncio.timeout(WAIT_SECONDS):
@@ -70,7 +79,7 @@ class Lookup:
                         trouble = f", and the API server could not be asked: {error}"
                         continue
                     trouble = ""
-                    found = self._find_again(container)
+                    found = self._find_again(find)
                     # Of pods and allocations the API server knows all; a container's name may still come.
                     if isinstance(found, NotYet) and found.missing is asked_for is not Missing.CONTAINER:
                         break
@@ -78,12 +87,12 @@ class Lookup:
             pass
         return Refusal(found.reason + trouble) if isinstance(found, NotYet) else found
 
-    def _find_again(self, container: Container) -> Tenant | Refusal | NotYet:
+    def _find_again(self, find: Find[Found]) -> Found | Refusal | NotYet:
         # What was asked for last is at least as new as what the informers had when it was asked.
         pods = (*self._asked_pods, *self._pods())
-        found = tenant.find(container, pods=pods, node=self._node())
+        found = find(pods, self._node())
         if isinstance(found, NotYet) and found.missing is Missing.ALLOCATION:
-            return tenant.find(container, pods=pods, node=self._asked_node)
+            return find(pods, self._asked_node)
         return found
 
     async def _remember_pods(self) -> None:

@@ -56,7 +56,7 @@ class Limits:
         os.ftruncate(self.descriptor, contract.PAGE_SIZE)
         self._map = mmap.mmap(self.descriptor, contract.PAGE_SIZE)
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE | _F_SEAL_FUTURE_WRITE)
-        self._map[: _HEADER.size] = _HEADER.pack(len(grants), slot_count)
+        self._map[: _HEADER.size] = _HEADER.pack(len(grants), slot_count, contract.PAGES_LAYOUT)
         self.slot_count = slot_count
         self._measured = [(0, 0)] * len(grants)
         self.write(grants)

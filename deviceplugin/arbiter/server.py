@@ -14,7 +14,8 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -84,6 +85,11 @@ class Server:
     def connections(self) -> int:
         """How many there are now."""
         return len(self._connections)
+
+    @property
+    def versions(self) -> Mapping[int, int]:
+        """How many of them speak each version of the protocol; those that have yet to say hello speak none."""
+        return Counter(one.version for one in self._connections if one.version is not None)
 
     async def __aenter__(self) -> Server:
         self._most = min(MOST_CONNECTIONS, (_raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)

@@ -54,6 +54,16 @@ class Tenant:
         return f"{self.pod_uid}-{self.share}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Given:
+    """The GPUs of a container that is about to start, and the RuntimeClass that its pod names, empty for none."""
+
+    namespace: str
+    pod: str
+    uuids: tuple[str, ...]
+    runtime_class: str = ""
+
+
 class Missing(enum.Enum):
     """What is not known yet, and may become known."""
 
@@ -79,16 +89,10 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
     if manifest is None:
         return NotYet(Missing.POD, f"this node has no pod with the UID {container.pod_uid}")
     namespace, name = pod.namespaced_name(manifest)
-    identity = pod.annotations_of(manifest).get(contract.ALLOCATION)
-    if not identity:
-        return Refusal(f"the pod {namespace}/{name} has no allocation: it asks for no share of a GPU")
-    entry = next((one for one in node.allocations if one.id == identity), None) if node is not None else None
-    if node is None or entry is None:
-        return NotYet(
-            Missing.ALLOCATION, f"the allocation {identity} of the pod {namespace}/{name} is not in this node's GPUNode"
-        )
-    if not _belongs(entry, namespace, name, container.pod_uid):
-        return Refusal(f"the allocation {identity} is held by {entry.pod}, not by the pod {namespace}/{name}")
+    entry = _entry(manifest, node)
+    if not isinstance(entry, Allocation):
+        return entry
+    assert node is not None  # noqa: S101 - it has the entry
     called = container_name(manifest, container.container_id)
     if called is None and len(entry.shares) > 1:
         return NotYet(
@@ -104,6 +108,23 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
             )
             return _unusable(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
+
+
+def given(
+    namespace: str, name: str, container: str, *, pods: Iterable[PodJson], node: GpuNode | None
+) -> Given | Refusal | NotYet:
+    """The GPUs of a container by its name, which no runtime has made yet."""
+    # Of two pods of one name the one that is over is still listed.
+    known = [one for one in pods if pod.namespaced_name(one) == (namespace, name) and not pod.is_terminal(one)]
+    if not known:
+        return NotYet(Missing.POD, f"this node has no pod {namespace}/{name}")
+    entry = _entry(known[-1], node)
+    if not isinstance(entry, Allocation):
+        return entry
+    share = next((one for one in entry.shares if container in one.containers), None)
+    if share is None:
+        return Refusal(f"the container {container} of the pod {namespace}/{name} has no share of a GPU")
+    return Given(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]))
 
 
 def entry_of(tenant: Tenant, node: GpuNode) -> Allocation | None:
@@ -165,6 +186,22 @@ def _unusable(tenant: Tenant) -> Refusal | None:
 
 def _grants(share: GivenShare, memory_bytes: int) -> tuple[Grant, ...]:
     return tuple(Grant(uuid, memory_bytes, share.request_percent, share.limit_percent) for uuid in share.gpu_uuids)
+
+
+def _entry(manifest: PodJson, node: GpuNode | None) -> Allocation | Refusal | NotYet:
+    """The allocation of a pod, if the ledger says that it is the pod's."""
+    namespace, name = pod.namespaced_name(manifest)
+    identity = pod.annotations_of(manifest).get(contract.ALLOCATION)
+    if not identity:
+        return Refusal(f"the pod {namespace}/{name} has no allocation: it asks for no share of a GPU")
+    entry = next((one for one in node.allocations if one.id == identity), None) if node is not None else None
+    if entry is None:
+        return NotYet(
+            Missing.ALLOCATION, f"the allocation {identity} of the pod {namespace}/{name} is not in this node's GPUNode"
+        )
+    if not _belongs(entry, namespace, name, pod.uid(manifest)):
+        return Refusal(f"the allocation {identity} is held by {entry.pod}, not by the pod {namespace}/{name}")
+    return entry
 
 
 def _belongs(entry: Allocation, namespace: str, name: str, uid: str) -> bool:

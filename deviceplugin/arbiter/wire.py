@@ -1,4 +1,8 @@
-"""Messages between library and arbiter, to and from bytes. Pure; the layouts are the contract's."""
+"""Messages between library and arbiter, to and from bytes. Pure; the layouts are the contract's.
+
+Library and arbiter each speak a range of versions. The library names its range in HELLO, in the form of the oldest
+version, which any arbiter that can serve it reads; from then on both speak the newest that is in both ranges.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _REFUSED: Final = struct.Struct(contract.WIRE_REFUSED)
 _RECLAIMED: Final = struct.Struct(contract.WIRE_RECLAIMED)
 _LEASE: Final = struct.Struct(contract.WIRE_LEASE)
 
-# What a client may send, and how long each is with its header.
+# What a client may send, and how long each is at least, with its header.
 _SIZES: Final = {
     contract.MESSAGE_HELLO: _HEADER.size + _HELLO.size,
     contract.MESSAGE_RECLAIM: _HEADER.size,
@@ -23,6 +27,7 @@ _SIZES: Final = {
     contract.MESSAGE_CLOSED: _HEADER.size + _LEASE.size,
     contract.MESSAGE_RELEASED: _HEADER.size + _LEASE.size,
 }
+KNOWN: Final = frozenset(_SIZES)
 
 
 class WireError(Exception):
@@ -30,32 +35,61 @@ class WireError(Exception):
 
 
 class VersionError(Exception):
-    """A message of another version of the protocol; the sentence is for the other side."""
+    """A message of a version that is not spoken here; the sentence is for the other side, who speaks `version`."""
+
+    def __init__(self, sentence: str, version: int) -> None:
+        super().__init__(sentence)
+        self.version = version
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hello:
+    """What a library says first. version: the newest that both sides speak; library: what it says it is, for logs."""
+
+    version: int
+    library: str
 
 
 def read(data: bytes) -> int:
-    """The type of a client's message. Raises WireError and VersionError."""
+    """The type of a client's message, which may be one that is not in KNOWN. Raises WireError."""
     if len(data) < _HEADER.size:
         raise WireError(f"{len(data)} bytes are no message")
-    magic, version, kind, size, _ = _HEADER.unpack_from(data)
+    magic, _, kind, size, _ = _HEADER.unpack_from(data)
     if magic != contract.WIRE_MAGIC:
         raise WireError("it does not begin as a message does")
-    if version != contract.WIRE_VERSION:
-        raise VersionError(
-            f"the library speaks version {version} of the protocol and this node's agent version "
-            f"{contract.WIRE_VERSION}: recreate the pod, so that it gets the agent's library"
-        )
-    if kind not in _SIZES:
-        raise WireError(f"a client sends no message of type {kind}")
-    if size != len(data) or size != _SIZES[kind]:
+    if size != len(data) or size > contract.WIRE_MAX or size < _SIZES.get(kind, 0):
         raise WireError(f"a message of type {kind} has not {len(data)} bytes")
     return int(kind)
 
 
-def library_version(hello: bytes) -> str:
-    """What the library says it is; for logs only."""
-    (text,) = _HELLO.unpack_from(hello, _HEADER.size)
-    return str(text.split(b"\0", 1)[0].decode("ascii", "replace"))
+def hello(data: bytes) -> Hello:
+    """What a HELLO says. Raises VersionError."""
+    _, oldest, _, _, newest = _HEADER.unpack_from(data)
+    newest = max(oldest, newest)
+    version = min(newest, contract.WIRE_VERSION)
+    if version < max(oldest, contract.WIRE_OLDEST):
+        spoken = f"version {oldest}" if newest == oldest else f"versions {oldest} to {newest}"
+        raise VersionError(
+            f"the library speaks {spoken} of the protocol and this node's agent versions {contract.WIRE_OLDEST} to "
+            f"{contract.WIRE_VERSION}: recreate the pod, so that it gets the agent's library",
+            oldest,
+        )
+    (text,) = _HELLO.unpack_from(data, _HEADER.size)
+    return Hello(version, text.split(b"\0", 1)[0].decode("ascii", "replace"))
+
+
+def check_version(data: bytes, version: int) -> None:
+    """Raises VersionError unless a message is of the version that was agreed on."""
+    _, found, _, _, _ = _HEADER.unpack_from(data)
+    if found != version:
+        sentence = f"the library said something in version {found} of the protocol: version {version} was agreed on"
+        raise VersionError(sentence, version)
+
+
+def of_version(message: bytes, version: int) -> bytes:
+    """The message as a client gets it with whom this version was agreed on."""
+    magic, _, kind, size, newest = _HEADER.unpack_from(message)
+    return _HEADER.pack(magic, version, kind, size, newest) + message[_HEADER.size :]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,4 +134,4 @@ def reclaimed(freed_bytes: int) -> bytes:
 
 def _message(kind: int, body: bytes) -> bytes:
     size = _HEADER.size + len(body)
-    return _HEADER.pack(contract.WIRE_MAGIC, contract.WIRE_VERSION, kind, size, 0) + body
+    return _HEADER.pack(contract.WIRE_MAGIC, contract.WIRE_OLDEST, kind, size, 0) + body

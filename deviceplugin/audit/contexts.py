@@ -54,6 +54,6 @@ def _read(path: Path) -> dict[str, tuple[int, ...]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        extra = {"path": str(path), "err": str(error)}
+        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
         logger.warning("Starting without what the last agent knew of contexts", extra=extra)
         return {}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin import whole_file
+from deviceplugin import driver_root, whole_file
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import driver_files, spec
+from gpushare import contract
 from gpushare.config.settings import Settings
 from gpushare.modes.card import Card, parts, whole
 
@@ -27,6 +28,9 @@ _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "mofed": ("dev/infiniband/*",),
 }
 _ROOT: Final = Path("/")
+_SHARE_PREFIX: Final = f"{contract.CDI_SHARE_KIND.replace('/', '-')}-"
+# Where NVIDIA's toolkit has its hook beside the configured place; the operator's is the last.
+_HOOKS: Final = ("/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
 
 
 class SpecError(Exception):
@@ -61,35 +65,72 @@ class Specs:
         if not told and not there:
             return
         wanted = self._documents(settings) if told or self._in_use() else {}
+        for kind, document in wanted.items():
+            self._write(self._path(kind), document)
         try:
-            for kind, document in wanted.items():
-                # A runtime reads every file of the directory that ends in .json, at any time.
-                if whole_file.keep(self._path(kind), f"{json.dumps(document, indent=1)}\n"):
-                    logger.info("Wrote a CDI specification", extra={"path": str(self._path(kind))})
             for path in there:
                 if path not in map(self._path, wanted):
                     path.unlink(missing_ok=True)
                     logger.info("Took away a CDI specification", extra={"path": str(path)})
         except OSError as error:
-            raise SpecError(
-                f"{error.filename or self._directory} cannot be written ({error.strerror}): --cdi-directory names a "
-                "directory of the host that the container runtime reads"
-            ) from error
+            raise self._unwritable(error) from error
+
+    def has_share(self, name: str) -> bool:
+        """Whether the name of a share container stands for something."""
+        return self._share_path(name).exists()
+
+    def share(self, name: str, uuids: Sequence[str], settings: Settings) -> None:
+        """Have the name of a share container stand for these GPUs. Raises SpecError."""
+        of_device, dev = self._nodes().of_device, settings.dev_root.rstrip("/")
+        missing = [uuid for uuid in uuids if uuid not in of_device]
+        if missing or not uuids:
+            raise SpecError(f"no device node of {', '.join(missing) or 'no GPU'} is known on this node")
+        nodes = dict.fromkeys(path for uuid in uuids for path in of_device[uuid])
+        edits = spec.Edits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
+        self._write(
+            self._share_path(name), spec.document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
+        )
+
+    def forget_share(self, name: str) -> None:
+        """Have the name of a share container stand for nothing."""
+        self._share_path(name).unlink(missing_ok=True)
+
+    def forget_shares(self, but: Collection[str]) -> None:
+        """Have all names of share containers stand for nothing, but these."""
+        for path in self._directory.glob(f"{_SHARE_PREFIX}*.json"):
+            if path.stem.removeprefix(_SHARE_PREFIX) not in but:
+                path.unlink(missing_ok=True)
+
+    def _share_path(self, name: str) -> Path:
+        return self._directory / f"{_SHARE_PREFIX}{name}.json"
+
+    def _write(self, path: Path, document: dict[str, Any]) -> None:
+        try:
+            # A runtime reads every file of the directory that ends in .json, at any time.
+            if whole_file.keep(path, f"{json.dumps(document, indent=1)}\n"):
+                logger.info("Wrote a CDI specification", extra={"path": str(path)})
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> SpecError:
+        return SpecError(
+            f"{error.filename or self._directory} cannot be written ({error.strerror}): --cdi-directory names a "
+            "directory of the host that the container runtime reads"
+        )
 
     def _path(self, kind: str) -> Path:
         return self._directory / f"{cdi.VENDOR}-{kind}.json"
 
     def _documents(self, settings: Settings) -> dict[str, dict[str, Any]]:
         """The specification of each kind of which there is a device."""
-        seen = Path(settings.container_driver_root)
-        root = seen if seen.is_dir() else self._root
+        root = self._host(settings)
         dev = settings.dev_root.rstrip("/")
         kinds = {"gpu": self._gpus(dev), "imex-channel": _channels(settings.imex_channels, dev)}
         for kind, patterns in _EXTRAS.items():
             found = sorted(path for pattern in patterns for path in root.glob(pattern))
             pairs = tuple((inside, f"{dev}{inside}") for inside in (f"/{path.relative_to(root)}" for path in found))
             kinds[kind] = {spec.ALL: spec.Edits(device_nodes=pairs)} if pairs else {}
-        commons = {"gpu": self._common(settings, root, dev)}
+        commons = {"gpu": self._common(settings)}
         return {
             kind: spec.document(f"{cdi.VENDOR}/{kind}", devices, common=commons.get(kind, spec.NOTHING))
             for kind, devices in kinds.items()
@@ -107,14 +148,24 @@ class Specs:
         control = tuple((path, f"{dev}{path}") for path in nodes.control)
         return spec.gpus(found, common=spec.Edits(device_nodes=control))
 
-    def _common(self, settings: Settings, root: Path, dev: str) -> spec.Edits:
-        driver = settings.driver_root.rstrip("/")
-        hook = settings.cdi_hook if (root / settings.cdi_hook.lstrip("/")).is_file() else ""
+    def _host(self, settings: Settings) -> Path:
+        mounted = Path(settings.container_driver_root)
+        return mounted if mounted.is_dir() else self._root
+
+    def _common(self, settings: Settings) -> spec.Edits:
+        host = self._host(settings)
+        found = driver_root.find(host, settings.driver_root) or driver_root.DriverRoot(host, settings.driver_root)
+        driver, dev = found.host.rstrip("/"), settings.dev_root.rstrip("/")
+        is_host = found.host == driver_root.HOST or found.seen != host  # and not a driver's root alone
+        names = (settings.cdi_hook, *_HOOKS) if is_host else ()
+        hooks = [hook for hook in names if (host / hook.lstrip("/")).is_file()]
+        # One that is named by hand may be where this process does not look, as beside a driver's own root.
+        hook = settings.cdi_hook if settings.cdi_hook != Settings().cdi_hook else next(iter(hooks), "")
         return spec.Edits(
             environment=(spec.VOID,),
             device_nodes=tuple((path, f"{dev}{path}") for path in self._nodes().control),
-            mounts=tuple((path, f"{driver}{path}") for path in driver_files.files(root)),
-            folders=driver_files.folders(root),
+            mounts=tuple((path, f"{driver}{path}") for path in driver_files.files(found.seen)),
+            folders=driver_files.folders(found.seen),
             hook=hook,
         )
 

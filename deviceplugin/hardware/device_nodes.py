@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from deviceplugin.allocation import answer
 
-_ROOT: Final = Path("/")
+_ROOTS: Final = (Path("/"),)
 
 
 def nodes(
-    minors: Mapping[str, int], *, root: Path = _ROOT, parts: Collection[tuple[str, str, int, int]] = ()
+    minors: Mapping[str, int],
+    *,
+    roots: Sequence[Path] = _ROOTS,
+    parts: Collection[tuple[str, str, int, int]] = (),
 ) -> answer.Nodes:
     """The nodes that there are.
 
-    minors: of each GPU by UUID the number of its node; root: where the host's /dev is; parts: MIG devices, as UUID,
-    UUID of the GPU, and the numbers of the two instances.
+    minors: of each GPU by UUID the number of its node; roots: where /dev and /proc are, this container's own and the
+    host's, as an agent that needs no CUDA has not all of its nodes; parts: MIG devices, as UUID, UUID of the GPU, and
+    the numbers of the two instances.
     """
-    control = tuple(path for path in answer.CONTROL_NODES if (root / path.lstrip("/")).exists())
+    control = tuple(path for path in answer.CONTROL_NODES if any((root / path.lstrip("/")).exists() for root in roots))
     of_device: dict[str, tuple[str, ...]] = {uuid: (f"/dev/nvidia{minor}",) for uuid, minor in minors.items()}
-    capabilities = _capabilities(root / "proc/driver/nvidia-caps/mig-minors") if parts else {}
+    capabilities: dict[str, int] = {}
+    for root in roots if parts else ():
+        capabilities |= _capabilities(root / "proc/driver/nvidia-caps/mig-minors")
     for uuid, gpu, instance, part in parts:
         if gpu not in minors:
             continue

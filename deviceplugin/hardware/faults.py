@@ -38,7 +38,7 @@ class Notebook:
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning(
                 "Starting without the faults that the last agent knew",
-                extra={"path": str(self._path), "err": str(error)},
+                extra={"set_aside": str(whole_file.set_aside(self._path)), "err": str(error)},
             )
             return {}
 

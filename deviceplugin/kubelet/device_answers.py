@@ -17,15 +17,28 @@ from gpushare.modes import offering
 from gpushare.modes.offering import Offered
 
 
-class InForce(Protocol):
+class Configured(Protocol):
     """What is in force now; `applying.Applying`."""
 
-    offered: offering.Offer
-    settings: Settings
+    @property
+    def offered(self) -> offering.Offer:
+        """What there is, by resource."""
+
+    @property
+    def settings(self) -> Settings:
+        """How it is given."""
 
     @property
     def closed(self) -> frozenset[str]:
         """UUIDs of the GPUs that take nothing new."""
+
+
+class InForce(Configured, Protocol):
+    """The same with how devices are given; `in_force.Injecting`."""
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing is given at all; empty if it is."""
 
 
 class DeviceAnswers:
@@ -37,6 +50,7 @@ class DeviceAnswers:
     """
 
     has_preference = True
+    starts = False  # whose container it is says nothing here
 
     def __init__(
         self,
@@ -59,6 +73,8 @@ class DeviceAnswers:
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The devices, in the ways that are configured. Raises RefusedError."""
+        if self._in_force.refusal:
+            raise service.RefusedError(self._in_force.refusal)
         known = self._devices(resource)
         try:
             request.check(resource, device_ids, known)
@@ -114,6 +130,9 @@ class DeviceAnswers:
             )
         except greedy.AllocationError as error:
             raise service.RefusedError(str(error)) from error
+
+    async def start(self, resource: str, device_ids: Sequence[str]) -> None:
+        """Nothing."""
 
     def _devices(self, resource: str) -> dict[str, Offered]:
         return {one.id: one for one in self._in_force.offered.get(resource, ())}

@@ -65,6 +65,7 @@ class Registration:
         self._server: grpc.aio.Server | None = None
         self._served_at: Identity | None = None
         self._registered_with: Identity | None = None
+        self._options = service.options(served.answers)  # as the kubelet knows them
         self._listened_to = 0.0
         self._failures = 0
         self.problem = f"{served.name} is not registered with the kubelet yet"
@@ -86,7 +87,8 @@ class Registration:
             self._tell(f"no kubelet listens on {self._kubelet}: it is stopped, or --kubelet-directory is wrong")
             return POLL_SECONDS
         intact = self._server is not None and _identity(self._socket) == self._served_at
-        if intact and self._registered_with == kubelet and self._is_listened_to():
+        known = self._registered_with == kubelet and self._options == service.options(self._served.answers)
+        if intact and known and self._is_listened_to():
             return POLL_SECONDS
         try:
             if not intact:
@@ -123,6 +125,7 @@ class Registration:
             raise
 
     async def _register(self) -> None:
+        self._options = service.options(self._served.answers)
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=_CHANNEL_OPTIONS) as channel:
             stub = services.RegistrationStub(channel)  # type: ignore[no-untyped-call]
             await stub.Register(
@@ -130,9 +133,7 @@ class Registration:
                     version=API_VERSION,
                     endpoint=self._socket.name,
                     resource_name=self._served.name,
-                    options=messages.DevicePluginOptions(
-                        get_preferred_allocation_available=self._served.answers.has_preference
-                    ),
+                    options=self._options,
                 ),
                 timeout=REGISTER_SECONDS,
             )

@@ -34,6 +34,10 @@ class Answers(Protocol):
 
     has_preference: bool
 
+    @property
+    def starts(self) -> bool:
+        """Whether `start` is to be called before each start of a container."""
+
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """What a container with these devices gets. Raises RefusedError."""
 
@@ -41,6 +45,9 @@ class Answers(Protocol):
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
     ) -> Sequence[str]:
         """The `size` best of `available`, with all of `required`. Raises RefusedError."""
+
+    async def start(self, resource: str, device_ids: Sequence[str]) -> None:
+        """A container with these devices is about to be made. Raises RefusedError; the kubelet then tries again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,8 +70,8 @@ class DevicePlugin(services.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802
         self, _: messages.Empty, __: Context
     ) -> messages.DevicePluginOptions:
-        """Whether we have a preference; never a call before each start."""
-        return messages.DevicePluginOptions(get_preferred_allocation_available=self._answers.has_preference)
+        """Whether we have a preference, and want to be called before each start."""
+        return options(self._answers)
 
     async def ListAndWatch(  # noqa: N802
         self, _: messages.Empty, __: Context
@@ -136,6 +143,24 @@ class DevicePlugin(services.DevicePluginServicer):
             },
         )
         return messages.AllocateResponse(container_responses=answers)
+
+    async def PreStartContainer(  # noqa: N802
+        self, request: messages.PreStartContainerRequest, context: Context
+    ) -> messages.PreStartContainerResponse:
+        """What is left to be done once it is known whose container it is; FAILED_PRECONDITION where that cannot be."""
+        try:
+            await self._answers.start(self._name, request.devices_ids)
+        except RefusedError as error:
+            logger.warning("Refused to start a container", extra={"resource": self._name, "err": str(error)})
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return messages.PreStartContainerResponse()
+
+
+def options(answers: Answers) -> messages.DevicePluginOptions:
+    """What the kubelet is to call."""
+    return messages.DevicePluginOptions(
+        get_preferred_allocation_available=answers.has_preference, pre_start_required=answers.starts
+    )
 
 
 def _check(resource: str, requested: Iterable[str], known: Collection[str]) -> None:

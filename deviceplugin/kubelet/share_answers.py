@@ -1,17 +1,21 @@
-"""What a share container gets from the kubelet: the same three mounts, and nothing else.
+"""What a share container gets from the kubelet: three mounts, and where devices are given by CDI, a name.
 
-Allocate cannot know which pod it is called for, and need not: the GPU is in the pod's environment, and the limits are
-the arbiter's to give, which asks the kernel who is there.
+Allocate cannot know which pod it is called for, and need not: the limits are the arbiter's to give, which asks the
+kernel who is there, and NVIDIA's runtime goes by the environment, into which the webhook wrote the GPU. A name of CDI
+is made of the ids, and stands for nothing until it is known whose container it is: see `share_start`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from deviceplugin.allocation import cdi
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from gpushare import contract
+from gpushare.config.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,29 +27,69 @@ class Mounts:
     arbiter_directory: Path
 
 
+class Start(Protocol):
+    """What is done before a container starts; `share_start.ShareStart`."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to be done."""
+
+    def forget(self, name: str) -> None:
+        """A name of CDI is given anew, and stands for nothing yet."""
+
+    def __call__(self, resource: str, device_ids: Sequence[str]) -> Awaitable[None]:
+        """Do it for a container with these ids. Raises RefusedError."""
+
+
 class ShareAnswers:
-    """Answers for the counters of shares, as `service.Answers`."""
+    """Answers for the counters of shares, as `service.Answers`. Without `start` nothing but the mounts is given."""
 
     has_preference = False  # ids are counters
 
-    def __init__(self, mounts: Mounts) -> None:
+    def __init__(
+        self, mounts: Mounts, *, settings: Callable[[], Settings] = Settings, start: Start | None = None
+    ) -> None:
         self._mounts = mounts
+        self._settings = settings
+        self._start = start
 
-    def allocate(self, _: str, __: Sequence[str]) -> messages.ContainerAllocateResponse:
-        """The mounts."""
+    @property
+    def starts(self) -> bool:
+        """Whether something is left to be done when it is known whose container it is."""
+        return self._start is not None and self._start.is_needed
+
+    def allocate(self, _: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
+        """The mounts, and the name."""
+        settings = self._settings()
+        name = cdi.share(device_ids)
+        if self._start is not None:
+            self._start.forget(name)
+        told = cdi.answer(
+            [f"{contract.CDI_SHARE_KIND}={name}"],
+            settings.device_list_strategies,
+            prefix=settings.cdi_annotation_prefix,
+            answer_id=name,
+        )
         return messages.ContainerAllocateResponse(
             mounts=[
                 _read_only(contract.CONTAINER_LIBRARY, self._mounts.library),
                 _read_only(contract.CONTAINER_PRELOAD_FILE, self._mounts.preload_file),
                 # Connecting to a socket writes nothing to the file system, so read-only is enough for it too.
                 _read_only(contract.CONTAINER_ARBITER_DIRECTORY, self._mounts.arbiter_directory),
-            ]
+            ],
+            annotations=told.annotations,
+            cdi_devices=[messages.CDIDevice(name=one) for one in told.devices],
         )
 
     def preferred(self, _: str, *, available: Sequence[str], required: Sequence[str], size: int) -> Sequence[str]:
         """Any."""
         rest = [identity for identity in available if identity not in set(required)]
         return [*required, *rest][:size]
+
+    async def start(self, resource: str, device_ids: Sequence[str]) -> None:
+        """Have the name stand for the GPUs of this container. Raises RefusedError."""
+        if self._start is not None:
+            await self._start(resource, device_ids)
 
 
 def _read_only(container_path: str, host_path: Path) -> messages.Mount:

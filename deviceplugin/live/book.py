@@ -63,4 +63,6 @@ def read(path: Path) -> Book | None:
         }
         return Book(records.read(InForce, document["current"]), gpus)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BookError(f"{path} makes no sense ({error}): what the GPUs are used for is found anew") from error
+        aside = whole_file.set_aside(path)
+        what = "what the GPUs are used for is found anew"
+        raise BookError(f"{path} makes no sense ({error}) and is now {aside.name}: {what}") from error

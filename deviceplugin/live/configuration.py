@@ -30,12 +30,12 @@ class Configuration:
     ) -> None:
         namespace, _, name = config_map.partition("/")
         self.node = informer.Informer(
-            api, "/api/v1/nodes", field_selector=f"metadata.name={node_name}", transform=_metadata
+            api, "/api/v1/nodes", field_selector=f"metadata.name={node_name}", transform=_trimmed
         )
         self.config_map = informer.Informer(
             api, f"/api/v1/namespaces/{namespace}/configmaps", field_selector=f"metadata.name={name}"
         )
-        for one in (self.node, self.config_map):
+        for one in self.informers:
             one.subscribe(lambda _: changed())
 
     async def run(self) -> None:
@@ -50,6 +50,11 @@ class Configuration:
         await self.config_map.synced.wait()
 
     @property
+    def informers(self) -> tuple[informer.Informer, ...]:
+        """What keeps the two true."""
+        return self.node, self.config_map
+
+    @property
     def is_known(self) -> bool:
         """Whether both were read once."""
         return self.node.synced.is_set() and self.config_map.synced.is_set()
@@ -58,6 +63,12 @@ class Configuration:
     def metadata(self) -> Mapping[str, Any] | None:
         """The node's labels and annotations; None while there is no such node."""
         return next((item["metadata"] for item in self.node.objects.values()), None)
+
+    @property
+    def runtime(self) -> str:
+        """The node's container runtime and its version, `containerd://1.7.24`; empty while that is not known."""
+        found = next(iter(self.node.objects.values()), {})
+        return str(found.get("runtime", ""))
 
     @property
     def label(self) -> str | None:
@@ -71,6 +82,7 @@ class Configuration:
         return {str(key): str(text) for key, text in ((found or {}).get("data") or {}).items()}
 
 
-def _metadata(item: dict[str, Any]) -> dict[str, Any]:
+def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
     kept = ("name", "uid", "resourceVersion", "labels", "annotations")
-    return {"metadata": {key: item["metadata"][key] for key in kept if key in item["metadata"]}}
+    runtime = ((item.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or ""
+    return {"metadata": {key: item["metadata"][key] for key in kept if key in item["metadata"]}, "runtime": runtime}

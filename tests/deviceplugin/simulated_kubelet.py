@@ -78,6 +78,14 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         self.pods[pod] = (resource, free[:size])
         return given
 
+    async def start_container(self, pod: str) -> None:
+        """What it does before it has a container made: it calls the plugin, if that asked for it."""
+        resource, ids = self.pods[pod]
+        stub = services.DevicePluginStub(self._channels[resource])
+        registered = next(one for one in reversed(self.requests) if one.resource_name == resource)
+        if registered.options.pre_start_required:
+            await stub.PreStartContainer(messages.PreStartContainerRequest(devices_ids=ids), timeout=30)
+
     async def stop(self) -> None:
         for resource in list(self._tasks):
             await self.drop(resource)

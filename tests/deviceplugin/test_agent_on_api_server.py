@@ -114,6 +114,68 @@ async def test_it_makes_the_gpunode_and_says_what_there_is(
     assert not document.get("spec")
 
 
+async def test_in_a_pod_it_says_how_containers_get_devices_by_what_its_node_and_its_own_pod_are(
+    cluster: Cluster, short_path: Path, gpus: Path
+) -> None:
+    async def said() -> tuple[str, str, str]:
+        conditions = (await cluster.gpunode())["status"]["conditions"]
+        (one,) = [one for one in conditions if one["type"] == contract.CONDITION_DEVICES_INJECTED]
+        return one["status"], one["reason"], one["message"]
+
+    handler = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": cluster.node},
+        "handler": "x",
+    }
+    spec = {"nodeName": cluster.node, "runtimeClassName": cluster.node, "containers": [{"name": "main", "image": "x"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": cluster.node, "namespace": "default"}, "spec": spec}
+    for document in (handler, pod):
+        await cluster.kubectl("create", "--validate=false", "--filename=-", input=json.dumps(document))
+    uid = await cluster.kubectl("get", "pod", cluster.node, "--namespace=default", "--output=jsonpath={.metadata.uid}")
+    # The pod's container asked for a driver, and what it uses is a file that was mounted.
+    library = short_path / "libnvidia-ml.so.1"
+    library.touch()
+    source = simulated.BUILD / library.name
+    mounting = (
+        "import ctypes, os, sys; libc = ctypes.CDLL(None, use_errno=True); libc.unshare(0x00020000); "
+        f"libc.mount(None, b'/', None, 0x44000, None); "
+        f"assert libc.mount({str(source).encode()!r}, {str(library).encode()!r}, None, 0x1000, None) == 0; "
+        "from deviceplugin import __main__; sys.exit(__main__.main())"
+    )
+    environment = {"POD_UID": uid, "NVIDIA_VISIBLE_DEVICES": "all", "LD_LIBRARY_PATH": str(short_path)}
+    credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
+    try:
+        async with agent_process.running(
+            cluster.node,
+            short_path,
+            kubeconfig=credentials,
+            gpus=gpus,
+            program=("-c", mounting),
+            environment=environment,
+        ) as agent:
+            await agent.until("Wrote the GPUNode's status")
+            status, reason, message = await said()
+            assert (status, reason) == ("True", "RuntimeClass"), message
+            assert f"runtimeClassName: {cluster.node}" in message
+        named = {**environment, "DEVICE_LIST_STRATEGY": "cdi-cri", "CONTAINER_DRIVER_ROOT": str(short_path / "none")}
+        async with agent_process.running(
+            cluster.node,
+            short_path,
+            kubeconfig=credentials,
+            gpus=gpus,
+            program=("-c", mounting),
+            environment=named,
+        ) as agent:
+            await agent.until("Wrote the GPUNode's status")
+            status, reason, message = await said()
+            assert (status, reason) == ("False", "NothingInjects")
+            assert f"cdi-cri: --cdi-directory {short_path / 'cdi'} is not mounted from the host" in message
+    finally:
+        await cluster.kubectl("delete", "pod", cluster.node, "--namespace=default", "--grace-period=0", "--force")
+        await cluster.kubectl("delete", "runtimeclass", cluster.node)
+
+
 async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Cluster, agent: agent_process.Agent) -> None:
     await agent.until("Wrote the GPUNode's status")
     version = (await cluster.gpunode())["metadata"]["resourceVersion"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +28,7 @@ class Node:
     def __init__(self, lab: access.Access, where: layout.Layout, namespace: str) -> None:
         self.lab, self.namespace = lab, namespace
         self.name = where.nodes[0].name
-        self._metrics_url = gpushare.agent_metrics_url(where, where.nodes[0])
+        self._where = where.nodes[0]
 
     def run(self, name: str, command: str) -> None:
         container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", command]}
@@ -48,9 +47,7 @@ class Node:
         return (found[0].status, found[0].message) if found else ("", "")
 
     def asked(self, path: str) -> str:
-        url = self._metrics_url.removesuffix("/metrics") + path
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - http, of the lab
-            return str(answer.read().decode())
+        return gpushare.agent_page(self.lab, self._where, path)
 
     def shares(self) -> dict[str, Any]:
         """The shares of the audit, by pod."""

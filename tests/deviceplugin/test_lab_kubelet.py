@@ -76,8 +76,7 @@ def test_after_a_kubelet_restart_everything_is_offered_again(lab: access.Access,
 
 
 def test_after_an_agent_restart_everything_is_offered_again(lab: access.Access, installed: layout.Layout) -> None:
-    kill(gpushare.agent_name(installed.nodes[0]), installed)
-    # The kubelet takes a plugin that is gone for one whose devices are all ill.
-    eventually(lambda: node(lab, installed, "allocatable")[contract.RESOURCE_PERCENT] == "0")
-    gpushare.install(installed, lab)
+    with gpushare.without_agent(installed, installed.nodes[0], lab):
+        # The kubelet takes a plugin that is gone for one whose devices are all ill.
+        eventually(lambda: node(lab, installed, "allocatable")[contract.RESOURCE_PERCENT] == "0")
     eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)

@@ -31,6 +31,10 @@ mig:
 """,
     "mounts": "version: v1\nflags: {plugin: {deviceListStrategy: volume-mounts}}\n",
     "cdi": "version: v1\nflags: {plugin: {deviceListStrategy: cdi-annotations}}\n",
+    "cdi-shares": (
+        "version: v1\nflags: {plugin: {deviceListStrategy: cdi-annotations}}\n"
+        "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n"
+    ),
     "mig-off": "version: v1\nmig: [{devices: all, mig-enabled: false}]\n",
 }
 
@@ -206,3 +210,20 @@ def test_devices_are_given_by_every_way_that_is_configured(node: Node, strategy:
     told = {"mounts": "/var/run/nvidia-container-devices", "cdi": "void"}
     assert node.environment(strategy)["NVIDIA_VISIBLE_DEVICES"] == told[strategy]
     node.end(strategy)
+
+
+def test_a_share_is_given_by_cdi_once_it_is_known_whose_container_it_is(node: Node) -> None:
+    node.label("cdi-shares")
+    eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 400)
+    eventually(lambda: "cdi-shares is in force" in node.condition("ConfigValid")[1])
+    node.share("described", "0.5")
+    node.share("other", "0.75")
+    seen = {name: node.seen(name) for name in ("described", "other")}
+    for name, uuids in seen.items():
+        found = json.loads(node.lab.kubectl("get", "pod", name, f"--namespace={node.namespace}", "--output=json"))
+        assert [f"GPU-{uuid}" for uuid in uuids] == [found["metadata"]["annotations"][contract.GPU_UUIDS]]
+        # What the webhook wrote there is not what gives it the GPU.
+        assert node.environment(name)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    # Each has its devices: whatever the agent knows of the runtime, it has not seen them missing.
+    assert node.condition(contract.CONDITION_DEVICES_INJECTED)[0] != "False"
+    node.end(*seen)

@@ -98,3 +98,14 @@ def test_a_root_that_cannot_be_written_is_named(source: Path, tmp_path: Path) ->
     (tmp_path / "root").write_text("a file")
     with pytest.raises(library.LibraryError, match=r"root.* cannot be .*--root names"):
         library.install(source, root=tmp_path / "root")
+
+
+def test_where_no_library_can_be_loaded_from_there_is_no_agent(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    program = "import sys, pathlib; from deviceplugin import library; library.install(*map(pathlib.Path, sys.argv[1:2]), root=pathlib.Path(sys.argv[2]))"
+    mount = f'mount -t tmpfs -o noexec tmpfs {tmp_path / "root"} && exec "$@"'
+    command = ["unshare", "--mount", "/bin/sh", "-c", mount, "sh", sys.executable, "-c", program]
+    ended = subprocess.run([*command, source, tmp_path / "root"], capture_output=True, text=True, check=False)
+    if "ermission denied" in ended.stderr or "not permitted" in ended.stderr:
+        pytest.skip("needs root, to mount")
+    assert "is mounted noexec, and no program can load a library from there: --root names" in ended.stderr

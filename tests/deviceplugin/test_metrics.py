@@ -13,11 +13,12 @@ from deviceplugin.arbiter.groups import Use
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.report import Audit
 from deviceplugin.audit.report import Share as AuditedShare
+from deviceplugin.holders import Holder
 from deviceplugin.offer import Offer
 from deviceplugin.peaks import Peak
-from gpushare import ledger
+from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.source import usage
 from tests import builders, exposition
 
@@ -36,11 +37,12 @@ def registry() -> prometheus_client.CollectorRegistry:
             uses=lambda: [Use(tenant, (1 << 30,), 3, (300 << 20,))],
             connections=lambda: 4,
             turned_away=lambda: 5,
+            versions=lambda: {1: 1, 2: 3},
             leases=lambda: [
                 Held(tenant, "GPU-node-a-0", 12.5, 40, 0.25, 7.5, 2.5, 3),
                 Held(dataclasses.replace(tenant, pod="alone"), "GPU-node-a-1", 60.0, 1, None),
             ],
-            holders=lambda: [metrics.Holder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
+            holders=lambda: [Holder("ml", "whole", "main", "nvidia.com/gpu", "GPU-node-a-1", 2)],
         )
     )
     return made
@@ -102,9 +104,16 @@ def test_what_is_used_is_what_the_command_line_reads(registry: prometheus_client
 def test_the_arbiter_counts(registry: prometheus_client.CollectorRegistry) -> None:
     assert registry.get_sample_value("gpushare_arbiter_connections") == 4
     assert registry.get_sample_value("gpushare_arbiter_turned_away_total") == 5
+    spoken = [registry.get_sample_value("gpushare_arbiter_protocol_connections", {"version": one}) for one in "12"]
+    assert spoken == [1, 3]
 
 
-LABELS = ("node", "gpu", "index", "model", "mode", "namespace", "pod", "containers", "container", "resource")
+LABELS = (
+    *("node", "gpu", "index", "model", "mode", "namespace", "pod", "containers", "container", "resource", "version"),
+    *("condition", "status", "reason"),
+)
+# The one name that others have given: what cost tools look for.
+FOREIGN = "container_gpu_allocation"
 
 
 class Busy:
@@ -126,7 +135,7 @@ class Busy:
                 connections=lambda: len(self.tenants),
                 turned_away=lambda: 0,
                 holders=lambda: [
-                    metrics.Holder("ml", one.pod, "main", "nvidia.com/gpu", self.uuids[0], 1) for one in self.tenants
+                    Holder("ml", one.pod, "main", "nvidia.com/gpu", self.uuids[0], 1) for one in self.tenants
                 ],
                 leases=lambda: [
                     Held(one, uuid, 1.0, 2, 0.5, 3.0, 4.0, 5) for one in self.tenants for uuid in self.uuids
@@ -150,11 +159,13 @@ class Busy:
     def gpunode(self) -> GpuNode:
         given = GivenShare(("main", "side"), self.uuids, 1, 100, 1 << 30, shrink_to_bytes=1 << 29)
         entries = (Allocation(f"of-{one.pod}", PodRef("ml", one.pod, one.pod_uid), (given,)) for one in self.tenants)
-        return dataclasses.replace(self.node, allocations=tuple(entries))
+        ready = Condition(contract.CONDITION_READY, "True", "GpusHealthy")
+        return dataclasses.replace(self.node, allocations=tuple(entries), conditions=(ready,))
 
 
 def test_every_metric_is_as_prometheus_wants_it() -> None:
     found = exposition.families(Busy(3).registry)
+    assert list(exposition.faults({FOREIGN: found.pop(FOREIGN)}, prefix="container_gpu_", labels=LABELS)) == []
     assert list(exposition.faults(found, prefix="gpushare_", labels=LABELS)) == []
     assert all(one.samples for one in found.values()), "not all of them were tried"
 
@@ -165,7 +176,7 @@ def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
     assert per_gpu == {
         f"gpushare_gpu_{what}"
         for what in (
-            *("memory_bytes", "allocated_memory_bytes", "allocated_compute_ratio", "healthy", "mode"),
+            *("memory_bytes", "allocated_memory_bytes", "allocated_compute_ratio", "healthy", "mode", "cordoned"),
             *("unlimited_processes", "foreign_processes"),
         )
     }
@@ -176,7 +187,7 @@ def test_all_that_is_promised_is_told_of_each_share_and_gpu() -> None:
             *("used_memory_bytes", "overhead_memory_bytes", "limit_memory_bytes", "beyond_limit_memory_bytes"),
             *("shrink_target_memory_bytes", "peak_memory_bytes", "peak_compute_ratio", "observed_seconds"),
             *("lease_seconds", "leases", "waiting_seconds", "throttled_seconds", "evictions"),
-            *("used_compute_ratio", "processes"),
+            *("used_compute_ratio", "processes", "allocated_compute_ratio", "allocated_memory_bytes"),
         )
     }
 
@@ -195,4 +206,4 @@ def test_there_are_as_many_series_as_gpus_and_shares_and_no_more_once_pods_have_
     assert with_40 - with_20 == with_20 - without
     text = prometheus_client.generate_latest(node.registry).decode()
     assert not [name for name in node.names if f'"{name}"' in text]
-    assert (with_20 - without) / 20 <= 30  # of a share of two GPUs
+    assert (with_20 - without) / 20 <= 36  # of a share of two GPUs, used by two containers

@@ -55,3 +55,26 @@ def test_a_context_of_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         settings.parse(["--node-name=a", "--context-memory=much"], {})
     assert 'argument --context-memory: "much" is not a quantity' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "socket"),
+    [
+        ([], "/var/lib/kubelet/pod-resources/kubelet.sock"),
+        (
+            ["--kubelet-directory=/var/lib/k0s/kubelet/device-plugins"],
+            "/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
+        ),
+        (["--kubelet-directory=/k/device-plugins", "--pod-resources-socket=/p/kubelet.sock"], "/p/kubelet.sock"),
+    ],
+)
+def test_a_kubelet_elsewhere_has_its_other_socket_there_too(arguments: list[str], socket: str) -> None:
+    assert settings.parse(["--node-name=a", *arguments], {}).pod_resources_socket == Path(socket)
+
+
+def test_where_the_driver_and_the_own_pod_are_is_told_by_the_environment_too() -> None:
+    bare = settings.parse(["--node-name=a"], {})
+    assert (bare.pod_uid, bare.driver_root, bare.container_driver_root) == ("", "/", Path("/driver-root"))
+    told = {"POD_UID": "u", "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "CONTAINER_DRIVER_ROOT": "/host"}
+    found = settings.parse(["--node-name=a"], told)
+    assert (found.pod_uid, found.driver_root, found.container_driver_root) == ("u", "/run/nvidia/driver", Path("/host"))

@@ -28,6 +28,7 @@ from gpushare import contract
 
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK_GROW_FUTURE_WRITE = 0x2 | 0x4 | 0x10
+UNKNOWN = 77  # a type of message
 HEADER_SIZE = struct.calcsize(contract.WIRE_HEADER)
 
 
@@ -48,7 +49,10 @@ class Misbehaviour:
     """How this arbiter differs from a good one."""
 
     refusal: str | None = None
-    version: int = contract.WIRE_VERSION
+    version: int = contract.WIRE_VERSION  # of the protocol, that it says was agreed on
+    layout: int = contract.PAGES_LAYOUT
+    more: bytes = b""  # after each message
+    unknown: bool = False  # before each message another one, of a type that nobody knows
     silent: bool = False
     descriptors: int = 2
     grants: bool = True  # a lease to everybody who wants one
@@ -59,9 +63,19 @@ GOOD = Misbehaviour()
 
 
 class ReferenceArbiter:
-    """Serves one container on `directory/arbiter.sock`, in a thread, from `with` to its end."""
+    """Serves one container on `directory/arbiter.sock`, in a thread, from `with` to its end.
 
-    def __init__(self, directory: Path, shares: list[Share], behaviour: Misbehaviour = GOOD) -> None:
+    after: the one before, whose ledger it takes over; made while that one is there.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        shares: list[Share],
+        behaviour: Misbehaviour = GOOD,
+        *,
+        after: ReferenceArbiter | None = None,
+    ) -> None:
         self._path = directory / contract.ARBITER_SOCKET_NAME
         self._shares = shares
         self._behaviour = behaviour
@@ -75,7 +89,8 @@ class ReferenceArbiter:
         self._leases = 0  # handed out: each has a number of its own
         self._unheard: list[tuple[int, int, int, int]] = []
         self._limits_descriptor, self._limits = _page("limits", 1)
-        self._ledger_descriptor, self._ledger = _page("ledger", max(1, len(shares)))
+        known = None if after is None else after._ledger_descriptor
+        self._ledger_descriptor, self._ledger = _page("ledger", max(1, len(shares)), known)
         for index, share in enumerate(shares):
             self._write_share(index, share)
         self._write_header(0)
@@ -142,7 +157,7 @@ class ReferenceArbiter:
 
     def _write_header(self, slot_count: int) -> None:
         # Whole words: pack_into clears first what it then writes, and a process that looks in between counts no slot.
-        for at, value in ((0, len(self._shares)), (4, slot_count)):
+        for at, value in ((0, len(self._shares)), (4, slot_count), (8, self._behaviour.layout)):
             word = ctypes.c_uint32.from_buffer(self._limits, at)
             word.value = value
             del word
@@ -176,8 +191,11 @@ class ReferenceArbiter:
         if not message:
             self._forget(connection)
             return False
-        magic, version, kind, size, _ = struct.unpack_from(contract.WIRE_HEADER, message)
-        assert (magic, version, size) == (contract.WIRE_MAGIC, contract.WIRE_VERSION, len(message))
+        magic, version, kind, size, newest = struct.unpack_from(contract.WIRE_HEADER, message)
+        asked = kind == contract.MESSAGE_HELLO
+        assert (magic, size) == (contract.WIRE_MAGIC, len(message))
+        assert version == (contract.WIRE_OLDEST if asked else self._behaviour.version)
+        assert newest == (contract.WIRE_VERSION if asked else 0)
         if kind == contract.MESSAGE_HELLO:
             self.hellos += 1
             self._welcome(connection)
@@ -243,6 +261,9 @@ class ReferenceArbiter:
         return freed
 
     def _send(self, connection: socket.socket, kind: int, body: bytes, descriptors: list[int] | None = None) -> None:
+        if self._behaviour.unknown and kind not in (contract.MESSAGE_WELCOME, UNKNOWN):
+            self._send(connection, UNKNOWN, body)
+        body += self._behaviour.more
         header = struct.pack(
             contract.WIRE_HEADER,
             contract.WIRE_MAGIC,
@@ -256,8 +277,8 @@ class ReferenceArbiter:
             connection.sendmsg([header + body], rights)
 
 
-def _page(name: str, pages: int) -> tuple[int, mmap.mmap]:
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def _page(name: str, pages: int, known: int | None = None) -> tuple[int, mmap.mmap]:
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) if known is None else os.dup(known)
     os.ftruncate(descriptor, pages * contract.PAGE_SIZE)
     return descriptor, mmap.mmap(descriptor, pages * contract.PAGE_SIZE)
 

@@ -37,7 +37,16 @@ def test_with_a_dead_socket_cuda_does_not_start(container: Container, arbiter_di
 
 CASES = {
     "refused": (Misbehaviour(refusal="the pod has no share"), "refused this process: the pod has no share"),
-    "another protocol": (Misbehaviour(version=2), "speaks protocol 2 and this library 1: restart the container"),
+    "another protocol": (Misbehaviour(version=3), "speaks protocol 3 and this library 1 to 2: restart the container"),
+    "no protocol": (Misbehaviour(version=0), "speaks protocol 0 and this library 1 to 2: restart the container"),
+    "other pages": (
+        Misbehaviour(layout=7),
+        "pages have layout 7 and this library knows layout 0: restart the container",
+    ),
+    "refused in another protocol": (
+        Misbehaviour(refusal="recreate the pod", version=9),
+        "refused this process: recreate the pod",
+    ),
     "one page": (Misbehaviour(descriptors=1), "came with 1 of 2 pages"),
     "no page": (Misbehaviour(descriptors=0), "came with 0 of 2 pages"),
 }

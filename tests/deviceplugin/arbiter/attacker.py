@@ -75,7 +75,11 @@ class Attacker:
         """HELLO in versions that nobody speaks."""
         while True:
             with self.connect() as made, contextlib.suppress(OSError):
-                made.send(message(contract.MESSAGE_HELLO, bytes(32), version=random.randrange(2, 1000)))
+                made.send(
+                    message(
+                        contract.MESSAGE_HELLO, bytes(32), version=random.randrange(contract.WIRE_VERSION + 1, 1000)
+                    )
+                )
             yield
 
     def hellos(self) -> Iterator[None]:

@@ -107,9 +107,9 @@ async def test_hello_twice_ends_the_connection_but_not_the_charge(node: ArbiterN
 async def test_another_version_of_the_protocol_is_refused_with_a_remedy(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     one = await node.share()
-    data = header(contract.MESSAGE_HELLO, version=2, size=48) + bytes(32)
+    data = header(contract.MESSAGE_HELLO, version=3, size=48) + bytes(32)
     assert await one("raw", data.hex()) == (
-        "the library speaks version 2 of the protocol and this node's agent version 1: "
+        "the library speaks version 3 of the protocol and this node's agent versions 1 to 2: "
         "recreate the pod, so that it gets the agent's library"
     )
 

@@ -38,6 +38,23 @@ OURS = Container(UID, ID)
         pytest.param(f"/kubepods-pod{UNDERSCORED}.slice/crio-{ID}.scope/container", id="CRI-O on version two"),
         pytest.param(f"/kubepods-pod{UNDERSCORED}.slice/libpod-{ID}.scope", id="systemd, Podman"),
         pytest.param(f"/docker/{OTHER_ID}/kubelet/kubepods/pod{UID}/{ID}", id="a node that is a container itself"),
+        pytest.param(
+            f"/system.slice/docker-{OTHER_ID}.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice"
+            f"/kubelet-kubepods-burstable-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
+            id="kind, systemd",
+        ),
+        pytest.param(
+            f"/../../../../kubelet-kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope", id="… from a namespace"
+        ),
+        pytest.param(f"/docker/{OTHER_ID}/kubelet/kubepods/besteffort/pod{UID}/{ID}", id="kind, cgroupfs"),
+        pytest.param(
+            f"/libpod_parent/libpod-{OTHER_ID}/kubelet/kubepods/pod{UID}/{ID}", id="minikube and kind by Podman"
+        ),
+        pytest.param(f"/k3s/kubepods/burstable/pod{UID}/{ID}", id="k3s in a container"),
+        pytest.param(f"/kubepods/burstable/pod{UID}/crio-{ID}", id="cgroupfs, CRI-O"),
+        pytest.param(f"/kubepods/burstable/pod{UID}/crio-{ID}/container", id="cgroupfs, CRI-O with crun"),
+        pytest.param(f"/../../besteffort/pod{UID}/crio-{ID}", id="… from a namespace, cgroupfs"),
+        pytest.param(f"/../crio-{ID}.scope/kubepods-pod{UNDERSCORED}.slice/crio-{ID}.scope", id="agent in a container"),
         pytest.param(f"/kubepods/pod{UID}/{ID}/init.scope/worker", id="cgroups of the container's own"),
         pytest.param(f"/kubepods/pod{UID}/{ID}/kubepods/pod{OTHER_UID}/{OTHER_ID}", id="pretending to be another"),
     ],
@@ -59,6 +76,9 @@ def test_a_container_is_known_by_its_cgroup(path: str) -> None:
         f"/kubepods/pod{UID}x/{ID}",
         f"/kubepods/xpod{UID}/{ID}",
         f"/kubepods/pod{OTHER_UID}/scratch/pod{UID}/{ID}",
+        f"/mykubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
+        f"/kubepods/burstable/pod{UID}/crio-conmon-{ID}",
+        f"/machine.slice/libpod-{ID}.scope/container",
         f"/kubepods/pod{UID.replace('-', '')}/{ID}",  # a static pod, which can have no share: a hash in place of a UID
         f"/kubepods-pod{UNDERSCORED}.slice/crio-conmon-{ID}.scope",  # CRI-O's own process beside the container
         f"/system.slice/containerd.service/kubepods-pod{UNDERSCORED}.slice:cri-containerd:{ID[:-1]}",
@@ -73,6 +93,34 @@ def test_what_is_no_container_of_a_pod_is_refused(path: str) -> None:
 def test_hierarchies_of_version_one_agree() -> None:
     mixed = f"9:name=systemd:/\n4:memory:/kubepods/pod{UID}/{ID}\n1:cpu,cpuacct:/kubepods/pod{UID}/{ID}\n0::/\n"
     assert identity.parse(mixed) == OURS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            f"13:freezer:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice/crio-{ID}.scope\n"
+            f"11:files:/\n"
+            f"1:name=systemd:/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice/crio-{ID}.scope\n",
+            id="version one, CRI-O",
+        ),
+        pytest.param(
+            f"2:memory:/kubepods/besteffort/pod{UID}/{ID}\n1:name=systemd:/kubepods/besteffort/pod{UID}/{ID}\n"
+            f"0::/system.slice/containerd.service\n",
+            id="hybrid: the unified hierarchy does not take part",
+        ),
+        pytest.param(
+            f"3:rdma:/\n2:cpuset:/../../pod{UID}/{ID}\n1:pids:/../../pod{UID}/{ID}\n0::/../../pod{UID}/{ID}\n",
+            id="hybrid, from a namespace of the agent's own",
+        ),
+        pytest.param(
+            f"0::/../../../kubepods-besteffort.slice/kubepods-besteffort-pod{UNDERSCORED}.slice/crio-{ID}.scope/container\n",
+            id="version two, CRI-O with crun, from a namespace",
+        ),
+    ],
+)
+def test_whole_texts_as_kernels_write_them(text: str) -> None:
+    assert identity.parse(text) == OURS
 
 
 def test_hierarchies_that_disagree_are_refused() -> None:

@@ -178,3 +178,28 @@ def test_the_most_that_a_limit_may_be_is_the_least_that_anybody_relies_on(
     there = node(dataclasses.replace(MAIN, shrink_to_bytes=shrink_to))
     there = dataclasses.replace(there, resizes=(Resize("a0", 0, 1, 0), *(Resize("a1", 0, each, 0) for each in told)))
     assert tenant.memory_bytes(there, there.allocations[1], 0) == expected
+
+
+def given(container: str, manifest: dict[str, Any], there: GpuNode | None) -> tenant.Given | Refusal | NotYet:
+    return tenant.given("ml", "trainer", container, pods=[{}, manifest], node=there)
+
+
+def test_a_container_that_is_about_to_start_is_known_by_its_name() -> None:
+    there = node(MAIN, SIDE)
+    assert given("main", pod(), there) == tenant.Given("ml", "trainer", (FIRST, SECOND))
+    named = {**pod(), "spec": {"runtimeClassName": "nvidia"}}
+    assert given("warm-up", named, there) == tenant.Given("ml", "trainer", (SECOND,), "nvidia")
+    assert given("other", pod(), there) == Refusal("the container other of the pod ml/trainer has no share of a GPU")
+
+
+def test_a_container_of_a_pod_or_allocation_that_is_not_known_may_become_known() -> None:
+    assert given("main", {}, node(MAIN)) == NotYet(Missing.POD, "this node has no pod ml/trainer")
+    over = {**pod(), "status": {"phase": "Succeeded"}}
+    assert given("main", over, node(MAIN)) == NotYet(Missing.POD, "this node has no pod ml/trainer")
+    for there in (None, GpuNode("node-a")):
+        found = given("main", pod(), there)
+        assert isinstance(found, NotYet)
+        assert found.missing is Missing.ALLOCATION
+    held = given("main", pod(), node(MAIN, uid="somebody-else"))
+    assert isinstance(held, Refusal)
+    assert "is held by" in held.reason

@@ -18,7 +18,7 @@ def body(message: bytes, kind: int) -> bytes:
     magic, version, found, size, reserved = HEADER.unpack_from(message)
     assert (magic, version, found, size, reserved) == (
         contract.WIRE_MAGIC,
-        contract.WIRE_VERSION,
+        contract.WIRE_OLDEST,
         kind,
         len(message),
         0,
@@ -47,18 +47,89 @@ def test_freed_bytes(freed: int, told: int) -> None:
     assert body(wire.reclaimed(freed), contract.MESSAGE_RECLAIMED) == struct.pack("<Q", told)
 
 
-def hello(version: bytes = b"0.1.0") -> bytes:
-    payload = struct.pack(contract.WIRE_HELLO, version)
-    return (
-        HEADER.pack(contract.WIRE_MAGIC, contract.WIRE_VERSION, contract.MESSAGE_HELLO, HEADER.size + len(payload), 0)
-        + payload
-    )
+def hello(
+    library: bytes = b"0.1.0", *, oldest: int = contract.WIRE_OLDEST, newest: int = 0, more: bytes = b""
+) -> bytes:
+    payload = struct.pack(contract.WIRE_HELLO, library) + more
+    size = HEADER.size + len(payload)
+    return HEADER.pack(contract.WIRE_MAGIC, oldest, contract.MESSAGE_HELLO, size, newest) + payload
 
 
 def test_a_hello_is_read() -> None:
     assert wire.read(hello()) == contract.MESSAGE_HELLO
-    assert wire.library_version(hello()) == "0.1.0"
-    assert wire.library_version(hello(b"\xff" * 32)) == "�" * 32
+    assert wire.hello(hello()).library == "0.1.0"
+    assert wire.hello(hello(b"\xff" * 32)).library == "�" * 32
+
+
+@given(st.binary(max_size=400))
+def test_what_a_newer_library_adds_to_a_message_is_passed_over(more: bytes) -> None:
+    data = hello(more=more)
+    assert wire.read(data) == contract.MESSAGE_HELLO
+    assert wire.hello(data) == wire.Hello(1, "0.1.0")
+
+
+@pytest.mark.parametrize("missing", [1, 16, 32])
+def test_a_hello_that_ends_too_early_is_none(missing: int) -> None:
+    data = hello()[:-missing]
+    with pytest.raises(wire.WireError, match="has not"):
+        wire.read(data[:8] + struct.pack("<I", len(data)) + data[12:])
+
+
+def test_a_message_of_a_type_that_only_a_newer_library_knows_is_a_message() -> None:
+    assert wire.read(HEADER.pack(contract.WIRE_MAGIC, 2, 99, HEADER.size, 0)) not in wire.KNOWN
+
+
+RANGES = {
+    "0.1.0": (1, 0, 1),
+    "this release": (contract.WIRE_OLDEST, contract.WIRE_VERSION, contract.WIRE_VERSION),
+    "a newer one": (contract.WIRE_OLDEST, contract.WIRE_VERSION + 5, contract.WIRE_VERSION),
+    "a newer one that has left the oldest behind": (2, 7, 2),
+    "a range that ends before it begins": (2, 1, 2),
+}
+
+
+@pytest.mark.parametrize(("oldest", "newest", "agreed"), RANGES.values(), ids=RANGES.keys())
+def test_the_newest_version_that_both_speak_is_agreed_on(oldest: int, newest: int, agreed: int) -> None:
+    assert wire.hello(hello(oldest=oldest, newest=newest)).version == agreed
+
+
+NOT_SPOKEN = {"too new": (3, 4, "versions 3 to 4"), "too new, one": (3, 0, "version 3"), "none": (0, 0, "version 0")}
+
+
+@pytest.mark.parametrize(("oldest", "newest", "named"), NOT_SPOKEN.values(), ids=NOT_SPOKEN.keys())
+def test_a_range_of_which_nothing_is_spoken_here_is_refused_with_a_remedy(oldest: int, newest: int, named: str) -> None:
+    with pytest.raises(wire.VersionError) as raised:
+        wire.hello(hello(oldest=oldest, newest=newest))
+    assert str(raised.value) == (
+        f"the library speaks {named} of the protocol and this node's agent versions 1 to 2: recreate the pod, so that "
+        "it gets the agent's library"
+    )
+    assert raised.value.version == oldest, "which it understands"
+    assert len(str(raised.value)) < struct.calcsize(contract.WIRE_REFUSED)
+
+
+@given(st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF))
+def test_what_is_agreed_on_is_in_both_ranges(oldest: int, newest: int) -> None:
+    try:
+        agreed = wire.hello(hello(oldest=oldest, newest=newest)).version
+    except wire.VersionError:
+        assert max(oldest, newest) < contract.WIRE_OLDEST or oldest > contract.WIRE_VERSION
+    else:
+        assert max(oldest, contract.WIRE_OLDEST) <= agreed <= min(max(oldest, newest), contract.WIRE_VERSION)
+
+
+def test_all_that_is_said_later_is_of_the_version_that_was_agreed_on() -> None:
+    data = HEADER.pack(contract.WIRE_MAGIC, 1, contract.MESSAGE_RECLAIM, HEADER.size, 0)
+    wire.check_version(data, 1)
+    with pytest.raises(wire.VersionError, match="version 1 of the protocol: version 2 was agreed on"):
+        wire.check_version(data, 2)
+
+
+def test_an_answer_is_of_the_version_that_was_agreed_on_and_else_the_same() -> None:
+    message = wire.welcome(gpu_count=2, slot=7)
+    found = wire.of_version(message, 2)
+    assert HEADER.unpack_from(found) == (contract.WIRE_MAGIC, 2, contract.MESSAGE_WELCOME, len(message), 0)
+    assert found[HEADER.size :] == message[HEADER.size :]
 
 
 @given(st.binary(max_size=600))
@@ -72,6 +143,7 @@ def test_a_hello_with_one_byte_changed_is_read_or_refused_but_never_fails(positi
     data = bytearray(hello())
     data[position] ^= change
     try:
-        assert wire.read(bytes(data)) == contract.MESSAGE_HELLO
+        if wire.read(bytes(data)) == contract.MESSAGE_HELLO:
+            wire.hello(bytes(data))
     except (wire.WireError, wire.VersionError):
         assert position < HEADER.size

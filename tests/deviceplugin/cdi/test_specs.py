@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -98,6 +99,30 @@ def test_a_container_gets_the_driver_by_every_name_and_nobody_adds_to_it(tmp_pat
     assert [mount["hostPath"] for mount in common["mounts"]] == [f"/run/nvidia/driver{path}" for path in wanted]
     assert common["deviceNodes"] == [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}]
     assert "hooks" not in common
+
+
+def test_a_driver_of_the_operators_is_found_below_the_host(tmp_path: Path, host: Path) -> None:
+    (tmp_path / "machine/run/nvidia").mkdir(parents=True)
+    host.rename(tmp_path / "machine/run/nvidia/driver")
+    (tmp_path / "machine/usr/local/nvidia/toolkit").mkdir(parents=True)
+    (tmp_path / "machine/usr/local/nvidia/toolkit/nvidia-cdi-hook").touch()
+    settings = Settings(device_list_strategies=CRI, container_driver_root=str(tmp_path / "machine"))
+    made(tmp_path, host).renew(settings)
+    common = written(tmp_path)["containerEdits"]
+    assert common["mounts"][0]["hostPath"] == "/run/nvidia/driver/usr/bin/nvidia-smi"
+    assert common["mounts"][0]["containerPath"] == "/usr/bin/nvidia-smi"
+    assert common["deviceNodes"] == [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}]
+    assert common["hooks"][0]["path"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+
+
+def test_a_hook_beside_a_driver_root_is_believed_if_it_is_named(tmp_path: Path, host: Path) -> None:
+    (host / "usr/bin/nvidia-ctk").touch()  # in the driver's container, and not on the host
+    alone = Settings(device_list_strategies=CRI, container_driver_root=str(host), driver_root="/run/nvidia/driver")
+    made(tmp_path, host).renew(alone)
+    assert "hooks" not in written(tmp_path)["containerEdits"]
+    named = dataclasses.replace(alone, cdi_hook="/usr/local/nvidia/toolkit/nvidia-cdi-hook")
+    made(tmp_path, host).renew(named)
+    assert written(tmp_path)["containerEdits"]["hooks"][0]["path"] == named.cdi_hook
 
 
 @pytest.mark.parametrize(("program", "words"), [("nvidia-ctk", ["hook"]), ("nvidia-cdi-hook", [])])

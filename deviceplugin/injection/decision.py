@@ -1,0 +1,171 @@
+"""How devices are given on a node, and what the GPUNode says of it. Pure.
+
+What a configuration names is done as it says. Where it names nothing, the agent takes what it has seen to work: the
+environment, if NVIDIA's runtime gave the agent's own container a driver that way and is nobody's choice but the node's;
+CDI, if the runtime knows it and this agent can describe the devices; the environment again for pods that name the
+agent's own RuntimeClass. What is known not to work is refused: a container would start, and have no GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from deviceplugin.allocation import answer, cdi
+from deviceplugin.injection.facts import Facts
+from gpushare.contract import CONDITION_DEVICES_INJECTED as INJECTED
+from gpushare.gpunode import Condition
+
+_MOST_NAMED: Final = 20  # containers
+_CLASS: Final = "nvidia"  # how names of NVIDIA's runtimes begin: nvidia, nvidia-cdi, nvidia-legacy
+# The first versions that know CDI, and those that use it unless they are told not to.
+_KNOWS: Final = {"containerd": (1, 7), "cri-o": (1, 28)}
+_USES: Final = {"containerd": (2, 0), "cri-o": (1, 28)}
+_REMEDY: Final = (
+    "make NVIDIA's runtime the default one of the node, or run the agent by its RuntimeClass (component "
+    "runtime-class), or use a runtime with CDI and add the component cdi"
+)
+
+
+class Works(enum.IntEnum):
+    """Whether a way of giving devices works, the better the larger."""
+
+    NO = 0
+    UNKNOWN = 1
+    BY_CLASS = 2  # for pods that name the RuntimeClass
+    YES = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Injection:
+    """How devices are given: `strategies` as in a configuration.
+
+    needs_class: the RuntimeClass that a pod has to name, empty if none; refusal: why nothing is given, empty if it is.
+    """
+
+    strategies: tuple[str, ...]
+    condition: Condition
+    needs_class: str = ""
+    refusal: str = ""
+
+    def shown(self, missing: Sequence[str]) -> Condition:
+        """The condition. missing: containers that run without devices, whatever should have given them some."""
+        if not missing:
+            return self.condition
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        message = f"running without any GPU: {', '.join(missing[:_MOST_NAMED])}{more}; {self.condition.message}"
+        return Condition(INJECTED, "False", "DevicesMissing", message)
+
+    @property
+    def describes(self) -> bool:
+        """Whether containers are told names of CDI."""
+        return any(map(cdi.is_strategy, self.strategies))
+
+    def allows(self, runtime_class: str) -> bool:
+        """Whether a pod of this RuntimeClass, empty for none, gets what it is given."""
+        return not self.needs_class or runtime_class == self.needs_class or runtime_class.startswith(_CLASS)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Way:
+    """One strategy, whether it works, and why so, as a clause."""
+
+    strategy: str
+    works: Works
+    why: str
+
+
+def decide(facts: Facts, named: tuple[str, ...]) -> Injection:
+    """What is to be done and said. named: the strategies that the configuration names; none if it names none."""
+    if not facts.in_pod:
+        why = "this agent runs in no pod, so it cannot see how containers get devices"
+        return _unknown(named or (answer.ENVVAR,), why)
+    if named:
+        ways = [_way(strategy, facts) for strategy in named]
+    else:
+        ways = [_way(answer.ENVVAR, facts), _way(cdi.CRI, facts)]
+        # What may be off without a word is for those to name who know that it is on.
+        ways = [ways[0], dataclasses.replace(ways[1], works=Works.NO)] if ways[1].works < Works.YES else ways
+    best = max(ways, key=lambda way: way.works)  # the first of those that are equally good
+    strategies = named or (best.strategy,)
+    if best.works is Works.NO:
+        return _refused(strategies, ways)
+    if best.works is Works.UNKNOWN:
+        return _unknown(strategies, best.why)
+    if best.works is Works.BY_CLASS:
+        name = facts.runtime_class or ""
+        sentence = (
+            f"{best.why}: pods have to name it (runtimeClassName: {name}), and a container with a share of one that "
+            "does not is refused at its start"
+        )
+        return Injection(strategies, Condition(INJECTED, "True", "RuntimeClass", sentence), needs_class=name)
+    if cdi.is_strategy(best.strategy):
+        return Injection(strategies, Condition(INJECTED, "True", "CdiDevices", f"{best.strategy}: {best.why}"))
+    return Injection(strategies, Condition(INJECTED, "True", "DefaultRuntime", f"{best.strategy}: {best.why}"))
+
+
+def _unknown(strategies: tuple[str, ...], why: str) -> Injection:
+    sentence = f"{', '.join(strategies)}, which is not known to work: {why}"
+    return Injection(strategies, Condition(INJECTED, "Unknown", "NotSeen", sentence))
+
+
+def _refused(strategies: tuple[str, ...], ways: list[_Way]) -> Injection:
+    sentence = f"containers would get no GPU: {'; '.join(f'{way.strategy}: {way.why}' for way in ways)}; {_REMEDY}"
+    return Injection(strategies, Condition(INJECTED, "False", "NothingInjects", sentence), refusal=sentence)
+
+
+def _way(strategy: str, facts: Facts) -> _Way:
+    if not cdi.is_strategy(strategy):
+        return _Way(strategy, *_environment(facts))
+    works, why = _cdi(facts)
+    if strategy == cdi.ANNOTATIONS and works is Works.NO and not facts.undescribed:
+        # NVIDIA's runtime reads annotations itself where it is made to, as before runtimes knew of CDI.
+        works = min(_environment(facts)[0], Works.UNKNOWN)
+    return _Way(strategy, works, why)
+
+
+def _environment(facts: Facts) -> tuple[Works, str]:
+    """Whether NVIDIA's runtime goes by the environment (and by mounts that stand for devices) of any container."""
+    if facts.default_runtime is not None and facts.default_runtime.startswith(_CLASS):
+        return Works.YES, f"the node's default runtime is {facts.default_runtime}"
+    if facts.given and facts.asked:
+        if facts.runtime_class is None:
+            return Works.UNKNOWN, "the RuntimeClass of the agent's pod is not known yet"
+        if facts.runtime_class:
+            return Works.BY_CLASS, f"NVIDIA's runtime is used by RuntimeClass {facts.runtime_class}"
+        return Works.YES, "the node's default runtime gave the agent's own container its driver"
+    if facts.asked:
+        return Works.NO, "the agent's own container asks NVIDIA's runtime for a driver and was given none"
+    return (
+        Works.UNKNOWN,
+        f"the agent's container has no {_ASKS}, by which it would see whether NVIDIA's runtime is used",
+    )
+
+
+_ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
+
+
+def _cdi(facts: Facts) -> tuple[Works, str]:
+    """Whether the container runtime goes by names of CDI, and knows those of this agent."""
+    if facts.undescribed:
+        return Works.NO, facts.undescribed
+    if not facts.runtime:
+        return Works.UNKNOWN, "the node's container runtime is not known yet"
+    match = re.match(r"([a-z-]+)://v?(\d+)\.(\d+)", facts.runtime)
+    if match is None or match[1] not in _KNOWS:
+        return Works.UNKNOWN, f"nothing is known of CDI in {facts.runtime}"
+    name, version = match[1], (int(match[2]), int(match[3]))
+    if version < _KNOWS[name]:
+        return Works.NO, f"{facts.runtime} ignores CDI: it needs {name} {'.'.join(map(str, _KNOWS[name]))}"
+    if name == "containerd" and facts.cdi_enabled is not None:
+        word = str(facts.cdi_enabled).lower()
+        return (Works.YES if facts.cdi_enabled else Works.NO), f"enable_cdi is {word} in containerd's configuration"
+    if version < _USES[name]:
+        return (
+            Works.UNKNOWN,
+            f"{facts.runtime} ignores CDI unless enable_cdi = true, which is not to be seen",
+        )
+    return Works.YES, f"{facts.runtime} knows CDI, and this agent describes the devices"

@@ -1,0 +1,69 @@
+"""What is in force on the node, with the way in which its containers get devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+from deviceplugin.injection import decision
+from deviceplugin.injection.facts import Facts
+from deviceplugin.kubelet import device_answers
+from gpushare import pod
+from gpushare.config.settings import Settings
+from gpushare.modes import offering
+from gpushare.pod import PodJson
+
+
+class Injecting:
+    """`device_answers.InForce`, of another one whose settings may name no way.
+
+    facts: what was seen at the start; runtime: as the Node names it now; pods: of the node, the agent's own among them,
+    which has `pod_uid`.
+    """
+
+    def __init__(
+        self,
+        in_force: device_answers.Configured,
+        facts: Facts,
+        *,
+        runtime: Callable[[], str],
+        pods: Callable[[], Iterable[PodJson]],
+        pod_uid: str,
+    ) -> None:
+        self._in_force = in_force
+        self._facts = facts
+        self._runtime = runtime
+        self._pods = pods
+        self._pod_uid = pod_uid
+
+    @property
+    def injection(self) -> decision.Injection:
+        """How it is done now."""
+        own = next((one for one in self._pods() if pod.uid(one) == self._pod_uid), None) if self._pod_uid else None
+        facts = dataclasses.replace(
+            self._facts,
+            runtime=self._runtime(),
+            runtime_class=None if own is None else pod.runtime_class(own),
+        )
+        settings = self._in_force.settings
+        return decision.decide(facts, settings.device_list_strategies if settings.names_strategies else ())
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force, with the way that was chosen."""
+        return dataclasses.replace(self._in_force.settings, device_list_strategies=self.injection.strategies)
+
+    @property
+    def offered(self) -> offering.Offer:
+        """What there is."""
+        return self._in_force.offered
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """What takes nothing new."""
+        return self._in_force.closed
+
+    @property
+    def refusal(self) -> str:
+        """Why a container gets no device, where its configuration names no way; empty if it gets one."""
+        return "" if self._in_force.settings.names_strategies else self.injection.refusal

@@ -1,0 +1,112 @@
+"""What is done before a container with a share starts, where NVIDIA's runtime does not go by its environment alone.
+
+The kubelet says which ids the container has (PreStartContainer), and on another socket which pod has them; the pod's
+allocation says which GPUs these are. They are described under the name that Allocate gave, before the container is made
+of it. What cannot be found out is refused: the kubelet tells the pod why, and tries again.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, Protocol
+
+from deviceplugin.allocation import cdi
+from deviceplugin.arbiter import tenant
+from deviceplugin.cdi.specs import SpecError
+from deviceplugin.injection.decision import Injection
+from deviceplugin.kubelet import pod_resources, service
+from gpushare.config.settings import Settings
+from gpushare.refusal import Refusal
+
+_INIT: Final = "is it an init container? Of these it does not tell: give the share to another container"
+
+
+class Descriptions(Protocol):
+    """The files for container runtimes; `specs.Specs`."""
+
+    def has_share(self, name: str) -> bool:
+        """Whether the name stands for something."""
+
+    def share(self, name: str, uuids: Sequence[str], settings: Settings) -> None:
+        """Have it stand for these GPUs. Raises SpecError."""
+
+    def forget_share(self, name: str) -> None:
+        """Have it stand for nothing."""
+
+    def forget_shares(self, but: Collection[str]) -> None:
+        """Have all stand for nothing but these."""
+
+
+class ShareStart:
+    """As `share_answers.Start`.
+
+    held: who holds what, as the kubelet says it; raises PodResourcesError. given: what a container of a pod, by
+    namespace, name and its own name, was given.
+    """
+
+    def __init__(
+        self,
+        *,
+        injection: Callable[[], Injection],
+        settings: Callable[[], Settings],
+        held: Callable[[], Awaitable[Sequence[pod_resources.Held]]],
+        given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]],
+        descriptions: Descriptions,
+    ) -> None:
+        self._injection = injection
+        self._settings = settings
+        self._held = held
+        self._given = given
+        self._descriptions = descriptions
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a container may be refused, or its GPUs have to be described."""
+        injection = self._injection()
+        return bool(injection.refusal or injection.needs_class or injection.describes)
+
+    def forget(self, name: str) -> None:
+        """A name of CDI is given anew, and stands for nothing yet."""
+        self._descriptions.forget_share(name)
+
+    async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
+        """Find out whose container has these ids, and describe its GPUs. Raises RefusedError."""
+        injection = self._injection()
+        if injection.refusal:
+            raise service.RefusedError(injection.refusal)
+        if not self.is_needed:
+            return
+        name = cdi.share(device_ids)
+        found = await self._known(resource, device_ids)
+        if isinstance(found, Refusal):
+            # It was described for this very container when it started before: Allocate has not been called since.
+            if self._descriptions.has_share(name):
+                return
+            raise service.RefusedError(f"the GPUs of this container are not known: {found.reason}")
+        if not injection.allows(found.runtime_class):
+            raise service.RefusedError(
+                f"the pod {found.namespace}/{found.pod} would get no GPU on this node: name runtimeClassName: "
+                f"{injection.needs_class} in it"
+            )
+        if injection.describes:
+            try:
+                self._descriptions.share(name, found.uuids, self._settings())
+            except SpecError as error:
+                raise service.RefusedError(str(error)) from error
+
+    async def _known(self, resource: str, device_ids: Sequence[str]) -> tenant.Given | Refusal:
+        """What the container with these ids was given."""
+        ids: dict[tuple[str, str, str, str], set[str]] = collections.defaultdict(set)
+        try:
+            for one in await self._held():
+                ids[one.resource, one.namespace, one.pod, one.container].update(one.device_ids)
+        except pod_resources.PodResourcesError as error:
+            return Refusal(str(error))
+        self._descriptions.forget_shares({cdi.share(theirs) for theirs in ids.values()})
+        holders = [who for (held, *who), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
+        if len(holders) != 1:
+            return Refusal(
+                f"the kubelet does not say which container has these {len(device_ids)} of {resource}: {_INIT}"
+            )
+        return await self._given(*holders[0])

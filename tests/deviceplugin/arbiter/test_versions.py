@@ -1,0 +1,102 @@
+"""The arbiter beside libraries of other versions of the protocol: what they agree on, and what is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpushare import contract
+from tests.deviceplugin import waiting
+from tests.deviceplugin.arbiter.test_hostility import connect, own_process
+from tests.deviceplugin.arbiter_node import ArbiterNode
+
+HEADER = struct.Struct(contract.WIRE_HEADER)
+UNKNOWN = 99
+
+
+def message(kind: int, version: int, body: bytes = b"", *, newest: int = 0) -> bytes:
+    return HEADER.pack(contract.WIRE_MAGIC, version, kind, HEADER.size + len(body), newest) + body
+
+
+async def heard(client: socket.socket) -> tuple[int, int, bytes]:
+    """Type, version and body of the next message; nothing at the end of the connection."""
+    async with asyncio.timeout(10):
+        data = await asyncio.get_running_loop().sock_recv(client, contract.WIRE_MAX)
+    if not data:
+        return 0, 0, b""
+    _, version, kind, size, _ = HEADER.unpack_from(data)
+    assert size == len(data)
+    return kind, version, data[HEADER.size :]
+
+
+@contextlib.asynccontextmanager
+async def greeted(node: ArbiterNode, oldest: int, newest: int) -> AsyncIterator[tuple[socket.socket, int]]:
+    """A library of this range, and the version that it was welcomed in."""
+    with contextlib.closing(await connect(node)) as client:
+        client.send(message(contract.MESSAGE_HELLO, oldest, bytes(32), newest=newest))
+        kind, version, _ = await heard(client)
+        assert kind == contract.MESSAGE_WELCOME
+        yield client, version
+
+
+@pytest.fixture(autouse=True)
+def _own(monkeypatch: pytest.MonkeyPatch, node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    own_process(monkeypatch, node, "trainer")
+
+
+RANGES = {"0.1.0": (1, 0, 1), "this release": (1, 2, 2), "a later one": (2, 9, 2)}
+
+
+@pytest.mark.parametrize(("oldest", "newest", "agreed"), RANGES.values(), ids=RANGES.keys())
+async def test_all_that_is_said_is_of_the_version_that_both_speak(
+    node: ArbiterNode, oldest: int, newest: int, agreed: int
+) -> None:
+    async with greeted(node, oldest, newest) as (client, version):
+        assert version == agreed
+        assert node.server.versions == {agreed: 1}
+        client.send(message(contract.MESSAGE_RECLAIM, agreed))
+        assert (await heard(client))[:2] == (contract.MESSAGE_RECLAIMED, agreed)
+        client.send(message(contract.MESSAGE_WANT, agreed, struct.pack(contract.WIRE_LEASE, 0, 0, 0)))
+        assert (await heard(client))[:2] == (contract.MESSAGE_OPEN, agreed)
+    await waiting.until(lambda: node.server.versions == {})
+
+
+async def test_what_only_a_newer_library_knows_is_passed_over(node: ArbiterNode) -> None:
+    async with greeted(node, 1, 2) as (client, _):
+        client.send(message(UNKNOWN, 2, bytes(100)))
+        client.send(message(contract.MESSAGE_RECLAIM, 2, bytes(8)))
+        assert (await heard(client))[0] == contract.MESSAGE_RECLAIMED, "the first was ignored, and the second read"
+
+
+async def test_nothing_is_passed_over_before_hello(node: ArbiterNode) -> None:
+    with contextlib.closing(await connect(node)) as client:
+        client.send(message(UNKNOWN, 2))
+        assert await heard(client) == (0, 0, b"")
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 65535])
+async def test_who_changes_the_version_is_told_so_in_the_one_that_was_agreed_on(
+    node: ArbiterNode, version: int
+) -> None:
+    async with greeted(node, 1, 2) as (client, _):
+        client.send(message(contract.MESSAGE_RECLAIM, version))
+        kind, spoken, body = await heard(client)
+        assert (kind, spoken) == (contract.MESSAGE_REFUSED, 2)
+        assert body.split(b"\0")[0].decode() == (
+            f"the library said something in version {version} of the protocol: version 2 was agreed on"
+        )
+        assert await heard(client) == (0, 0, b"")
+
+
+async def test_a_library_that_is_too_new_is_refused_in_a_version_that_it_understands(node: ArbiterNode) -> None:
+    with contextlib.closing(await connect(node)) as client:
+        client.send(message(contract.MESSAGE_HELLO, 7, bytes(32), newest=9))
+        kind, version, body = await heard(client)
+        assert (kind, version) == (contract.MESSAGE_REFUSED, 7)
+        assert b"versions 7 to 9 of the protocol and this node's agent versions 1 to 2" in body

@@ -1,0 +1,124 @@
+"""Whether devices came into a container: of real processes, in mount namespaces of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.injection import arrival, decision
+from deviceplugin.injection.facts import Facts
+from gpushare import contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Refusal
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make mount namespaces")
+
+GPU = "GPU-00000000-0000-0000-0000-000000000001"
+
+
+@contextlib.contextmanager
+def container(directory: Path, *, driver: bool = False, device: bool = False) -> Iterator[int]:
+    """A process as in a container: with a /dev of its own, and what a runtime mounts; its pid."""
+    directory.mkdir()
+    library, node = directory / "libcuda.so.1", directory / "nvidia0"
+    library.touch()
+    node.touch()
+    (directory / "dev").mkdir()
+    (directory / "lib").mkdir()
+    (directory / "lib/libcuda.so.1").touch()
+    steps = [f"mount -t tmpfs tmpfs {directory / 'dev'}"]
+    if device:
+        steps.append(f"touch {directory / 'dev/nvidia0'}")
+    if driver:
+        steps.append(f"mount --bind {library} {directory / 'lib/libcuda.so.1'}")
+    steps += [f"mount --bind {directory / 'dev'} /dev", "echo there", "exec cat"]
+    process = subprocess.Popen(
+        ["unshare", "--mount", "/bin/sh", "-e", "-c", "; ".join(steps)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"there\n":
+            pytest.skip("mount namespaces cannot be made here")
+        yield process.pid
+    finally:
+        process.communicate()
+
+
+class Node:
+    """Pods whose containers are these processes."""
+
+    def __init__(self, **pids: int) -> None:
+        self.pids = pids
+        self.events: list[tuple[str, tuple[str, str] | None]] = []
+        self.changes = self.asked = 0
+        self.arrivals = arrival.Arrivals(
+            pods=lambda: [self.pod(name) for name in self.pids],
+            node=lambda: GpuNode("node-a", allocations=tuple(map(self.allocation, self.pids))),
+            identify=self.identify,
+            warn=self.warn,
+            changed=self.change,
+        )
+
+    def change(self) -> None:
+        self.changes += 1
+
+    def warn(self, reason: str, _: str, of: tuple[str, str] | None) -> None:
+        self.events.append((reason, of))
+
+    def identify(self, pid: int) -> Container | Refusal:
+        self.asked += 1
+        return next((Container(name, name) for name, its in self.pids.items() if its == pid), Refusal("nobody's"))
+
+    def allocation(self, name: str) -> Allocation:
+        return Allocation(f"of-{name}", PodRef("ml", name, name), (GivenShare(("main",), (GPU,), 50, 100, 1),))
+
+    def pod(self, name: str) -> dict[str, Any]:
+        main = {"name": "main", "containerID": f"containerd://{name}", "state": {"running": {}}}
+        side = {"name": "side", "containerID": "containerd://other", "state": {"running": {}}}
+        metadata = {"namespace": "ml", "name": name, "uid": name, "annotations": {contract.ALLOCATION: f"of-{name}"}}
+        return {"metadata": metadata, "status": {"containerStatuses": [main, side]}}
+
+
+async def test_who_has_neither_a_device_nor_a_driver_is_told_once_and_is_missing_while_it_runs(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        bare = stack.enter_context(container(tmp_path / "bare"))
+        driver = stack.enter_context(container(tmp_path / "driver", driver=True))
+        device = stack.enter_context(container(tmp_path / "device", device=True))
+        node = Node(bare=bare, driver=driver, device=device)
+        for _ in range(2):
+            await node.arrivals.step()
+            assert node.arrivals.missing == ("ml/bare/main",)
+            assert node.events == [(contract.EVENT_NO_DEVICES, ("ml", "bare"))]
+            assert node.changes == 1
+        del node.pids["bare"]
+        await node.arrivals.step()
+        assert node.arrivals.missing == ()
+        assert (len(node.events), node.changes) == (1, 2)
+
+
+async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> None:
+    node = Node(gone=2**22 + 1)
+    for _ in range(arrival.LOOKS):
+        await node.arrivals.step()
+    looked = node.asked
+    await node.arrivals.step()
+    assert 0 < looked == node.asked  # there is an end to looking
+    assert (node.arrivals.missing, node.events) == ((), [])
+    assert arrival.has_devices(tmp_path) is None
+
+
+def test_what_has_not_come_counts_more_than_what_should_have() -> None:
+    found = decision.decide(Facts(True, "containerd://1.6.20", "", asked=True, given=True), ())
+    assert found.shown(()) == found.condition
+    shown = found.shown([f"ml/pod-{number}/main" for number in range(25)])
+    assert (shown.status, shown.reason) == ("False", "DevicesMissing")
+    assert shown.message.startswith("running without any GPU: ml/pod-0/main, ")
+    assert "ml/pod-19/main and 5 more; envvar: the node's default runtime gave" in shown.message

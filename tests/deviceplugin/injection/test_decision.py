@@ -1,0 +1,130 @@
+"""How devices are given, by what can be seen of a node: nobody is to get no GPU without a word, or another way than named."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from deviceplugin.injection import decision
+from deviceplugin.injection.facts import Facts
+from gpushare import contract
+
+ENV, CRI, ANNOTATIONS, VOLUMES = ("envvar",), ("cdi-cri",), ("cdi-annotations",), ("volume-mounts",)
+UNSEEN = "--cdi-directory /var/run/cdi is not mounted from the host: add the component cdi"
+# A pod whose container asked for a driver; and was given one, without a RuntimeClass.
+POD = Facts(in_pod=True, runtime="containerd://1.6.20", runtime_class="", asked=True, undescribed=UNSEEN)
+DEFAULT = dataclasses.replace(POD, given=True)
+BY_CLASS = dataclasses.replace(DEFAULT, runtime_class="nvidia")
+# As on a node of the GPU Operator since 25.10, with the component cdi and without a RuntimeClass.
+OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", undescribed="")
+
+
+@pytest.mark.parametrize(
+    ("facts", "strategies", "status", "reason"),
+    [
+        pytest.param(DEFAULT, ENV, "True", "DefaultRuntime", id="NVIDIA's runtime is the default one"),
+        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), ENV, "True", "DefaultRuntime", id="… and CDI is there"),
+        pytest.param(BY_CLASS, ENV, "True", "RuntimeClass", id="by RuntimeClass"),
+        pytest.param(dataclasses.replace(BY_CLASS, default_runtime="nvidia"), ENV, "True", "DefaultRuntime", id="a class beside the default"),
+        pytest.param(OPERATOR, CRI, "True", "CdiDevices", id="operator, containerd 2"),
+        pytest.param(dataclasses.replace(OPERATOR, given=True, runtime_class="nvidia"), CRI, "True", "CdiDevices", id="… the agent by its class"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://2.1.4-k3s1"), CRI, "True", "CdiDevices", id="k3s"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.33.2"), CRI, "True", "CdiDevices", id="CRI-O"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27", cdi_enabled=True), CRI, "True", "CdiDevices", id="containerd 1.7 with CDI"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), ENV, "False", "NothingInjects", id="containerd 1.7, who knows"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27", cdi_enabled=False), ENV, "False", "NothingInjects", id="… without CDI"),
+        pytest.param(dataclasses.replace(OPERATOR, cdi_enabled=False), ENV, "False", "NothingInjects", id="containerd 2 with CDI off"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.36"), ENV, "False", "NothingInjects", id="containerd 1.6 ignores CDI"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="docker://27.0.1"), ENV, "False", "NothingInjects", id="a runtime of which nothing is known"),
+        pytest.param(dataclasses.replace(OPERATOR, undescribed=UNSEEN), ENV, "False", "NothingInjects", id="operator without the component cdi"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime=""), ENV, "False", "NothingInjects", id="the Node is not known yet"),
+        pytest.param(dataclasses.replace(OPERATOR, asked=False), CRI, "True", "CdiDevices", id="driver root, nothing asked of a runtime"),
+        pytest.param(dataclasses.replace(POD, asked=False), ENV, "Unknown", "NotSeen", id="nothing is to be seen"),
+        pytest.param(dataclasses.replace(DEFAULT, runtime_class=None), ENV, "Unknown", "NotSeen", id="the agent's pod is not known yet"),
+        pytest.param(dataclasses.replace(DEFAULT, asked=False), ENV, "Unknown", "NotSeen", id="given a driver that it did not ask for"),
+        pytest.param(Facts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="beside the cluster"),
+    ],
+)  # fmt: skip
+def test_without_a_word_in_the_configuration(
+    facts: Facts, strategies: tuple[str, ...], status: str, reason: str
+) -> None:
+    found = decision.decide(facts, ())
+    assert (found.strategies, found.condition.status, found.condition.reason) == (strategies, status, reason)
+    assert found.condition.type == contract.CONDITION_DEVICES_INJECTED
+    assert bool(found.refusal) == (status == "False")
+
+
+@pytest.mark.parametrize(
+    ("facts", "named", "status"),
+    [
+        pytest.param(DEFAULT, ENV, "True", id="environment"),
+        pytest.param(DEFAULT, VOLUMES, "True", id="volume mounts are NVIDIA's runtime too"),
+        pytest.param(OPERATOR, ENV, "False", id="environment alone on an operator's node"),
+        pytest.param(OPERATOR, (*ENV, *CRI), "True", id="… and CDI"),
+        pytest.param(OPERATOR, VOLUMES, "False", id="volume mounts on an operator's node"),
+        pytest.param(DEFAULT, CRI, "False", id="CDI that cannot be described"),
+        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), CRI, "False", id="CDI that the runtime ignores"),
+        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), ANNOTATIONS, "Unknown", id="… and NVIDIA's may read"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.20"), ANNOTATIONS, "False", id="… if it is used"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), CRI, "Unknown", id="CDI that may be off"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.27.1"), CRI, "False", id="an old CRI-O"),
+        pytest.param(Facts(), CRI, "Unknown", id="beside the cluster"),
+    ],
+)  # fmt: skip
+def test_what_a_configuration_names_is_done_and_judged(facts: Facts, named: tuple[str, ...], status: str) -> None:
+    found = decision.decide(facts, named)
+    assert found.strategies == named
+    assert found.condition.status == status
+    assert bool(found.refusal) == (status == "False")
+
+
+def test_a_refusal_says_of_each_way_why_not_and_what_to_do() -> None:
+    found = decision.decide(dataclasses.replace(OPERATOR, undescribed=UNSEEN), ())
+    assert (
+        found.refusal
+        == found.condition.message
+        == (
+            "containers would get no GPU: envvar: the agent's own container asks NVIDIA's runtime for a driver and was given "
+            f"none; cdi-cri: {UNSEEN}; make NVIDIA's runtime the default one of the node, or run the agent by its "
+            "RuntimeClass (component runtime-class), or use a runtime with CDI and add the component cdi"
+        )
+    )
+    ignored = decision.decide(dataclasses.replace(OPERATOR, runtime="containerd://1.6.36"), CRI).refusal
+    assert "cdi-cri: containerd://1.6.36 ignores CDI: it needs containerd 1.7" in ignored
+
+
+def test_pods_have_to_name_the_class_by_which_the_agent_has_its_driver() -> None:
+    found = decision.decide(BY_CLASS, ())
+    assert found.needs_class == "nvidia"
+    assert "runtimeClassName: nvidia" in found.condition.message
+    assert [found.allows(name) for name in ("", "gvisor", "nvidia", "nvidia-legacy")] == [False, False, True, True]
+    own = decision.decide(dataclasses.replace(BY_CLASS, runtime_class="gpu"), ())
+    assert [own.allows(name) for name in ("", "gpu", "nvidia")] == [False, True, True]
+    assert decision.decide(DEFAULT, ()).allows("")
+
+
+def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_refusal() -> None:
+    seen = itertools.product(
+        ("", "containerd://1.6.20", "containerd://1.7.2", "containerd://2.0.0-rc.1", "cri-o://1.30.4", "?://"),
+        (None, "", "nvidia"),
+        (False, True),
+        (False, True),
+        (None, "runc", "nvidia"),
+        (None, False, True),
+        ("", UNSEEN),
+    )
+    for runtime, own, asked, given, default, enabled, undescribed in seen:
+        facts = Facts(True, runtime, own, asked, given, default, enabled, undescribed)
+        for named in ((), ENV, CRI, ANNOTATIONS, VOLUMES, (*CRI, *ENV)):
+            found = decision.decide(facts, named)
+            assert not named or found.strategies == named
+            assert found.condition.message
+            environment = not named or {*ENV, *VOLUMES} & {*named}
+            if environment and (default == "nvidia" or (asked and given and own is not None)):
+                assert not found.refusal
+            # CDI is never chosen, without being named, where it might be ignored or the names stand for nothing.
+            if not named and found.describes:
+                assert not undescribed
+                assert enabled or runtime.startswith(("containerd://2", "cri-o://1.30"))

@@ -1,0 +1,218 @@
+"""A container with a share on a node whose runtime does not go by the environment: over real sockets, with real files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from deviceplugin.allocation import answer, cdi
+from deviceplugin.arbiter.tenant import Given
+from deviceplugin.cdi import specs
+from deviceplugin.injection import decision
+from deviceplugin.injection.facts import Facts
+from deviceplugin.kubelet import advertisement, pod_resources, registration, service, share_answers, share_start
+from deviceplugin.offer import Followed
+from gpushare import contract
+from gpushare.config.settings import Settings
+from gpushare.modes.card import Card
+from gpushare.refusal import Refusal
+from tests import builders
+from tests.deviceplugin import simulated_kubelet as kubelets
+from tests.deviceplugin.cdi.test_specs import check
+
+pytestmark = pytest.mark.slow
+
+PERCENT = contract.RESOURCE_PERCENT
+MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
+FIRST, SECOND = "GPU-1111", "GPU-2222"
+NODES = answer.Nodes({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
+BY_CDI = decision.decide(Facts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", asked=True), ())
+BY_CLASS = decision.decide(Facts(True, "containerd://1.6.20", "nvidia", asked=True, given=True, undescribed="no"), ())
+BY_NOTHING = decision.decide(Facts(True, "containerd://1.6.20", "", asked=True), ())
+BY_DEFAULT = decision.decide(Facts(True, "containerd://1.6.20", "", asked=True, given=True, undescribed="no"), ())
+
+
+class Node:
+    """An agent's part of a node, and what its ledger says."""
+
+    def __init__(self, directory: Path, injection: decision.Injection) -> None:
+        self.injection = injection
+        self.given: dict[str, Given | Refusal] = {}
+        self.cdi = directory / "cdi"
+        self.kubelet = kubelets.Kubelet(directory / "kubelet")
+        self.specs = specs.Specs(
+            self.cdi,
+            cards=lambda: [Card(FIRST, 0), Card(SECOND, 1)],
+            nodes=lambda: NODES,
+            in_use=lambda: False,
+            root=directory / "host",
+        )
+
+    async def known(self, namespace: str, name: str, container: str) -> Given | Refusal:
+        assert (namespace, container) == ("ml", "main")
+        return self.given.get(name, Refusal("the API server did not answer in time"))
+
+    def gives(self, pod: str, *uuids: str, runtime_class: str = "") -> None:
+        self.given[pod] = Given("ml", pod, uuids, runtime_class)
+
+    def settings(self) -> Settings:
+        return Settings(device_list_strategies=self.injection.strategies)
+
+    def answers(self) -> share_answers.ShareAnswers:
+        start = share_start.ShareStart(
+            injection=lambda: self.injection,
+            settings=self.settings,
+            held=lambda: pod_resources.held(self.kubelet.holdings),
+            given=self.known,
+            descriptions=self.specs,
+        )
+        return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
+
+    def described(self, name: str) -> list[str]:
+        """The device nodes that this name stands for."""
+        kind, _, name = name.partition("=")
+        document: dict[str, Any] = json.loads((self.cdi / f"{kind.replace('/', '-')}-{name}.json").read_text())
+        check(document)
+        assert document["kind"] == kind
+        assert document["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+        (device,) = document["devices"]
+        assert device["name"] == name
+        return [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+
+
+@pytest.fixture
+async def node(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    monkeypatch.setattr(registration, "POLL_SECONDS", 0.05)
+    (short_path / "kubelet").mkdir()
+    made = Node(short_path, BY_CDI)
+    await made.kubelet.start()
+    devices = advertisement.of_shares(builders.node(gpus=2).gpus)
+    served = service.Served(PERCENT, made.answers())
+    keeper = registration.Registration(served, advertised=Followed(devices), directory=made.kubelet.directory)
+    task = asyncio.create_task(keeper.run())
+    await made.kubelet.until(lambda: made.kubelet.lists == 1)
+    yield made
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await made.kubelet.stop()
+
+
+async def refused(node: Node, pod: str) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await node.kubelet.start_container(pod)
+    assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    return str(error.value.details())
+
+
+async def test_a_name_of_cdi_stands_for_the_gpus_of_the_share_once_it_is_known_whose_it_is(node: Node) -> None:
+    node.gives("one", SECOND)
+    node.gives("both", FIRST, SECOND)
+    (one,) = (await node.kubelet.admit("one", PERCENT, 50)).cdi_devices
+    (both,) = (await node.kubelet.admit("both", PERCENT, 20)).cdi_devices
+    assert one.name != both.name
+    assert not node.cdi.exists()  # until then a runtime does not know it, and makes no container
+    await asyncio.gather(node.kubelet.start_container("one"), node.kubelet.start_container("both"))
+    assert node.described(one.name) == ["/dev/nvidia1"]
+    assert node.described(both.name) == ["/dev/nvidia0", "/dev/nvidia1"]
+
+
+async def test_ids_that_are_given_again_stand_for_nothing_until_the_next_start(node: Node) -> None:
+    node.gives("first", FIRST)
+    (name,) = (await node.kubelet.admit("first", PERCENT, 50)).cdi_devices
+    await node.kubelet.start_container("first")
+    ids = node.kubelet.pods.pop("first")[1]
+    (again,) = (await node.kubelet.allocate(PERCENT, ids)).container_responses
+    assert [one.name for one in again.cdi_devices] == [name.name]
+    assert list(node.cdi.iterdir()) == []
+    node.gives("second", SECOND)
+    node.kubelet.pods["second"] = (PERCENT, ids)
+    await node.kubelet.start_container("second")
+    assert node.described(name.name) == ["/dev/nvidia1"]
+
+
+async def test_a_pod_that_nobody_knows_does_not_start(node: Node) -> None:
+    await node.kubelet.admit("strange", PERCENT, 50)
+    assert await refused(node, "strange") == (
+        "the GPUs of this container are not known: the API server did not answer in time"
+    )
+
+
+async def test_ids_of_which_the_kubelet_does_not_tell_start_nothing(node: Node) -> None:
+    node.gives("trainer", FIRST)
+    await node.kubelet.admit("trainer", PERCENT, 50)
+    resource, ids = node.kubelet.pods["trainer"]
+    node.kubelet.pods["trainer"] = (resource, ids[:-1])
+    with pytest.raises(service.RefusedError, match="does not say which container has these 50 of"):
+        await node.answers().start(PERCENT, ids)
+
+
+async def test_a_container_that_was_described_starts_again_without_an_api_server(node: Node) -> None:
+    node.gives("trainer", SECOND)
+    (name,) = (await node.kubelet.admit("trainer", PERCENT, 50)).cdi_devices
+    await node.kubelet.start_container("trainer")
+    node.given.clear()
+    await node.kubelet.start_container("trainer")
+    assert node.described(name.name) == ["/dev/nvidia1"]
+
+
+async def test_what_is_left_of_containers_that_are_gone_goes_with_the_next_start(node: Node) -> None:
+    for pod in ("one", "two"):
+        node.gives(pod, FIRST)
+        await node.kubelet.admit(pod, PERCENT, 10)
+        await node.kubelet.start_container(pod)
+    assert len(list(node.cdi.iterdir())) == 2
+    del node.kubelet.pods["one"]
+    await node.kubelet.start_container("two")
+    assert len(list(node.cdi.iterdir())) == 1
+
+
+async def test_a_gpu_without_a_device_node_is_given_to_nobody(node: Node) -> None:
+    node.gives("trainer", "GPU-9999")
+    await node.kubelet.admit("trainer", PERCENT, 50)
+    assert await refused(node, "trainer") == "no device node of GPU-9999 is known on this node"
+
+
+async def test_where_a_class_is_needed_only_pods_that_name_it_start(node: Node) -> None:
+    node.injection = BY_CLASS
+    node.gives("bare", FIRST)
+    node.gives("named", FIRST, runtime_class="nvidia")
+    given = await node.kubelet.admit("bare", PERCENT, 10)
+    assert not given.cdi_devices
+    assert await refused(node, "bare") == (
+        "the pod ml/bare would get no GPU on this node: name runtimeClassName: nvidia in it"
+    )
+    await node.kubelet.admit("named", PERCENT, 10)
+    await node.kubelet.start_container("named")
+    assert not node.cdi.exists()
+
+
+async def test_where_nothing_gives_devices_no_container_starts(node: Node) -> None:
+    node.injection = BY_NOTHING
+    node.gives("trainer", FIRST)
+    await node.kubelet.admit("trainer", PERCENT, 10)
+    assert "containers would get no GPU: envvar: the agent's own container asks" in await refused(node, "trainer")
+
+
+async def test_the_kubelet_hears_when_there_is_nothing_to_be_done_any_more_and_when_there_is_again(node: Node) -> None:
+    assert node.kubelet.requests[-1].options.pre_start_required
+    for injection in (BY_DEFAULT, BY_CDI):
+        node.injection = injection
+        await node.kubelet.until(
+            lambda wanted=injection.describes: node.kubelet.requests[-1].options.pre_start_required == wanted
+        )
+
+
+def test_annotations_are_told_the_same_name() -> None:
+    settings = Settings(device_list_strategies=("cdi-annotations",))
+    found = share_answers.ShareAnswers(MOUNTS, settings=lambda: settings).allocate(PERCENT, ["GPU-b::1", "GPU-a::0"])
+    name = cdi.share(["GPU-a::0", "GPU-b::1"])
+    assert dict(found.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}
+    assert not found.cdi_devices

@@ -1,0 +1,100 @@
+"""What cost tools are told: parts of GPUs by container, that add up to GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Any
+
+import pytest
+
+from deviceplugin import charges, holders
+from deviceplugin.holders import Holder
+from deviceplugin.kubelet.pod_resources import Held
+from gpushare import ledger
+from gpushare.allocation import PodRef
+from gpushare.gpu import Mode
+from gpushare.gpunode import GpuNode
+from gpushare.modes.card import Card, MigDevice
+from gpushare.modes.offering import Offered
+from tests import builders
+
+GIB = 1 << 30
+
+
+def told(node: GpuNode | None, *held: Holder) -> dict[tuple[str, ...], float]:
+    """By namespace, pod and container."""
+    family = charges.allocation(node, held, node_name="node-a")
+    found = {}
+    for sample in family.samples:
+        key = tuple(sample.labels[label] for label in ("namespace", "pod", "container"))
+        assert key not in found, "a series is there twice"
+        assert sample.labels["node"] == "node-a"
+        found[key] = sample.value
+    return found
+
+
+def quarters(*pods: PodRef, containers: tuple[str, ...] = ("main",)) -> GpuNode:
+    node = builders.node(gpus=1)
+    for number, pod in enumerate(pods):
+        entry = builders.allocation(f"a{number}", request=25, memory_gib=20)
+        shares = tuple(dataclasses.replace(one, containers=containers) for one in entry.shares)
+        node = ledger.reserve(node, dataclasses.replace(entry, pod=pod, shares=shares))
+    return node
+
+
+def test_four_quarters_sum_to_a_gpu() -> None:
+    found = told(quarters(*(PodRef("ml", f"p{number}", f"u{number}") for number in range(4))))
+    assert found == {("ml", f"p{number}", "main"): 0.25 for number in range(4)}
+
+
+def test_a_share_is_split_between_its_containers() -> None:
+    found = told(quarters(PodRef("ml", "p", "u"), containers=("main", "side")))
+    assert found == {("ml", "p", "main"): 0.125, ("ml", "p", "side"): 0.125}
+
+
+def test_a_pod_and_the_one_that_follows_it_by_the_same_name_are_one_series() -> None:
+    node = quarters(PodRef("ml", "p", "u1"), PodRef("ml", "p", "u2"))
+    assert told(node) == {("ml", "p", "main"): 0.5}
+    samples = [sample for family in charges.given(node, node_name="node-a") for sample in family.samples]
+    assert sorted(sample.value for sample in samples) == [0.5, 40 * GIB]
+
+
+def test_a_reservation_and_what_is_held_are_charged_to_nobody() -> None:
+    node = quarters(PodRef("ml", "p", ""))
+    assert told(node) == {}
+    held = dataclasses.replace(quarters(PodRef("ml", "p", "u")).allocations[0], id="hold-x")
+    assert told(dataclasses.replace(node, allocations=(held,))) == {}
+    assert told(None) == {}
+
+
+def test_a_whole_gpu_counts_1_and_a_container_with_both_counts_both() -> None:
+    whole = Holder("ml", "p", "main", "nvidia.com/gpu", "GPU-x", 1)
+    assert told(None, whole) == {("ml", "p", "main"): 1.0}
+    assert told(quarters(PodRef("ml", "p", "u")), whole) == {("ml", "p", "main"): 1.25}
+
+
+@pytest.mark.parametrize(
+    ("profile", "part"), [("1g.10gb", 0.125), ("3g.40gb", 0.5), ("7g.80gb", 1.0), ("1g.20gb", 0.25), ("?", 1.0)]
+)
+def test_a_mig_device_is_charged_by_its_memory(profile: str, part: float) -> None:
+    card = Card("GPU-a", 0, mig_enabled=True, mig_devices=(MigDevice("MIG-a", 0, profile),))
+    found = holders.parts([card], {"GPU-a": 80 * GIB})
+    assert found == {"GPU-a": ("GPU-a", 1.0), "MIG-a": ("GPU-a", part)}
+
+
+def test_replicas_of_a_gpu_are_charged_as_parts_of_it() -> None:
+    replicas = tuple(Offered(f"GPU-a::{n}", "GPU-a", "GPU-a", "0", Mode.TIME_SLICING, replicas=4) for n in range(4))
+    held = (
+        Held("ml", "one", "main", "nvidia.com/gpu", ("GPU-a::0",)),
+        Held("ml", "two", "main", "nvidia.com/gpu", ("GPU-a::1", "GPU-a::2")),
+        Held("ml", "share", "main", "gpushare.io/gpu-percent", ("GPU-a::7",)),  # a counter, and no GPU
+    )
+    witness: Any = types.SimpleNamespace(held=held)
+    made = holders.Holders(
+        witness,
+        cards=lambda: [Card("GPU-a", 0)],
+        memory=lambda: {"GPU-a": 80 * GIB},
+        offered=lambda: {"nvidia.com/gpu": replicas},
+    )
+    assert [(one.pod, one.devices, one.part) for one in made.all] == [("one", 1, 0.25), ("two", 2, 0.5)]

@@ -1,0 +1,123 @@
+"""The host's driver, for an agent whose container was given none by a runtime."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deviceplugin import driver_root
+from deviceplugin.driver_root import DriverRoot
+from tests.deviceplugin import agent_process, simulated
+from tests.deviceplugin.test_agent_without_cluster import unreachable
+
+DEBIAN, RED_HAT = "usr/lib/x86_64-linux-gnu", "usr/lib64"
+
+
+def install(root: Path, folder: str = DEBIAN) -> Path:
+    """A driver below `root`: the simulated one's management library under its names, and a CUDA that is only there."""
+    (root / folder).mkdir(parents=True)
+    (root / folder / "libcuda.so.550.54.15").touch()
+    shutil.copy(simulated.BUILD / "libnvidia-ml.so.1", root / folder / "libnvidia-ml.so.550.54.15")
+    (root / folder / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.550.54.15")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("at", "named", "found"),
+    [
+        pytest.param("", "/", "/", id="the host's own"),
+        pytest.param("", "/run/nvidia/driver", "/run/nvidia/driver", id="the operator's, mounted"),
+        pytest.param(
+            "run/nvidia/driver", "/run/nvidia/driver", "/run/nvidia/driver", id="below a host that is mounted"
+        ),
+        pytest.param("run/nvidia/driver", "/", "/run/nvidia/driver", id="the operator's, not named"),
+        pytest.param("opt/driver", "/opt/driver", "/opt/driver", id="a place of one's own"),
+        pytest.param("opt/driver", "/", None, id="nobody said where"),
+        pytest.param("opt/driver", "/run/nvidia/driver", None, id="elsewhere than said"),
+    ],
+)
+def test_a_driver_is_found_where_it_is_seen(tmp_path: Path, gpus: Path, at: str, named: str, found: str | None) -> None:
+    install(tmp_path / at, RED_HAT)
+    assert driver_root.find(tmp_path, named) == (DriverRoot(tmp_path / at, found) if found else None)
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert driver_root.find(tmp_path / "nothing") is None
+
+
+def asked(gpus: Path, mounted: Path, *, library_path: str = "") -> subprocess.CompletedProcess[str]:
+    """How many GPUs a process of its own sees, and by which library."""
+    program = (
+        "import sys, pathlib; from deviceplugin import driver_root; from deviceplugin.hardware import nvml; "
+        "print(driver_root.load(pathlib.Path(sys.argv[1]))); print(len(nvml.Nvml().snapshot().gpus))"
+    )
+    environment = {**simulated.environment(gpus), "LD_LIBRARY_PATH": library_path}
+    command = [sys.executable, "-c", program, mounted]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_its_library_is_loaded_where_there_is_none_on_the_library_path(gpus: Path, tmp_path: Path) -> None:
+    host = install(tmp_path / "host")
+    assert asked(gpus, host).stdout.split() == [str(host / DEBIAN / "libnvidia-ml.so.1"), "4"]
+
+
+def test_one_that_a_runtime_has_mounted_goes_before_it(gpus: Path, tmp_path: Path) -> None:
+    host = install(tmp_path / "host")
+    assert asked(gpus, host, library_path=str(simulated.BUILD)).stdout.split() == ["None", "4"]
+
+
+def test_one_that_is_no_library_is_told_and_the_driver_is_missing(gpus: Path, tmp_path: Path) -> None:
+    host = install(tmp_path / "host")
+    (host / DEBIAN / "libnvidia-ml.so.550.54.15").write_text("no library")
+    result = asked(gpus, host)
+    assert "Could not load the host's driver library" in result.stderr
+    assert "libnvidia-ml.so.1 is not on the library path" in result.stderr
+
+
+@pytest.mark.slow
+async def test_an_agent_needs_no_runtime_for_it(short_path: Path, gpus: Path) -> None:
+    environment = {"LD_LIBRARY_PATH": "", "CONTAINER_DRIVER_ROOT": str(install(short_path / "host"))}
+    kubeconfig = unreachable(short_path)
+    async with agent_process.running(
+        "node-a", short_path, kubeconfig=kubeconfig, gpus=gpus, environment=environment
+    ) as agent:
+        assert (await agent.get("/healthz"))[0] == 200
+        assert agent.said("Loaded the host's driver library")
+        assert await agent.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mounted", [True, False])
+async def test_a_container_that_can_see_no_driver_come_ends_after_a_while(
+    short_path: Path, gpus: Path, mounted: bool
+) -> None:
+    host = short_path / "host"
+    if mounted:
+        host.mkdir()
+    program = (
+        "-c",
+        "import sys; from deviceplugin import __main__, without_driver; without_driver.LOOK_SECONDS = 0.05; "
+        "without_driver.GIVE_UP_SECONDS = 0.2; sys.exit(__main__.main())",
+    )
+    environment = {"LD_LIBRARY_PATH": "", "CONTAINER_DRIVER_ROOT": str(host)}
+    async with agent_process.running(
+        "node-a",
+        short_path,
+        kubeconfig=unreachable(short_path),
+        gpus=gpus,
+        environment=environment,
+        program=program,
+        more=("--fail-on-init-error=false",),
+    ) as agent:
+        await agent.until("There is no driver")
+        if mounted:
+            install(host / "run/nvidia/driver")  # as the operator's driver container does, when it is done
+            await agent.until("Serving")
+            assert await agent.stop() == 0
+        else:
+            assert await agent.ended() == 1
+            assert any("so that the next one is given a driver" in line["msg"] for line in agent.lines)

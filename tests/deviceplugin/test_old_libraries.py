@@ -1,0 +1,237 @@
+"""A library is taken away when no pod and no process can need it, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin import library, old_libraries
+from gpushare import contract
+from tests.deviceplugin import waiting
+
+LIBRARY = "int version(void) { return %d; } static char ballast[1 << 16] = {1}; char *b = ballast;"
+
+
+class Node:
+    """A host on which one agent follows another, each with a library of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.root = directory / "root"
+        self.proc = Path("/proc")
+        self.pods: list[dict[str, Any]] | None = []
+        self.upgrade(1)
+
+    def upgrade(self, version: int) -> Path:
+        """The next agent; where its library lies."""
+        source = self.directory / "libgpushare.so"
+        compiler = ["gcc", "-shared", "-fPIC", "-nostartfiles", "-Wl,--build-id=none", "-o", source, "-x", "c", "-"]
+        subprocess.run(compiler, input=(LIBRARY % version).encode(), check=True)
+        self.installed = library.install(source, root=self.root).library
+        self.restart()
+        return self.installed
+
+    def restart(self) -> None:
+        self.old = old_libraries.OldLibraries(self.installed, self.root, pods=lambda: self.pods, proc=self.proc)
+
+    def there(self) -> set[Path]:
+        return set((self.root / "lib").iterdir())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_one_that_nobody_has_is_taken_away_and_the_one_in_force_stays(node: Node) -> None:
+    old, new = node.installed, node.upgrade(2)
+    assert node.there() == {old, new}
+    node.old.look(frozenset())
+    assert node.there() == {new}
+    node.old.look(frozenset())
+    assert node.there() == {new}
+
+
+def test_one_stays_as_long_as_a_pod_lives_that_was_there_when_it_was_superseded(node: Node) -> None:
+    old, new = node.installed, node.upgrade(2)
+    node.old.look(frozenset({"a", "b"}))
+    node.old.look(frozenset({"b", "later"}))
+    assert node.there() == {old, new}
+    node.old.look(frozenset({"later"}))
+    assert node.there() == {new}, "the later one was given the new library"
+
+
+def test_the_next_agent_knows_which_pods_those_were(node: Node) -> None:
+    old, new = node.installed, node.upgrade(2)
+    node.old.look(frozenset({"a"}))
+    node.old.look(frozenset({"a", "later"}))
+    node.restart()
+    node.old.look(frozenset({"later"}))
+    assert node.there() == {new}
+    assert old not in node.there()
+
+
+def test_pods_that_came_while_an_agent_of_before_ran_that_keeps_no_list_count(node: Node) -> None:
+    old, new = node.installed, node.upgrade(2)
+    node.old.look(frozenset({"a"}))
+    node.restart()
+    node.old.look(frozenset({"a", "meanwhile"}))
+    node.old.look(frozenset({"meanwhile"}))
+    assert node.there() == {old, new}
+    node.old.look(frozenset())
+    assert node.there() == {new}
+
+
+def test_each_of_several_goes_in_its_turn(node: Node) -> None:
+    first = node.installed
+    second = node.upgrade(2)
+    node.old.look(frozenset({"a"}))
+    node.old.look(frozenset({"a", "b"}))
+    third = node.upgrade(3)
+    node.old.look(frozenset({"a", "b"}))
+    assert node.there() == {first, second, third}
+    node.old.look(frozenset({"b"}))
+    assert node.there() == {second, third}
+    node.old.look(frozenset())
+    assert node.there() == {third}
+
+
+def test_one_that_is_in_force_again_after_a_downgrade_is_not_old(node: Node) -> None:
+    first = node.installed
+    second = node.upgrade(2)
+    node.old.look(frozenset({"a"}))
+    assert node.upgrade(1) == first
+    node.old.look(frozenset({"b"}))
+    assert node.there() == {first, second}
+    # Superseded once more, it is the pods of that time that count.
+    node.upgrade(3)
+    node.old.look(frozenset({"c"}))
+    node.old.look(frozenset({"c"}))
+    assert first in node.there()
+    node.old.look(frozenset())
+    assert node.there() == {node.installed}
+
+
+def test_one_that_a_process_has_mapped_stays_whatever_it_is_called_there(node: Node, tmp_path: Path) -> None:
+    old = node.installed
+    other = tmp_path / "other-name.so"
+    other.hardlink_to(old)
+    program = [sys.executable, "-c", "print(flush=True); input()"]
+    process = subprocess.Popen(
+        program, env={"LD_PRELOAD": str(other)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    new = node.upgrade(2)
+    node.old.look(frozenset())
+    assert node.there() == {old, new}
+    process.communicate("\n", timeout=10)
+    node.old.look(frozenset())
+    assert node.there() == {new}
+
+
+def test_all_stay_while_a_process_cannot_be_looked_into(
+    node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = node.installed
+    (tmp_path / "proc" / "12").mkdir(parents=True)
+    (tmp_path / "proc" / "12" / "maps").mkdir()  # it is there, and cannot be read
+    (tmp_path / "proc" / "12" / "cgroup").write_text("0::/kubepods/pod1234/5678\n")
+    node.proc = tmp_path / "proc"
+    new = node.upgrade(2)
+    node.old.look(frozenset())
+    assert node.there() == {old, new}
+    assert "Could not see what a process has mapped: old libraries stay" in caplog.text
+    (tmp_path / "proc" / "12" / "cgroup").write_text("0::/system.slice/hidden.service\n")
+    node.old.look(frozenset())
+    assert node.there() == {new}, "whoever is in no pod was given none"
+
+
+@pytest.mark.parametrize("text", ["nonsense\n", "7f00-7f01 r--p 0 08:01 17 /a\n" * 9])
+def test_all_stay_when_what_a_process_has_mapped_makes_no_sense_or_has_no_end(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(old_libraries, "MOST_BYTES", 100)
+    (tmp_path / "proc" / "12").mkdir(parents=True)
+    (tmp_path / "proc" / "12" / "maps").write_text(text)
+    (tmp_path / "proc" / "12" / "cgroup").write_text("0::/kubepods/pod1234/5678\n")
+    (tmp_path / "proc" / "uptime").touch()
+    node.proc = tmp_path / "proc"
+    node.upgrade(2)
+    node.old.look(frozenset())
+    assert len(node.there()) == 2
+
+
+def test_a_process_that_has_ended_meanwhile_is_none(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "proc" / "12").mkdir(parents=True)
+    node.proc = tmp_path / "proc"
+    new = node.upgrade(2)
+    node.old.look(frozenset())
+    assert node.there() == {new}
+
+
+def test_what_is_no_library_of_an_agent_stays(node: Node) -> None:
+    beside = [node.root / "lib" / name for name in ("libgpushare-mine.so", "other.so", ".libgpushare-0.so.12")]
+    for path in beside:
+        path.touch()
+    new = node.upgrade(2)
+    node.old.look(frozenset())
+    assert node.there() == {new, *beside}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"seen": [], "holders": {"l.so": 7}}', '{"seen": 1}', "null"])
+def test_a_list_that_makes_no_sense_is_set_aside_and_all_pods_count(
+    node: Node, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    old = node.installed
+    kept = node.root / old_libraries.NAME
+    kept.write_text(text)
+    new = node.upgrade(2)
+    node.old.look(frozenset({"a"}))
+    assert node.there() == {old, new}
+    assert json.loads(kept.read_text()) == {"seen": ["a"], "holders": {old.name: ["a"]}}
+    assert (node.root / f"{old_libraries.NAME}.unreadable").read_text() == text
+    assert "Starting without which pods have which library" in caplog.text
+
+
+def test_a_library_that_cannot_be_removed_is_said(
+    node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unlink(path: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    node.upgrade(2)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    node.old.look(frozenset())
+    assert "Could not remove a library" in caplog.text
+
+
+def pod(uid: str, phase: str = "Running", *, shares: bool = True) -> dict[str, Any]:
+    annotations = {contract.ALLOCATION: "a1"} if shares else {}
+    return {"metadata": {"uid": uid, "annotations": annotations}, "status": {"phase": phase}}
+
+
+async def test_it_waits_until_the_pods_are_known_and_counts_those_whose_containers_may_start_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(old_libraries, "LOOK_SECONDS", 0.01)
+    old, new = node.installed, node.upgrade(2)
+    node.pods = None
+    running = asyncio.create_task(node.old.run())
+    try:
+        await asyncio.sleep(0.1)
+        assert node.there() == {old, new}
+        node.pods = [pod("a"), pod("over", "Succeeded"), pod("failed", "Failed"), pod("other", shares=False)]
+        kept = node.root / old_libraries.NAME
+        await waiting.until(kept.exists)
+        assert json.loads(kept.read_text()) == {"seen": ["a"], "holders": {old.name: ["a"]}}
+        node.pods = node.pods[1:]
+        await waiting.until(lambda: node.there() == {new})
+    finally:
+        running.cancel()

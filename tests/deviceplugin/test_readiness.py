@@ -1,0 +1,55 @@
+"""An agent that once knew the cluster and is refused everything now: it does not call itself ready."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from deviceplugin import agent
+from gpushare.cluster import client, errors, informer
+
+
+class Api(client.Client):
+    """An API server that answers until the credentials are no good any more."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+
+    async def list(self, *_: object, **__: object) -> client.Listing:
+        self._check()
+        return client.Listing([], "1")
+
+    @contextlib.asynccontextmanager
+    async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        self._check()
+
+        async def nothing() -> AsyncIterator[dict[str, Any]]:
+            for event in ():
+                yield event
+
+        yield nothing()
+
+    def _check(self) -> None:
+        if self.refuses:
+            raise errors.Unauthorized("the API server answered 401: Unauthorized", status=401)
+
+
+async def test_one_that_is_refused_everything_is_not_ready_for_long() -> None:
+    now = [100.0]
+    api = Api()
+    pods = informer.Informer(api, "/api/v1/pods", clock=lambda: now[0])
+    assert agent.silence([pods]) is None  # that nothing is known yet is said by a check of its own
+    await pods.step()
+    assert agent.silence([pods]) is None
+    api.refuses = True
+    now[0] += 59
+    await pods.step()
+    assert agent.silence([pods]) is None
+    now[0] += 2
+    assert agent.silence([pods]) == (
+        "the API server has told nothing for 61 seconds: the API server answered 401: Unauthorized"
+    )
+    api.refuses = False
+    await pods.step()
+    assert agent.silence([pods]) is None

@@ -1,0 +1,108 @@
+"""The library beside arbiters of other versions of the protocol: what it takes, what it says, and what it never does."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import Container, finishing, lines_of_the_library
+from tests.interposer.reference_arbiter import Misbehaviour, ReferenceArbiter, Share
+
+UNKNOWN_PAGES = contract.PAGES_LAYOUT + 1
+BOTH = {
+    "the oldest version": Misbehaviour(version=contract.WIRE_OLDEST),
+    "this version": Misbehaviour(),
+    "longer messages": Misbehaviour(more=bytes(range(24))),
+    "messages of types that it does not know": Misbehaviour(unknown=True),
+}
+
+PROGRAM = """
+c = Cuda()
+assert c.allocate(3 * MIB)[0] == SUCCESS
+assert c.allocate(2 * MIB)[0] == OUT_OF_MEMORY  # for which it asks the arbiter
+result, pointer = c.allocate(MIB)
+assert result == SUCCESS
+function = c.kernel("k_10us")
+for _ in range(20):
+    c.launch(function)
+c.check("cuCtxSynchronize")
+"""
+
+
+@pytest.mark.parametrize("behaviour", BOTH.values(), ids=BOTH.keys())
+def test_it_goes_by_its_limits_and_launches(
+    container: Container, make_arbiter: ArbiterMaker, behaviour: Misbehaviour
+) -> None:
+    arbiter = make_arbiter(4 * MIB, behaviour=behaviour)
+    container.python(PROGRAM)
+    assert arbiter.reclaims == 1
+    assert arbiter.hears(contract.MESSAGE_WANT)[0] == 0
+
+
+RUNNING = """
+c = Cuda()
+assert c.allocate(3 * MIB)[0] == SUCCESS
+print("ready", flush=True)
+for line in __import__("sys").stdin:
+    assert c.allocate(2 * MIB)[0] == OUT_OF_MEMORY
+    result, pointer = c.allocate(MIB)
+    assert result == SUCCESS
+    c.free(pointer)
+    function = c.kernel("k_10us")
+    c.launch(function)
+    c.check("cuCtxSynchronize")
+    print("well", flush=True)
+"""
+
+
+def _asked(process: subprocess.Popen[str]) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+NOT_UNDERSTOOD = {
+    "a version": (Misbehaviour(version=9), "speaks protocol 9 and this library 1 to 2"),
+    "pages": (Misbehaviour(layout=UNKNOWN_PAGES), "pages have layout 1 and this library knows layout 0"),
+    "a refusal": (Misbehaviour(version=9, refusal="recreate the pod"), "refused this process: recreate the pod"),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "sentence"), NOT_UNDERSTOOD.values(), ids=NOT_UNDERSTOOD.keys())
+def test_a_running_program_says_once_what_it_does_not_understand_and_goes_on(
+    container: Container, arbiter_directory: Path, uuids: list[str], behaviour: Misbehaviour, sentence: str
+) -> None:
+    shares = [Share(uuids[0], 4 * MIB)]
+    command = ["python3", "-c", "from cuda_client import *\n" + RUNNING]
+    before = ReferenceArbiter(arbiter_directory, shares)
+    newer = ReferenceArbiter(arbiter_directory, shares, behaviour)
+    last = ReferenceArbiter(arbiter_directory, shares, Misbehaviour(version=contract.WIRE_OLDEST), after=before)
+    with before, finishing(container.start(command)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert _asked(process) == "well\n"
+        before.stop()
+        with newer:
+            assert process.stderr is not None
+            assert "the arbiter went away" in process.stderr.readline()
+            told = process.stderr.readline()
+            assert sentence in told
+            assert "this program goes on with the limits that it has" in told
+            assert _asked(process) == "well\n"
+            assert newer.hellos < 4
+        # One that is understood is gone back to, and nothing more is said.
+        with last:
+            until = time.monotonic() + 20
+            while last.reclaims == 0:  # what it says first
+                assert time.monotonic() < until, "it has not come back"
+                time.sleep(0.05)
+            assert _asked(process) == "well\n"
+            _, errors = process.communicate("", timeout=20)
+    assert lines_of_the_library(errors) == []
