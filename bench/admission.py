@@ -29,7 +29,7 @@ from lab import access, cluster, process
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BASE = REPOSITORY / "config" / "base"
-INSTALLED = ("namespace", "crd", "rbac")  # always
+INSTALLED = ("namespace", "crd", "rbac", "certificates")  # always
 IN_THE_WAY = ("policy", "admission")  # of pods: not there for the floor
 CONSTANT = "constant"
 KINDS: Mapping[str, int] = {"floor": 0, CONSTANT: 0, "1 replica": 1, "2 replicas": 2}
@@ -70,7 +70,7 @@ class Bench:
                 self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
         account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
         self.administrator.service_account_kubeconfig(*account, self.kubeconfig)
-        made.nodes(self.server, self.options.nodes)
+        made.nodes(self.server, [f"gpu-node-{number:04}" for number in range(self.options.nodes)])
 
     def burst(self, kind: str, number: int) -> Burst:
         for part in IN_THE_WAY:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import logging
 import secrets
 from typing import Final
@@ -14,12 +15,14 @@ from webhook import admission, metrics, server
 from webhook.books.bookkeeper import PODS_SELECTOR, Bookkeeper
 from webhook.certificates import registration
 from webhook.certificates.keeper import Keeper
+from webhook.certificates.mounted import Mounted
 from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Tls
 from webhook.ledger import reservation
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.occupancy import Occupancy
 from webhook.placer import backfill, gates
+from webhook.placer.cluster_figures import ClusterFigures
 from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
 from webhook.placer.replacing import Replacing
@@ -48,7 +51,19 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
         )
         admitting = admission.Admission(ledger_now, reserving, measures)
         tls = Tls(settings.certificate_directory)
-        keeper = Keeper(api, tls, register, measures, namespace=settings.namespace, names=settings.names)
+        keeper: Keeper | Mounted
+        if settings.certificate_files is None:
+            keeper = Keeper(
+                api,
+                tls,
+                register,
+                measures,
+                namespace=settings.namespace,
+                names=settings.names,
+                spread=datetime.timedelta(seconds=settings.rotation_seconds),
+            )
+        else:
+            keeper = Mounted(tls, measures, directory=settings.certificate_files, names=settings.names)
         checks: dict[str, probes.Check] = {
             "ledger": ledger_now.missing,
             "certificate": keeper.missing,
@@ -96,7 +111,7 @@ def _start_placer(
 
     def deposed() -> None:
         measures.leads(False)
-        measures.gated(0)
+        measures.waiting({}, longest_seconds=0.0)
         measures.stuck(0)
         measures.resizes_waiting(0)
 
@@ -135,6 +150,9 @@ def _start_placer(
         resizer=resizer,
         replacing=Replacing(api, recorder, measures, after_seconds=settings.stuck_seconds),
     )
+    figures = ClusterFigures(leads=lambda: standing.is_leader, nodes=ledger_now.stored, mix=lambda: ledger_now.mix)
+    measures.registry.register(figures)
+    daemon.start("figures", figures.run())
     daemon.start("pods", pods.run())
     daemon.start("placer", placer.run())
     daemon.start("election", standing.run())

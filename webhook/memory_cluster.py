@@ -30,7 +30,7 @@ from webhook.ledger import holds
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.metrics import Metrics
-from webhook.placer import backfill, gang
+from webhook.placer import backfill, gang, waiting
 from webhook.placer.turns import Turns
 from webhook.pods import mutation, wanted
 
@@ -100,10 +100,11 @@ class MemoryCluster:
                 self._keep(changed)
             pods = list(self._pods.values())
             told = await self._turns.take(pods, gang.arrange(pods), now=self._clock())
-            for one, reason in told:
-                annotations = {**pod.annotations_of(one), contract.REASON: reason}
+            for one, refusal in told:
+                annotations = {**pod.annotations_of(one), contract.REASON: refusal.reason}
                 self._keep({**one, "metadata": {**one["metadata"], "annotations": annotations}})
-            self._metrics.gated(len(told))
+            longest = waiting.longest_seconds((one for one, _ in told), now=self._clock())
+            self._metrics.waiting(waiting.counts(told), longest_seconds=longest)
             self.save()
 
     def save(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import prometheus_client
 
 OUTCOMES: Final = ("placed", "gated", "denied", "kept", "planned", "ignored", "unready", "error")
+RESULTS: Final = ("written", "conflict", "failed")
+CHANGES: Final = ("confirmed", "released", "expired", "adopted")
 # A review waits for one or two writes of the ledger: milliseconds on a calm cluster, seconds on one in trouble.
 _SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
@@ -35,8 +37,9 @@ class Metrics:
             "Allocations that the placer of this process confirmed, released, or let lapse.",
             "change",
         )
-        for outcome in OUTCOMES:  # so that a rate can be computed from the first one on
-            self._reviews.labels(outcome)
+        for counter, values in ((self._reviews, OUTCOMES), (self._writes, RESULTS), (self._kept, CHANGES)):
+            for value in values:  # so that a rate can be computed from the first one on
+                counter.labels(value)
 
         self.conflicted = self._counted(
             "gpushare_webhook_conflicts", "Placements that were taken by somebody else before they were written."
@@ -44,7 +47,17 @@ class Metrics:
         self.placed = self._counted("gpushare_placer_placed", "Gated pods that this process has placed.")
         self.replaced = self._counted("gpushare_placer_replaced", "Stuck pods that were evicted to be made anew.")
         self.resized = self._counted("gpushare_placer_resized", "Shares that were given other amounts where they are.")
-        self.gated = self._set("gpushare_placer_gated_pods", "Pods that wait for a GPU; 0 unless this process leads.")
+        self._gated = self._set("gpushare_placer_gated_pods", "Pods that wait for a GPU; 0 unless this process leads.")
+        self._waiting = prometheus_client.Gauge(
+            "gpushare_placer_waiting_pods",
+            "The same pods by namespace and reason, as far as there are any.",
+            ("namespace", "reason"),
+            registry=self.registry,
+        )
+        self._longest = self._set(
+            "gpushare_placer_longest_wait_seconds",
+            "For how long the oldest of the pods that wait has been there; 0 unless this process leads.",
+        )
         self.stuck = self._set(
             "gpushare_placer_stuck_pods",
             "Pods that were placed and that the scheduler cannot bind; 0 unless this process leads.",
@@ -77,6 +90,14 @@ class Metrics:
     def kept_books(self, change: str, count: int) -> None:
         """Allocations were confirmed, released, or expired."""
         self._kept.labels(change).inc(count)
+
+    def waiting(self, counts: Mapping[tuple[str, str], int], *, longest_seconds: float) -> None:
+        """These pods wait, by namespace and reason, the oldest for so long; nobody else does."""
+        self._waiting.clear()
+        for labels, count in counts.items():
+            self._waiting.labels(*labels).set(count)
+        self._gated(sum(counts.values()))
+        self._longest(longest_seconds)
 
     def _labelled(self, name: str, help_text: str, label: str) -> prometheus_client.Counter:
         return prometheus_client.Counter(name, help_text, (label,), registry=self.registry)

@@ -1,10 +1,16 @@
-"""HTTPS: reviews in, reviews out. Knows HTTP, knows no policy."""
+"""HTTPS: reviews in, reviews out. Knows HTTP, knows no policy.
+
+The API server never sends a review again that got lost: a pod is refused then. It goes on using the connections it has,
+also to a replica that its Service has forgotten. So none is closed that a review may be on its way on.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -19,9 +25,44 @@ Admit = Callable[[review.AdmissionRequest], Awaitable[review.Answer]]
 
 LARGEST_REVIEW_BYTES: Final = 8 << 20  # the API server takes objects up to 3 MiB, and a review may hold two
 DRAIN_SECONDS: Final = 12.0  # longer than the webhook's timeout: who still waits then has given up
+IDLE_SECONDS: Final = 600.0  # the API server closes a connection that it has not used for 90 s: it closes, never we
+BACKLOG: Final = 1024  # connections of several API servers that all begin at once
+QUIET_SECONDS: Final = 2.0  # without a review: nobody uses the connections that are left
+LEAVE_SECONDS: Final = 8.0  # at most, for an API server that goes on and on
+LOOK_SECONDS: Final = 0.1
 
 
-def application(admit: Admit) -> web.Application:
+class Leaving:
+    """How a replica goes without losing a review: each connection ends with an answer, and silence is waited for."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun = False
+        self._last_review = clock()
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Keep count; from `quiet` on an answer says that its connection ends with it."""
+        self._last_review = self._clock()
+        answer = await handler(request)
+        if self._begun:
+            answer.force_close()
+        return answer
+
+    async def quiet(self, open_connections: Callable[[], int]) -> None:
+        """Return when no connection is left, or those that are were not used for a while; in bounded time."""
+        self._begun = True
+        began = self._last_review = self._clock()
+        while open_connections() and self._clock() - self._last_review < QUIET_SECONDS:
+            if self._clock() - began > LEAVE_SECONDS:
+                logger.warning("Stopped to listen although reviews go on coming: is there no preStop pause?")
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def application(admit: Admit, leaving: Leaving | None = None) -> web.Application:
     """The one route."""
 
     async def mutate(request: web.Request) -> web.Response:
@@ -32,7 +73,9 @@ def application(admit: Admit) -> web.Application:
             return web.json_response({"error": str(error)}, status=400)
         return web.json_response(review.respond(asked, await admit(asked)))
 
-    app = web.Application(client_max_size=LARGEST_REVIEW_BYTES)
+    app = web.Application(
+        client_max_size=LARGEST_REVIEW_BYTES, middlewares=[leaving.middleware] if leaving is not None else []
+    )
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
     return app
 
@@ -41,12 +84,21 @@ def application(admit: Admit) -> web.Application:
 async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system when `port` is 0).
 
-    At the end no connection is taken any more, and those in hand are answered.
+    At the end whoever still sends reviews is answered until there is silence; then no connection is taken any more, and
+    what is in hand is answered.
     """
-    runner = web.AppRunner(application(admit), access_log=None, shutdown_timeout=DRAIN_SECONDS)
+    leaving = Leaving()
+    runner = web.AppRunner(
+        application(admit, leaving),
+        access_log=None,
+        shutdown_timeout=DRAIN_SECONDS,
+        keepalive_timeout=IDLE_SECONDS,
+    )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        await web.TCPSite(runner, host, port, ssl_context=tls, backlog=BACKLOG).start()
         yield int(runner.addresses[0][1])
+        serving = runner.server
+        await leaving.quiet(lambda: len(serving.connections) if serving is not None else 0)
     finally:
         await runner.cleanup()

@@ -17,7 +17,12 @@ from gpushare.placement import policies
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
-MOST_SECONDS: Final = {"reservation_seconds": 3600, "patience_seconds": 7 * 86400, "stuck_seconds": 86400}
+MOST_SECONDS: Final = {
+    "reservation_seconds": 3600,
+    "patience_seconds": 7 * 86400,
+    "stuck_seconds": 86400,
+    "rotation_seconds": 86400,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,7 +45,9 @@ class Settings:
     reservation_seconds: int = 60  # as long as the API server may take to store a pod that we have let pass
     patience_seconds: int = 300  # how long others may pass a pod that waits for more room
     stuck_seconds: int = 60  # how long the scheduler may try to bind a pod where it was placed
+    rotation_seconds: int = 900  # between the steps of a rotation: until every replica and API server follows
     certificate_directory: Path = Path("/tmp/gpushare-webhook")  # noqa: S108 - an emptyDir in the manifests
+    certificate_files: Path | None = None
     placer: bool = True
     log_level: str = "info"
 
@@ -93,7 +100,7 @@ def _typed(name: str, text: str | bool) -> object:
         if not text.isdigit() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
-    if name in {"from_file", "state", "port_file", "certificate_directory"}:
+    if name in {"from_file", "state", "port_file", "certificate_directory", "certificate_files"}:
         return Path(text)
     if name == "placer":
         if text not in {"true", "false"}:
@@ -116,6 +123,11 @@ def _checked(settings: Settings, *, probe_port_given: bool) -> Settings:
             )
     if settings.state is not None and settings.from_file is None:
         raise UsageError("--state is only for a cluster in memory: give --from as well, or leave it out")
+    if settings.certificate_files is not None and (settings.url is not None or settings.from_file is not None):
+        raise UsageError(
+            f"--certificate-files {settings.certificate_files} goes without --url and --from: whoever makes the "
+            "certificates also makes the API server trust them"
+        )
     if settings.from_file is not None:
         if settings.kubeconfig is not None or settings.url is not None:
             raise UsageError("--from is a cluster in memory: it goes without --kubeconfig and --url")
@@ -156,7 +168,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--reservation-seconds", help=stored)
     add("--patience-seconds", help="how long others may pass a pod that waits for more room (default: 300)")
     add("--stuck-seconds", help="how long the scheduler may try to bind a pod where it was placed (default: 60)")
+    add("--rotation-seconds", help="how long each step of a certificate rotation is left to spread (default: 900)")
     add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")
+    given = "serve the tls.crt and tls.key of this directory, as of a mounted Secret, and make and register none"
+    add("--certificate-files", metavar="DIRECTORY", help=given)
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="stand for election as the placer")
     add("--log-level", help=f"one of {', '.join(logs.LEVELS)} (default: info)")
     add("--version", action="store_true", help="print the version and exit")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from burst import calls
@@ -18,9 +18,8 @@ GPUS = 8
 SHARES = ((0.1, 8, 2), (0.25, 16, 3), (0.5, 32, 3), (1, 64, 2))
 
 
-def nodes(server: calls.Server, count: int) -> None:
+def nodes(server: calls.Server, names: Sequence[str]) -> None:
     """Nodes that are ready, and their GPUNodes with eight cards each."""
-    names = [f"gpu-node-{number:04}" for number in range(count)]
     calls.all_well(calls.send(server, (calls.call("POST", "/api/v1/nodes", _node(name)) for name in names)))
     untainted = {"spec": {"taints": None}}  # without a node controller nobody else would take the taint away
     calls.all_well(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests import builders
 from tests.webhook import balancer, replica
 from tests.webhook.replica import until
 
-MANIFESTS = ("namespace", "crd", "rbac", "policy", "admission")
+MANIFESTS = ("namespace", "crd", "rbac", "policy", "certificates", "admission")
 BASE = replica.REPOSITORY / "config" / "base"
 
 
@@ -33,15 +33,15 @@ class Cluster:
     def kubectl(self, *arguments: str, **more: Any) -> str:
         return self.administrator.kubectl(*arguments, **more)
 
-    def start(self, *arguments: str) -> replica.Replica:
-        """One more replica, ready and behind the balancer."""
+    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> replica.Replica:
+        """One more replica, ready and behind the balancer; `environment`: of another release."""
         name = f"replica-{len(self.replicas)}"
         flags = (
             f"--kubeconfig={self.directory / 'webhook.kubeconfig'}",
             f"--url=https://127.0.0.1:{self.front.port}{contract.WEBHOOK_PATH}",
             f"--instance={name}",
         )
-        started = replica.Replica(self.directory / name, *flags, *arguments)
+        started = replica.Replica(self.directory / name, *flags, *arguments, environment=environment)
         self.replicas.append(started)
         started.wait_ready()
         self.front.ports.append(started.port)
@@ -143,13 +143,22 @@ def scheduled(scheduler: access.Access, tmp_path: Path) -> Iterator[Cluster]:
         yield from _cluster(administrator, tmp_path)
 
 
-def _installed(administrator: access.Access) -> Iterator[access.Access]:
+def apply(administrator: access.Access, base: Path = BASE) -> None:
+    """The manifests of this release, or of another one."""
     for part in MANIFESTS:
-        administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(BASE / part))
+        if not (base / part).exists():  # 0.1.0 has its Secret beside what admission is configured by
+            continue
+        if part == "admission":  # the replicas of a test have made an address of it, beside which no Service may be
+            administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / part))
+        administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(base / part))
         if part == "crd":
             administrator.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
+
+
+def _installed(administrator: access.Access) -> Iterator[access.Access]:
+    apply(administrator)
     yield administrator
-    for part in ("admission", "policy"):  # what stands in the way of others' pods
+    for part in ("admission", "certificates", "policy"):  # what stands in the way of others' pods
         administrator.kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
 
 

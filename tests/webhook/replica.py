@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,21 @@ START_SECONDS = 60.0
 
 
 class Replica:
-    """A running `python -m webhook`."""
+    """A running `python -m webhook`.
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    environment: of another release, which Python finds there; by default it is this one.
+    """
+
+    def __init__(self, directory: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._log = directory / "log"
         self._before: dict[str, float] = {}
         flags = ["--host=127.0.0.1", "--probe-host=127.0.0.1", "--port=0", "--probe-port=0"]
-        command = [sys.executable, "-m", "webhook", *flags, f"--certificate-directory={directory / 'certificates'}"]
-        environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+        python = [sys.executable] if environment is None else [sys.executable, "-P"]
+        command = [*python, "-m", "webhook", *flags, f"--certificate-directory={directory / 'certificates'}"]
+        given = {key: value for key, value in (environment or os.environ).items() if key != "KUBECONFIG"}
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=environment, stderr=log)
+            self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=given, stderr=log)
         until(lambda: self._serving() is not None, self.explain, seconds=START_SECONDS)
         serving = self._serving() or {}
         self.port, self.probe_port = serving["port"], serving["probe_port"]
@@ -94,8 +98,8 @@ class Replica:
 
 
 @contextlib.contextmanager
-def running(directory: Path, *arguments: str) -> Iterator[Replica]:
-    started = Replica(directory, *arguments)
+def running(directory: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Replica]:
+    started = Replica(directory, *arguments, environment=environment)
     try:
         yield started
     finally:

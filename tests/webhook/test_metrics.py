@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests import exposition
 from webhook import metrics
 
-LABELS = ("outcome", "result", "change")
+LABELS = ("outcome", "result", "change", "namespace", "reason")
 
 
 def test_every_metric_is_as_prometheus_wants_it() -> None:
@@ -13,12 +15,32 @@ def test_every_metric_is_as_prometheus_wants_it() -> None:
     measures.reviewed("placed", 0.01)
     measures.wrote("written", changes=2)
     measures.kept_books("confirmed", 1)
+    measures.waiting({("ml", "memory"): 2}, longest_seconds=30.0)
     found = exposition.families(measures.registry)
     assert list(exposition.faults(found, prefix="gpushare_", labels=LABELS)) == []
     assert all(one.samples for one in found.values())
 
 
-def test_a_scrape_has_a_line_for_every_outcome_from_the_beginning() -> None:
-    found = exposition.families(metrics.Metrics().registry)["gpushare_webhook_reviews"]
-    told = {sample.labels["outcome"] for sample in found.samples if sample.name.endswith("_total")}
-    assert told == set(metrics.OUTCOMES)
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("gpushare_webhook_reviews", metrics.OUTCOMES),
+        ("gpushare_webhook_ledger_writes", metrics.RESULTS),
+        ("gpushare_placer_allocations", metrics.CHANGES),
+    ],
+)
+def test_a_scrape_has_a_line_for_every_value_from_the_beginning(name: str, values: tuple[str, ...]) -> None:
+    found = exposition.families(metrics.Metrics().registry)[name]
+    told = {value for sample in found.samples if sample.name.endswith("_total") for value in sample.labels.values()}
+    assert told == set(values)
+
+
+def test_a_reason_that_nobody_waits_for_any_more_is_told_no_more() -> None:
+    measures = metrics.Metrics()
+    measures.waiting({("ml", "memory"): 2, ("web", "group"): 1}, longest_seconds=30.0)
+    measures.waiting({("ml", "memory"): 1}, longest_seconds=5.0)
+    found = exposition.families(measures.registry)
+    waiting = {tuple(one.labels.values()): one.value for one in found["gpushare_placer_waiting_pods"].samples}
+    assert waiting == {("ml", "memory"): 1}
+    assert measures.registry.get_sample_value("gpushare_placer_gated_pods") == 1
+    assert measures.registry.get_sample_value("gpushare_placer_longest_wait_seconds") == 5

@@ -45,6 +45,8 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
         (["--url=https://h/"], "is no address of this webhook"),
         (["--state=s"], "--state is only for a cluster in memory"),
         (["--from=f", "--kubeconfig=k"], "goes without --kubeconfig and --url"),
+        (["--certificate-files=d", "--url=https://h/mutate"], "--certificate-files d goes without --url and --from"),
+        (["--certificate-files=d", "--from=f"], "--certificate-files d goes without --url and --from"),
         (["--reservation-seconds=0"], '--reservation-seconds "0" is not a time'),
         (["--nonsense"], "--nonsense is not known: --help lists the flags"),
     ],

@@ -22,7 +22,6 @@ from webhook.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 2.0
 ATTEMPTS: Final = 8
 
@@ -48,6 +47,7 @@ class Keeper:
         *,
         namespace: str,
         names: Sequence[str],
+        spread: datetime.timedelta = rotation.SPREAD,
         clock: Callable[[], datetime.datetime] = _utc_now,
     ) -> None:
         self._api = api
@@ -57,6 +57,7 @@ class Keeper:
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
         self._namespace = namespace
         self._names = names
+        self._spread = spread
         self._clock = clock
         self._problem: str | None = "the certificate has not been loaded yet"
 
@@ -83,7 +84,7 @@ class Keeper:
             ends = rotation.serving_ends(held)
             self._metrics.certificate_ends(ends.timestamp())
             logger.info("Loaded a certificate", extra={"names": list(self._names), "ends": ends.isoformat()})
-        return LOOK_SECONDS
+        return self._spread.total_seconds() / rotation.LOOKS_IN_A_SPREAD
 
     async def _current(self) -> Certificates:
         """The certificates after the step that was due, if any."""
@@ -91,12 +92,13 @@ class Keeper:
             secret = await self._secret()
             held = _read(secret) if secret else None
             now = self._clock()
-            step = rotation.judge(held, self._names, now=now)
+            asked = contract.ROTATE in ((secret or {}).get("metadata", {}).get("annotations") or {})
+            step = rotation.judge(held, self._names, now=now, asked=asked, spread=self._spread)
             if step is Step.KEEP and held is not None:
                 return held
             wanted = issuing.take(step, held, self._names, now=now)
             try:
-                await self._write(secret, wanted)
+                await self._write(secret, wanted, begins=step in {Step.START, Step.TRUST_NEW_AUTHORITY})
             except (errors.Conflict, errors.AlreadyExists):
                 logger.info("Another replica was faster", extra={"step": step.value})
                 continue
@@ -110,13 +112,15 @@ class Keeper:
         except errors.NotFound:
             return None
 
-    async def _write(self, secret: Mapping[str, Any] | None, held: Certificates) -> None:
+    async def _write(self, secret: Mapping[str, Any] | None, held: Certificates, *, begins: bool) -> None:
         data = _data(held)
         if secret is not None:
-            await self._api.replace(
-                f"{self._secrets}/{contract.CERTIFICATE_SECRET}",
-                {**secret, "data": {**(secret.get("data") or {}), **data}},
-            )
+            changed = {**secret, "data": {**(secret.get("data") or {}), **data}}
+            if begins:  # what was asked for is done once
+                notes = secret["metadata"].get("annotations") or {}
+                kept = {key: value for key, value in notes.items() if key != contract.ROTATE}
+                changed["metadata"] = {**secret["metadata"], "annotations": kept}
+            await self._api.replace(f"{self._secrets}/{contract.CERTIFICATE_SECRET}", changed)
             return
         try:
             await self._api.create(

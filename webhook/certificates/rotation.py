@@ -2,7 +2,7 @@
 
 A change of authority takes three steps, with time between for every replica and API server to follow: the new authority
 is trusted as well, then it issues the serving certificate, then the old one is forgotten. At each moment the API server
-trusts whatever certificate any replica serves.
+trusts whatever certificate any replica serves. It begins when the authority gets old, or when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives import serialization
 
 AUTHORITY_LIFE: Final = datetime.timedelta(days=365)
 SERVING_LIFE: Final = datetime.timedelta(days=90)
-SPREAD: Final = datetime.timedelta(minutes=15)  # until everybody has seen a step; replicas look every minute
+SPREAD: Final = datetime.timedelta(minutes=15)  # until everybody has seen a step
+LOOKS_IN_A_SPREAD: Final = 15  # by each replica
 BACKDATED: Final = datetime.timedelta(minutes=5)  # for clocks that are behind
 _LEFT: Final = 3  # renewed when less than one third of the life is left
 _LAST_MOMENT: Final = datetime.timedelta(hours=1)
@@ -31,7 +32,10 @@ class UnusableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM texts. `trusted` has the authority's certificate first, then older authorities that are still trusted."""
+    """PEM texts. `trusted` has the authority's certificate first, then older authorities that are still trusted.
+
+    Without `trusted` and `authority_key` they are somebody else's.
+    """
 
     trusted: tuple[str, ...]
     authority_key: str
@@ -54,8 +58,18 @@ class Step(enum.StrEnum):
     FORGET_OLD_AUTHORITIES = "forget-old-authorities"
 
 
-def judge(held: Certificates | None, names: Iterable[str], *, now: datetime.datetime) -> Step:
-    """The next step for a server that is reached under `names` (DNS names or IP addresses)."""
+def judge(
+    held: Certificates | None,
+    names: Iterable[str],
+    *,
+    now: datetime.datetime,
+    asked: bool = False,
+    spread: datetime.timedelta = SPREAD,
+) -> Step:
+    """The next step for a server that is reached under `names` (DNS names or IP addresses).
+
+    asked: somebody wants a new authority; it begins as soon as no rotation is under way.
+    """
     if held is None:
         return Step.START
     try:
@@ -65,14 +79,14 @@ def judge(held: Certificates | None, names: Iterable[str], *, now: datetime.date
     if authority.not_valid_after_utc <= now or authority.not_valid_before_utc > now:
         return Step.START
     issued_by_newest = _issued(serving, authority)
-    if issued_by_newest and _is_old(authority, now):
+    if issued_by_newest and (_is_old(authority, now) or (asked and len(held.trusted) == 1)):
         return Step.TRUST_NEW_AUTHORITY
-    wanting = _is_old(serving, now) or not issued_by_newest or _names(serving) != frozenset(map(_canonical, names))
+    wanting = _is_old(serving, now) or not issued_by_newest or names_of(serving) != frozenset(map(_canonical, names))
     if wanting:
         last_moment = serving.not_valid_after_utc - now < _LAST_MOMENT
-        is_spread = len(held.trusted) == 1 or now - _made_at(authority) >= SPREAD
+        is_spread = len(held.trusted) == 1 or now - _made_at(authority) >= spread
         return Step.ISSUE if is_spread or last_moment else Step.KEEP
-    if len(held.trusted) > 1 and now - _made_at(serving) >= SPREAD:
+    if len(held.trusted) > 1 and now - _made_at(serving) >= spread:
         return Step.FORGET_OLD_AUTHORITIES
     return Step.KEEP
 
@@ -80,6 +94,16 @@ def judge(held: Certificates | None, names: Iterable[str], *, now: datetime.date
 def serving_ends(held: Certificates) -> datetime.datetime:
     """When the serving certificate ends."""
     return _check(held)[1].not_valid_after_utc
+
+
+def names_of(certificate: x509.Certificate) -> frozenset[str]:
+    """The DNS names and addresses that a certificate is for."""
+    try:
+        listed = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    addresses = (str(address) for address in listed.get_values_for_type(x509.IPAddress))
+    return frozenset((*listed.get_values_for_type(x509.DNSName), *addresses))
 
 
 def split(bundle: str) -> tuple[str, ...]:
@@ -127,15 +151,6 @@ def _made_at(certificate: x509.Certificate) -> datetime.datetime:
 def _is_old(certificate: x509.Certificate, now: datetime.datetime) -> bool:
     life = certificate.not_valid_after_utc - _made_at(certificate)
     return certificate.not_valid_after_utc - now < life / _LEFT
-
-
-def _names(certificate: x509.Certificate) -> frozenset[str]:
-    try:
-        listed = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return frozenset()
-    addresses = (str(address) for address in listed.get_values_for_type(x509.IPAddress))
-    return frozenset((*listed.get_values_for_type(x509.DNSName), *addresses))
 
 
 def _canonical(name: str) -> str:

@@ -14,6 +14,7 @@ from gpushare.cluster import errors as cluster_errors
 from gpushare.cluster import store as objects
 from gpushare.fitness import Census, Machine
 from gpushare.gpunode import GpuNode
+from gpushare.mix import Mix
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -74,6 +75,7 @@ class ApiStore(Judging):
         self._promises = Promises(self._census, self._holds)
         self._chooser = Chooser(self.view, self._census, self._key)
         self._lesson = asyncio.Event()
+        self.mix = Mix()  # what placement has learned last
         if occupancy is not None:
             occupancy.follow(self._holds, self._freed, self._promises)
             occupancy.lessons.due = lambda: self._lesson.set()
@@ -179,6 +181,7 @@ class ApiStore(Judging):
             self._lesson.clear()
             mix = occupancy.lessons.take()
             await self._chooser.learn_aside(mix)
+            self.mix = mix
             logger.info("Placement has learned what is asked for", extra={"pods": mix.admissions})
 
     async def _write_all(self, name: str, ledger: NodeLedger) -> None:

@@ -21,7 +21,7 @@ from gpushare import errors, ledger
 from gpushare.allocation import GivenShare, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
-from gpushare.refusal import Refusal
+from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.ledger import store
 from webhook.pods import mutation
@@ -105,7 +105,8 @@ class Reservation:
                 "Could not write the ledger",
                 extra={"pod": {"namespace": holder.namespace, "name": holder.name}, "err": why},
             )
-            return Refusal(f"the ledger of GPUs could not be written ({why}): the pod is placed once it can be")
+            said = f"the ledger of GPUs could not be written ({why}): the pod is placed once it can be"
+            return Refusal(said, cause=Cause.LEDGER)
 
     async def _reserve(
         self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited
@@ -129,7 +130,8 @@ class Reservation:
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
             return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
-        return Refusal(f"other pods were faster {ATTEMPTS} times in a row: the pod is placed when things are calmer")
+        said = f"other pods were faster {ATTEMPTS} times in a row: the pod is placed when things are calmer"
+        return Refusal(said, cause=Cause.LEDGER)
 
     def _change(
         self, manifest: PodJson, request: Request, holder: PodRef, identity: str, chosen: Placement

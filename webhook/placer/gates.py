@@ -19,7 +19,7 @@ from gpushare.request import Request
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
 from webhook.metrics import Metrics
-from webhook.placer import backfill, gang, queue
+from webhook.placer import backfill, gang, queue, waiting
 from webhook.placer.copies import trimmed
 from webhook.placer.telling import Telling
 from webhook.placer.turns import Turns
@@ -64,11 +64,14 @@ class Gates:
         """
         self._opened = {pod.uid(one): _version(one) for one in pods if self._opened.get(pod.uid(one)) == _version(one)}
         arranged = gang.arrange(pods, opened=self._opened)
-        waiting = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
-        self._metrics.gated(len(waiting))
-        self._telling.forget_all_but(pod.uid(one) for one in waiting)
-        told = await self._turns.take(pods, arranged, now=self._wall_clock() if now is None else now)
-        return await self._telling.tell(told)
+        gated = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
+        self._telling.forget_all_but(pod.uid(one) for one in gated)
+        now = self._wall_clock() if now is None else now
+        told = await self._turns.take(pods, arranged, now=now)
+        self._metrics.waiting(
+            waiting.counts(told), longest_seconds=waiting.longest_seconds((one for one, _ in told), now=now)
+        )
+        return await self._telling.tell([(one, refusal.reason) for one, refusal in told])
 
     def grew(self, one: PodJson) -> None:
         """A pod that was placed before has taken more where it is."""

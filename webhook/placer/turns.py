@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Any, Final
 from gpushare import errors, ledger, pod
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
-from gpushare.refusal import Refusal
+from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.ledger import draft, holds, store
 from webhook.ledger.reservation import Reservation
@@ -29,12 +30,12 @@ from webhook.placer import backfill, queue
 from webhook.placer.gang import Arranged, Unit
 from webhook.placer.holding import Holding
 from webhook.placer.standing import Gone, Standing
-from webhook.pods import mutation, wanted
+from webhook.pods import mutation, waits, wanted
 
 logger = logging.getLogger(__name__)
 
 PodJson = Mapping[str, Any]
-Told = list[tuple[PodJson, str]]
+Told = list[tuple[PodJson, Refusal]]
 Opens = Callable[[PodJson, Request, mutation.Placed], Awaitable[None]]
 StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
 Asks = Sequence[tuple[PodJson, Request]]
@@ -71,7 +72,7 @@ class Turns:
 
     async def take(self, pods: Iterable[PodJson], arranged: Arranged, *, now: float) -> Told:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
-        told = list(arranged.held_back)
+        told = [(one, _held_back(one, sentence)) for one, sentence in arranged.held_back]
         standing = Standing.of(self._store.stored(), arranged)
         self._holding.begin(pods, arranged.units, standing, now=now)
         back = [one for one, _ in arranged.held_back]
@@ -112,7 +113,7 @@ class Turns:
                 refused.setdefault(kind, outcome)
         if isinstance(outcome, Refusal):
             held = await self._holding.hold(unit, ((one, request),), standing)
-            told.append((one, outcome.reason + held))
+            told.append((one, dataclasses.replace(outcome, reason=outcome.reason + held)))
         elif outcome is not None:
             await self._open(one, request, outcome)
 
@@ -136,7 +137,8 @@ class Turns:
                 if found is not None:
                     outcomes[pod.uid(one)] = found
             if not await self._settle(outcomes.values()):
-                told += _together(unit, asks[0][0], "its share could not be written down for good: that is tried again")
+                said = "its share could not be written down for good: that is tried again"
+                told += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
                 return
             # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
             await asyncio.gather(*(self._open(one, request, outcomes[pod.uid(one)]) for one, request in asks))
@@ -149,7 +151,7 @@ class Turns:
             ]
         )
         held = await self._holding.hold(unit, asks, standing)
-        told += _together(unit, lacks[0], lacks[1].reason + held)
+        told += _together(unit, lacks[0], dataclasses.replace(lacks[1], reason=lacks[1].reason + held))
 
     async def _fits(self, asks: Asks, gone: Gone) -> tuple[PodJson, Refusal] | None:
         """Tries them all on a draft of the ledger; return one that does not fit, or None."""
@@ -253,6 +255,7 @@ class Turns:
             f"gives way to {whose[0] if whose else 'others'}, which has waited for longer, and for which what comes "
             f"free on {found.node} is held; {refusal.reason}",
             refusal.rejected,
+            Cause.HOLD,
         )
 
 
@@ -262,18 +265,21 @@ def _asks(unit: Unit, told: Told) -> Asks | None:
     for one in unit.members:
         request = wanted.read(one)
         if isinstance(request, str):
-            told += _together(unit, one, request)
+            told += _together(unit, one, Refusal(request, cause=Cause.REQUEST))
             return None
         asks.append((one, request))
     return sorted(asks, key=lambda ask: wanted.size(ask[1]), reverse=True)
 
 
-def _together(unit: Unit, one: PodJson, said: str) -> Told:
+def _together(unit: Unit, one: PodJson, refusal: Refusal) -> Told:
     """What the members are told when one of them does not fit."""
     name, group = pod.namespaced_name(one)[1], errors.quoted(unit.group)
-    return [
-        (member, said if member is one else f"its group {group} waits for {name}: {said}") for member in unit.members
-    ]
+    others = dataclasses.replace(refusal, reason=f"its group {group} waits for {name}: {refusal.reason}")
+    return [(member, refusal if member is one else others) for member in unit.members]
+
+
+def _held_back(one: PodJson, sentence: str) -> Refusal:
+    return Refusal(sentence, cause=Cause.GATE if waits.foreign_gates(one) else Cause.GROUP)
 
 
 def _reference(one: PodJson) -> PodRef:

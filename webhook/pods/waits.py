@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare import contract, errors, pod
-from gpushare.refusal import Refusal
+from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 
 PodJson = Mapping[str, Any]
@@ -20,11 +20,12 @@ def reason(manifest: PodJson, request: Request) -> Refusal | None:
     """Why the pod is gated, whatever is free; None when it may be placed now."""
     foreign = foreign_gates(manifest)
     if foreign:
-        return Refusal(for_gates(foreign))
+        return Refusal(for_gates(foreign), cause=Cause.GATE)
     if request.group_size > 1:
         # How many there are is for the placer to say: here the members come one by one, to whichever replica.
         return Refusal(
-            f"waits for its group {errors.quoted(request.group)}: its {request.group_size} pods are placed together"
+            f"waits for its group {errors.quoted(request.group)}: its {request.group_size} pods are placed together",
+            cause=Cause.GROUP,
         )
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime
-import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,15 +14,17 @@ from cryptography import x509
 from gpushare import contract
 from gpushare.cluster import client
 from lab import access
+from tests.webhook.certificates.tls_client import served
 from webhook import metrics, review, server
 from webhook.certificates import registration, rotation
-from webhook.certificates.keeper import LOOK_SECONDS, RETRY_SECONDS, Keeper
+from webhook.certificates.keeper import RETRY_SECONDS, Keeper
 from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Tls
 
 pytestmark = pytest.mark.apiserver
 
 NAMES = ("127.0.0.1",)
+LOOK_SECONDS = 60.0  # 15 minutes between the steps
 SECRET = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/secrets/{contract.CERTIFICATE_SECRET}"
 
 
@@ -53,17 +54,6 @@ async def trusted(api: client.Client) -> tuple[str, ...]:
     """The authorities in the configuration."""
     (found,) = (await api.get(registration.PATH))["webhooks"]
     return rotation.split(base64.b64decode(found["clientConfig"]["caBundle"]).decode())
-
-
-async def served(port: int) -> bytes:
-    """The certificate that a new connection gets."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
-    await writer.wait_closed()
-    return certificate
 
 
 async def admit(_: review.AdmissionRequest) -> review.Answer:
@@ -112,6 +102,22 @@ async def test_a_new_authority_is_trusted_before_it_is_used(api: client.Client, 
         replica.now += rotation.SPREAD
         await replica.keeper.step()
     assert len(await trusted(api)) == 1
+
+
+async def test_an_administrator_asks_for_a_new_authority_and_gets_one(api: client.Client, tmp_path: Path) -> None:
+    replica = Replica(api, tmp_path)
+    await replica.keeper.step()
+    before = await trusted(api)
+    await api.patch(SECRET, {"metadata": {"annotations": {contract.ROTATE: "now", "somebody/else": "stays"}}})
+    for expected in (2, 2, 1, 1):
+        await replica.keeper.step()
+        assert len(await trusted(api)) == expected
+        notes = (await api.get(SECRET))["metadata"]["annotations"]
+        assert notes == {"somebody/else": "stays"}
+        replica.now += rotation.SPREAD / 2
+        await replica.keeper.step()
+        replica.now += rotation.SPREAD / 2
+    assert not {*before} & {*await trusted(api)}
 
 
 async def test_a_secret_full_of_nonsense_is_made_anew(api: client.Client, tmp_path: Path) -> None:

@@ -103,6 +103,39 @@ def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
     assert steps == {Step.KEEP, Step.ISSUE, Step.TRUST_NEW_AUTHORITY, Step.FORGET_OLD_AUTHORITIES}
 
 
+def test_whoever_asks_gets_a_new_authority_by_the_same_three_steps() -> None:
+    held = made()
+    assert rotation.judge(held, NAMES, now=START, asked=True) is Step.TRUST_NEW_AUTHORITY
+    now = START + DAY
+    held = issuing.take(Step.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
+    assert rotation.judge(held, NAMES, now=now) is Step.KEEP
+    assert rotation.judge(held, NAMES, now=now + SPREAD) is Step.ISSUE
+
+
+def test_whoever_asks_in_the_middle_of_a_rotation_waits_for_its_end() -> None:
+    held = issuing.take(Step.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
+    now = START
+    for due in (Step.ISSUE, Step.FORGET_OLD_AUTHORITIES, Step.TRUST_NEW_AUTHORITY):
+        assert rotation.judge(held, NAMES, now=now, asked=due is not Step.ISSUE) in {Step.KEEP, due}
+        now += SPREAD
+        assert rotation.judge(held, NAMES, now=now, asked=True) is due
+        held = issuing.take(due, held, NAMES, now=now)
+
+
+def test_what_is_unusable_is_made_anew_whatever_was_asked() -> None:
+    assert rotation.judge(None, NAMES, now=START, asked=True) is Step.START
+
+
+def test_the_time_between_the_steps_can_be_shorter() -> None:
+    spread = datetime.timedelta(seconds=15)
+    held = issuing.take(Step.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
+    assert rotation.judge(held, NAMES, now=START + spread / 2, spread=spread) is Step.KEEP
+    assert rotation.judge(held, NAMES, now=START + spread, spread=spread) is Step.ISSUE
+    held = issuing.take(Step.ISSUE, held, NAMES, now=START + spread)
+    assert rotation.judge(held, NAMES, now=START + 1.5 * spread, spread=spread) is Step.KEEP
+    assert rotation.judge(held, NAMES, now=START + 2 * spread, spread=spread) is Step.FORGET_OLD_AUTHORITIES
+
+
 def test_a_new_authority_issues_only_once_everybody_trusts_it() -> None:
     now = START + 244 * DAY
     held = issuing.take(Step.ISSUE, made(), NAMES, now=now)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from webhook.placer.placer import Placer
+from webhook.placer.placer import LONGEST_BREATH_SECONDS, Placer
 
 
 class Part:
@@ -38,3 +38,27 @@ async def test_gated_pods_have_their_turn_when_the_resizer_fails(caplog: pytest.
     await placer.work()
     assert (resizer.turns, gates.turns) == (1, 1)
     assert "The resizer failed" in caplog.text
+
+
+async def test_a_look_that_was_slow_is_not_followed_by_as_long_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server was away for a minute; what pods have left meanwhile is given back at once, not after another."""
+    now, pauses = 0.0, []
+
+    class Slow(Part):
+        async def work(self, *_: object) -> float | None:
+            nonlocal now
+            now += 60.0
+            return None
+
+        keep = work
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("webhook.placer.placer.time.monotonic", lambda: now)
+    monkeypatch.setattr("webhook.placer.placer.asyncio.sleep", pause)
+    parts: Any = SimpleNamespace(store=Part(), pods=Part(), books=Slow(), gates=Part())
+    placer = Placer(parts.store, parts.pods, parts.books, parts.gates, leads=lambda: True)
+    placer.wake()
+    await placer.step()
+    assert pauses == [LONGEST_BREATH_SECONDS]

@@ -87,8 +87,8 @@ class Cluster:
     async def step(self) -> None:
         arranged = gang.arrange(self.pods.values())
         self.told = {
-            one["metadata"]["name"]: sentence
-            for one, sentence in await self.turns.take(self.pods.values(), arranged, now=self.now)
+            one["metadata"]["name"]: refusal.reason
+            for one, refusal in await self.turns.take(self.pods.values(), arranged, now=self.now)
         }
         nodes = [view.node for view in self.store.views()]
         assert [sentence for node in nodes for sentence in ledger.violations(node)] == []

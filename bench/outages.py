@@ -1,0 +1,162 @@
+"""Twenty admissions a second on a whole cluster, while webhook, certificates, API server or a node go and come.
+
+Counted are admissions that failed, and GPUs that were over-committed in any version of the ledger that was stored. A
+client tries again only when nobody answers at the API server's address; that is counted apart. The pods ask for shares
+of GPUs on nodes made by hand, so that no kubelet has to start them; on one of these is too little room: some wait.
+
+Run: `python bench/outages.py [--only NAME,NAME] [--kills N] [--lab DIRECTORY]`; it takes some twenty minutes. Prints a
+table, then one JSON object a scenario; ends with 1 if anything was counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from burst import calls
+from steady import ground, load, troubles, witness
+
+from lab import access, cluster, gpushare, layout
+
+NODES = 32  # 256 GPUs: 248 for some 130 at a time, 8 for more than there is room for
+BEFORE_SECONDS, AFTER_SECONDS = 4.0, 4.0
+HEAD = (
+    "scenario",
+    "seconds",
+    "admissions",
+    "gated",
+    "failed",
+    "not reached",
+    "median s",
+    "longest s",
+    "versions",
+    "over-committed",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    seconds: float
+    counted: load.Counted
+    versions: int
+    broken: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def cells(self) -> tuple[str | float, ...]:
+        found = self.counted
+        return (
+            self.name,
+            round(self.seconds),
+            len(found.sent),
+            found.gated,
+            len(found.failed),
+            found.unreached,
+            round(found.median_seconds, 3),
+            round(found.longest_seconds, 2),
+            self.versions,
+            len(self.broken),
+        )
+
+    def reasons(self) -> dict[str, int]:
+        """Why admissions failed, and how often."""
+        return collections.Counter(re.sub(r"[\d.]+:\d{4,5}", "#", one.message) for one in self.counted.failed)
+
+
+def run(name: str, stage: troubles.Stage) -> Row:
+    trouble = troubles.TROUBLES[name]
+    stage.notes.clear()
+    trouble.before(stage)
+    with (
+        stage.administrator.namespace("steady") as namespace,
+        ground.nodes(stage.server, f"{namespace}-gpu", NODES) as (crowded, roomy),
+    ):
+        seen = witness.Witness(stage.server, stage.lab.etcd / "client.sock")
+        stream = load.Load(stage.server, namespace, crowded, roomy, shares=trouble.shares)
+        began = time.monotonic()
+        stage.seen = seen
+        seen.start()
+        stream.start()
+        try:
+            time.sleep(BEFORE_SECONDS)
+            trouble.act(stage)
+            time.sleep(AFTER_SECONDS)
+        finally:
+            counted = stream.stop()
+            seconds = time.monotonic() - began
+            seen.stop()
+    return Row(name, seconds, counted, seen.versions, tuple(seen.broken), tuple(stage.notes))
+
+
+@contextlib.contextmanager
+def installed(node_count: int) -> Iterator[access.Access]:
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # sockets have short paths
+        directory = Path(scratch) / "lab"
+        try:
+            administrator = cluster.up(directory, node_count=node_count, owner=os.getpid())
+            assert administrator.lab is not None
+            gpushare.install(administrator.lab, administrator)
+            yield administrator
+        finally:
+            cluster.down(directory)
+
+
+def stage_of(administrator: access.Access, kills: int) -> troubles.Stage:
+    assert administrator.lab is not None
+    keys = administrator.lab.certificates
+    server = calls.Server(administrator.server, keys / "ca.crt", keys / "admin.crt", keys / "admin.key")
+    return troubles.Stage(administrator.lab, administrator, server, kills)
+
+
+def told(row: Row) -> None:
+    print("| " + " | ".join(map(str, row.cells())) + " |", flush=True)
+    for sentence, count in row.reasons().items():
+        print(f"  {count} failed: {sentence}", flush=True)
+    for sentence in (*row.notes, *row.broken[:5]):
+        print(f"  {sentence}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default=",".join(troubles.TROUBLES), help="which scenarios, separated by commas")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--lab", type=Path, help="a lab that runs already, with gpushare in it")
+    options = parser.parse_args()
+    names = options.only.split(",")
+    unknown = [name for name in names if name not in troubles.TROUBLES]
+    if unknown:
+        parser.error(f"--only {', '.join(unknown)}: write some of {', '.join(troubles.TROUBLES)}")
+    rows: list[Row] = []
+    print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD), flush=True)
+    for node_count in (1, 2):
+        due = [name for name in names if troubles.TROUBLES[name].nodes == node_count]
+        if not due:
+            continue
+        with contextlib.ExitStack() as stack:
+            if options.lab is not None:
+                administrator = cluster.access_to(layout.load(options.lab))
+            else:
+                administrator = stack.enter_context(installed(node_count))
+            stage = stage_of(administrator, options.kills)
+            for name in due:
+                rows.append(run(name, stage))
+                told(rows[-1])
+    for row in rows:
+        figures = dict(zip(HEAD, row.cells(), strict=True)) | {"reasons": row.reasons(), "notes": row.notes}
+        print(json.dumps(figures))
+    if any(row.counted.failed or row.broken for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The ground that the load stands on: nodes made by hand, without a kubelet, so that nothing has to start the pods.
+
+Most of it is roomy; the first node is crowded, so that pods have to wait for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from burst import calls, made
+
+from gpushare import contract
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+RENEW_SECONDS = 8.0  # after 50 s without, a node is not ready
+LABEL = "bench.gpushare.io/ground"
+
+
+@contextmanager
+def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
+    """So many nodes of eight GPUs, fresh while the context lasts; yields the selectors of the crowded and the roomy."""
+    names = [f"{name}-{number}" for number in range(count)]
+    made.nodes(server, names)
+    for one in names:
+        label = {"metadata": {"labels": {LABEL: f"{name}-{'crowded' if one == names[0] else 'roomy'}"}}}
+        calls.one(server, calls.call("PATCH", f"/api/v1/nodes/{one}", label, calls.MERGE_PATCH))
+        calls.one(server, calls.call("POST", LEASES, _lease(one)))
+    stopping = threading.Event()
+
+    def renew() -> None:
+        while not stopping.wait(RENEW_SECONDS):
+            for one in names:
+                try:
+                    calls.one(server, calls.call("PATCH", f"{LEASES}/{one}", _lease(one), calls.MERGE_PATCH))
+                except (OSError, SystemExit, EOFError):
+                    break  # the API server is away, or just back: the next time is soon enough
+
+    thread = threading.Thread(target=renew, name="leases", daemon=True)
+    thread.start()
+    try:
+        yield {LABEL: f"{name}-crowded"}, {LABEL: f"{name}-roomy"}
+    finally:
+        stopping.set()
+        thread.join(60)
+        for one in names:
+            paths = (f"/api/v1/nodes/{one}", f"{contract.GPUNODE_PATH}/{one}", f"{LEASES}/{one}")
+            calls.send(server, [calls.call("DELETE", path) for path in paths], at_once=1)
+
+
+def _lease(name: str) -> dict[str, object]:
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now},
+    }

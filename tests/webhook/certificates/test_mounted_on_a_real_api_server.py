@@ -1,0 +1,59 @@
+"""With certificates of somebody else's the webhook has no right to make its own, and needs none."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract
+from tests import builders
+from tests.webhook import replica
+from tests.webhook.conftest import BASE, Cluster
+from webhook.certificates import issuing
+from webhook.certificates.rotation import Certificates, Step
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
+
+NAMES = ("127.0.0.1", "gpushare-webhook.gpushare-system.svc")
+
+
+def put(directory: Path, held: Certificates) -> None:
+    directory.mkdir(exist_ok=True)
+    for name, text in (("tls.key", held.serving_key), ("tls.crt", held.serving)):
+        (directory / name).write_text(text)
+
+
+def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.kubectl("delete", "-k", str(BASE / "certificates"))  # as config/components/cert-manager does
+    now = datetime.datetime.now(datetime.UTC)
+    held = issuing.take(Step.START, None, NAMES, now=now)
+    files = tmp_path / "files"
+    put(files, held)
+    kubeconfig = f"--kubeconfig={cluster.directory / 'webhook.kubeconfig'}"
+    try:
+        with replica.running(tmp_path / "replica", kubeconfig, f"--certificate-files={files}") as started:
+            started.wait_ready()
+            target = {"url": f"https://127.0.0.1:{started.port}{contract.WEBHOOK_PATH}", "service": None}
+            client = {**target, "caBundle": base64.b64encode(held.bundle.encode()).decode()}
+            patch = {"webhooks": [{"name": contract.WEBHOOK_NAME, "clientConfig": client}]}
+            cluster.kubectl("patch", "mutatingwebhookconfiguration", "gpushare", f"--patch={json.dumps(patch)}")
+            replica.until(cluster._is_registered, started.explain)
+            assert cluster.create(builders.pod("first", request="0.5"))["metadata"]["annotations"][contract.ALLOCATION]
+
+            renewed = issuing.take(Step.ISSUE, held, NAMES, now=now + datetime.timedelta(minutes=1))
+            put(files, renewed)
+            replica.until(lambda: len(started.logged("Loaded a certificate")) == 2, started.explain, seconds=30)
+            assert cluster.create(builders.pod("second", request="0.5"))["metadata"]["annotations"][contract.ALLOCATION]
+
+            put(files, dataclasses.replace(renewed, serving_key=held.serving_key))
+            told = "The mounted certificate cannot be served"
+            replica.until(lambda: bool(started.logged(told)), started.explain, seconds=30)
+            assert "tls.key does not belong to tls.crt" in started.logged(told)[0]["err"]
+            assert started.probe("/readyz")[0] == 200
+    finally:
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(BASE / "certificates"))

@@ -1,0 +1,155 @@
+"""A replica that goes: nobody who still talks to it is left without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gpushare import contract
+from gpushare.daemon import shutdown
+from webhook import review, server
+from webhook.certificates import issuing
+from webhook.certificates.rotation import Step
+from webhook.certificates.tls import Tls
+
+REVIEW = {
+    "apiVersion": review.API_VERSION,
+    "kind": "AdmissionReview",
+    "request": {"uid": "u-1", "operation": "CREATE", "object": {}},
+}
+
+
+class Connection:
+    """What the API server has in its pool: a connection that stays open between reviews."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def review(self) -> str:
+        """Send one; return the head of the answer, in small letters."""
+        body = json.dumps(REVIEW)
+        head = f"POST {contract.WEBHOOK_PATH} HTTP/1.1\r\nHost: webhook\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._writer.write((head + body).encode())
+        answered = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = next(line.split()[1] for line in answered.splitlines() if line.startswith("content-length"))
+        await self._reader.readexactly(int(length))
+        return answered
+
+    async def ended(self) -> bool:
+        """Whether the server has ended it, without a word in between."""
+        return await self._reader.read() == b""
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Replica:
+    def __init__(self, directory: Path) -> None:
+        tls = Tls(directory)
+        tls.load(issuing.take(Step.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+        self._tls = tls.context
+        self.stop, self.slow = asyncio.Event(), asyncio.Event()
+        self.slow.set()
+        self.port = 0
+
+    async def _admit(self, _: review.AdmissionRequest) -> review.Answer:
+        await self.slow.wait()
+        return review.allow("ignored")
+
+    async def run(self, serving: asyncio.Event) -> None:
+        async with server.serve(self._admit, self._tls, host="127.0.0.1", port=0) as self.port:
+            serving.set()
+            await self.stop.wait()
+
+    async def connect(self) -> Connection:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return Connection(*await asyncio.open_connection("127.0.0.1", self.port, ssl=context))
+
+
+@contextlib.asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[tuple[Replica, asyncio.Task[None]]]:
+    replica, serving = Replica(directory), asyncio.Event()
+    task = asyncio.create_task(replica.run(serving))
+    await asyncio.wait_for(serving.wait(), 10)
+    try:
+        yield replica, task
+    finally:
+        replica.stop.set()
+        await asyncio.wait_for(task, 30)
+
+
+async def test_a_pooled_connection_is_answered_once_more_and_told_to_end(tmp_path: Path) -> None:
+    async with running(tmp_path) as (replica, task):
+        pooled = [await replica.connect() for _ in range(2)]
+        for connection in pooled:
+            assert "connection: close" not in await connection.review()
+        replica.stop.set()
+        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        for connection in pooled:
+            assert "connection: close" in await connection.review()
+            assert await connection.ended()
+        await asyncio.wait_for(task, server.QUIET_SECONDS)  # nobody is left to wait for
+
+
+async def test_who_has_not_heard_yet_that_it_goes_can_still_come(tmp_path: Path) -> None:
+    async with running(tmp_path) as (replica, _):
+        pooled = await replica.connect()
+        replica.stop.set()
+        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        late = await replica.connect()
+        assert "connection: close" in await late.review()
+        pooled.close()
+
+
+async def test_what_is_in_hand_at_the_signal_is_answered(tmp_path: Path) -> None:
+    async with running(tmp_path) as (replica, _):
+        connection = await replica.connect()
+        replica.slow.clear()
+        asked = asyncio.create_task(connection.review())
+        await asyncio.sleep(0.1)
+        replica.stop.set()
+        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        replica.slow.set()
+        assert "200 ok" in await asked
+
+
+@pytest.mark.slow
+async def test_a_connection_that_nobody_uses_holds_nobody_up(tmp_path: Path) -> None:
+    async with running(tmp_path) as (replica, task):
+        unused = await replica.connect()
+        replica.stop.set()
+        assert await asyncio.wait_for(unused.ended(), server.QUIET_SECONDS + 2)
+        await asyncio.wait_for(task, 2)
+
+
+async def test_somebody_who_never_stops_to_send_is_left_in_bounded_time() -> None:
+    now = 0.0
+    leaving = server.Leaving(clock=lambda: now)
+
+    async def answer(_: Any) -> web.StreamResponse:
+        return web.Response()
+
+    going = asyncio.create_task(leaving.quiet(lambda: 1))
+    await asyncio.sleep(0)  # it begins, at 0
+    while now <= server.LEAVE_SECONDS:
+        assert not going.done()
+        now += 1
+        await leaving.middleware(None, answer)  # type: ignore[arg-type]
+        await asyncio.sleep(1.5 * server.LOOK_SECONDS)
+    await asyncio.wait_for(going, 1)
+
+
+def test_the_api_server_ends_idle_connections_not_we() -> None:
+    assert server.IDLE_SECONDS > 90  # of Go's http.Transport, as the API server sets it
+    # SIGTERM comes when the pause of preStop is over; then both waits have to fit into the daemon's time.
+    assert server.LEAVE_SECONDS + server.DRAIN_SECONDS < shutdown.GRACE_SECONDS

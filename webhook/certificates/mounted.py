@@ -1,0 +1,125 @@
+"""Certificates that somebody else makes, as cert-manager does: a mounted Secret, read again and again.
+
+Whoever makes them also makes the API server trust them. A Secret that has gone bad changes nothing until what was
+loaded from it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from webhook.certificates import rotation
+from webhook.certificates.rotation import Certificates
+from webhook.certificates.tls import Tls
+from webhook.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 10.0  # the kubelet itself takes a minute or so to bring a changed Secret
+CERTIFICATE, KEY = "tls.crt", "tls.key"
+
+
+def _utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+class Mounted:
+    """`names`: how the API server may reach us, the one that it uses first."""
+
+    def __init__(
+        self,
+        tls: Tls,
+        measures: Metrics,
+        *,
+        directory: Path,
+        names: Sequence[str],
+        clock: Callable[[], datetime.datetime] = _utc_now,
+    ) -> None:
+        self._tls = tls
+        self._metrics = measures
+        self._directory = directory
+        self._name = names[0]
+        self._clock = clock
+        self._ends: datetime.datetime | None = None
+        self._problem: str | None = f"the certificate in {directory} has not been read yet"
+
+    def missing(self) -> str | None:
+        """What keeps the API server from trusting us, as a sentence; None when nothing does."""
+        if self._ends is not None and self._clock() < self._ends:
+            return None
+        return self._problem or (f"{self._directory}: {_ended(self._ends)}" if self._ends else None)
+
+    async def run(self) -> None:
+        """Look from time to time, until cancelled."""
+        while True:
+            self.step()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def step(self) -> None:
+        """Look once."""
+        try:
+            held = _read(self._directory)
+            ends = judge(held, self._name, now=self._clock())
+        except rotation.UnusableError as error:
+            problem = f"{self._directory}: {error}"
+            if problem != self._problem:
+                logger.warning("The mounted certificate cannot be served", extra={"err": problem})
+            self._problem = problem
+            return
+        self._problem, self._ends = None, ends
+        if self._tls.load(held):
+            self._metrics.certificate_ends(ends.timestamp())
+            logger.info("Loaded a certificate", extra={"directory": str(self._directory), "ends": ends.isoformat()})
+
+
+def judge(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.datetime:
+    """When the certificate ends. Raises UnusableError when it cannot be served under `name` now. Pure."""
+    try:
+        serving = x509.load_pem_x509_certificates(held.serving.encode())[0]
+    except ValueError as error:
+        raise rotation.UnusableError(f"{CERTIFICATE} is no certificate in PEM ({error})") from error
+    try:
+        key = serialization.load_pem_private_key(held.serving_key.encode(), password=None)
+    except (ValueError, TypeError) as error:
+        raise rotation.UnusableError(f"{KEY} is no private key in PEM without a password ({error})") from error
+    if serving.public_key() != key.public_key():
+        raise rotation.UnusableError(f"{KEY} does not belong to {CERTIFICATE}: put both from the same order")
+    names = rotation.names_of(serving)
+    if name not in names:
+        listed = ", ".join(sorted(names)) or "no name"
+        raise rotation.UnusableError(
+            f"{CERTIFICATE} is for {listed}, and the API server calls {name}: add that to its dnsNames"
+        )
+    if serving.not_valid_after_utc <= now:
+        raise rotation.UnusableError(_ended(serving.not_valid_after_utc))
+    if serving.not_valid_before_utc > now:
+        raise rotation.UnusableError(f"{CERTIFICATE} is valid only from {serving.not_valid_before_utc:%Y-%m-%d %H:%M}")
+    return serving.not_valid_after_utc
+
+
+def _ended(ends: datetime.datetime) -> str:
+    remedy = "have it renewed (cert-manager says why not in kubectl describe certificate)"
+    return f"{CERTIFICATE} ended on {ends:%Y-%m-%d %H:%M}: {remedy}"
+
+
+def _read(directory: Path) -> Certificates:
+    """The files as they are now. Raises UnusableError."""
+    texts = {}
+    # The kubelet puts a whole new directory in place of the old one: both files have to come from the same.
+    version = (directory / CERTIFICATE).resolve().parent
+    for name in (CERTIFICATE, KEY):
+        try:
+            texts[name] = (version / name).read_text()
+        except FileNotFoundError as error:
+            raise rotation.UnusableError(f"{name} is not there: mount a Secret of type kubernetes.io/tls") from error
+        except (OSError, ValueError) as error:
+            raise rotation.UnusableError(f"{name} cannot be read ({error})") from error
+    return Certificates((), "", texts[CERTIFICATE], texts[KEY])
