@@ -8,7 +8,8 @@ BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
 C_SOURCES := $(sort $(wildcard interposer/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
-SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh interposer/*.sh simgpu/*.sh))
+SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh interposer/*.sh simgpu/*.sh tests/releases/*.sh))
+QUICK := not slow and not apiserver and not lab
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
 
 ##@ Set up
@@ -39,7 +40,7 @@ build: ## Build the C parts: interposer, simulated drivers, the samples' probe
 .PHONY: lock
 lock: env ## Pin the newest allowed versions anew in requirements.lock
 	@{ echo '# Made by `make lock` from pyproject.toml: all extras and the dev group, for every platform, with hashes.'; \
-	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench \
+	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench --group docs \
 	    --generate-hashes --no-header --no-annotate pyproject.toml; } > requirements.lock.new
 	@if grep -nE '://|--(extra-)?index|--find-links' requirements.lock.new; then \
 	  echo 'error: the lock names a host; see above' >&2; rm requirements.lock.new; exit 1; fi
@@ -48,6 +49,27 @@ lock: env ## Pin the newest allowed versions anew in requirements.lock
 .PHONY: packages
 packages: env ## Build the wheel and the source archive into dist/
 	$(PYTHON) -m hatchling build -d dist
+
+# ARCHITECTURES="amd64 arm64" makes images for both processors; REVISION= goes into a label; PUSH_OPTIONS= are skopeo's.
+ARCHITECTURES ?=
+REVISION ?=
+PUSH ?=
+PUSH_OPTIONS ?=
+
+.PHONY: images
+images: env ## Build the container images into build/images; PUSH=REGISTRY/PREFIX pushes them
+	$(PYTHON) -m config.images --architectures "$(ARCHITECTURES)" --revision "$(REVISION)" \
+	  --push "$(PUSH)" --push-options="$(PUSH_OPTIONS)"
+
+.PHONY: images-lock
+images-lock: env ## Pin the newest versions of the images' Debian packages anew
+	$(PYTHON) -m config.images --lock
+
+.PHONY: chart
+chart: env ## Bring the copies and the table of charts/gpushare up to date, and package it into dist/
+	$(PYTHON) charts/make.py
+	@helm="$$(command -v helm || $(PYTHON) -c 'from lab import build; print(build.tool("helm4"))')"; \
+	  "$$helm" lint --strict --quiet charts/gpushare; "$$helm" package charts/gpushare --destination dist
 
 # Where a release puts the archive; without one the manifest is for `krew install --manifest=… --archive=…` alone.
 BASE ?= https://not-released.invalid
@@ -70,12 +92,13 @@ check: env build ## Formats, lints, types, import rules, shell scripts; C warnin
 
 .PHONY: test-quick
 test-quick: env build ## The quick tests, which need no cluster: about a minute
-	$(BIN)/pytest -q -n 2 -m 'not slow and not apiserver and not lab'
+	$(BIN)/pytest -q -n 2 -m '$(QUICK)'
 
 .PHONY: test
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
 	@$(LAB_PACKAGES)
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n 2 -m '$(QUICK)'
+	$(BIN)/pytest -q -m 'not ($(QUICK))'
 
 .PHONY: bench
 bench: env build ## Benchmarks that need no GPU
@@ -102,9 +125,19 @@ lab-down: env ## Remove that cluster and all it left
 ##@ Tidy
 
 .PHONY: docs
-docs: env ## Write docs/cli and the pictures of docs/images anew, from what the plugin prints
+docs: env ## Write docs/cli, the plugin's pictures in docs/images, and Grafana's and the operator's files anew
 	$(PYTHON) -m kubectl_gpushare.manual docs/cli
 	$(PYTHON) docs/images/make.py docs/images
+	$(PYTHON) config/components/monitoring/make.py
+
+.PHONY: pictures
+pictures: env ## Draw the dashboards for docs/images anew, with a real Prometheus
+	$(PYTHON) docs/images/dashboards.py docs/images
+
+.PHONY: docs-site
+docs-site: env ## Build the manual as a site into build/site; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+	@echo 'build/site/index.html; to see it in a browser: $(PYTHON) -m http.server --bind localhost --directory build/site'
 
 .PHONY: format
 format: env ## Format Python and C

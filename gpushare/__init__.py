@@ -13,4 +13,4 @@ mode        what a GPU is used for: fractional (annotations), exclusive, time-sl
 fragmentation  free capacity that the typical request cannot use
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

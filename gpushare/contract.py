@@ -114,6 +114,9 @@ WEBHOOK_NAME: Final = "pods.gpushare.io"
 WEBHOOK_PATH: Final = "/mutate"
 CONFIG_MAP: Final = "gpushare-config"  # an entry a configuration; written by an admin, read by the agents
 CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret
+# Annotation of that Secret, written by an administrator with any value: make a new authority, in three steps that lose
+# no review. The webhook takes it away when it begins.
+ROTATE: Final = "gpushare.io/rotate"
 PLACER_LEASE: Final = "gpushare-placer"
 
 # --- Reasons of Events; their notes are the sentences of refusals and errors ----------------------------------------
@@ -132,6 +135,7 @@ EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are 
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
 EVENT_UNLIMITED: Final = "RunsUnlimited"  # on a GPUNode and a pod: a process on a shared GPU is not held to a limit
+EVENT_NO_DEVICES: Final = "NoDevices"  # on a GPUNode and a pod: a container with a share runs, and sees no GPU
 
 # --- Conditions of a GPUNode ------------------------------------------------------------------------------------------
 
@@ -139,7 +143,12 @@ CONDITION_READY: Final = "Ready"
 CONDITION_CONFIG_VALID: Final = "ConfigValid"
 CONDITION_CONFIG_PENDING: Final = "ConfigPending"
 CONDITION_LIMITS_IN_FORCE: Final = "LimitsInForce"
+CONDITION_DEVICES_INJECTED: Final = "DevicesInjected"
 WELL_WHEN_FALSE: Final = frozenset({CONDITION_CONFIG_PENDING})  # of all others True is what one wishes for
+
+# --- Devices, as container runtimes know them ----------------------------------------------------------------------
+# The kind, by the Container Device Interface, of what a share container gets; written by the agent, read by runtimes.
+CDI_SHARE_KIND: Final = "gpushare.io/share"
 
 # --- The agent over HTTP --------------------------------------------------------------------------------------------
 AUDIT_PATH: Final = "/audit"  # JSON: every process on the node's GPUs, and whether its limits hold; read by the plugin
@@ -158,9 +167,14 @@ CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted
 ARBITER_SOCKET_NAME: Final = "arbiter.sock"
 
 # --- Arbiter protocol: SOCK_SEQPACKET, little-endian; library (client) and arbiter both ways ------------------------
-# Header of every message: magic u32, version u16, type u16, size u32 (whole message), reserved u32.
+# Header of every message: magic u32, version u16, type u16, size u32 (whole message), newest u32. `version` is the one
+# that both have agreed on; only in HELLO it is the oldest that the library speaks, and `newest` the newest (0: no
+# other). WELCOME has the newest that both speak. For ever the same: the header, how HELLO begins, and REFUSED. From
+# version 2 on both sides ignore what follows the part of a message that they know, and messages whose type they do not
+# know; before that nothing else is sent. docs/upgrade.md says which releases speak which versions.
 WIRE_MAGIC: Final = 0x48535047  # "GPSH"
-WIRE_VERSION: Final = 1
+WIRE_OLDEST: Final = 1  # of release 0.1.0
+WIRE_VERSION: Final = 2
 WIRE_HEADER: Final = "<IHHII"
 MESSAGE_HELLO: Final = 1  # library -> arbiter: library version, char[32]
 MESSAGE_WELCOME: Final = 2  # arbiter -> library: gpu_count u32, slot u32; with two file descriptors: limits, ledger
@@ -185,12 +199,15 @@ WIRE_LEASE: Final = "<IIQ"
 WIRE_MAX: Final = 512
 
 # The limits page: written by the arbiter, sealed so that the container can only map it for reading.
-# Header: gpu_count u32, slot_count u32 (slots ever handed out: how far a sum must look), reserved to 64 bytes.
+# Header: gpu_count u32, slot_count u32 (slots ever handed out: how far a sum must look), layout u32, reserved to 64
+# bytes. `layout` is of both pages. What is added in reserved bytes, where 0 means that nothing is said, does not change
+# it; any other change does, and takes a version of the protocol in which processes are given such pages.
 # Then one record of 64 bytes a GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent),
 # overhead u64 (bytes: what the share's processes hold beyond what they have charged, as the agent measures it; counts
 # towards the limit), context u64 (bytes: what a process charges for a context before it makes its first).
 PAGE_SIZE: Final = 4096
-LIMITS_HEADER: Final = "<II56x"
+PAGES_LAYOUT: Final = 0
+LIMITS_HEADER: Final = "<III52x"
 LIMITS_RECORD: Final = "<16sQIIQQ16x"
 LIMITS_RECORD_SIZE: Final = 64
 MAX_GPUS: Final = 63

@@ -72,6 +72,11 @@ def namespaced_name(pod: PodJson) -> tuple[str, str]:
     return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 
+def runtime_class(pod: PodJson) -> str:
+    """The RuntimeClass that it names; empty for none."""
+    return str((pod.get("spec") or {}).get("runtimeClassName") or "")
+
+
 def uid(pod: PodJson) -> str:
     """Its UID; empty before the API server has given one."""
     return str((pod.get("metadata") or {}).get("uid", ""))

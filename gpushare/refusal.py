@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+
+
+class Cause(enum.StrEnum):
+    """Why a pod waits, where it is not for want of a GPU that a rule has ruled out."""
+
+    GATE = "gate"  # somebody else's scheduling gate
+    GROUP = "group"  # the rest of its gang is not there
+    HOLD = "hold"  # it gives way to a pod that has waited for longer
+    LEDGER = "ledger"  # the ledger could not be written, or others were faster
+    NO_GPU = "no-gpu"  # no GPU is known at all
+    REQUEST = "request"  # its annotations make no sense any more
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,10 +34,18 @@ class Rejected:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """No placement. `reason` is the sentence; `rejected` has every candidate."""
+    """No placement. `reason` is the sentence; `rejected` has every candidate; `cause` is told where no rule says it."""
 
     reason: str
     rejected: tuple[Rejected, ...] = ()
+    cause: Cause | None = None
+
+    @property
+    def word(self) -> str:
+        """The reason as a word, for those who count: the cause, or the rule of the nearest miss."""
+        if self.cause is not None:
+            return self.cause.value
+        return min(self.rejected, key=lambda one: one.shortfall).rule if self.rejected else "unknown"
 
     def __str__(self) -> str:
         return self.reason

@@ -27,6 +27,7 @@ VERBS: Mapping[str, str] = {
     "uncordon": "Let a GPU take new pods again",
     "rightsize": "Compare what shares ask for with what they use at most, and suggest sizes",
     "audit": "Prove that limits are in force, and name who is on a GPU without one",
+    "check": "Say what a cluster lacks for gpushare, why it matters and what to do about it",
     "config": "Check configurations of nodes before they are followed",
     "completion": "Let kubectl complete verbs, flags and names in your shell",
     "version": "Print the version of the plugin",

@@ -62,6 +62,10 @@ class Kubectl:
         running = self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
         return running.text()
 
+    def post(self, path: str, body: str) -> Running:
+        """Starts a POST of JSON that changes nothing: a review, or a dry run. Several may run at once."""
+        return self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
+
     def namespace(self) -> str:
         """The namespace of the kubeconfig's context in force."""
         text = self._start("config", "view", "--minify", "--output=jsonpath={..namespace}", *self.flags).text()

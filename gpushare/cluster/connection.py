@@ -156,8 +156,14 @@ def _from_kubeconfig(paths: str) -> Source:
             f"no ServiceAccount is mounted and there is no kubeconfig at {paths}; "
             "name one with --kubeconfig or KUBECONFIG"
         )
-    from kubernetes_asyncio import client as generated
-    from kubernetes_asyncio import config
+    try:
+        from kubernetes_asyncio import client as generated
+        from kubernetes_asyncio import config
+    except ImportError as error:
+        raise errors.ClusterError(
+            f"the kubeconfig {paths} cannot be read without the Python package kubernetes-asyncio, which the container "
+            "images leave out; in a pod leave --kubeconfig and KUBECONFIG out, elsewhere install the package"
+        ) from error
 
     configuration = generated.Configuration()
     loader: config.kube_config.KubeConfigLoader | None = None

@@ -60,6 +60,7 @@ class Informer:
         self._last_contact: float | None = None
         self._listed_at = float("-inf")
         self._store = store.Store(transform)
+        self._problem = ""
         self.synced = asyncio.Event()
 
     @property
@@ -76,6 +77,11 @@ class Informer:
         if self._watching:
             return 0.0
         return float("inf") if self._last_contact is None else self._clock() - self._last_contact
+
+    @property
+    def problem(self) -> str:
+        """Why `objects` cannot be kept current, as the API server said it last; empty while a watch is open."""
+        return self._problem
 
     @property
     def is_watching(self) -> bool:
@@ -139,6 +145,7 @@ class Informer:
         query = {**self._query, "resourceVersion": self._watch_from}
         async with self._api.watch(self._path, query, timeout_seconds=self._watch_seconds) as events:
             self._watching, opened = True, self._clock()
+            self._problem = ""
             try:
                 async for event in events:
                     if event["type"] != "BOOKMARK":
@@ -169,4 +176,5 @@ class Informer:
         return backoff.pause_seconds(self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
 
     def _seen(self, error: errors.ClusterError, pause: float) -> dict[str, Any]:
+        self._problem = str(error)
         return {"path": self._path, "err": str(error), "failures": self._failures, "pause_seconds": round(pause, 2)}

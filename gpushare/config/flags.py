@@ -122,6 +122,11 @@ def effective(
     return values
 
 
+def given(arguments: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
+    """The keys that the command line or the environment sets."""
+    return frozenset(from_environment(environment)) | frozenset(from_arguments(arguments))
+
+
 def from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:
     """What the environment sets, by key. A variable that is there but empty sets a text only."""
     found: dict[str, FlagValue] = {}

@@ -28,6 +28,7 @@ class Settings:
     mofed: bool = False
     pass_device_specs: bool = False
     device_list_strategies: tuple[str, ...] = ("envvar",)
+    names_strategies: bool = False  # whether somebody has named them
     device_id_strategy: str = "uuid"
     cdi_annotation_prefix: str = "cdi.k8s.io/"
     cdi_hook: str = "/usr/bin/nvidia-ctk"
@@ -75,6 +76,7 @@ def effective(
     `mixed`.
     """
     values = values_of(config, arguments=arguments, environment=environment)
+    by_hand = config.flags.values.keys() | flags.given(arguments, environment or {})
     # Whoever says nothing of the root means the agent's own, which NVIDIA's plugin does not have.
     rooted = values | {"mpsRoot": values["mpsRoot"] or OWN_MPS_ROOT}
     checks.settings(rooted, strategy=config.sharing.strategy if strict else Strategy.NONE, has_nvml=has_nvml)
@@ -83,6 +85,7 @@ def effective(
     return Settings(
         **named,  # type: ignore[arg-type]  # the kinds of the table of flags
         imex_channels=tuple(int(channel) for channel in channels) if isinstance(channels, tuple) else (),
+        names_strategies=_KEYS["device_list_strategies"] in by_hand,
         timestamp_label=not values["gfd.noTimestamp"],
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gpushare import quantity
 from gpushare.mix import Host
 from gpushare.placement import filters
-from gpushare.refusal import Refusal, Rejected
+from gpushare.refusal import Cause, Refusal, Rejected
 from gpushare.request import Request
 
 NODE_SHORTFALL = 6.0
@@ -28,7 +28,8 @@ def count(
     """The same where only some are told of, the nearest miss among them, and `counts` by rule is of all."""
     asked = " and ".join(map(str, request.demands))
     if not gpus:
-        return Refusal(f"no GPU fits {asked}: gpushare knows of no GPU; does its agent run on the GPU nodes?")
+        said = f"no GPU fits {asked}: gpushare knows of no GPU; does its agent run on the GPU nodes?"
+        return Refusal(said, cause=Cause.NO_GPU)
     parts = [f"{counts[rule]} {phrase}" for rule, (_, phrase) in filters.RULES.items() if counts.get(rule)]
     if counts.get(NODE_RULE):
         parts.append(f"{_plural(counts[NODE_RULE], 'node')} that cannot take the pod")

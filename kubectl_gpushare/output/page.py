@@ -28,7 +28,14 @@ class Picture:
     over: bool = False  # more is held than there is
 
 
-Block = str | Picture | Table
+@dataclasses.dataclass(frozen=True, slots=True)
+class Commands:
+    """Lines to be pasted into a shell: never wrapped, so that they stay what they are."""
+
+    lines: tuple[str, ...]
+
+
+Block = str | Picture | Table | Commands
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -59,6 +59,9 @@ def _section(entry: page.Section, place: Terminal) -> Iterator[str]:
                 yield (_HANGING if number else "  ") + colour.paint(text, entry.style, on=place.colours)
         elif isinstance(block, Table):
             yield from _table(block, place)
+        elif isinstance(block, page.Commands):
+            for text in block.lines:
+                yield _HANGING + colour.paint(terminal.printable(text), "bold", on=place.colours)
         else:
             longest = max(len(picture.caption) for picture in pictures)
             drawn = picture(block, _room(label_width + longest, place), place)

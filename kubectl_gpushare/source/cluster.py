@@ -164,6 +164,10 @@ class Cluster:
         except errors.NotFound as error:
             raise errors.NotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
 
+    def document(self, path: str) -> objects.Json:
+        """What the API server answers at a path where there is no list: its version, its API groups."""
+        return _object(self.kubectl.raw(path).reader())
+
     def namespaces(self) -> list[str]:
         """Names of all namespaces."""
         return [str(item["metadata"]["name"]) for item in _objects(self.kubectl.raw("/api/v1/namespaces").reader())]

@@ -51,6 +51,7 @@ def test_every_request_and_result_key_is_in_one_of_the_contracts_lists() -> None
             contract.NODE_CONFIG_LABEL,
             contract.API_VERSION,
             contract.OWN_LABELS,
+            contract.ROTATE,
         ),
         *(contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE),
     }

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 import io
+import itertools
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import click
+import yaml
 
 from deviceplugin import settings as agent_settings
 from gpushare.config import flags
@@ -101,6 +103,14 @@ def _make(words: Sequence[str]) -> str:
     return "; ".join(f"make has no target {word}" for word in words if "=" not in word and word not in known)
 
 
+def _uv(words: Sequence[str]) -> str:
+    """Only what the table of docs/plugin.md has."""
+    command = " ".join(("uv", *words))
+    return (
+        "" if f"`{command}`" in (ROOT / "docs" / "plugin.md").read_text() else f"docs/plugin.md does not have {command}"
+    )
+
+
 def _python(words: Sequence[str]) -> str:
     rest = list(words)
     if rest and rest[0] == "-m":
@@ -176,12 +186,29 @@ def _built_from(source: str) -> Callable[[Sequence[str]], str]:
     return lambda words: _unknown(words, _in((ROOT / source).read_text()))
 
 
+def _helm(words: Sequence[str]) -> str:
+    """The chart is there, and has the values that are set. What Helm itself takes is seen where it installs the chart."""
+    chart = ROOT / "charts" / "gpushare"
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    wrong = [f"{word} is not there" for word in words if "/" in word and "=" not in word and not (ROOT / word).is_dir()]
+    for before, word in itertools.pairwise(words):
+        found = values
+        for key in word.partition("=")[0].split(".") if before == "--set" else []:
+            if key not in found:
+                wrong.append(f"{word} is no value of the chart")
+                break
+            found = found[key]
+    return "; ".join(wrong)
+
+
 def _anything(_words: Sequence[str]) -> str:
     return ""
 
 
 PROGRAMS: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "kubectl": _kubectl,
+    "helm": _helm,
+    "uv": _uv,
     "make": _make,
     "./install.sh": _install,
     ".venv/bin/pytest": _pytest,
@@ -193,4 +220,8 @@ PROGRAMS: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "build/gpushare-probe": _built_from("lab/image/probe.c"),
     "export": _anything,
     "curl": _anything,
+    "cat": _anything,
+    "ctr": _anything,
+    "skopeo": _anything,
+    "buildah": _anything,
 }

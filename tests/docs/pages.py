@@ -20,6 +20,7 @@ PAGES = (
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _COMMENT = re.compile(r"(^|\s+)#\s.*$")
+_HIDDEN = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ def blocks() -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """The text without its blocks, each paragraph a line: what is quoted may be broken."""
-    return re.sub(r"(?<=[^\n|])\n *(?=[^\n|*#-])", " ", _BLOCK.sub("\n", page.read_text()))
+    """The text without its blocks and comments, each paragraph a line: what is quoted may be broken."""
+    shown = _HIDDEN.sub("", _BLOCK.sub("\n", page.read_text()))
+    return re.sub(r"(?<=[^\n|])\n *(?=[^\n|*#-])", " ", shown)
 
 
 def quoted(page: Path) -> list[str]:

@@ -15,8 +15,14 @@ from deviceplugin import metrics as agent_metrics
 from deviceplugin.offer import Offer
 from gpushare import contract
 from gpushare.config import flags
+from gpushare.division import State
+from gpushare.mix import Mix
+from gpushare.placement import explanation, filters
+from gpushare.refusal import Cause
 from tests.docs import commands, pages
+from tests.monitoring import rules
 from webhook import metrics as webhook_metrics
+from webhook.placer.cluster_figures import ClusterFigures
 
 REFERENCE, OPERATIONS = "docs/reference.md", "docs/operations.md"
 EVENTS = {value for name, value in vars(contract).items() if name.startswith("EVENT_")}
@@ -25,7 +31,7 @@ RESOURCES = {value for name, value in vars(contract).items() if name.startswith(
 VARIABLES = {value for name, value in vars(contract).items() if name.startswith("ENV_")}
 LABELS = {
     *(contract.SHARE_LABEL, contract.SCHEDULING_GATE, contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL),
-    contract.DEFRAG_LABEL_PREFIX,
+    *(contract.DEFRAG_LABEL_PREFIX, contract.ROTATE),
 }
 EVERY_KEY = {*contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.OWN_LABELS, *LABELS, *RESOURCES}
 
@@ -63,9 +69,15 @@ def of_agent() -> dict[str, tuple[str, tuple[str, ...]]]:
     return families(made)
 
 
+def of_webhook() -> dict[str, tuple[str, tuple[str, ...]]]:
+    made = webhook_metrics.Metrics().registry
+    made.register(ClusterFigures(leads=bool, nodes=tuple, mix=Mix))
+    return families(made)
+
+
 METRICS = {
     "## Metrics of the agent": of_agent(),
-    "## Metrics of the webhook": families(webhook_metrics.Metrics().registry),
+    "## Metrics of the webhook": of_webhook(),
 }
 
 
@@ -96,7 +108,7 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     found = pages.rows(OPERATIONS, "## What conditions of a GPUNode say")
     assert set(found) == CONDITIONS
     told = {reason for cells in found.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
-    sources = "hardware/inventory.py", "live/statement.py", "audit/document.py"
+    sources = "hardware/inventory.py", "live/statement.py", "audit/document.py", "injection/decision.py"
     written = {
         reason
         for source in sources
@@ -112,6 +124,7 @@ def test_every_metric_is_in_the_table_with_its_type_and_labels(heading: str) -> 
     told = {
         name: (cells[0], tuple(part.strip() for part in cells[1].split(",") if part.strip()))
         for name, cells in pages.rows(REFERENCE, heading).items()
+        if len(cells) > 2
     }
     assert told == METRICS[heading]
 
@@ -121,8 +134,18 @@ def test_every_outcome_of_a_review_is_told() -> None:
     assert set(re.findall(r"`(\w+)`", meaning)) == set(webhook_metrics.OUTCOMES)
 
 
+def test_every_reason_to_wait_and_every_state_of_a_gpu_is_told() -> None:
+    reasons = {*filters.RULES, explanation.NODE_RULE, explanation.COUNT_RULE, *Cause}
+    found = pages.rows(REFERENCE, "## Metrics of the webhook")
+    assert {name for name in found if not name.startswith("gpushare_")} == reasons
+    text = (pages.ROOT / REFERENCE).read_text()
+    states = re.search(r"The `state` of a part of a GPU is (.*?)They add up", text, re.DOTALL)
+    assert states
+    assert set(re.findall(r"`([a-z-]+)`", states.group(1))) == set(State)
+
+
 def test_an_alert_asks_for_outcomes_that_there_are() -> None:
-    text = (pages.ROOT / OPERATIONS).read_text()
+    text = rules.FILE.read_text()
     asked = {word for found in re.findall(r'outcome=~?"([^"]+)"', text) for word in re.split(r"[|\\]+", found)}
     assert asked
     assert asked <= set(webhook_metrics.OUTCOMES)
@@ -157,6 +180,7 @@ def test_every_flag_of_nvidias_that_is_in_the_table_exists() -> None:
 def test_a_page_names_no_metric_that_is_not_there(page: Path) -> None:
     known = {name for found in METRICS.values() for name in found}
     known |= {f"{name}_bucket" for name in known}
+    known |= {part for name in rules.RECORDS for part in name.split(":")}
     quoted = {name for text in pages.quoted(page) for name in re.findall(r"\bgpushare_[a-z_]+[a-z]\b", text)}
     packages = {"gpushare_webhook", "gpushare_system"}
     assert sorted(quoted - known - packages) == []

@@ -28,9 +28,14 @@ YAML = [
     (block, document) for block in BLOCKS if block.language == "yaml" for document in yaml.safe_load_all(block.text)
 ]
 PODS = [(block, document) for block, document in YAML if document.get("kind") == "Pod"]
+# Of an owner of pods, the pod that it would make.
+TEMPLATES = [
+    (block, document["spec"]["template"]) for block, document in YAML if "template" in document.get("spec", {})
+]
 CONFIGURATIONS = [(block, document) for block, document in YAML if document.get("version") == "v1"]
 INSTALLATIONS = [(block, document) for block, document in YAML if "components" in document]
-RULES = [(block, document) for block, document in YAML if "groups" in document]
+# Tried in tests/monitoring, by Prometheus itself.
+SCRAPES = [(block, document) for block, document in YAML if "scrape_configs" in document]
 WITHOUT_LANGUAGE = [block for block in BLOCKS if not block.language]
 
 
@@ -43,9 +48,10 @@ def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() 
         map(pages.name, pages.PAGES)
     )
     known = {id(block) for block in (*SHELL, *WITHOUT_LANGUAGE)}
-    known |= {id(block) for block, _ in (*PODS, *CONFIGURATIONS, *INSTALLATIONS, *RULES)}
+    known |= {id(block) for block, _ in (*PODS, *TEMPLATES, *CONFIGURATIONS, *INSTALLATIONS, *SCRAPES)}
     assert [str(block) for block in BLOCKS if id(block) not in known] == []
     assert len(PODS) >= 1
+    assert len(TEMPLATES) >= 1
     assert len(CONFIGURATIONS) >= 3
 
 
@@ -77,8 +83,10 @@ def test_a_command_that_is_quoted_in_a_text_exists(page: Path) -> None:
 
 # Flags of programs that are not ours.
 FOREIGN = {
-    *("--request-timeout", "--manifest", "--archive", "--raw"),  # of the API server, kubectl and krew
+    *("--request-timeout", "--manifest", "--archive", "--raw", "--server-side"),  # of the API server, kubectl and krew
+    *("--delete-emptydir-data", "--ignore-daemonsets"),  # of kubectl drain
     *("--gpu-reset", "--replace"),  # of nvidia-smi and simgpu
+    *("--copy-to", "--set-as-default"),  # of kubectl and nvidia-ctk
 }
 
 
@@ -100,8 +108,9 @@ def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.Webhook]:
         yield running
 
 
-@pytest.mark.parametrize(("block", "manifest"), PODS, ids=named)
+@pytest.mark.parametrize(("block", "manifest"), [*PODS, *TEMPLATES], ids=named)
 def test_a_pod_in_a_text_is_admitted(webhook: demo.Webhook, block: Block, manifest: dict[str, Any]) -> None:
+    manifest = {**manifest, "metadata": {"name": "of-a-template", **manifest["metadata"]}}
     response = webhook.review(manifest)
     assert response["allowed"], response
     assert not response.get("warnings")
@@ -122,8 +131,13 @@ def test_a_configuration_in_a_text_is_taken_without_a_warning(
 @pytest.mark.parametrize(("block", "document"), INSTALLATIONS, ids=named)
 def test_an_installation_in_a_text_names_folders_that_are_there(block: Block, document: dict[str, Any]) -> None:
     assert all((pages.ROOT / path / "kustomization.yaml").exists() for path in document["resources"])
-    there = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
-    assert sorted(pages.ROOT / path for path in document["components"]) == there
+    assert all((pages.ROOT / path / "kustomization.yaml").exists() for path in document["components"])
+
+
+def test_every_component_is_in_the_agents_table() -> None:
+    text = (pages.ROOT / "docs" / "agent.md").read_text()
+    there = [path.parent.name for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml")]
+    assert [name for name in there if f"| `{name}` |" not in text] == []
 
 
 @pytest.mark.apiserver

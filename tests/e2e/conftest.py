@@ -26,6 +26,6 @@ def user(installed: layout.Layout, lab: access.Access) -> Iterator[Observer]:
 
 
 @pytest.fixture
-def reviews(installed: layout.Layout) -> Reviews:
+def reviews(installed: layout.Layout, lab: access.Access) -> Reviews:
     """The webhook's own count of what it was asked."""
-    return Reviews(gpushare.webhook_metrics_url(installed))
+    return Reviews(lab)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 
 from gpushare import codec, contract
 from gpushare.gpunode import GpuNode
-from lab import errors
+from lab import errors, gpushare
 from lab.access import Access
 
 _Value = TypeVar("_Value")
@@ -140,12 +139,12 @@ def environment(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Reviews:
-    """How many reviews reached the webhook, by its own metrics."""
+    """How many reviews reached the webhook's replicas, by their own metrics."""
 
-    url: str
+    access: Access
 
     def count(self) -> int:
         """All of them, whatever the outcome."""
-        with urllib.request.urlopen(self.url, timeout=5) as answer:  # noqa: S310 - http, of the lab
-            lines = answer.read().decode().splitlines()
+        names = [pod["metadata"]["name"] for pod in gpushare.pods(self.access, "webhook")]
+        lines = [line for name in names for line in gpushare.page(self.access, name).splitlines()]
         return int(sum(float(line.split()[-1]) for line in lines if line.startswith("gpushare_webhook_reviews_total{")))

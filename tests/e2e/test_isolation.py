@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 
 import pytest
 
@@ -73,7 +72,7 @@ def test_two_containers_do_work_as_their_requests_are(user: Observer, installed:
     total = sum(done.values())
     parts = {name: 100 * each / total for name, each in done.items()}
     assert parts["small"] == pytest.approx(30, abs=TOLERANCE_POINTS), (parts, total)
-    text = urllib.request.urlopen(gpushare.agent_metrics_url(installed, installed.nodes[0]), timeout=5).read().decode()  # noqa: S310 - http, of the lab
+    text = gpushare.agent_page(user.access, installed.nodes[0])
     node = user.gpunode()
     used = {
         name: usage.of({node.name: text}).of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])

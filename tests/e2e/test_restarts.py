@@ -34,12 +34,11 @@ def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
     user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {part} --hold 60 > /tmp/held 2>&1 &")
     eventually(lambda: f"allocated {part}" in user.inside("holder", "cat", "/tmp/held"), what="a quarter held")
 
-    kill(installed, gpushare.agent_name(installed.nodes[0]))
-    # Nobody can join while there is no arbiter: closed, not open.
-    without = user.inside("holder", "sh", "-c", "gpushare-probe --allocate 1 2>&1 || true")
-    assert "allocated 1" not in without
-    assert "gpushare: " in without
-    gpushare.install(installed, lab)
+    with gpushare.without_agent(installed, installed.nodes[0], lab):
+        # Nobody can join while there is no arbiter: closed, not open.
+        without = user.inside("holder", "sh", "-c", "gpushare-probe --allocate 1 2>&1 || true")
+        assert "allocated 1" not in without
+        assert "gpushare: " in without
     # What the living process holds is still counted.
     user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {limit - part}")
     refused = user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {limit - part + 1} || true")
@@ -70,11 +69,10 @@ def test_without_the_webhook_shares_are_refused_and_other_pods_are_not(
     user.apply(sleeper("early", request="0.25"))
     user.running("early")
     user.ledger_is_confirmed()
-    kill(installed, gpushare.WEBHOOK)
-    assert contract.WEBHOOK_NAME in user.refused(sleeper("late", request="0.25"))
-    user.apply(sleeper("plain"))
-    user.delete("pod", "early")
-    gpushare.install(installed, lab)
+    with gpushare.without_webhook(installed, lab):
+        assert contract.WEBHOOK_NAME in user.refused(sleeper("late", request="0.25"))
+        user.apply(sleeper("plain"))
+        user.delete("pod", "early")
     user.ledger_is_empty()
     user.apply(sleeper("late", request="0.25"))
     user.running("late")

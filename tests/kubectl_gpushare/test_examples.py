@@ -18,7 +18,7 @@ from tests.kubectl_gpushare.conftest import ROOT, Plugin
 OFFLINE = {"completion", "version"}
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
 # Exit codes that say something of the cluster, and not that a command failed.
-CODES = {"fit": {0, 2}, "resize": {0, 2}, "audit": {0, 1, 2}}
+CODES = {"fit": {0, 2}, "resize": {0, 2}, "audit": {0, 1, 2}, "check": {0, 1, 2}}
 CONFIGURATIONS = ROOT / "config" / "samples" / "config" / "configmap.yaml"
 
 

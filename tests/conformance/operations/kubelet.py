@@ -29,8 +29,12 @@ class Answers:
 
     def __init__(self, *, preferred: Sequence[str] | None = None, refusal: str = "") -> None:
         self.has_preference = preferred is not None
+        self.starts = False
         self._preferred = preferred or ()
         self._refusal = refusal
+
+    async def start(self, _: str, __: Sequence[str]) -> None:
+        """Never called: NVIDIA's plugin asks for no call before a start."""
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:  # noqa: ARG002 - as the agent asks
         if self._refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,15 @@ async def test_what_is_missing_is_said(mounted: Path, tmp_path: Path) -> None:
         await connection.find(None, environment=SERVICE, service_account=mounted)
     with pytest.raises(errors.ClusterError, match=r"no kubeconfig at .*/none; name one with"):
         await connection.find(str(tmp_path / "none"))
+
+
+async def test_without_the_package_that_reads_kubeconfigs_it_is_said_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)  # how Python itself marks what cannot be imported
+    (tmp_path / "config").write_text("{}")
+    with pytest.raises(errors.ClusterError, match=r"without the Python package kubernetes-asyncio.*leave --kubeconfig"):
+        await connection.find(str(tmp_path / "config"), service_account=tmp_path)
 
 
 async def test_a_kubeconfig_that_makes_no_sense_is_named(tmp_path: Path) -> None:

@@ -148,3 +148,22 @@ def test_strict_compatibility_leaves_a_plain_file_as_it_is() -> None:
     config = reading.read("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 3}]}}")
     assert restrictions.strict(config) == config
     assert restrictions.strict(config).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "environment", "named"),
+    [
+        ("", [], {}, False),
+        ("flags: {plugin: {deviceIDStrategy: index}}", [], {}, False),
+        ("flags: {plugin: {deviceListStrategy: envvar}}", [], {}, True),
+        ("", ["--device-list-strategy=envvar"], {}, True),
+        ("", [], {"DEVICE_LIST_STRATEGY": "envvar"}, True),
+        ("", [], {"DEVICE_LIST_STRATEGY": ""}, False),
+    ],
+)
+def test_whether_somebody_has_named_how_devices_are_given(
+    file: str, arguments: list[str], environment: dict[str, str], named: bool
+) -> None:
+    read = reading.read(f"version: v1\n{file}\n")
+    found = settings.effective(read, arguments=arguments, environment=environment)
+    assert (found.device_list_strategies, found.names_strategies) == (("envvar",), named)

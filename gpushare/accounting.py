@@ -1,0 +1,46 @@
+"""Accounting: what part of its GPU each share is charged for.
+
+A share takes from others the larger of its two parts: nobody can use the memory of a GPU whose compute is given away,
+or the compute of one whose memory is. Neighbours that are unlike, much compute beside much memory, can add up to more
+than their GPU that way; then each is charged less, in proportion. So a GPU never costs more than a GPU, and what is not
+charged to anybody is idle.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+
+from gpushare.allocation import Allocation, GivenShare
+from gpushare.gpunode import GpuNode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Charge:
+    """A share on one GPU; `part` of it, 0 to 1."""
+
+    entry: Allocation
+    share: GivenShare
+    gpu_uuid: str
+    part: float
+
+
+def charges(node: GpuNode) -> Iterator[Charge]:
+    """The charge of each share, and of what is held for a gated pod, on each of its GPUs that is there."""
+    cards = node.gpu_by_uuid()
+    by_gpu: dict[str, list[Charge]] = collections.defaultdict(list)
+    for entry in node.allocations:
+        for share in entry.shares:
+            for uuid in share.gpu_uuids:
+                if uuid in cards:
+                    part = larger_part(share, cards[uuid].memory_bytes)
+                    by_gpu[uuid].append(Charge(entry, share, uuid, part))
+    for on_gpu in by_gpu.values():
+        total = max(1.0, sum(one.part for one in on_gpu))
+        yield from (dataclasses.replace(one, part=one.part / total) for one in on_gpu)
+
+
+def larger_part(share: GivenShare, card_bytes: int) -> float:
+    """The larger of its compute and its memory, as a part of a GPU with `card_bytes`."""
+    return min(1.0, max(share.request_percent / 100, share.memory_bytes / card_bytes if card_bytes else 0.0))

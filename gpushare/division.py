@@ -1,0 +1,66 @@
+"""Division: what all GPUs are used for, as parts that add up to the number of GPUs.
+
+Free is what the typical request can use. What is free and of no use to it is stranded: fragmented, or on a GPU that is
+cordoned or unhealthy.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Callable, Mapping, Sequence
+
+from gpushare import accounting, fragmentation, ledger
+from gpushare.fragmentation import Typical
+from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import GpuNode
+
+
+class State(enum.StrEnum):
+    """What a part of a GPU is."""
+
+    ALLOCATED = "allocated"  # given to shares
+    HELD = "held"  # kept free for a pod that has waited too long
+    FREE = "free"
+    FRAGMENTED = "fragmented"  # free, in pieces too small for the typical request
+    CORDONED = "cordoned"  # free, and nothing new may come
+    UNHEALTHY = "unhealthy"  # free, and cannot be used
+    OTHER_MODE = "other-mode"  # not for shares by annotation: given out by the kubelet, or to become something else
+
+
+Parts = Mapping[tuple[str, State], float]  # by model of the GPU, in GPUs
+
+
+def divide(node: GpuNode, typical: Callable[[int], Sequence[Typical]]) -> Parts:
+    """The parts of a node's GPUs; `typical`: the mix of requests on a GPU with so many bytes."""
+    given: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
+    for charge in accounting.charges(node):
+        given[charge.gpu_uuid][charge.entry.is_hold] += charge.part
+    used = ledger.use(node)
+    parts: dict[tuple[str, State], float] = collections.defaultdict(float)
+    for card in node.gpus:
+        allocated, held = given[card.uuid]
+        rest = max(0.0, 1.0 - allocated - held)
+        state = _unusable(card)
+        stranded = 0.0
+        if state is None and rest:
+            free, useless = fragmentation.stranded(card, used[card.uuid], typical(card.memory_bytes))
+            stranded = rest * useless / free if free else rest
+        for what, part in (
+            (State.ALLOCATED, allocated),
+            (State.HELD, held),
+            (state or State.FREE, rest - stranded),
+            (State.FRAGMENTED, stranded),
+        ):
+            if part > 0:
+                parts[card.model, what] += part
+    return dict(parts)
+
+
+def _unusable(card: Gpu) -> State | None:
+    """Why nothing new can come on the GPU, whatever is free on it."""
+    if card.mode is not Mode.FRACTIONAL or card.pending_mode is not None:
+        return State.OTHER_MODE
+    if not card.healthy:
+        return State.UNHEALTHY
+    return State.CORDONED if card.cordoned else None

@@ -1,0 +1,118 @@
+"""`check`: the preconditions of gpushare, before it is installed and at any time after that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kubectl_gpushare import candidates, options
+
+if TYPE_CHECKING:
+    from gpushare.preflight.facts import Facts
+    from gpushare.preflight.finding import Finding
+
+# Exit codes, as those of `audit`.
+FINE, NOT_TOLD, NOT_FINE = 0, 1, 2
+_FORMATS = ("wide", "json", "yaml", "name")
+_NAMESPACE = "default"  # of the pod that is tried: every cluster has it
+
+
+@click.command(short_help="Say what a cluster lacks for gpushare, why it matters and what to do about it")
+@click.option(
+    "before_install",
+    "--before-install",
+    is_flag=True,
+    help="Ask what has to be so before gpushare is installed: your rights, GPUs in use, the way to the webhook",
+)
+@click.option(
+    "manifests",
+    "-f",
+    "--filename",
+    multiple=True,
+    type=click.Path(allow_dash=True),
+    metavar="FILE",
+    help="The manifests that are to be installed, in place of those that are installed or the default ones; - is "
+    "standard input; may be repeated",
+)
+@click.option(
+    "fail_on",
+    "--fail-on",
+    type=click.Choice(("warning", "blocking")),
+    default="warning",
+    help="From what on the exit code is 2 (default: warning)",
+)
+@options.namespaced(candidates.namespaces, all_namespaces=False)
+@options.printed(_FORMATS)
+@options.connection(candidates.contexts)
+def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **given: Any) -> int:
+    """Say what a cluster lacks for gpushare, why it matters and what to do about it.
+
+    Each precondition (docs/preconditions.md) is asked of the objects of the cluster; where an agent runs, what it says
+    of its own node counts. What may not be read is told as well, and never taken to be fine. Once gpushare is installed
+    the API server is asked to create a pod with a share in a dry run, in the namespace of -n or in default: nothing is
+    created, and it shows whether the webhook is reached. -o wide has what is as it should be too; -o name whom warnings
+    and what blocks concern.
+
+    The exit code is 0 if nothing blocks and nothing is a warning, 2 if something is, 1 if something could not be told,
+    and for any error. With --fail-on blocking it is 2 if something blocks, and else 0.
+
+    \b
+    Examples:
+      # What is wrong with this installation
+      kubectl gpushare check
+    \b
+      # What to see to before it is installed
+      kubectl gpushare check --before-install
+    \b
+      # The same for the very manifests that will be installed
+      kubectl kustomize config/default | kubectl gpushare check --before-install -f -
+    \b
+      # A cluster of which only files are at hand
+      kubectl get nodes,namespaces,daemonsets,deployments,runtimeclasses -A -o yaml > cluster.yaml
+      kubectl gpushare check --before-install --from cluster.yaml
+    """
+    from gpushare.preflight import rules
+
+    chosen = options.collect(given)
+    findings = rules.check(_facts(chosen, manifests, installing=before_install))
+    _print(findings, chosen)
+    return _code(findings, fail_on)
+
+
+def _facts(chosen: options.Options, manifests: Sequence[str], *, installing: bool) -> Facts:
+    from kubectl_gpushare.source import preconditions, saved
+
+    told = saved.read(manifests)
+    if chosen.files:
+        return preconditions.of_objects(saved.read(chosen.files), told, installing=installing)
+    where = chosen.namespace or _NAMESPACE
+    return preconditions.of_cluster(chosen.kubectl(), told, installing=installing, namespace_of_trial=where)
+
+
+def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
+    from kubectl_gpushare.output import printing, report, terminal
+    from kubectl_gpushare.views import check
+
+    if chosen.output in printing.DOCUMENTS:
+        printing.write_document(check.document(findings), chosen)
+        return
+    if chosen.output == "name":
+        printing.write_lines(check.names(findings), sys.stdout)
+        return
+    place = terminal.of(sys.stdout, color=chosen.color)
+    blocks = [report.lines((section,), place) for section in check.page(findings, all_of_them=chosen.wide)]
+    end = terminal.wrapped(check.sentence(findings), place)
+    printing.write_lines([line for block in blocks for line in (*block, "")] + end, sys.stdout)
+
+
+def _code(findings: Sequence[Finding], fail_on: str) -> int:
+    from gpushare.preflight.finding import Severity
+
+    least = Severity[fail_on.upper()]
+    if any(one.severity >= least for one in findings):
+        return NOT_FINE
+    unknown = least is Severity.WARNING and any(one.severity is Severity.UNKNOWN for one in findings)
+    return NOT_TOLD if unknown else FINE

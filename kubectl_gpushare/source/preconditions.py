@@ -1,0 +1,214 @@
+"""Gathers the facts of a cluster for `check`: all is asked at once, and what may not be read is told of by kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.preflight import cluster, devices, plan
+from gpushare.preflight.facts import KINDS, Facts, Trial, namespace
+from kubectl_gpushare import errors, kubectl
+from kubectl_gpushare.source.cluster import Cluster
+
+Json = dict[str, Any]
+
+_ALIVE = "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
+# kind -> API group and path below it, with the version that the cluster prefers for V; the core group is empty.
+_PATHS: Final[Mapping[str, tuple[str, str]]] = {
+    "Node": ("", "/api/v1/nodes"),
+    "Namespace": ("", "/api/v1/namespaces"),
+    "Pod": ("", f"/api/v1/pods?{_ALIVE}"),
+    "ResourceQuota": ("", "/api/v1/resourcequotas"),
+    "ConfigMap": (
+        "",
+        f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps?fieldSelector=metadata.name%3D{contract.CONFIG_MAP}",
+    ),
+    "DaemonSet": ("apps", "/apis/apps/v1/daemonsets"),
+    "Deployment": ("apps", "/apis/apps/v1/deployments"),
+    "RuntimeClass": ("node.k8s.io", "/apis/node.k8s.io/V/runtimeclasses"),
+    "MutatingWebhookConfiguration": (
+        "admissionregistration.k8s.io",
+        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    ),
+    "ValidatingAdmissionPolicyBinding": (
+        "admissionregistration.k8s.io",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    ),
+    "DeviceClass": ("resource.k8s.io", "/apis/resource.k8s.io/V/deviceclasses"),
+    "ClusterPolicy": ("nvidia.com", "/apis/nvidia.com/v1/clusterpolicies"),
+    contract.GPUNODE_KIND: (contract.GROUP_NAME, contract.GPUNODE_PATH),
+}
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_EVERYTHING = "* *.*"  # as a right: of an administrator nothing more is asked
+
+
+def of_cluster(
+    program: kubectl.Kubectl, manifests: Iterable[Json] = (), *, installing: bool, namespace_of_trial: str
+) -> Facts:
+    """What this cluster is like. `manifests`: what is to be installed; without any it is what is installed."""
+    # The first question decides whether there is a cluster at all; everything else may be refused.
+    version = str(Cluster(program).document("/version").get("gitVersion") or "")
+    unread: dict[str, str] = {}
+    groups = _groups(program, unread)
+    begun = {
+        kind: program.raw(path.replace("/V/", f"/{groups[group]}/"))
+        for kind, (group, path) in _PATHS.items()
+        if group in groups
+    }
+    trial = None if installing else program.post(_pods(namespace_of_trial), json.dumps(_probe()))
+    objects: dict[str, tuple[Json, ...]] = {kind: () for kind in _PATHS if kind not in begun}
+    for kind, running in begun.items():
+        try:
+            objects[kind] = tuple(_kept(kind, (item for _, item in running.reader())))
+        except errors.NotInstalled:
+            objects[kind] = ()
+        except (errors.ClusterError, ValueError) as error:
+            unread[kind] = str(error)
+    if "groups" in unread:  # what is not there cannot be told from what was not asked for
+        for kind in [one for one in _PATHS if one not in begun]:
+            del objects[kind]
+            unread[kind] = unread["groups"]
+    rights = _told("rights", unread, lambda: _rights(program)) if installing else None
+    return Facts(
+        _plan(manifests, objects),
+        installing=installing,
+        version=version or None,
+        groups=None if "groups" in unread else frozenset(groups) - {""},
+        objects=objects,
+        rights=rights,
+        trial=_told("trial", unread, lambda: _trial(trial)) if trial is not None else None,
+        unread=unread,
+    )
+
+
+def of_objects(found: Iterable[Json], manifests: Iterable[Json] = (), *, installing: bool) -> Facts:
+    """What saved objects tell. A kind of which there is none was not saved, as far as anybody can tell."""
+    objects: dict[str, list[Json]] = {}
+    version, groups = "", set()
+    for one in found:
+        kind = str(one.get("kind") or "")
+        version = version or str((one.get("serverVersion") or {}).get("gitVersion") or "")
+        if kind in KINDS:
+            objects.setdefault(kind, []).append(one)
+        if kind == "CustomResourceDefinition":
+            groups.add(str((one.get("spec") or {}).get("group") or ""))
+    saved = {kind: tuple(_kept(kind, some)) for kind, some in objects.items()}
+    unread = {
+        kind: f"no {name} were saved: add --from FILE with what `kubectl get {name} -A -o yaml` prints"
+        for kind, name in KINDS.items()
+        if kind not in saved
+    }
+    if groups:  # then these of NVIDIA's are not there, rather than not saved
+        absent = {kind for kind, (group, _) in _PATHS.items() if group and group not in groups and kind in _CUSTOM}
+        saved |= dict.fromkeys(absent - saved.keys(), ())
+    unread |= {
+        "version": "the API server's version was not saved: add --from FILE with what `kubectl version -o yaml` prints",
+        "groups": "no customresourcedefinitions were saved: add --from FILE with what `kubectl get crd -o yaml` prints",
+        "rights": "saved objects do not tell what you may do",
+        "trial": "no pod can be tried on saved objects",
+    }
+    known = frozenset(groups) if groups else None
+    return Facts(
+        _plan(manifests, saved),
+        installing=installing,
+        version=version or None,
+        groups=known,
+        objects=saved,
+        unread=unread,
+    )
+
+
+_CUSTOM: Final = frozenset({"ClusterPolicy", contract.GPUNODE_KIND})
+
+
+def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
+    """API group → preferred version; the core group too."""
+    try:
+        answer = Cluster(program).document("/apis")
+    except (errors.ClusterError, ValueError) as error:
+        unread["groups"] = str(error)
+        return {"": "v1", "apps": "v1", "admissionregistration.k8s.io": "v1"}
+    found = {str(one["name"]): str(one["preferredVersion"]["version"]) for one in answer.get("groups") or ()}
+    return {"": "v1", **found}
+
+
+def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) -> plan.Plan:
+    kinds = ("DaemonSet", "Deployment", "ConfigMap")
+    there = [one for kind in kinds for one in objects.get(kind, ()) if namespace(one) == contract.SYSTEM_NAMESPACE]
+    told, live = plan.of(manifests), plan.of(there)
+    if not told.told:
+        return live
+    return told if told.configurations else dataclasses.replace(told, configurations=live.configurations)
+
+
+def _kept(kind: str, found: Iterable[Json]) -> Iterator[Json]:
+    """Without what nobody asks for; of pods only those that matter here."""
+    for one in found:
+        (one.get("metadata") or {}).pop("managedFields", None)
+        if kind != "Pod" or namespace(one) == contract.SYSTEM_NAMESPACE or devices.holds_gpu(one):
+            yield {"kind": kind, **one}
+
+
+def _told(what: str, unread: dict[str, str], ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except (errors.ClusterError, ValueError) as error:
+        unread[what] = str(error)
+        return None
+
+
+def _rights(program: kubectl.Kubectl) -> dict[str, bool]:
+    if _allowed(_review(program, _EVERYTHING)):
+        return dict.fromkeys(cluster.RIGHTS, True)
+    begun = {right: _review(program, right) for right in cluster.RIGHTS}
+    return {right: _allowed(running) for right, running in begun.items()}
+
+
+def _review(program: kubectl.Kubectl, right: str) -> kubectl.Running:
+    verb, _, resource = right.partition(" ")
+    name, _, group = resource.partition(".")
+    asked = {"verb": verb, "resource": name, "group": group}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }
+    return program.post(_REVIEWS, json.dumps(body))
+
+
+def _allowed(running: kubectl.Running) -> bool:
+    return bool((json.loads(running.text()).get("status") or {}).get("allowed"))
+
+
+def _trial(running: kubectl.Running) -> Trial:
+    try:
+        return Trial(json.loads(running.text()))
+    except errors.ClusterError as error:
+        return Trial(None, str(error))
+
+
+def _pods(where: str) -> str:
+    return f"/api/v1/namespaces/{where}/pods?dryRun=All"
+
+
+def _probe() -> Json:
+    """A pod that asks for a share, and that every Pod Security Standard lets in."""
+    context = {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    resources = {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}}
+    main = {
+        "name": "main",
+        "image": "gpushare-check.invalid/nothing",
+        "securityContext": context,
+        "resources": resources,
+    }
+    metadata = {"generateName": "gpushare-check-", "annotations": {contract.REQUEST: "0.01", contract.MEMORY: "1Mi"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [main]}}

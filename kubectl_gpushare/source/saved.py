@@ -1,0 +1,47 @@
+"""Saved objects of any kind, out of files as kubectl prints them: JSON or YAML, one by one or in lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kubectl_gpushare import errors
+from kubectl_gpushare.source import inputs, objects
+
+
+def read(paths: Iterable[str]) -> list[objects.Json]:
+    """Every object in these files; `-` is standard input. Raises `FileError`."""
+    return [one for path in paths for one in _objects(path)]
+
+
+def _objects(path: str) -> Iterator[objects.Json]:
+    where, text = inputs.name(path), inputs.text(path)
+    if text.lstrip()[:1] == "{":
+        try:
+            for kind, item in objects.Reader([text.encode()]):
+                yield {"kind": kind, **item}
+        except objects.NotJson as error:
+            raise errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
+        return
+    import yaml
+
+    try:
+        for document in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            yield from _flat(document, where)
+    except yaml.YAMLError as error:
+        raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
+
+
+def _flat(document: Any, where: str) -> Iterator[objects.Json]:
+    if document is None:
+        return
+    if not isinstance(document, dict):
+        raise errors.FileError(f"{where} has something in it that is no Kubernetes object: {str(document)[:60]}")
+    items = document.get("items")
+    if not isinstance(items, list):
+        yield document
+        return
+    kind = str(document.get("kind") or "").removesuffix("List")
+    for item in items:
+        if isinstance(item, dict):
+            yield {"kind": kind, **item}

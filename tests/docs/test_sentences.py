@@ -1,0 +1,63 @@
+"""The sentences that Troubleshooting explains are those that people see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from lab import access, errors
+from tests.docs import pages, printed
+
+LINES = (pages.ROOT / "docs" / "troubleshooting.md").read_text().splitlines()
+HEADERS = {"it says", "GPUs that are", "the node", "you see"}  # of tables whose first cells quote what is printed
+
+
+def sentences() -> Iterator[str]:
+    header = ""
+    for line in LINES:
+        cells = line.strip("|").split(" | ") if line.startswith("|") else []
+        if not cells:
+            header = ""
+        elif not header:
+            header = cells[0].strip()
+        if line.startswith("> ") and not re.match(r"> [A-Z]\w+: ", line):
+            yield line.removeprefix("> ").strip("`")
+        elif header in HEADERS:
+            yield from re.findall(r"`([^`]+)`", cells[0])
+
+
+SENTENCES = sorted({one for one in sentences() if " " in one})
+
+
+def test_sentences_are_found() -> None:
+    assert len(SENTENCES) > 60
+    assert "the node's kernel has no NVIDIA driver loaded: load it, or unlabel the node" in SENTENCES
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_something_prints_the_sentence(sentence: str) -> None:
+    assert printed.prints(sentence)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "no GPU fits …; the nearest: …",
+        "is above one GPU: write 0 to 1 in steps of 0.01",
+        "nearest: …; no GPU fits …",
+        "the arbiter can not be reached at …",
+    ],
+)
+def test_what_nothing_prints_is_noticed(sentence: str) -> None:
+    assert not printed.prints(sentence)
+
+
+@pytest.mark.apiserver
+def test_kubernetes_says_so_of_a_number_without_quotes(api_server: access.Access) -> None:
+    block = next(block for block in pages.blocks() if block.page == "docs/first-pod.md" and "name: first" in block.text)
+    text = block.text.replace('"0.5"', "0.5")
+    sentence = next(line.partition(": ")[2].strip("`") for line in LINES if line.startswith("> Kubernetes: `cannot un"))
+    with pytest.raises(errors.LabError, match=re.escape(sentence)):
+        api_server.kubectl("apply", "--dry-run=server", "--filename=-", input=text)

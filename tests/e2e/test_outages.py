@@ -1,0 +1,51 @@
+"""Admissions go on, twenty a second, while the webhook is restarted and killed; `bench/outages.py` does that and more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import layout
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(720)]  # a busy machine takes its time
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "outages.py"
+SCENARIOS = ("rolling restart", "kill -9 of a replica")
+# What the API server says of a review that the killed replica had in hand, and of a new connection to it before its
+# Service has forgotten it. Nobody sends these a second time.
+OF_THE_KILLED = ("EOF", "connection reset by peer", "broken pipe", "closed network connection", "connection refused")
+MOST_LOST = 40  # two seconds' worth; mostly it is none or one
+
+
+@pytest.fixture(scope="module")
+def counted(installed: layout.Layout) -> dict[str, Any]:
+    """What was counted, by scenario."""
+    command = [sys.executable, str(BENCH), f"--lab={installed.directory}", f"--only={','.join(SCENARIOS)}", "--kills=1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=700, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [row["scenario"] for row in rows] == [*SCENARIOS], done.stdout + done.stderr
+    return {row["scenario"]: row for row in rows}
+
+
+def test_a_rolling_restart_fails_no_admission(counted: dict[str, Any]) -> None:
+    row = counted["rolling restart"]
+    assert row["admissions"] > 100
+    assert row["reasons"] == {}
+
+
+def test_a_killed_replica_takes_with_it_only_what_was_sent_to_it(counted: dict[str, Any]) -> None:
+    row = counted["kill -9 of a replica"]
+    assert row["admissions"] > 100
+    other = {why: count for why, count in row["reasons"].items() if not any(words in why for words in OF_THE_KILLED)}
+    assert other == {}
+    assert row["failed"] <= MOST_LOST
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_no_version_of_the_ledger_is_over_committed(counted: dict[str, Any], scenario: str) -> None:
+    assert counted[scenario]["versions"] > 100
+    assert counted[scenario]["over-committed"] == 0

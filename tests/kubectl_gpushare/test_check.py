@@ -1,0 +1,268 @@
+"""`check`: what it prints, the exit code that goes by it, and what it makes of files and of a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare.preflight import rules
+from gpushare.preflight.finding import Finding, Severity
+from kubectl_gpushare.output import report
+from kubectl_gpushare.output.terminal import Terminal
+from kubectl_gpushare.views import check
+from lab.access import Access
+from tests.config import manifests
+from tests.gpushare.preflight import sound
+from tests.kubectl_gpushare.conftest import ROOT, Kubectl, Plugin
+from tests.kubectl_gpushare.test_views import PIPE, SMALL, compare
+
+
+def findings() -> tuple[Finding, ...]:
+    """Of a node with a taint that the agent does not tolerate, an old kernel and a device plugin of NVIDIA's."""
+
+    def broken(given: dict[str, object]) -> None:
+        objects = given["objects"]
+        assert isinstance(objects, dict)
+        taint = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
+        objects["Node"] += (sound.node("gpu-3", taints=(taint,), kernelVersion="4.18.0-553"),)
+        operators = {"nvidia.com/gpu.present": "true"}
+        objects["DaemonSet"] += (
+            sound.daemonset("nvidia-device-plugin-daemonset", "gpu-operator", nodeSelector=operators),
+        )
+        objects["ResourceQuota"] = (
+            sound.named("ResourceQuota", "gcp", "kube-system", spec={"scopeSelector": {"matchExpressions": [
+                {"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}]}}),
+        )  # fmt: skip
+        del objects["DeviceClass"]
+        given["unread"] = {"DeviceClass": 'user "jane" may not list deviceclasses.resource.k8s.io'}
+
+    return rules.check(sound.cluster_facts(broken, installing=True))
+
+
+@pytest.mark.parametrize(("name", "place"), [("check", PIPE), ("check-80", SMALL)])
+def test_the_page_looks_as_it_should(name: str, place: Terminal) -> None:
+    lines = [*report.lines(check.page(findings(), all_of_them=False), place), "", check.sentence(findings())]
+    compare(name, lines)
+
+
+def test_wide_has_what_is_as_it_should_be() -> None:
+    compare("check-wide", report.lines(check.page(findings(), all_of_them=True), PIPE)[-20:])
+
+
+def test_commands_are_never_wrapped_so_that_they_can_be_pasted() -> None:
+    lines = report.lines(check.page(findings(), all_of_them=False), Terminal(columns=40))
+    commands = [line for one in findings() for command in one.commands for line in command.splitlines()]
+    assert len(commands) >= 5
+    assert {f"     {command}" for command in commands} <= set(lines)
+
+
+def test_the_document_keeps_its_schema() -> None:
+    document = check.document(findings())
+    items = list(document["items"])
+    assert (document["kind"], document["summary"]) == ("CheckList", check.sentence(findings()))
+    assert {tuple(one) for one in items} == {("rule", "severity", "subjects", "found", "why", "remedy", "commands")}
+    assert len(items) == len(findings())
+
+
+def test_the_names_are_of_whom_warnings_and_what_blocks_concern_each_once() -> None:
+    names = list(check.names(findings()))
+    assert len(names) == len(set(names))
+    assert {"node/gpu-3", "namespace/gpushare-system"} <= set(names)
+    whole = Finding(Severity.BLOCKING, "x", rule="kubernetes-version", why="y")
+    assert list(check.names([whole, Finding(Severity.INFO, "x", ("node/a",))])) == ["precondition/kubernetes-version"]
+
+
+def save(path: Path, *objects: object) -> Path:
+    path.write_text(json.dumps({"kind": "List", "items": objects}))
+    return path
+
+
+@pytest.fixture
+def cluster_file(tmp_path: Path) -> Path:
+    """A sound cluster, saved."""
+    crd = {"kind": "CustomResourceDefinition", "metadata": {"name": "x"}, "spec": {"group": "example.org"}}
+    found = sound.objects(installing=True)
+    version = tmp_path / "version.yaml"
+    version.write_text(yaml.safe_dump({"clientVersion": {}, "serverVersion": {"gitVersion": "v1.36.2"}}))
+    return save(tmp_path / "cluster.json", *(one for some in found.values() for one in some), crd)
+
+
+def test_saved_objects_are_judged_and_what_was_not_saved_is_told(
+    plugin: Plugin, cluster_file: Path, tmp_path: Path
+) -> None:
+    ended = plugin(
+        "check", "--before-install", "--from", cluster_file, "--from", tmp_path / "version.yaml", "-o", "json"
+    )
+    items = {one["rule"]: one for one in json.loads(ended.out)["items"]}
+    assert items["kubernetes-version"]["severity"] == "Ok"
+    assert items["gpu-nodes-labelled"]["severity"] == "Ok"
+    assert items["gpu-operator"]["severity"] == "Ok"  # there are CRDs, and none of NVIDIA's
+    assert items["gpu-owner"]["severity"] == "Unknown"
+    wanted = "not known: no daemonsets were saved: add --from FILE with what `kubectl get daemonsets -A -o yaml` prints"
+    assert items["gpu-owner"]["found"] == wanted
+    assert ended.code == 1
+
+
+@pytest.mark.parametrize(
+    ("taints", "flags", "code"),
+    [
+        ((), (), 1),  # not all is known
+        ((), ("--fail-on", "blocking"), 0),
+        ((), ("--fail-on", "warning"), 1),
+        (({"key": "a", "effect": "NoSchedule"},), (), 2),
+        (({"key": "a", "effect": "NoSchedule"},), ("--fail-on", "blocking"), 2),
+    ],
+)  # fmt: skip
+def test_the_exit_code_is_that_of_the_worst(
+    plugin: Plugin, tmp_path: Path, taints: tuple[dict[str, str], ...], flags: tuple[str, ...], code: int
+) -> None:
+    path = save(tmp_path / "nodes.json", sound.node("gpu-1", taints=taints))
+    assert plugin("check", "--before-install", "--from", path, *flags).code == code
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("just words", "has something in it that is no Kubernetes object: just words"),
+        ("{", "is not JSON as kubectl prints it"),
+        ("a: [", "is neither JSON nor YAML"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_an_error(plugin: Plugin, tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    for flag in ("--from", "-f"):
+        ended = plugin("check", flag, path, *(() if flag == "--from" else ("--from", save(tmp_path / "x.json"))))
+        assert (ended.code, ended.out) == (1, "")
+        assert sentence in ended.err
+
+
+def test_the_manifests_to_be_installed_are_what_is_judged(plugin: Plugin, tmp_path: Path) -> None:
+    """A toleration in them is one that the agent will have."""
+    taint = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
+    path = save(tmp_path / "nodes.json", sound.node("gpu-1", taints=(taint,)))
+    agent, webhook, _ = sound.ours()
+    for tolerated, code in ((False, 2), (True, 0)):
+        if tolerated:
+            agent["spec"]["template"]["spec"]["tolerations"].append({"key": "sku", "operator": "Exists"})
+        told = tmp_path / "manifests.yaml"
+        told.write_text(yaml.safe_dump_all([agent, webhook]))
+        flags = ("check", "--before-install", "--from", path, "-f", told, "--fail-on", "blocking")
+        assert plugin(*flags).code == code
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("echo 'The connection to the server x:1 was refused' >&2; exit 1", "the API server cannot be reached"),
+        (
+            "echo 'error: You must be logged in to the server (Unauthorized)' >&2; exit 1",
+            "the API server does not accept",
+        ),
+        ("printf 'Please enter Username: '; echo 'error: EOF' >&2; exit 1", "kubectl has no credentials"),
+        ("echo '<html>a proxy</html>'", "kubectl's answer is not JSON"),
+        ('echo "error: $*" >&2; exit 1', "get --raw /version --context=c --as=jane"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_an_error(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], script: str, sentence: str
+) -> None:
+    ended = plugin("check", "--context=c", "--as=jane", KUBECTL_PATH=fake_kubectl(script))
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(f"error: {sentence}")
+    assert ended.err.count("\n") == 1
+    assert "install kubectl and put it on PATH" in plugin("check", KUBECTL_PATH="/nonexistent/kubectl").err
+
+
+@pytest.fixture(scope="module")
+def broken_cluster(api_server: Access) -> Iterator[Access]:
+    """A cluster with each thing that others bring: a plugin, an operator, a sharer, labels, taints, a standard."""
+    group = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "clusterpolicies.nvidia.com"}}  # fmt: skip
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    group["spec"] = {  # type: ignore[assignment]
+        "group": "nvidia.com",
+        "scope": "Cluster",
+        "names": {"kind": "ClusterPolicy", "plural": "clusterpolicies"},
+        "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+    }
+    policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+    policy |= {"spec": {"cdi": {"enabled": True}}, "status": {"state": "notReady"}}  # type: ignore[dict-item]
+    labels = {"nvidia.com/gpu.present": "true", "check": "yes"}
+    machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "check-1", "labels": labels}}
+    machine |= {"spec": {"taints": [{"key": "sku", "value": "gpu", "effect": "NoSchedule"}]}}  # type: ignore[dict-item]
+    pod = {"containers": [{"name": "p", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.17.0"}], "tolerations": [{"operator": "Exists"}]}  # fmt: skip
+    template = {"metadata": {"labels": {"app": "p"}}, "spec": pod}
+    plugin = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "nvidia-device-plugin", "namespace": "kube-system"}}  # fmt: skip
+    plugin |= {"spec": {"selector": {"matchLabels": {"app": "p"}}, "template": template}}  # type: ignore[dict-item]
+    sandbox = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}  # fmt: skip
+    made = (group, machine, plugin, sandbox)
+    try:
+        for one in made:
+            api_server.kubectl("create", "-f", "-", input=json.dumps(one))
+        api_server.kubectl("wait", "--for=condition=Established", "crd/clusterpolicies.nvidia.com", "--timeout=30s")
+        api_server.kubectl("create", "-f", "-", input=json.dumps(policy))
+        yield api_server
+    finally:
+        for one in made:
+            api_server.kubectl("delete", "--ignore-not-found", "-f", "-", input=json.dumps(one))
+
+
+@pytest.mark.apiserver
+def test_on_a_cluster_each_thing_that_is_wrong_is_found(broken_cluster: Access, kubectl: Kubectl) -> None:
+    ended = kubectl("gpushare", "check", "--before-install", "-o", "json")
+    assert ended.code == 2, ended.err
+    found = {(one["rule"], one["severity"]): one for one in json.loads(ended.out)["items"]}
+    assert found["gpu-owner", "Blocking"]["subjects"] == ["node/check-1"]
+    assert found["node-taints", "Blocking"]["subjects"] == ["node/check-1"]
+    assert found["gpu-operator", "Warning"]["found"] == "the GPU Operator is not ready: its state is notReady"
+    assert "which is passed over" in found["device-injection", "Blocking"]["found"]
+    assert found["sandboxes", "Info"]["subjects"] == ["runtimeclass/gvisor"]
+    assert found["kubernetes-version", "Ok"]
+    assert found["installer-rights", "Ok"]
+
+
+@pytest.mark.apiserver
+def test_who_may_read_little_is_told_what_is_not_known(broken_cluster: Access, kubectl: Kubectl) -> None:
+    ended = kubectl("gpushare", "check", "--before-install", "--as=nobody", "-o", "json")
+    found = {one["rule"]: one for one in json.loads(ended.out)["items"]}
+    assert found["node-taints"]["severity"] == "Unknown"
+    assert found["node-taints"]["found"].startswith('not known: user "nobody" may not list nodes')
+    assert found["installer-rights"]["severity"] == "Blocking"
+    assert found["kubernetes-version"]["severity"] == "Ok"  # which everybody may read
+    # Not one thing that takes a right to see is taken to be fine.
+    assert {one["rule"] for one in found.values() if one["severity"] == "Ok"} <= {
+        "kubernetes-version",
+        "webhook-network",
+        "kueue",
+    }
+
+
+@pytest.mark.apiserver
+def test_a_trial_creates_nothing(broken_cluster: Access, kubectl: Kubectl) -> None:
+    broken_cluster.ensure_default_service_account("default")
+    ended = kubectl("gpushare", "check", "-o", "json")
+    assert "installed" in {one["rule"] for one in json.loads(ended.out)["items"] if one["severity"] == "Blocking"}
+    assert kubectl("get", "pods", "--namespace=default", "-o", "name").out == ""
+
+
+def test_every_precondition_is_in_the_document_with_its_words() -> None:
+    from tests.docs import pages
+
+    rows: dict[str, list[str]] = {}
+    for heading in ("## The cluster", "## The nodes", "## The GPUs", "## Others", "## gpushare itself"):
+        rows |= pages.rows("docs/preconditions.md", heading)
+    assert list(rows) == [one.id for one in rules.RULES]
+    assert {rule: cells[0] for rule, cells in rows.items()} == {one.id: one.wanted for one in rules.RULES}
+
+
+def test_the_manifests_of_this_checkout_are_read_by_the_check(plugin: Plugin, tmp_path: Path) -> None:
+    path = save(tmp_path / "nodes.json", sound.node("gpu-1"))
+    files = [manifests.CONFIG / "base" / part for part in ("deviceplugin/daemonset.yaml", "webhook/deployment.yaml")]
+    flags = [word for file in files for word in ("-f", file)]
+    ended = plugin("check", "--before-install", "--from", path, "-o", "name", *flags)
+    assert (ended.code, ended.out) == (2, "node/gpu-1\n")
+    assert ROOT == manifests.REPOSITORY
