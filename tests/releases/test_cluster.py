@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,7 +90,8 @@ def fill(cluster: Cluster) -> None:
     until(lambda: held(cluster.node())["shrinks"].shares[0].shrink_to_bytes == 15 * GIB, cluster.explain)
     cluster.create(builders.pod("waits", request="1", gpus="2"))
     until(lambda: bool(cluster.notes(contract.EVENT_GATED)), cluster.explain)
-    # It is passed by, and has then waited for long enough.
+    # It is passed by, which only one of a later second can do, and has then waited for long enough.
+    time.sleep(1.0)
     cluster.create(builders.pod("passes", request="0.1", memory="1Gi", uuid="GPU-node-a-2"))
     until(lambda: any(one.id.startswith(contract.HOLD_PREFIX) for one in cluster.node().allocations), cluster.explain)
     until(lambda: all(one.reserved_until is None or is_hold(one) for one in cluster.node().allocations))

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.interposer import container
 
 pytestmark = pytest.mark.slow
 
+WINDOWS = 3
 SOURCE = simulated.ROOT / "bench" / "launches" / "load.c"
 
 
@@ -42,15 +43,15 @@ class Programs:
         self._box = container.Container(node.socket.parent, gpus)
         self._uuid = simulated.uuids(gpus)[0]
         self._load = load
-        self._count = 0
+        self.pods: list[str] = []
 
     @contextlib.asynccontextmanager
     async def ready(
         self, request: int, limit: int, mode: str = "async", kernel_us: int = 1000
     ) -> AsyncIterator[subprocess.Popen[str]]:
         """One that is about to begin."""
-        self._count += 1
-        pod = f"pod{self._count}"
+        pod = f"pod{len(self.pods) + 1}"
+        self.pods.append(pod)
         self._node.add_pod(pod, GivenShare(("main",), (self._uuid,), request, limit, 1 << 28))
         environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
         process = self._box.start([self._load, mode, str(kernel_us)], environment)
@@ -81,15 +82,32 @@ async def percent(process: subprocess.Popen[str], kernel_us: int = 1000) -> floa
     return int(launches) * kernel_us / 10 / float(milliseconds)
 
 
+Window = Callable[[], Awaitable[tuple[float, float]]]
+
+
+async def split(window: Window, first_percent: tuple[float, float], together_percent: float) -> None:
+    """Two have their shares: the first so much of what both had, and both at least so much of the GPU.
+
+    Other work of this machine takes a window now and then; who takes a share takes it in all of them.
+    """
+    for _ in range(WINDOWS):
+        first, second = await window()
+        part = 100 * first / (first + second)
+        if first_percent[0] < part < first_percent[1] and first + second > together_percent:
+            return
+    pytest.fail(f"the last of {WINDOWS} windows: {part:.1f} % of {first + second:.1f} %")
+
+
 @pytest.mark.parametrize(("mode", "kernel_us"), [("async", 1000), ("sync", 1000), ("async", 50), ("graph", 1000)])
 async def test_two_shares_split_the_gpu_as_they_asked(programs: Programs, mode: str, kernel_us: int) -> None:
-    async with programs.ready(30, 100, mode, kernel_us) as one, programs.ready(70, 100, mode, kernel_us) as two:
-        begin(one)
-        begin(two)
-        first, second = await asyncio.gather(percent(one, kernel_us), percent(two, kernel_us))
+    async def window() -> tuple[float, float]:
+        async with programs.ready(30, 100, mode, kernel_us) as one, programs.ready(70, 100, mode, kernel_us) as two:
+            begin(one)
+            begin(two)
+            return await asyncio.gather(percent(one, kernel_us), percent(two, kernel_us))
+
     # Loose, for a busy machine: bench/interposer.py has the exact figures.
-    assert 24 < 100 * first / (first + second) < 36
-    assert first + second > 75
+    await split(window, (24, 36), 75)
 
 
 async def test_a_limit_is_kept_when_alone(programs: Programs) -> None:
@@ -119,17 +137,19 @@ async def test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobod
 async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
     programs: Programs, node: ArbiterNode
 ) -> None:
-    async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
-        begin(one, after=3.0)
-        begin(two, after=3.0)
-        await asyncio.sleep(0.3)
-        await node.stop()
-        await asyncio.sleep(0.3)
-        await node.start()
-        first, second = await asyncio.gather(percent(one), percent(two))
-        held = {each.tenant.pod for each in node.server.leases.held()}
-    assert 20 < 100 * first / (first + second) < 40
-    assert held <= {"pod1", "pod2"}
+    async def window() -> tuple[float, float]:
+        async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
+            begin(one, after=3.0)
+            begin(two, after=3.0)
+            await asyncio.sleep(0.3)
+            await node.stop()
+            await asyncio.sleep(0.3)
+            await node.start()
+            shares = await asyncio.gather(percent(one), percent(two))
+            assert {each.tenant.pod for each in node.server.leases.held()} <= set(programs.pods)
+            return shares
+
+    await split(window, (20, 40), 60)
 
 
 async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Programs, node: ArbiterNode) -> None:
@@ -157,11 +177,13 @@ async def test_a_limit_that_comes_while_a_program_runs_is_kept_from_then_on(
 async def test_requests_that_are_swapped_while_programs_run_are_had_from_then_on(
     programs: Programs, node: ArbiterNode
 ) -> None:
-    async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
-        begin(one)
-        begin(two)
-        await asyncio.sleep(0.3)
-        node.change("pod1", request_percent=70)
-        node.change("pod2", request_percent=30)
-        first, second = await asyncio.gather(percent(one), percent(two))
-    assert 64 < 100 * first / (first + second) < 76
+    async def window() -> tuple[float, float]:
+        async with programs.ready(30, 100) as one, programs.ready(70, 100) as two:
+            begin(one)
+            begin(two)
+            await asyncio.sleep(0.3)
+            node.change(programs.pods[-2], request_percent=70)
+            node.change(programs.pods[-1], request_percent=30)
+            return await asyncio.gather(percent(one), percent(two))
+
+    await split(window, (64, 76), 75)
