@@ -61,6 +61,11 @@ class GpuNode:
         """Its condition of this type, if it has one."""
         return next((one for one in self.conditions if one.type == kind), None)
 
+    def without_health(self, reason: str) -> GpuNode:
+        """The same with GPUs that nothing new is placed on; reason: why, as a clause."""
+        sick = (dataclasses.replace(card, healthy=False, health_reason=reason) for card in self.gpus)
+        return dataclasses.replace(self, gpus=tuple(sick))
+
     def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
         """Its GPUs by UUID."""
         return {card.uuid: card for card in self.gpus}

@@ -17,6 +17,7 @@ from typing import Final
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.injection.facts import Facts
 from gpushare.contract import CONDITION_DEVICES_INJECTED as INJECTED
+from gpushare.contract import REASON_NOTHING_INJECTS
 from gpushare.gpunode import Condition
 
 _MOST_NAMED: Final = 20  # containers
@@ -114,7 +115,7 @@ def _unknown(strategies: tuple[str, ...], why: str) -> Injection:
 
 def _refused(strategies: tuple[str, ...], ways: list[_Way]) -> Injection:
     sentence = f"containers would get no GPU: {'; '.join(f'{way.strategy}: {way.why}' for way in ways)}; {_REMEDY}"
-    return Injection(strategies, Condition(INJECTED, "False", "NothingInjects", sentence), refusal=sentence)
+    return Injection(strategies, Condition(INJECTED, "False", REASON_NOTHING_INJECTS, sentence), refusal=sentence)
 
 
 def _way(strategy: str, facts: Facts) -> _Way:

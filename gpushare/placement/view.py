@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from gpushare import ledger
+from gpushare import contract, ledger
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 
@@ -19,7 +19,10 @@ class NodeView:
 
     @classmethod
     def of(cls, node: GpuNode) -> NodeView:
-        """The view of a node."""
+        """The view of a node; one whose agent says that containers would get no GPU has none to give."""
+        devices = node.condition(contract.CONDITION_DEVICES_INJECTED)
+        if devices is not None and devices.reason == contract.REASON_NOTHING_INJECTS:
+            node = node.without_health(devices.message)
         return cls(node, ledger.use(node))
 
     def cards(self) -> list[tuple[Gpu, ledger.Use]]:

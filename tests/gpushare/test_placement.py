@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from gpushare import ledger, placement, request
+from gpushare import contract, ledger, placement, request
 from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Condition, GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from tests import builders
@@ -40,6 +40,20 @@ def test_the_third_pod_of_12_gib_on_a_24_gib_card_waits() -> None:
     assert found.reason == (
         "no GPU fits idle compute with 12Gi: of 1 GPU on 1 node, 1 with too little memory free; nearest: node-a/0 has 0 of 24Gi free"
     )
+
+
+def test_nothing_is_placed_where_containers_would_get_no_gpu() -> None:
+    said = Condition(contract.CONDITION_DEVICES_INJECTED, "False", contract.REASON_NOTHING_INJECTS, "no runtime injects")
+    refusing = dataclasses.replace(builders.node("node-a", gpus=1), conditions=(said,))
+    found = place(refusing, request="0.5")
+    assert isinstance(found, Refusal)
+    assert found.reason.endswith("of 1 GPU on 1 node, 1 unhealthy; nearest: node-a/0 is unhealthy: no runtime injects")
+    chosen = place(refusing, builders.node("node-b", gpus=1), request="0.5")
+    assert isinstance(chosen, Placement)
+    assert chosen.node == "node-b"
+    # Containers that lack devices although they were told of some are the node's to mend: it gives others theirs.
+    missing = dataclasses.replace(said, reason="DevicesMissing")
+    assert isinstance(place(dataclasses.replace(refusing, conditions=(missing,)), request="0.5"), Placement)
 
 
 def test_the_default_policy_fills_a_card_before_it_opens_another() -> None:

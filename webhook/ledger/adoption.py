@@ -33,11 +33,7 @@ def is_open(document: Mapping[str, Any]) -> bool:
 
 def as_open(document: Mapping[str, Any], node: GpuNode) -> GpuNode:
     """The node, with no GPU to give while it is closed."""
-    if is_open(document):
-        return node
-    return dataclasses.replace(
-        node, gpus=tuple(dataclasses.replace(card, healthy=False, health_reason=CLOSED) for card in node.gpus)
-    )
+    return node if is_open(document) else node.without_health(CLOSED)
 
 
 def lost(nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> dict[str, list[PodJson]]:
