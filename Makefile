@@ -97,8 +97,7 @@ test-quick: env build ## The quick tests, which need no cluster: about a minute
 .PHONY: test
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
 	@$(LAB_PACKAGES)
-	$(BIN)/pytest -q -n 2 -m '$(QUICK)'
-	$(BIN)/pytest -q -m 'not ($(QUICK))'
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: bench
 bench: env build ## Benchmarks that need no GPU

@@ -43,7 +43,9 @@ def test_a_pod_that_asks_for_nothing_cannot_pretend_to_have_been_placed(cluster:
     assert f"{key} is written by gpushare only: remove it, or ask for a share" in sentence
 
 
-@pytest.mark.parametrize("key", [*sorted({*contract.REQUEST_KEYS} - {*contract.SHARE_KEYS}), contract.PREFIX + "reqest"])
+@pytest.mark.parametrize(
+    "key", [*sorted({*contract.REQUEST_KEYS} - {*contract.SHARE_KEYS}), contract.PREFIX + "reqest"]
+)
 def test_a_key_that_asks_for_no_share_by_itself_is_not_silently_ignored(cluster: Cluster, key: str) -> None:
     sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), AS_USER)
     assert f"{key} alone asks for no share of a GPU: add {contract.REQUEST}" in sentence

@@ -43,7 +43,9 @@ def test_the_third_pod_of_12_gib_on_a_24_gib_card_waits() -> None:
 
 
 def test_nothing_is_placed_where_containers_would_get_no_gpu() -> None:
-    said = Condition(contract.CONDITION_DEVICES_INJECTED, "False", contract.REASON_NOTHING_INJECTS, "no runtime injects")
+    said = Condition(
+        contract.CONDITION_DEVICES_INJECTED, "False", contract.REASON_NOTHING_INJECTS, "no runtime injects"
+    )
     refusing = dataclasses.replace(builders.node("node-a", gpus=1), conditions=(said,))
     found = place(refusing, request="0.5")
     assert isinstance(found, Refusal)

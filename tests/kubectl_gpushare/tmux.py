@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -30,8 +31,17 @@ class Window:
         self._tmux("send-keys", *keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Changes the size of the window."""
-        self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
+        """Changes the size of the window; returns when programs in it can see that: tmux tells them some time later."""
+        deadline = time.monotonic() + SECONDS
+        device = self.state("pane_tty")
+        while True:
+            self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
+            with open(device) as terminal:  # noqa: PTH123 - a terminal, not a file
+                told = os.get_terminal_size(terminal.fileno())
+            if told == (columns, rows):
+                return
+            assert time.monotonic() < deadline, f"tmux told its programs {told} and not {columns} by {rows}"
+            time.sleep(_BETWEEN_SECONDS)
 
     def screen(self, *, colours: bool = False) -> list[str]:
         """The lines now on it."""

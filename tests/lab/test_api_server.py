@@ -156,8 +156,9 @@ def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(direc
     assert not directory.exists()
 
 
-def test_a_directory_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(errors.LabError, match="is not empty and no lab"):
-        cluster.up(tmp_path, node_count=0)
-    assert (tmp_path / "thesis.tex").exists()
+def test_a_directory_with_other_files_is_refused_and_left_alone() -> None:
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as directory:
+        (Path(directory) / "thesis.tex").touch()
+        with pytest.raises(errors.LabError, match="is not empty and no lab"):
+            cluster.up(Path(directory), node_count=0)
+        assert (Path(directory) / "thesis.tex").exists()
