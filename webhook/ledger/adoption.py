@@ -8,7 +8,6 @@ GPUNode whose spec has no list of allocations, not even an empty one, has never 
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
