@@ -1,6 +1,6 @@
 """gpushare on a GPU: what it costs, how true shares and limits are, beside the bare GPU and other libraries.
 
-    python -m bench.gpu [--minutes 8] [--only NAME,...] [--peer NAME=PATH[,VARIABLE=VALUE...]] [--simulated]
+    python -m bench.gpu [--minutes 9] [--only NAME,...] [--peer NAME=PATH[,VARIABLE=VALUE...]] [--simulated]
 
 Run in the root of a checkout, as root. Results go to bench/results/; see bench/gpu/README.md.
 """
@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from bench.gpu import costs, frameworks, machine, memory, modes, shares, tenants
+from bench.gpu import costs, frameworks, machine, memory, modes, pairs, shares, tenants
 from bench.gpu.bench import Bench
 from bench.gpu.report import RESULTS, Report
 
@@ -33,7 +33,8 @@ CASES: Mapping[str, tuple[Callable[[Bench], Awaitable[None]], int, int]] = {
     "reclaim": (costs.reclaim, 8, 0),
     "starts": (costs.starts, 10, 0),
     "handover": (shares.handover, 8, 6),
-    "torch": (frameworks.torch, 120, 22),
+    "torch": (frameworks.torch, 140, 28),
+    "pairs": (pairs.pairs, 150, 15),
 }
 WARM_MS = 1500
 DRY_WARM_MS = 200
@@ -42,7 +43,7 @@ SHORTEST, LONGEST = 0.3, 10.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=8.0, help="how long it may take (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=9.0, help="how long it may take (%(default)s)")
     parser.add_argument("--only", default=",".join(CASES), help="comma list (%(default)s)")
     parser.add_argument("--peer", action="append", default=[], type=modes.parse_peer, metavar="NAME=PATH[,...]")
     parser.add_argument("--simulated", action="store_true", help="a dry run on a simulated GPU")

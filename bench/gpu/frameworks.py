@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
@@ -13,7 +15,8 @@ from bench.gpu.report import spread
 from bench.gpu.tenants import Gpu, ProgramError, finish_all, python, wait_for
 
 PROGRAM = Path(__file__).with_name("torch_work.py")
-WORKLOADS = ("train", "infer", "matmul")
+STORIES = Path(__file__).with_name("torch_stories.py")
+WORKLOADS = ("train", "infer", "matmul", "convolve")
 LIMIT = 8 << 30
 
 
@@ -64,12 +67,27 @@ async def memory(gpu: Gpu, limit: int) -> dict[str, object]:
     return told
 
 
+async def story(gpu: Gpu, name: str, *words: object, memory_bytes: int = 0) -> dict[str, Any]:
+    """What a program of `torch_stories` tells, in a share of its own."""
+    given = {"memory_bytes": memory_bytes} if memory_bytes else {}
+    output = (await gpu.run(OURS, python(STORIES, name, *words), seconds=150, **given)).stdout
+    told: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return told
+
+
 async def rates(gpu: Gpu, mode: Mode, works: list[tuple[str, int]], seconds: float) -> list[float]:
     """Steps a second of programs that begin together, each with its request."""
-    command = [python(PROGRAM, name, seconds) for name, _ in works]
+    told = await together(gpu, mode, [(PROGRAM, (name, seconds), percent) for name, percent in works], seconds)
+    return [one["rate"] for one in told]
+
+
+async def together(
+    gpu: Gpu, mode: Mode, works: Sequence[tuple[Path, tuple[object, ...], int]], seconds: float
+) -> list[dict[str, float]]:
+    """What programs tell at their end that begin together; works: program, its arguments and what it requests."""
     processes = [
-        gpu.start(mode, words, request=percent, limit=100 if mode.ours else percent)
-        for words, (_, percent) in zip(command, works, strict=True)
+        gpu.start(mode, python(program, *words), request=percent, limit=100 if mode.ours else percent)
+        for program, words, percent in works
     ]
     try:
         for process in processes:
@@ -79,4 +97,4 @@ async def rates(gpu: Gpu, mode: Mode, works: list[tuple[str, int]], seconds: flo
         )
     finally:
         await asyncio.to_thread(finish_all, processes)
-    return [float(json.loads(output.splitlines()[-1])["rate"]) for output, _ in said]
+    return [json.loads(output.splitlines()[-1]) for output, _ in said]

@@ -1,10 +1,11 @@
 """PyTorch on the GPU, as people write it: run in a process of its own by `frameworks` and by tests/gpu.
 
-    torch_work.py train|infer|matmul SECONDS   prints {"rate": steps a second}
-    torch_work.py memory BYTES                 a share of so many bytes: what PyTorch sees, beyond it, and after
+    torch_work.py train|infer|matmul|convolve SECONDS   prints {"rate": steps a second}
+    torch_work.py memory BYTES   a share of so many bytes: what PyTorch sees, beyond it, and after
 
 train is a step of a small transformer with its optimiser; infer the same forward, one sentence at a time, waited for,
-whose time is launches; matmul is one large product after another.
+whose time is launches; matmul is one large product after another (cuBLAS), convolve a step of training of a
+convolutional network (cuDNN).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 WIDTH, LENGTH, BATCH, LAYERS = 1024, 256, 16, 4
 MATRIX = 8192
+IMAGES, PIXELS = 64, 128
 WARM_STEPS = 5
 CHUNK = 256 << 20
 
@@ -31,6 +33,10 @@ def steps(name: str) -> Callable[[], None]:
             torch.mm(one, one)
 
         return multiply
+    if name == "convolve":
+        network = _convolutional().cuda()
+        images = torch.randn(IMAGES, 3, PIXELS, PIXELS, device="cuda")
+        return _training(network, images)
     layer = torch.nn.TransformerEncoderLayer(WIDTH, 16, 4 * WIDTH, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).cuda()
     if name == "infer":
@@ -42,8 +48,11 @@ def steps(name: str) -> Callable[[], None]:
                 model(sentence).sum().item()
 
         return infer
+    return _training(model, torch.randn(BATCH, LENGTH, WIDTH, device="cuda"))
+
+
+def _training(model: torch.nn.Module, batch: torch.Tensor) -> Callable[[], None]:
     optimiser = torch.optim.AdamW(model.parameters())
-    batch = torch.randn(BATCH, LENGTH, WIDTH, device="cuda")
 
     def train() -> None:
         optimiser.zero_grad(set_to_none=True)
@@ -53,6 +62,16 @@ def steps(name: str) -> Callable[[], None]:
         optimiser.step()
 
     return train
+
+
+def _convolutional() -> torch.nn.Module:
+    layers: list[torch.nn.Module] = []
+    channels = 3
+    for wide in (64, 128, 256, 512):
+        layers += [torch.nn.Conv2d(channels, wide, 3, stride=2, padding=1), torch.nn.BatchNorm2d(wide), torch.nn.ReLU()]
+        layers += [torch.nn.Conv2d(wide, wide, 3, padding=1), torch.nn.BatchNorm2d(wide), torch.nn.ReLU()]
+        channels = wide
+    return torch.nn.Sequential(*layers)
 
 
 def rate(name: str, seconds: float) -> dict[str, float]:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BARE = "/usr/bin/python3"  # without this project's environment: the bench needs none
 GIB = 1 << 30
-CASES = "calls,splits,latency,memory,reclaim,starts,torch"
+CASES = "calls,splits,latency,memory,reclaim,starts,torch,pairs"
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,6 +32,7 @@ def test_the_bench_measures_and_writes_its_page(tmp_path: Path) -> None:
     assert -GIB < figures["gpu.memory.plain.4.gpushare.beyond"] <= 0  # less: what contexts take
     assert "A100" in page.read_text()
     assert "no" in page.read_text().split("PyTorch: ")[1]
+    assert "Pairs of models: not measured" in page.read_text()
 
 
 def test_the_tests_for_a_gpu_pass_on_a_simulated_one() -> None:

@@ -51,3 +51,51 @@ def test_inference_runs_in_a_share(play: Play) -> None:
         assert ours > 0.8 * bare
 
     play(story)
+
+
+@pytest.mark.usefixtures("_torch")
+@pytest.mark.parametrize("name", ["matmul", "convolve"])
+def test_cublas_and_cudnn_work_in_a_share(play: Play, name: str) -> None:
+    async def story(gpu: Gpu) -> None:
+        (bare,) = await frameworks.rates(gpu, NATIVE, [(name, 100)], 2.0)
+        (ours,) = await frameworks.rates(gpu, OURS, [(name, 100)], 2.0)
+        assert ours > 0.8 * bare
+
+    play(story)
+
+
+@pytest.mark.usefixtures("_torch")
+def test_all_of_a_share_is_there_again_after_a_reset_of_the_device(play: Play) -> None:
+    async def story(gpu: Gpu) -> None:
+        filled = (await frameworks.story(gpu, "reset", LIMIT, memory_bytes=LIMIT))["filled"]
+        assert LIMIT // 2 < filled[0] <= LIMIT
+        assert filled == [filled[0]] * len(filled)
+
+    play(story)
+
+
+@pytest.mark.usefixtures("_torch")
+def test_a_program_ends_while_its_kernels_run(play: Play) -> None:
+    async def story(gpu: Gpu) -> None:
+        assert (await frameworks.story(gpu, "leave"))["queued"]
+
+    play(story)
+
+
+@pytest.mark.usefixtures("_torch")
+def test_collectives_over_all_gpus_are_right(play: Play) -> None:
+    async def story(gpu: Gpu) -> None:
+        told = await frameworks.story(gpu, "collective")
+        assert told["right"]
+        assert told["sums_per_second"] > 0
+
+    play(story)
+
+
+@pytest.mark.usefixtures("_torch")
+def test_communicators_that_come_and_go_take_nothing_with_them(play: Play) -> None:
+    async def story(gpu: Gpu) -> None:
+        free = (await frameworks.story(gpu, "communicators", 20, memory_bytes=LIMIT))["free"]
+        assert free[-1] >= free[1]  # the first one loads what stays
+
+    play(story)
