@@ -72,6 +72,9 @@ static void fill(image_t *image, const description_t *node, const description_gp
     image->mig_slices = !gpu->mig_capable ? 0 : strstr(gpu->model, "A30") != NULL ? 4 : 8;
     image->multiprocessors = gpu->multiprocessors;
     image->context_switch_ns = gpu->context_switch_ns;
+    if (gpu->fabric_uuid[0] != '\0')
+        read_uuid(gpu->fabric_uuid, image->fabric_uuid_bytes);
+    image->fabric_clique = gpu->fabric_clique;
 }
 
 static void image_name(const image_t *image, const char *prefix, char *name, size_t size) {

@@ -157,6 +157,16 @@ static bool parse_uuid(const char *text, void *field) {
     return true;
 }
 
+static bool parse_fabric(const char *text, void *field) {
+    description_gpu_t *gpu = field;
+    char uuid[sizeof gpu->fabric_uuid];
+    const char *point = strchr(text, '.');
+    if (point == NULL || (size_t)(point - text) >= sizeof uuid - strlen("GPU-"))
+        return false;
+    (void)snprintf(uuid, sizeof uuid, "GPU-%.*s", (int)(point - text), text);
+    return parse_uuid(uuid, gpu->fabric_uuid) && parse_number(point + 1, &gpu->fabric_clique);
+}
+
 static bool parse_yes(const char *text, void *field) {
     *(bool *)field = strcmp(text, "yes") == 0;
     return *(bool *)field || strcmp(text, "no") == 0;
@@ -203,6 +213,7 @@ static const description_key_t gpu_keys[] = {
     GPU("nvlink", nvlink_peers, parse_peers, "all, none, or the GPUs' numbers, such as 0,1"),
     GPU("mig-capable", mig_capable, parse_yes, "yes or no"),
     GPU("multiprocessors", multiprocessors, parse_number, "a number, such as 108"),
+    {"fabric", 0, parse_fabric, "CLUSTER.CLIQUE, the cluster a UUID in lower case, the clique a number"},
     GPU("context-switch", context_switch_ns, parse_microseconds, "microseconds from 0us to 4096us, such as 100us"),
 };
 

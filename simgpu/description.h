@@ -38,6 +38,8 @@ typedef struct {
     bool mig_capable;
     unsigned multiprocessors;
     uint64_t context_switch_ns;
+    char fabric_uuid[48]; /* empty: in none */
+    unsigned fabric_clique;
 } description_gpu_t;
 
 typedef struct {

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "simgpu\n"
-#define IMAGE_VERSION 4u
+#define IMAGE_VERSION 5u
 #define IMAGE_MAX_GPUS 64u
 #define IMAGE_SLOTS 512u
 #define IMAGE_EVENTS 64u
@@ -117,6 +117,8 @@ typedef struct {
     uint32_t mig_slices;   /* places for GPU instances: 8, 4, or 0 on a model that cannot be cut */
     uint32_t multiprocessors;
     uint64_t context_switch_ns;
+    uint8_t fabric_uuid_bytes[16]; /* the cluster that NVLink joins it with; zeros: none */
+    uint32_t fabric_clique;
 
     /* What has gone wrong: written by `simgpu fail` and `simgpu heal`. */
     _Atomic uint32_t lost;

@@ -12,6 +12,7 @@
 #include "gpus.h"
 #include "mig.h"
 #include "slots.h"
+#include "sysfs.h"
 #include "timeline.h"
 #include "usage.h"
 
@@ -20,6 +21,8 @@ static const char usage[] =
     "\n"
     "  simgpu create [--node NAME] [--replace] NODE.ini DIRECTORY   one file per GPU that NODE.ini describes\n"
     "  simgpu show DIRECTORY                                        what there is, who uses it, what has failed\n"
+    "  simgpu sysfs DIRECTORY ROOT                                  what the kernel tells of them: ROOT/sys, "
+    "ROOT/proc\n"
     "  simgpu fail DIRECTORY GPU xid=N|ecc|lost|mute                GPU: its number in the node, or its UUID\n"
     "  simgpu heal DIRECTORY GPU\n"
     "  simgpu reset DIRECTORY GPU                                   as nvidia-smi --gpu-reset: MIG as it was asked "
@@ -140,6 +143,17 @@ static int show(int count, char **arguments) {
     return EXIT_SUCCESS;
 }
 
+static int sysfs(int count, char **arguments) {
+    static gpu_t gpus[IMAGE_MAX_GPUS];
+    unsigned gpu_count;
+    char error[1024];
+    if (count != 2)
+        return complain("sysfs needs DIRECTORY, where the GPUs are, and ROOT, where to write: see simgpu --help");
+    if (open_directory(arguments[0], gpus, &gpu_count) != EXIT_SUCCESS)
+        return EXIT_FAILURE;
+    return sysfs_write(gpus, gpu_count, arguments[1], error, sizeof error) ? EXIT_SUCCESS : complain(error);
+}
+
 static const char *const verbs[] = {"fail", "heal", "reset"};
 typedef enum { FAIL, HEAL, RESET } verb_t;
 
@@ -169,6 +183,8 @@ int main(int count, char **arguments) {
         return create(count - 2, arguments + 2);
     if (strcmp(verb, "show") == 0)
         return show(count - 2, arguments + 2);
+    if (strcmp(verb, "sysfs") == 0)
+        return sysfs(count - 2, arguments + 2);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
         if (strcmp(verb, verbs[i]) == 0)
             return change(count - 2, arguments + 2, (verb_t)i);

@@ -14,6 +14,7 @@ struct nvml_event_set {
         nvmlDevice_t device;
         unsigned long long types;
         uint64_t next;
+        bool loss_told;
     } registered[IMAGE_MAX_GPUS];
 };
 
@@ -74,16 +75,22 @@ static bool take(nvmlEventSet_t set, unsigned index, nvmlEventData_t *data) {
     return false;
 }
 
-/* What has happened is delivered before the loss of a GPU is reported, so that its XID is not missed. */
-static nvmlReturn_t look(nvmlEventSet_t set, nvmlEventData_t *data) {
-    bool lost = false;
+/* What has happened is delivered before the loss of a GPU is reported, so that its XID is not missed. The loss is news
+ * once: after that a caller who asks again and again is kept for as long as there is nothing else to tell, as its loop
+ * may have no pause of its own. */
+static nvmlReturn_t look(nvmlEventSet_t set, nvmlEventData_t *data, bool *again_p) {
+    bool lost = false, again = true;
     for (unsigned i = 0; i < IMAGE_MAX_GPUS; i++) {
         if (set->registered[i].device == NULL)
             continue;
         if (take(set, i, data))
             return NVML_SUCCESS;
-        lost = lost || set->registered[i].device->image->lost;
+        bool is_lost = set->registered[i].device->image->lost;
+        again = again && (!is_lost || set->registered[i].loss_told);
+        set->registered[i].loss_told = is_lost;
+        lost = lost || is_lost;
     }
+    *again_p = again;
     return lost ? NVML_ERROR_GPU_IS_LOST : NVML_ERROR_TIMEOUT;
 }
 
@@ -95,9 +102,10 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
         return NVML_ERROR_INVALID_ARGUMENT;
     uint64_t end_ns = timeline_now_ns() + timeout_ms * NS_PER_MS;
     for (;;) {
-        nvmlReturn_t result = look(set, data);
+        bool again = false;
+        nvmlReturn_t result = look(set, data, &again);
         uint64_t now_ns = timeline_now_ns();
-        if (result != NVML_ERROR_TIMEOUT || now_ns >= end_ns)
+        if (result == NVML_SUCCESS || !again || now_ns >= end_ns)
             return result;
         timeline_sleep(now_ns + POLL_NS < end_ns ? now_ns + POLL_NS : end_ns);
     }

@@ -5,10 +5,10 @@
 #include <strings.h>
 
 #include "mig.h"
+#include "models.h"
 #include "nvml_mig.h"
 #include "nvml_session.h"
 
-#define PCI_VENDOR_NVIDIA 0x10DEu
 #define BRAND_NVIDIA 14u
 #define COMPUTE_MODE_EXCLUSIVE_THREAD 1u /* no longer there */
 #define COMPUTE_MODE_EXCLUSIVE_PROCESS 3u
@@ -138,7 +138,9 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info) {
     memcpy(info->busId, device->image->pci_bus_id, sizeof info->busId);
     memcpy(info->busIdLegacy, device->image->pci_bus_id + 4, strlen(device->image->pci_bus_id + 4));
     (void)sscanf(info->busId, "%x:%x:%x", &info->domain, &info->bus, &info->device);
-    info->pciDeviceId = PCI_VENDOR_NVIDIA;
+    const model_t *model = models_of(device->image);
+    info->pciDeviceId = (unsigned)model->pci_device << 16 | MODELS_PCI_VENDOR;
+    info->pciSubSystemId = (unsigned)model->pci_subsystem << 16 | MODELS_PCI_VENDOR;
     return NVML_SUCCESS;
 }
 

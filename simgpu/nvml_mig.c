@@ -53,7 +53,7 @@ nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned mode, nvmlReturn
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count) {
     nvmlReturn_t result = session_check(device, count);
     if (result == NVML_SUCCESS)
-        *count = mig_gpu_slices(device->image);
+        *count = device->image->mig_mode ? mig_gpu_slices(device->image) : 0;
     return result;
 }
 

@@ -257,7 +257,8 @@ static size_t list_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capa
             holders[count] = (slot_holder_t){.pid = (uint32_t)holder,
                                              .memory_bytes = slot->memory_bytes,
                                              .instance = (uint32_t)slot->instance,
-                                             .part = (uint32_t)slot->part};
+                                             .part = (uint32_t)slot->part,
+                                             .slot = i};
         count++;
     }
     return count;

@@ -18,6 +18,7 @@ typedef struct {
     uint32_t pid; /* 0: in a pid namespace that the asking process cannot see */
     uint64_t memory_bytes;
     uint32_t instance, part; /* as in gpu_t */
+    uint32_t slot;
 } slot_holder_t;
 
 /* Take a slot, if this process has none on this GPU yet. False: all IMAGE_SLOTS are held. */

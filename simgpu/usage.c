@@ -61,3 +61,8 @@ unsigned usage_percent(const image_t *image, uint64_t now_ns) {
     uint64_t percent = busy_ns * 100 / SECOND_NS;
     return percent > 100 ? 100 : (unsigned)percent;
 }
+
+bool usage_is_working(const image_t *image, unsigned slot) {
+    const image_queue_t *queue = &image->queues[slot];
+    return queue->pid == image->slots[slot].pid && queue->given_ns > queue->done_ns;
+}

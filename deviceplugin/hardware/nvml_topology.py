@@ -7,6 +7,7 @@ which nothing is known are as good as any others.
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
 import itertools
 import uuid as uuids
@@ -59,7 +60,8 @@ def clique(gpu: str) -> str:
     """The NVLink fabric of several nodes that a GPU is in, `CLUSTER.CLIQUE`; empty where it is in none."""
     found = pynvml.c_nvmlGpuFabricInfo_t()
     handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)
-    if handle is None or _asked(pynvml.nvmlDeviceGetGpuFabricInfo, handle, found) is None:
+    # pynvml hands on what it is given, and the driver writes to where that points.
+    if handle is None or _asked(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(found)) is None:
         return ""
     cluster = bytes(found.clusterUuid)
     is_attached = found.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and found.status == pynvml.NVML_SUCCESS

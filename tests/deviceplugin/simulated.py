@@ -50,8 +50,8 @@ def environment(directory: Path) -> dict[str, str]:
     return {**os.environ, "SIMGPU_DIR": str(directory), "LD_LIBRARY_PATH": str(BUILD), "PYTHONPATH": str(ROOT)}
 
 
-def run(directory: Path, program: str) -> subprocess.CompletedProcess[str]:
-    """Run a Python program on a node with these GPUs; `simgpu` in it runs the command."""
+def run(directory: Path, program: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a Python program with arguments on a node with these GPUs; `simgpu` in it runs the command."""
     prelude = f"""
     import subprocess
     from deviceplugin.hardware import nvml, nvml_call
@@ -59,7 +59,7 @@ def run(directory: Path, program: str) -> subprocess.CompletedProcess[str]:
         subprocess.run([{str(SIMGPU)!r}, verb, {str(directory)!r}, *words], check=True)
     """
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(program)],
+        [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(program), *map(str, words)],
         env=environment(directory),
         capture_output=True,
         text=True,

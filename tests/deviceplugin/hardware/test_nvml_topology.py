@@ -50,15 +50,24 @@ def test_of_a_lost_gpu_nothing_is_told(gpus: Path) -> None:
     assert (uuids[2], uuids[3]) in found
 
 
-def test_the_fabric_is_told_once_a_gpu_is_attached_to_it(gpus: Path) -> None:
-    # The simulated driver has no fabric: what a driver writes that has one.
+@pytest.mark.usefixtures("_simulation")
+def test_the_fabric_of_a_gpu_is_told_if_it_is_in_one(tmp_path: Path) -> None:
+    cluster = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    description = simulated.NODE.read_text().replace("[gpu 2]", f"fabric = {cluster}.7\n[gpu 2]")
+    (tmp_path / "node.ini").write_text(description)
+    simulated.command("create", tmp_path / "node.ini", tmp_path / "gpus")
+    found = run(tmp_path / "gpus", f"print(repr([*map(nvml_topology.clique, {simulated.uuids(tmp_path / 'gpus')})]))")
+    assert found == [[f"{cluster}.7", f"{cluster}.7", "", ""]]
+
+
+def test_a_gpu_on_its_way_into_a_fabric_is_in_none(gpus: Path) -> None:
+    # The simulated driver is never on the way.
     program = """
 import pynvml
-print(repr(nvml_topology.clique(UUID)))
 def attached(state, cluster):
-    def told(handle, info):
-        info.clusterUuid[:] = cluster
-        info.cliqueId, info.state = 7, state
+    def told(handle, pointer):
+        pointer._obj.clusterUuid[:] = cluster
+        pointer._obj.cliqueId, pointer._obj.state = 7, state
     pynvml.nvmlDeviceGetGpuFabricInfo = lambda handle, info: told(handle, info) or pynvml.NVML_SUCCESS
     return repr(nvml_topology.clique(UUID))
 print(attached(pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, range(16)))
@@ -66,4 +75,4 @@ print(attached(pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS, range(16)))
 print(attached(pynvml.NVML_GPU_FABRIC_STATE_COMPLETED, [0] * 16))
 """
     found = run(gpus, f"UUID = {simulated.uuids(gpus)[0]!r}\n{program}")
-    assert found == ["", "00010203-0405-0607-0809-0a0b0c0d0e0f.7", "", ""]
+    assert found == ["00010203-0405-0607-0809-0a0b0c0d0e0f.7", "", ""]

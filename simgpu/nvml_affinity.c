@@ -1,0 +1,96 @@
+/* What a GPU is near to: processors, memory, and the NVLink fabric of several nodes. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nvml_sensors.h"
+#include "nvml_session.h"
+
+#define BITS (8 * (unsigned)sizeof(unsigned long))
+#define SCOPE_SOCKET 1u
+
+static void set_range(unsigned long *words, unsigned count, unsigned first, unsigned last) {
+    for (unsigned i = first; i <= last && i / BITS < count; i++)
+        words[i / BITS] |= 1ul << i % BITS;
+}
+
+/* The machine's own processors of that NUMA node, such as `0-3,8-11`. False: it has no such node. */
+static bool set_node_cpus(int node, unsigned long *words, unsigned count) {
+    char path[64];
+    unsigned first, last;
+    (void)snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
+    FILE *file = node >= 0 ? fopen(path, "re") : NULL;
+    if (file == NULL)
+        return false;
+    while (fscanf(file, "%u", &first) == 1) {
+        if (fscanf(file, "-%u", &last) != 1)
+            last = first;
+        set_range(words, count, first, last);
+        (void)fscanf(file, ",");
+    }
+    fclose(file);
+    return true;
+}
+
+nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned words, unsigned long *cpus) {
+    nvmlReturn_t result = nvml_check_whole(device, cpus);
+    if (result == NVML_SUCCESS && words == 0)
+        result = NVML_ERROR_INVALID_ARGUMENT;
+    if (result != NVML_SUCCESS)
+        return result;
+    memset(cpus, 0, words * sizeof *cpus);
+    if (!set_node_cpus(device->image->numa_node, cpus, words))
+        set_range(cpus, words, 0, (unsigned)sysconf(_SC_NPROCESSORS_CONF) - 1);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned words, unsigned long *cpus,
+                                                 unsigned scope) {
+    return scope > SCOPE_SOCKET ? NVML_ERROR_INVALID_ARGUMENT : nvmlDeviceGetCpuAffinity(device, words, cpus);
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words, unsigned long *nodes, unsigned scope) {
+    nvmlReturn_t result = nvml_check_whole(device, nodes);
+    if (result == NVML_SUCCESS && (words == 0 || scope > SCOPE_SOCKET))
+        result = NVML_ERROR_INVALID_ARGUMENT;
+    if (result != NVML_SUCCESS)
+        return result;
+    memset(nodes, 0, words * sizeof *nodes);
+    unsigned node = device->image->numa_node > 0 ? (unsigned)device->image->numa_node : 0;
+    set_range(nodes, words, node, node);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t *info) {
+    nvmlReturn_t result = nvml_check_whole(device, info);
+    if (result != NVML_SUCCESS)
+        return result;
+    static const uint8_t nowhere[16];
+    const image_t *image = device->image;
+    *info = (nvmlGpuFabricInfo_t){.state = NVML_GPU_FABRIC_STATE_NOT_SUPPORTED};
+    if (memcmp(image->fabric_uuid_bytes, nowhere, sizeof nowhere) == 0)
+        return NVML_SUCCESS;
+    memcpy(info->clusterUuid, image->fabric_uuid_bytes, sizeof info->clusterUuid);
+    info->cliqueId = image->fabric_clique;
+    info->state = NVML_GPU_FABRIC_STATE_COMPLETED;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v3_t *info) {
+    nvmlGpuFabricInfo_t found;
+    nvmlReturn_t result = nvml_check_whole(device, info);
+    if (result != NVML_SUCCESS)
+        return result;
+    if (info->version != NVML_GPU_FABRIC_INFO_V2 && info->version != NVML_GPU_FABRIC_INFO_V3)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    result = nvmlDeviceGetGpuFabricInfo(device, &found);
+    memcpy(info->clusterUuid, found.clusterUuid, sizeof info->clusterUuid);
+    info->status = found.status;
+    info->cliqueId = found.cliqueId;
+    info->state = found.state;
+    info->healthMask = 0; /* each of its parts: not supported */
+    if (info->version == NVML_GPU_FABRIC_INFO_V3)
+        info->healthSummary = 0;
+    return result;
+}
