@@ -159,6 +159,12 @@ class Nvml:
         number = None if handle is None else ask(pynvml.nvmlDeviceGetMinorNumber, handle, default=None, allowed=None)
         return None if number is None else int(number)
 
+    def is_virtual(self, uuid: str) -> bool:
+        """Whether a GPU is a part that a hypervisor gives to this machine; one that does not say is none."""
+        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
+        mode = handle and ask(pynvml.nvmlDeviceGetVirtualizationMode, handle, default=None, allowed=None)
+        return bool(mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
+
     def needs_recovery(self, uuid: str) -> bool | None:
         """Whether the driver says that something is to be done to a GPU; None where it does not say."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)

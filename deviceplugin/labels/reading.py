@@ -35,6 +35,7 @@ def facts(
         pci_classes=tuple(number for gpu in known if (number := _pci_class(sys_root, gpu.pci_bus_id)) is not None),
         mig_capable=tuple(found[gpu.uuid].card.mig_capable for gpu in known),
         cliques=tuple(nvml_topology.clique(gpu.uuid) for gpu in known),
+        virtual=tuple(opened.is_virtual(gpu.uuid) for gpu in known),
     )
 
 

@@ -111,7 +111,7 @@ def of_mig(resource: str, model: str, device: MigDevice, count: int, sharing: Sh
         **{f"engines.{engine}": device.engines.get(engine, 0) for engine in _ENGINES},
     }
     return (
-        _base(resource, count, (model, "MIG", device.profile), sharing)
+        _base(resource, count, (model, "MIG", _in_label(device.profile)), sharing)
         | _memory(resource, device.memory_mib)
         | {f"{resource}.{key}": str(value) for key, value in attributes.items()}
     )
@@ -135,7 +135,12 @@ def mps_capable(sharing: Sharing, mig_enabled: Iterable[bool]) -> words.Labels:
 
 def mig_resource(profile: str) -> str:
     """The resource of a MIG profile under the strategy mixed: `nvidia.com/mig-1g.10gb.me` for `1g.10gb+me`."""
-    return f"{words.PREFIX}mig-{profile.replace('+', '.')}"
+    return f"{words.PREFIX}mig-{_in_label(profile)}"
+
+
+def _in_label(profile: str) -> str:
+    """A MIG profile with what labels can have instead of its `+`."""
+    return profile.replace("+", ".")
 
 
 def _strategy(text: str) -> Strategy:

@@ -14,6 +14,7 @@ from deviceplugin.labels import resources, words
 TIMESTAMP: Final = f"{words.PREFIX}gfd.timestamp"
 MACHINE: Final = f"{words.PREFIX}gpu.machine"
 CLIQUE: Final = f"{words.PREFIX}gpu.clique"
+VGPU: Final = f"{words.PREFIX}vgpu.present"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Facts:
 
     pci_classes, mig_capable: one of each GPU.
     cliques: of each GPU its NVLink fabric, `CLUSTER.CLIQUE`, or empty where it is in none.
+    virtual: one of each GPU, whether it is a vGPU: a part that a hypervisor gives to this machine.
     """
 
     driver_version: str
@@ -31,6 +33,7 @@ class Facts:
     pci_classes: tuple[int, ...] = ()
     mig_capable: tuple[bool, ...] = ()
     cliques: tuple[str, ...] = ()
+    virtual: tuple[bool, ...] = ()
 
 
 def asked(ask: Callable[[], Facts], *, fail_on_init_error: bool) -> Facts | None:
@@ -70,6 +73,7 @@ def labels(
         **resources.of_node(facts.cards, strategy, sharing),
         **words.mode(facts.pci_classes),
         **_clique(facts.cliques),
+        VGPU: str(any(facts.virtual)).lower(),
     }
 
 

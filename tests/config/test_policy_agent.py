@@ -110,6 +110,7 @@ def test_its_node_gets_labels_that_describe_its_gpus_and_no_others(agent: Agent)
         "nvidia.com/cuda.driver-version.full": "550.54.15",
         "nvidia.com/mig-1g.10gb.me.engines.copy": "1",
         "nvidia.com/mps.capable": "false",
+        "nvidia.com/vgpu.present": "false",
     }
     note = {contract.OWN_LABELS: ",".join(labels)}
     stored = agent.patch(path, {"metadata": {"labels": labels, "annotations": note}})
