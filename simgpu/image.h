@@ -16,6 +16,8 @@
 #define IMAGE_EVENTS 64u
 #define IMAGE_BUCKETS 64u
 #define IMAGE_INSTANCES 8u /* GPU instances, and compute instances in each */
+#define IMAGE_LIMITS 64u
+#define IMAGE_CGROUPS 8u /* that a process is in, one in another */
 #define IMAGE_RUNS 64u
 #define IMAGE_MEETINGS 8u
 #define IMAGE_NO_SWITCH UINT32_MAX
@@ -25,10 +27,16 @@ typedef struct {
     uint64_t pid;         /* as the process itself sees it: tells its own slot from others, never shown to anyone */
     uint64_t start_ticks; /* when that process started, so that a reused pid is not taken for it */
     _Atomic uint64_t memory_bytes;
-    uint64_t instance; /* the GPU instance that it is in, by id + 1; 0: it has the whole GPU */
-    uint64_t part;     /* the same for the compute instance */
-    uint64_t reserved[3];
+    uint64_t instance;               /* the GPU instance that it is in, by id + 1; 0: it has the whole GPU */
+    uint64_t part;                   /* the same for the compute instance */
+    uint64_t cgroups[IMAGE_CGROUPS]; /* from its own upwards; 0 behind the last */
 } image_slot_t;
+
+/* What the processes of a control group may have: see limits.h. */
+typedef struct {
+    uint64_t cgroup;
+    uint64_t soft_bytes, hard_bytes;
+} image_limit_t;
 
 /* From then on a queue's work was done without a pause, and so much had been done before. */
 typedef struct {
@@ -134,6 +142,8 @@ typedef struct {
     _Atomic uint32_t mig_pending; /* what the mode will be after a reset */
     _Atomic uint32_t compute_mode;
     image_instance_t instances[IMAGE_INSTANCES];
+    _Atomic uint32_t limits_high; /* limits ever used */
+    image_limit_t limits[IMAGE_LIMITS];
 
     /* The timeline of kernels: see timeline.h, and usage.h. */
     image_line_t line;

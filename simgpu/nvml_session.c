@@ -132,6 +132,8 @@ const char *nvmlErrorString(nvmlReturn_t result) {
         return "Function Not Found";
     case NVML_ERROR_GPU_IS_LOST:
         return "GPU is lost";
+    case NVML_ERROR_OPERATING_SYSTEM:
+        return "Operating System call failed";
     case NVML_ERROR_LIB_RM_VERSION_MISMATCH:
         return "Driver/library version mismatch";
     case NVML_ERROR_IN_USE:

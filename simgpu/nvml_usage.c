@@ -1,5 +1,5 @@
 /* What a GPU is doing: memory, utilisation, processes, ECC errors. */
-#include "mig.h"
+#include "limits.h"
 #include "nvml_session.h"
 #include "slots.h"
 #include "timeline.h"
@@ -11,9 +11,9 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
     nvmlReturn_t result = session_check(device, memory);
     if (result != NVML_SUCCESS)
         return result;
-    memory->total = mig_memory_bytes(device);
-    memory->used = slots_used_bytes(device);
-    memory->free = memory->total - memory->used;
+    uint64_t total_bytes, used_bytes;
+    limits_view(device, &total_bytes, &used_bytes);
+    *memory = (nvmlMemory_t){.total = total_bytes, .free = total_bytes - used_bytes, .used = used_bytes};
     return NVML_SUCCESS;
 }
 
@@ -23,10 +23,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
         return result;
     if (memory->version != NVML_MEMORY_V2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    memory->total = mig_memory_bytes(device);
+    uint64_t total_bytes, used_bytes;
+    limits_view(device, &total_bytes, &used_bytes);
+    memory->total = total_bytes;
     memory->reserved = 0;
-    memory->used = slots_used_bytes(device);
-    memory->free = memory->total - memory->used;
+    memory->free = total_bytes - used_bytes;
+    memory->used = used_bytes;
     return NVML_SUCCESS;
 }
 

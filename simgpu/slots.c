@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cgroup.h"
+#include "limits.h"
 #include "mig.h"
 
 /* Locks lie beyond the file's end, where no data can be confused with them. */
@@ -135,6 +137,7 @@ static bool join(gpu_t *gpu) {
             continue;
         *slot = (image_slot_t){
             .pid = (uint64_t)getpid(), .start_ticks = own_start_ticks(), .instance = gpu->instance, .part = gpu->part};
+        (void)cgroup_own(slot->cgroups, IMAGE_CGROUPS);
         if (gpu->image->slots_high < i + 1)
             gpu->image->slots_high = i + 1;
         gpu->slot = (int)i;
@@ -177,7 +180,7 @@ static bool fits(const gpu_t *gpu, uint64_t bytes) {
             return false;
         left_bytes -= held_bytes;
     }
-    return bytes <= left_bytes;
+    return limits_allow(gpu, &gpu->image->slots[gpu->slot], bytes, left_bytes);
 }
 
 bool slots_charge(gpu_t *gpu, uint64_t bytes) {
@@ -223,24 +226,38 @@ static bool read_again(const gpu_t *gpu, uint32_t changes, unsigned *attempts_p)
     return gpu->image->changes != changes && ++*attempts_p < READ_ATTEMPTS;
 }
 
-static uint64_t sum_held(const gpu_t *gpu) {
+bool slots_is_of(const image_slot_t *slot, uint64_t cgroup) {
+    for (unsigned i = 0; i < IMAGE_CGROUPS && slot->cgroups[i] != 0; i++) {
+        if (slot->cgroups[i] == cgroup)
+            return true;
+    }
+    return false;
+}
+
+static uint64_t sum_held(const gpu_t *gpu, uint64_t cgroup) {
     uint64_t used_bytes = 0;
     unsigned high = gpu->image->slots_high;
     for (unsigned i = 0; i < high; i++) {
         pid_t holder;
-        if (is_in(&gpu->image->slots[i], gpu->instance, 0) && ((int)i == gpu->slot || slot_is_held(gpu, i, &holder)))
-            used_bytes += gpu->image->slots[i].memory_bytes;
+        const image_slot_t *slot = &gpu->image->slots[i];
+        if (is_in(slot, gpu->instance, 0) && (cgroup == 0 || slots_is_of(slot, cgroup)) &&
+            ((int)i == gpu->slot || slot_is_held(gpu, i, &holder)))
+            used_bytes += slot->memory_bytes;
     }
     return used_bytes;
 }
 
 uint64_t slots_used_bytes(const gpu_t *gpu) {
+    return slots_used_in(gpu, 0);
+}
+
+uint64_t slots_used_in(const gpu_t *gpu, uint64_t cgroup) {
     unsigned attempts = 0;
     uint32_t changes;
     uint64_t used_bytes;
     do {
         changes = read_begin(gpu);
-        used_bytes = sum_held(gpu);
+        used_bytes = sum_held(gpu, cgroup);
     } while (read_again(gpu, changes, &attempts));
     return used_bytes;
 }

@@ -47,6 +47,10 @@ bool slots_is_alive(const gpu_t *gpu, unsigned index, uint64_t pid, uint64_t sta
 /* Bytes held by living processes, of a MIG device those in its GPU instance. */
 uint64_t slots_used_bytes(const gpu_t *gpu);
 
+/* The same of one control group, and whether a slot's process was in it, or below, when it took the slot. */
+uint64_t slots_used_in(const gpu_t *gpu, uint64_t cgroup);
+bool slots_is_of(const image_slot_t *slot, uint64_t cgroup);
+
 /* The living holders; returns how many there are, and writes at most `capacity` of them. */
 size_t slots_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capacity);
 

@@ -31,6 +31,11 @@ def test_without_a_driver_there_is_the_time_alone() -> None:
     assert labels(None) == {"nvidia.com/gfd.timestamp": "1700000000"}
 
 
+def test_whether_any_gpu_is_virtual_is_always_said() -> None:
+    assert labels(FACTS)["nvidia.com/vgpu.present"] == "false"
+    assert labels(dataclasses.replace(FACTS, virtual=(False, True)))["nvidia.com/vgpu.present"] == "true"
+
+
 def test_gpus_in_different_fabrics_are_in_none() -> None:
     assert "nvidia.com/gpu.clique" not in labels(dataclasses.replace(FACTS, cliques=("c.1", "c.2")))
 

@@ -1,0 +1,153 @@
+"""Limits of memory by control group, as drivers from version 615 on keep them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simgpu.conftest import COMMAND, PROBE, Node, finishing
+
+GIB = 1 << 30
+NONE = (1 << 64) - 1
+DESCRIPTION = """
+[node]
+driver-version = {driver}
+cuda-version = 13.4
+[gpu 0]
+model = NVIDIA A100-SXM4-40GB
+memory = 40GiB
+compute-capability = 8.0
+mig-capable = yes
+"""
+PRELUDE = """
+import os
+def setting(path, soft, hard):
+    name = os.fsencode(path)
+    return nvml.c_nvmlSetMemoryLimits_v1_t(name, soft, hard)
+def set_limits(path, soft, hard):
+    try:
+        nvml.nvmlDeviceSetMemoryLimits_v1(gpu(0), setting(path, soft, hard))
+        return "set"
+    except nvml.NVMLError as error:
+        return type(error).__name__
+def limits(path):
+    found = nvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(path))
+    try:
+        nvml.nvmlDeviceGetMemoryLimits_v1(gpu(0), found)
+    except nvml.NVMLError as error:
+        return type(error).__name__
+    return found.softLimit, found.hardLimit, found.currentUsed
+"""
+
+
+def mounted() -> Path | None:
+    """Where the control groups of version 2 are."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    return next((Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A new control group of version 2, with two others in it."""
+    root = mounted()
+    if os.geteuid() != 0 or root is None or not os.access(root, os.W_OK):
+        pytest.skip("limits by control group need root, and a writable mount of control groups of version 2")
+    path = root / f"simgpu-test-{uuid.uuid4().hex}"
+    inner = [path / "one", path / "two"]
+    for group in (path, *inner):
+        group.mkdir()
+    try:
+        yield path
+    finally:
+        for group in (*inner, path):
+            group.rmdir()
+
+
+def node(directory: Path, driver: str = "615.20.01") -> Node:
+    (directory / "node.ini").write_text(DESCRIPTION.format(driver=driver))
+    subprocess.run([COMMAND, "create", directory / "node.ini", directory / "gpus"], check=True)
+    return Node(directory / "gpus")
+
+
+def joining(cgroup: Path, *command: str | Path) -> list[str | Path]:
+    """A command that runs in a control group."""
+    return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', cgroup, *command]
+
+
+@contextlib.contextmanager
+def holding(node: Node, cgroup: Path, size: str) -> Iterator[None]:
+    """A process of the group holds so much meanwhile."""
+    with finishing(node.start(joining(cgroup, PROBE, "--allocate", size, "--hold", "60"))) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("holding"):
+            assert process.poll() is None
+        yield
+
+
+def allocated(node: Node, cgroup: Path, *sizes: str) -> list[str]:
+    """What a process of the group gets of these, one after another: allocated or refused."""
+    said = node.run(joining(cgroup, PROBE, "--allocate", ",".join(sizes))).stdout.splitlines()
+    return [line.split()[0] for line in said if line.startswith(("allocated", "refused"))]
+
+
+def test_a_hard_limit_is_the_most_that_the_processes_of_a_group_get_together(tmp_path: Path, cgroup: Path) -> None:
+    simulated = node(tmp_path)
+    said = simulated.nvml(f"{PRELUDE}print(limits({str(cgroup)!r}), set_limits({str(cgroup)!r}, 0, {4 * GIB}))")
+    assert said == "NVMLError_NotFound set"
+    with holding(simulated, cgroup / "one", "3GiB"):
+        assert allocated(simulated, cgroup / "two", "2GiB", "1GiB", "1") == ["refused", "allocated", "refused"]
+        assert simulated.nvml(f"{PRELUDE}print(limits({str(cgroup)!r}))") == str((0, 4 * GIB, 3 * GIB))
+        free = simulated.nvml(f"{PRELUDE}print(set_limits({str(cgroup)!r}, 0, {NONE}), limits({str(cgroup)!r}))")
+        assert free == f"set {(0, NONE, 3 * GIB)}"
+        assert allocated(simulated, cgroup / "two", "30GiB") == ["allocated"]
+
+
+def test_processes_of_a_limited_group_see_a_gpu_of_that_size(tmp_path: Path, cgroup: Path) -> None:
+    simulated = node(tmp_path)
+    join = f"open({str(cgroup / 'one')!r} + '/cgroup.procs', 'w').write(str(os.getpid()))\n"
+    told = "found = nvml.nvmlDeviceGetMemoryInfo(gpu(0))\nprint(found.total, found.used, found.free)\n"
+    code = f"{PRELUDE}set_limits({str(cgroup / 'one')!r}, 0, {4 * GIB})\n{told}{join}{told}"
+    with holding(simulated, cgroup / "one", "3GiB"), holding(simulated, cgroup / "two", "5GiB"):
+        whole, limited = simulated.nvml(code).splitlines()
+    assert whole == f"{40 * GIB} {8 * GIB} {32 * GIB}"
+    assert limited == f"{4 * GIB} {3 * GIB} {1 * GIB}"
+
+
+def test_a_soft_limit_is_kept_free_for_its_group(tmp_path: Path, cgroup: Path) -> None:
+    simulated = node(tmp_path)
+    simulated.nvml(f"{PRELUDE}assert set_limits({str(cgroup / 'one')!r}, {10 * GIB}, {20 * GIB}) == 'set'")
+    assert allocated(simulated, cgroup / "two", "31GiB", "30GiB") == ["refused", "allocated"]
+    with holding(simulated, cgroup / "one", "4GiB"):
+        assert allocated(simulated, cgroup / "two", "31GiB", "30GiB") == ["refused", "allocated"]
+        assert allocated(simulated, cgroup / "one", "17GiB", "16GiB") == ["refused", "allocated"]
+
+
+def test_limits_that_make_no_sense_are_refused(tmp_path: Path, cgroup: Path) -> None:
+    said = node(tmp_path).nvml(f"""{PRELUDE}
+path = {str(cgroup)!r}
+print(set_limits(path, 2, 1), set_limits(path, 0, {41 * GIB}), set_limits(path, {41 * GIB}, {NONE}))
+print(set_limits("/tmp", 0, 1), set_limits(path + "/gone", 0, 1), limits("/nowhere"))
+nvml.nvmlDeviceSetMigMode(gpu(0), 1)
+print(set_limits(path, 0, 1))
+nvml.nvmlDeviceSetMigMode(gpu(0), 0)
+os.seteuid(65534)
+print(set_limits(path, 0, 1))
+""")
+    invalid, system = "NVMLError_InvalidArgument", "NVMLError_OperatingSystem"
+    assert said.splitlines() == [
+        f"{invalid} {invalid} {invalid}",
+        f"{system} {system} {system}",
+        "NVMLError_NotSupported",
+        "NVMLError_NoPermission",
+    ]
+
+
+def test_older_drivers_do_not_have_them(tmp_path: Path) -> None:
+    said = node(tmp_path, "595.91.07").nvml(f"{PRELUDE}print(set_limits('/', 0, 1), limits('/'))")
+    assert said == "NVMLError_FunctionNotFound NVMLError_FunctionNotFound"
