@@ -39,8 +39,8 @@ build: ## Build the C parts: interposer, simulated drivers, the samples' probe
 
 .PHONY: lock
 lock: env ## Pin the newest allowed versions anew in requirements.lock
-	@{ echo '# Made by `make lock` from pyproject.toml: all extras and the dev group, for every platform, with hashes.'; \
-	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench --group docs \
+	@{ echo '# Made by `make lock` from pyproject.toml: all extras and groups, for every platform, with hashes.'; \
+	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench --group clients --group docs \
 	    --generate-hashes --no-header --no-annotate pyproject.toml; } > requirements.lock.new
 	@if grep -nE '://|--(extra-)?index|--find-links' requirements.lock.new; then \
 	  echo 'error: the lock names a host; see above' >&2; rm requirements.lock.new; exit 1; fi
@@ -124,9 +124,10 @@ lab-down: env ## Remove that cluster and all it left
 ##@ Tidy
 
 .PHONY: docs
-docs: env ## Write docs/cli, the plugin's pictures in docs/images, and Grafana's and the operator's files anew
+docs: env ## Write docs/cli, docs/compatibility.md, pictures in docs/images, and Grafana's and the operator's files anew
 	$(PYTHON) -m kubectl_gpushare.manual docs/cli
 	$(PYTHON) docs/images/make.py docs/images
+	$(PYTHON) -m tests.clients.document docs/compatibility.md
 	$(PYTHON) config/components/monitoring/make.py
 
 .PHONY: pictures

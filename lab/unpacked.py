@@ -13,10 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from lab import build, errors, prerequisites
+from lab import build, components, errors, prerequisites
 
 # Program: the Debian package that has it.
 PACKAGES: Final = {"prometheus": "prometheus", "promtool": "prometheus"}
+# Program: the package of Debian's other components that has it, and where. These are never the machine's own.
+OTHERS: Final = {"nvidia-smi": ("nvidia-smi", "usr/lib/nvidia/current"), "nvtop": ("nvtop", "usr/bin")}
 
 
 def program(name: str) -> Path:
@@ -29,13 +31,25 @@ def program(name: str) -> Path:
     return Path(there) if there is not None else _directory(PACKAGES[name]) / "usr" / "bin" / name
 
 
-def _directory(package: str) -> Path:
+def other(name: str) -> tuple[Path, str]:
+    """The path of a program of contrib or non-free, and its version without Debian's part of it.
+
+    Raises:
+        LabError: it is not to be had.
+    """
+    package, where = OTHERS[name]
+    configuration = components.configuration()
+    files = _directory(package, configuration)
+    return files / where / name, files.name.removeprefix(f"{package}-").partition("-")[0]
+
+
+def _directory(package: str, configuration: Path | None = None) -> Path:
     if shutil.which("apt-get") is None:
         raise errors.LabError(f"this machine has no apt-get; install by hand what Debian calls {package}")
-    version = _version(package)
+    version = _version(package, configuration)
     if not version:  # no package list was ever read
-        prerequisites.update()
-        version = _version(package)
+        _update(configuration)
+        version = _version(package, configuration)
     target = build.cache_directory() / f"{package}-{version}"
     if target.exists():
         return target
@@ -43,23 +57,34 @@ def _directory(package: str) -> Path:
     with target.with_name(f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            _unpack(package, target)
+            _unpack(package, target, configuration)
     return target
 
 
-def _version(package: str) -> str:
-    command = ["apt-cache", "show", "--no-all-versions", package]
+def _options(configuration: Path | None) -> list[str]:
+    return [] if configuration is None else [f"--config-file={configuration}"]
+
+
+def _update(configuration: Path | None) -> None:
+    if configuration is None:
+        prerequisites.update()
+    else:
+        components.update(configuration)
+
+
+def _version(package: str, configuration: Path | None) -> str:
+    command = ["apt-cache", *_options(configuration), "show", "--no-all-versions", package]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return next((line.split()[1] for line in said.splitlines() if line.startswith("Version:")), "")
 
 
-def _unpack(package: str, target: Path) -> None:
+def _unpack(package: str, target: Path, configuration: Path | None) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
     try:
-        if not _downloaded(package, scratch):
+        if not _downloaded(package, scratch, configuration):
             # The usual reason is a package list that is older than the mirror.
-            prerequisites.update()
-            if not _downloaded(package, scratch):
+            _update(configuration)
+            if not _downloaded(package, scratch, configuration):
                 raise errors.LabError(f"apt-get could not download {package}; see its messages above")
         (archive,) = scratch.glob("*.deb")
         subprocess.run(["dpkg-deb", "--extract", str(archive), str(scratch / "files")], check=True)
@@ -68,8 +93,8 @@ def _unpack(package: str, target: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _downloaded(package: str, directory: Path) -> bool:
+def _downloaded(package: str, directory: Path, configuration: Path | None) -> bool:
     # As ourselves: apt's own user could not write into a directory of ours.
     user = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
-    command = ["apt-get", "-qq", *user, "download", package]
+    command = ["apt-get", "-qq", *_options(configuration), *user, "download", package]
     return subprocess.run(command, cwd=directory, stdout=2, check=False).returncode == 0

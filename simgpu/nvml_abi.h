@@ -1,7 +1,7 @@
 /* The part of NVML's ABI that the simulation answers: types and numbers as every NVML client compiled them in.
  *
- * Names are NVML's own. What is declared neither here nor in nvml_sensors.h is in nvml_unsupported.def, and says that it
- * is not supported: the real library exports all functions whatever the GPU. */
+ * Names are NVML's own. What is declared neither here nor in nvml_sensors.h is in nvml_unsupported.def, and says that
+ * it is not supported: the real library exports all functions whatever the GPU. */
 #ifndef SIMGPU_NVML_ABI_H
 #define SIMGPU_NVML_ABI_H
 

@@ -35,7 +35,17 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlP
                                                       unsigned *count, unsigned long long last_seen_us);
 NVML_API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length);
 
-/* The GPU's own utilisation in equal parts: those with work take turns of one length. */
+typedef bool (*is_one_t)(const image_t *image, unsigned slot);
+
+static unsigned count_those(is_one_t is_one, const image_t *image, const slot_holder_t *holders, size_t count) {
+    unsigned those = 0;
+    for (size_t i = 0; i < count; i++)
+        those += is_one(image, holders[i].slot);
+    return those;
+}
+
+/* The GPU's own utilisation in equal parts: those with work take turns of one length. If nobody has work left, those
+ * have had it that ever had any. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned *count, unsigned long long last_seen_us) {
     static _Thread_local slot_holder_t holders[IMAGE_SLOTS];
@@ -44,26 +54,31 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
         result = NVML_ERROR_NOT_SUPPORTED;
     if (result != NVML_SUCCESS)
         return result;
+    const image_t *image = device->image;
     uint64_t now_ns = timeline_now_ns();
     size_t found = slots_holders(device, holders, IMAGE_SLOTS);
-    unsigned room = samples != NULL ? *count : 0, visible = 0, working = 0;
-    for (size_t i = 0; i < found; i++) {
-        working += usage_is_working(device->image, holders[i].slot);
-        visible += holders[i].pid != 0;
-    }
-    *count = visible;
-    if (visible == 0 || now_ns / 1000 <= last_seen_us)
+    unsigned room = samples != NULL ? *count : 0;
+    *count = 0;
+    for (size_t i = 0; i < found; i++)
+        *count += holders[i].pid != 0;
+    if (*count == 0 || now_ns / 1000 <= last_seen_us)
         return NVML_ERROR_NOT_FOUND;
-    if (visible > room)
+    if (*count > room)
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    unsigned busy_percent = usage_percent(device->image, now_ns), at = 0;
+
+    is_one_t is_one = usage_is_working;
+    unsigned those = count_those(is_one, image, holders, found);
+    if (those == 0) {
+        is_one = usage_has_worked;
+        those = count_those(is_one, image, holders, found);
+    }
+    unsigned part_percent = those > 0 ? usage_percent(image, now_ns) / those : 0, at = 0;
     for (size_t i = 0; i < found; i++) {
-        bool works = usage_is_working(device->image, holders[i].slot);
         if (holders[i].pid != 0)
             samples[at++] =
                 (nvmlProcessUtilizationSample_t){.pid = holders[i].pid,
                                                  .timeStamp = now_ns / 1000,
-                                                 .smUtil = works && working > 0 ? busy_percent / working : 0};
+                                                 .smUtil = is_one(image, holders[i].slot) ? part_percent : 0};
     }
     return NVML_SUCCESS;
 }

@@ -62,7 +62,11 @@ unsigned usage_percent(const image_t *image, uint64_t now_ns) {
     return percent > 100 ? 100 : (unsigned)percent;
 }
 
-bool usage_is_working(const image_t *image, unsigned slot) {
+bool usage_has_worked(const image_t *image, unsigned slot) {
     const image_queue_t *queue = &image->queues[slot];
-    return queue->pid == image->slots[slot].pid && queue->given_ns > queue->done_ns;
+    return queue->pid == image->slots[slot].pid && queue->given_ns > 0;
+}
+
+bool usage_is_working(const image_t *image, unsigned slot) {
+    return usage_has_worked(image, slot) && image->queues[slot].given_ns > image->queues[slot].done_ns;
 }

@@ -1,0 +1,68 @@
+"""Packages of Debian's components `contrib` and `non-free`, from the mirrors that this machine's own apt has.
+
+apt works on state of its own below the cache directory: nothing of the machine's changes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from lab import build, errors
+
+COMPONENTS: Final = ("contrib", "non-free")
+_ASKED: Final = "$(REPO_URI) $(CODENAME) $(ORIGIN)"
+_CONFIGURATION: Final = """\
+Dir::State "{directory}/state";
+Dir::State::lists "{directory}/lists";
+Dir::State::status "/dev/null";
+Dir::Cache "{directory}/cache";
+Dir::Etc::sourcelist "{directory}/sources.list";
+Dir::Etc::sourceparts "{directory}/empty";
+Dir::Etc::preferencesparts "{directory}/empty";
+APT::Sandbox::User "";
+Acquire::Languages "none";
+#clear Acquire::IndexTargets::deb::DEP-11;
+#clear Acquire::IndexTargets::deb::Contents-deb;
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+"""
+
+
+def configuration() -> Path:
+    """Return a file for apt's --config-file, under which it knows those packages and no others.
+
+    Raises:
+        LabError: this machine's apt knows no mirror of Debian, or the mirrors do not answer.
+    """
+    directory = build.cache_directory() / "components"
+    for name in ("empty", "state", "lists/partial", "cache/archives/partial"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    file = directory / "apt.conf"
+    file.write_text(_CONFIGURATION.format(directory=directory))
+    sources = "".join(f"deb {mirror} {' '.join(COMPONENTS)}\n" for mirror in _mirrors())
+    known = directory / "sources.list"
+    if not known.exists() or known.read_text() != sources:
+        known.write_text(sources)
+        update(file)
+    return file
+
+
+def update(file: Path) -> None:
+    """Read the mirrors' lists anew. Raises LabError."""
+    command = ["apt-get", "-qq", f"--config-file={file}", "update"]
+    if subprocess.run(command, stdout=2, check=False).returncode != 0:
+        file.with_name("sources.list").unlink(missing_ok=True)
+        raise errors.LabError("apt-get could not read the lists of contrib and non-free; see its messages above")
+
+
+def _mirrors() -> list[str]:
+    """The machine's mirrors of Debian, as `URI SUITE`."""
+    command = ["apt-get", "indextargets", "--format", _ASKED, "Created-By: Packages"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = {f"{uri} {codename}" for uri, codename, origin in map(str.split, said.splitlines()) if origin == "Debian"}
+    if not found:
+        raise errors.LabError("this machine's apt has no mirror of Debian: contrib and non-free are found by one")
+    return sorted(found)

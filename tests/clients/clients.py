@@ -1,0 +1,58 @@
+"""Programs of others that run on simulated GPUs, and what a person reads in them: docs/compatibility.md is made of this.
+
+To add one: a row in the tuple of its tests, how to start it in their module, and `make docs`. A row is tested by being in
+a tuple: the tests are parametrised by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+# The GPU and the share that all of them look at, and what a program of the share holds of it meanwhile.
+MODEL: Final = "NVIDIA A100-SXM4-40GB"
+SHARE_GIB: Final = 4
+HELD_MIB: Final = 1538
+
+NOT_TRIED: Final = "not tried yet"
+DEBIAN: Final = "Debian 12"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Client:
+    """A program.
+
+    source: where it comes from; from PyPI the version is that of requirements.lock, else it is named here.
+    alone, shared: what it shows of the GPU on a simulated one alone, and in a share.
+    hardware: the same on a real one.
+    besides: what else a person should know.
+    """
+
+    name: str
+    source: str
+    alone: str
+    shared: str
+    version: str = ""
+    hardware: str = NOT_TRIED
+    besides: str = ""
+
+
+# Those that ask NVML: tests/clients/test_nvml_clients.py.
+NVML: Final = (
+    Client(
+        "nvidia-smi",
+        DEBIAN,
+        version="535",
+        alone="1538MiB / 40960MiB",
+        shared="1538MiB / 4096MiB",
+        besides="for its list of processes and `topo -m` it asks the driver in a way of its own, which is not simulated",
+    ),
+    Client("nvtop", DEBIAN, version="3.0", alone="1.502Gi/40.000Gi", shared="1.502Gi/4.000Gi"),
+    Client("nvitop", "PyPI", alone="1538MiB / 40.00GiB", shared="1538MiB / 4096MiB"),
+    Client("gpustat", "PyPI", alone="1538 / 40960 MB", shared="1538 / 4096 MB"),
+    Client(
+        "py3nvml", "PyPI", alone="1538MiB / 40960MiB", shared="1538MiB / 4096MiB", besides="its program is `py3smi`"
+    ),
+)
+
+ALL: Final = NVML

@@ -1,0 +1,14 @@
+"""The page about other programs says what is tested."""
+
+from __future__ import annotations
+
+from tests.clients import clients, document
+
+
+def test_the_page_is_made_of_the_table_of_what_is_tested() -> None:
+    assert document.PAGE.read_text() == document.page(), "run `make docs`"
+
+
+def test_no_program_is_listed_twice() -> None:
+    names = [client.name for client in clients.ALL]
+    assert len(names) == len(set(names))

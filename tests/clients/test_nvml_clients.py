@@ -1,0 +1,103 @@
+"""Programs that show GPUs by NVML: on a GPU they show all of it, and in a share the share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.clients import clients
+from tests.clients.conftest import Debian, Place
+from tests.interposer import container
+
+pytestmark = pytest.mark.slow
+
+SECONDS: Final = 30
+SCRIPTS: Final = Path(sys.executable).parent
+NVTOP: Final = "stty rows 40 cols 160; exec timeout --foreground 30 {} --no-color --delay 1"
+COMMANDS: Final[dict[str, Callable[[Debian], list[str | Path]]]] = {
+    "nvidia-smi": lambda debian: [debian.paths["nvidia-smi"]],
+    # It draws on a terminal.
+    "nvtop": lambda debian: ["script", "-qec", NVTOP.format(debian.paths["nvtop"]), "/dev/null"],
+    "nvitop": lambda _: [sys.executable, SCRIPTS / "nvitop", "--once"],
+    "gpustat": lambda _: [sys.executable, SCRIPTS / "gpustat", "--no-color", "--show-pid"],
+    "py3nvml": lambda _: [sys.executable, SCRIPTS / "py3smi"],
+}
+ENDLESS: Final = {"nvtop"}
+# What each shows of the programs that use the GPU, if it does.
+PROCESSES: Final = {
+    "nvitop": r"0 \d+ C root 1538MiB",
+    "gpustat": r"root/\d+\(1538M\)",
+    "py3nvml": r"0 root \d+ .* 1538MiB",
+}
+_DRAWING: Final = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][0-9A-B]|[=>])|[\x0e\x0f\r]")
+
+
+def plain(output: bytes) -> str:
+    """What was printed, with one space between words."""
+    return re.sub(" +", " ", _DRAWING.sub("", output.decode(errors="replace")))
+
+
+def read_until(wanted: str, process: subprocess.Popen[str]) -> str:
+    """What the program prints until there is what is wanted, or it ends."""
+    assert process.stdout is not None
+    output = b""
+    while wanted not in plain(output) and (more := os.read(process.stdout.fileno(), 1 << 16)):
+        output += more
+    return plain(output)
+
+
+async def shown(client: clients.Client, wanted: str, place: Place, debian: Debian) -> str:
+    """What the program prints."""
+    process = place.start(COMMANDS[client.name](debian))
+    with container.finishing(process):
+        if client.name in ENDLESS:
+            return await asyncio.to_thread(read_until, wanted, process)
+        output, errors = await asyncio.to_thread(process.communicate, timeout=SECONDS)
+    assert process.returncode == 0, output + errors
+    assert "gpushare:" not in errors
+    return plain(output.encode())
+
+
+@pytest.mark.parametrize("client", clients.NVML, ids=lambda client: client.name)
+async def test_a_program_shows_the_gpu(client: clients.Client, alone: Place, debian: Debian) -> None:
+    text = await shown(client, client.alone, alone, debian)
+    assert client.alone in text, text
+    assert re.search(PROCESSES.get(client.name, ""), text), text
+
+
+@pytest.mark.parametrize("client", clients.NVML, ids=lambda client: client.name)
+async def test_in_a_share_it_shows_the_share(client: clients.Client, share: Place, debian: Debian) -> None:
+    text = await shown(client, client.shared, share, debian)
+    assert client.shared in text, text
+    assert client.alone not in text
+    assert re.search(PROCESSES.get(client.name, ""), text), text
+
+
+def test_each_program_of_the_table_can_be_started() -> None:
+    assert set(COMMANDS) == {client.name for client in clients.NVML}
+
+
+async def test_nvidia_smi_answers_the_usual_questions(alone: Place, debian: Debian) -> None:
+    program = debian.paths["nvidia-smi"]
+
+    async def asked(*words: str) -> str:
+        process = alone.start([program, *words])
+        with container.finishing(process):
+            output, _ = await asyncio.to_thread(process.communicate, timeout=SECONDS)
+        assert process.returncode == 0, output
+        return output
+
+    assert re.fullmatch(rf"GPU 0: {clients.MODEL} \(UUID: GPU-[0-9a-f-]{{36}}\)\n", await asked("-L"))
+    values = "memory.total,memory.used,power.limit,temperature.gpu,clocks.sm,ecc.mode.current,mig.mode.current"
+    answer = await asked(f"--query-gpu={values}", "--format=csv,noheader")
+    assert answer == "40960 MiB, 1538 MiB, 400.00 W, 30, 210 MHz, Enabled, Disabled\n"
+    details = await asked("-q", "-d", "MEMORY,POWER")
+    assert re.search(r"BAR1 Memory Usage\n +Total +: 65536 MiB", details)
