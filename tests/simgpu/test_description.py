@@ -61,6 +61,7 @@ BAD = {
     ),
     "capability": ("8.9", "8", 6, "major.minor, such as 8.0"),
     "bus": ("model =", "pci-bus-id = 7\nmodel =", 4, "domain:bus:00.0"),
+    "fabric": ("model =", "fabric = 1.2\nmodel =", 4, "CLUSTER.CLIQUE, the cluster a UUID in lower case"),
     "links": ("model =", "nvlink = 1,x\nmodel =", 4, "all, none, or the GPUs' numbers"),
 }
 

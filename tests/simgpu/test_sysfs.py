@@ -1,0 +1,46 @@
+"""`simgpu sysfs` writes what the kernel would tell of the GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.simgpu.conftest import Node
+
+
+def test_the_kernel_says_of_each_gpu_what_nvml_says(node: Node, tmp_path: Path) -> None:
+    assert node.simgpu("sysfs", node.directory, tmp_path / "root").returncode == 0
+    devices = tmp_path / "root/sys/bus/pci/devices"
+    said = {
+        path.name: tuple((path / name).read_text().strip() for name in ("vendor", "device", "class", "numa_node"))
+        for path in devices.iterdir()
+    }
+    told = node.nvml("""
+for i in range(4):
+    found = nvml.nvmlDeviceGetPciInfo(gpu(i))
+    print(found.busId.lower()[4:], hex(found.pciDeviceId & 0xffff), f"0x{found.pciDeviceId >> 16:04x}", "0x030200",
+          nvml.nvmlDeviceGetNumaNodeId(gpu(i)))
+""")
+    assert said == {address: (*rest,) for address, *rest in map(str.split, told.splitlines())}
+    a100 = devices / "0000:07:00.0"
+    config = (a100 / "config").read_bytes()
+    assert (config[:4].hex(), config[9:12].hex(), len(config)) == ("de10b220", "000203", 256)
+    start, end, _ = (int(word, 16) for word in (a100 / "resource").read_text().splitlines()[1].split())
+    assert end - start + 1 == 128 << 30
+    assert (a100 / "driver").resolve() == tmp_path / "root/sys/bus/pci/drivers/nvidia"
+    assert (tmp_path / "root/proc/modules").read_text().startswith("nvidia ")
+    assert node.simgpu("sysfs", node.directory, tmp_path / "root").returncode == 0, "over what is there"
+
+
+def test_each_mig_device_has_capabilities_of_its_own(node: Node, tmp_path: Path) -> None:
+    assert node.simgpu("sysfs", node.directory, tmp_path).returncode == 0
+    lines = (tmp_path / "proc/driver/nvidia-caps/mig-minors").read_text().splitlines()
+    minors = dict(line.split() for line in lines)
+    assert len(set(minors.values())) == len(lines)
+    assert {"config": "1", "monitor": "2", "gpu0/gi0/access": "3"}.items() <= minors.items()
+    assert "gpu3/gi14/ci7/access" in minors
+
+
+def test_a_place_that_cannot_be_written_is_an_error(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "choose a directory that you may write" in node.simgpu("sysfs", node.directory, tmp_path / "file").stderr
+    assert "sysfs needs DIRECTORY" in node.simgpu("sysfs", node.directory).stderr
