@@ -5,11 +5,12 @@ apt works on state of its own below the cache directory: nothing of the machine'
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 from pathlib import Path
 from typing import Final
 
-from lab import build, errors
+from lab import build, errors, prerequisites
 
 COMPONENTS: Final = ("contrib", "non-free")
 _ASKED: Final = "$(REPO_URI) $(CODENAME) $(ORIGIN)"
@@ -40,13 +41,14 @@ def configuration() -> Path:
     directory = build.cache_directory() / "components"
     for name in ("empty", "state", "lists/partial", "cache/archives/partial"):
         (directory / name).mkdir(parents=True, exist_ok=True)
-    file = directory / "apt.conf"
-    file.write_text(_CONFIGURATION.format(directory=directory))
+    file, known = directory / "apt.conf", directory / "sources.list"
     sources = "".join(f"deb {mirror} {' '.join(COMPONENTS)}\n" for mirror in _mirrors())
-    known = directory / "sources.list"
-    if not known.exists() or known.read_text() != sources:
-        known.write_text(sources)
-        update(file)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not known.exists() or known.read_text() != sources:
+            file.write_text(_CONFIGURATION.format(directory=directory))
+            known.write_text(sources)
+            update(file)
     return file
 
 
@@ -60,9 +62,22 @@ def update(file: Path) -> None:
 
 def _mirrors() -> list[str]:
     """The machine's mirrors of Debian, as `URI SUITE`."""
-    command = ["apt-get", "indextargets", "--format", _ASKED, "Created-By: Packages"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found = {f"{uri} {codename}" for uri, codename, origin in map(str.split, said.splitlines()) if origin == "Debian"}
+    found = _known_mirrors()
+    if not found:  # what a mirror is of, apt knows once it has read its list
+        prerequisites.update()
+        found = _known_mirrors()
     if not found:
         raise errors.LabError("this machine's apt has no mirror of Debian: contrib and non-free are found by one")
     return sorted(found)
+
+
+def _known_mirrors() -> set[str]:
+    command = ["apt-get", "indextargets", "--format", _ASKED, "Created-By: Packages"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError as error:
+        raise errors.LabError(
+            "this machine has no apt-get: what is in contrib and non-free is not to be had"
+        ) from error
+    found = [line.split() for line in said.splitlines()]
+    return {f"{uri} {codename}" for uri, codename, origin in found if origin == "Debian"}
