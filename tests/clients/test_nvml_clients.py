@@ -14,7 +14,8 @@ from typing import Final
 import pytest
 
 from tests.clients import clients
-from tests.clients.conftest import Debian, Place
+from tests.clients.conftest import DESCRIPTION, Debian, Place
+from tests.deviceplugin import simulated
 from tests.interposer import container
 
 pytestmark = pytest.mark.slow
@@ -101,3 +102,20 @@ async def test_nvidia_smi_answers_the_usual_questions(alone: Place, debian: Debi
     assert answer == "40960 MiB, 1538 MiB, 400.00 W, 30, 210 MHz, Enabled, Disabled\n"
     details = await asked("-q", "-d", "MEMORY,POWER")
     assert re.search(r"BAR1 Memory Usage\n +Total +: 65536 MiB", details)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nvidia-smi cuts GPUs for root alone")
+def test_nvidia_smi_cuts_a_gpu_and_others_show_its_parts(debian: Debian, tmp_path: Path) -> None:
+    simulated.build()
+    (tmp_path / "node.ini").write_text(DESCRIPTION.format(driver=debian.driver))
+    simulated.command("create", tmp_path / "node.ini", tmp_path / "gpus")
+    smi = debian.paths["nvidia-smi"]
+    cut: list[list[str | Path]] = [[smi, "-i", "0", "-mig", "1"], [smi, "mig", "-i", "0", "-cgi", "9,19", "-C"]]
+    for command in (*cut, [smi, "-L"], COMMANDS["nvitop"](debian)):
+        environment = {**simulated.environment(tmp_path / "gpus"), "LC_ALL": "C.UTF-8", "COLUMNS": "160"}
+        ran = subprocess.run(command, env=environment, capture_output=True, timeout=SECONDS, check=False)
+        text = plain(ran.stdout)
+        assert ran.returncode == 0, text
+        if command[1] == "-L":
+            assert re.search(r"MIG 3g\.20gb Device 0: .*\n MIG 1g\.5gb Device 1: ", text)
+    assert "0:0 3g.20gb @ GI/CI: 1/0 │ 0B / 19968MiB" in text
