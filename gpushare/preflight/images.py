@@ -40,7 +40,9 @@ def _images(facts: Facts) -> Iterator[Finding]:
 
 def _who(wrong: Mapping[str, tuple[str, ...]]) -> str:
     lacking = {name for some in wrong.values() for name in some}
-    return f", and images that {counted(lacking)} did not get by hand either" if lacking else ""
+    if not lacking:
+        return ""
+    return f", and images that {counted(lacking)} has not by hand either (a kubelet tells of a new one within a minute)"
 
 
 def _unpulled(workload: Workload) -> tuple[str, ...]:

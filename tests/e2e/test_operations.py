@@ -48,9 +48,15 @@ def own() -> Iterator[tuple[access.Access, layout.Layout]]:
             administrator = cluster.up(directory, node_count=1, owner=os.getpid())
             where = layout.load(directory)
             gpushare.prepare(where)
+            # The check before an installation goes by what the kubelet tells of its images, twice a minute.
+            eventually(lambda: "gpushare/agent" in told_images(administrator), what="told by the kubelet", seconds=90)
             yield administrator, where
         finally:
             cluster.down(directory)
+
+
+def told_images(administrator: access.Access) -> str:
+    return administrator.kubectl("get", "nodes", "-o", "jsonpath={.items[*].status.images[*].names}")
 
 
 def script(administrator: access.Access, *flags: str) -> str:

@@ -29,6 +29,8 @@ def window(kubectl: Kubectl, namespace: str) -> Iterator[tmux.Window]:
     """A shell in which `kubectl gpushare` works."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path must be short
         environment = {**kubectl.environment, "HOME": folder, "LC_ALL": "C.UTF-8"}
+        for overrules_the_size in ("COLUMNS", "LINES"):
+            environment.pop(overrules_the_size, None)
         with tmux.window(Path(folder), environment) as found:
             yield found
 

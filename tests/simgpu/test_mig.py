@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deviceplugin.simulated import BUILD
 from tests.simgpu.conftest import COMMAND, PROBE, Node, finishing
 
 PRELUDE = """
@@ -162,11 +163,14 @@ def test_one_who_may_only_read_the_gpus_may_not_cut_them(node: Node) -> None:
     code = "import pynvml as nvml, os\nos.setuid(65534)\nnvml.nvmlInit()\ngpu = nvml.nvmlDeviceGetHandleByIndex\n"
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         shutil.copytree(node.directory, directory, dirs_exist_ok=True)
+        # Its own: others may not get to where the project lies.
+        shutil.copy(BUILD / "libnvidia-ml.so.1", directory)
         Path(directory).chmod(0o755)
         for path in Path(directory).iterdir():
             path.chmod(0o444)
         command = [sys.executable, "-c", code + PRELUDE + "print(error(nvml.nvmlDeviceSetMigMode, gpu(0), 1))"]
-        assert Node(Path(directory)).run(command).stdout == "NVMLError_NoPermission\n"
+        ended = Node(Path(directory)).run(command, {"LD_LIBRARY_PATH": directory})
+        assert ended.stdout == "NVMLError_NoPermission\n", ended.stderr
 
 
 def test_exclusive_gpus_take_one_process_or_the_clients_of_mps(node: Node) -> None:
