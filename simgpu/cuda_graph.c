@@ -18,7 +18,7 @@ static CUresult make(CUgraph *graph) {
     return CUDA_SUCCESS;
 }
 
-static CUgraphNode add(CUgraph graph, int type) {
+CUgraphNode graph_add(CUgraph graph, int type) {
     CUgraphNode node = calloc(1, sizeof *node);
     if (node == NULL)
         return NULL;
@@ -33,9 +33,25 @@ CUcontext graph_context(CUgraph graph) {
     return graph->context;
 }
 
+void graph_begin_capture(CUgraph graph, CUstream origin) {
+    static _Atomic uint64_t last_id;
+    graph->origin = origin;
+    graph->capture_id = ++last_id;
+}
+
+CUstream graph_capture_origin(CUgraph graph) {
+    return graph->origin;
+}
+
+uint64_t graph_capture_id(CUgraph graph) {
+    return graph->capture_id;
+}
+
 void graph_append(CUgraph graph, uint64_t duration_ns) {
+    CUgraphNode node = graph_add(graph, GRAPH_KERNEL);
+    if (node != NULL)
+        node->duration_ns = duration_ns;
     graph->duration_ns += duration_ns;
-    (void)add(graph, GRAPH_KERNEL);
 }
 
 CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
@@ -48,6 +64,7 @@ CUresult cuGraphDestroy(CUgraph graph) {
     while (graph->nodes != NULL) {
         CUgraphNode node = graph->nodes;
         graph->nodes = node->next;
+        free(node->work);
         free(node);
     }
     if (graph->exec != NULL)
@@ -56,25 +73,12 @@ CUresult cuGraphDestroy(CUgraph graph) {
     return driver_ready();
 }
 
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
-                                 const CUDA_KERNEL_NODE_PARAMS *parameters) {
-    (void)before;
-    (void)count;
-    uint64_t duration_ns;
-    if (node == NULL || graph == NULL || parameters == NULL || parameters->func == NULL ||
-        !kernel_duration(parameters->func, parameters->kernelParams, &duration_ns))
-        return CUDA_ERROR_INVALID_VALUE;
-    graph->duration_ns += duration_ns;
-    *node = add(graph, GRAPH_KERNEL);
-    return *node != NULL ? driver_ready() : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
 CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdeviceptr *pointer, CUgraphNode *node_p) {
     graph_block_t block;
     CUresult result = graph_memory_place(&graph->memory, device, bytes, &block);
     if (result != CUDA_SUCCESS)
         return result;
-    CUgraphNode node = add(graph, GRAPH_MEM_ALLOC);
+    CUgraphNode node = graph_add(graph, GRAPH_MEM_ALLOC);
     if (node == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     node->block = block;
@@ -87,7 +91,7 @@ CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdevicept
 CUresult graph_free(CUgraph graph, CUdeviceptr pointer) {
     if (!graph_memory_unplace(&graph->memory, pointer))
         return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNode node = add(graph, GRAPH_MEM_FREE);
+    CUgraphNode node = graph_add(graph, GRAPH_MEM_FREE);
     if (node == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     node->block.pointer = pointer;
@@ -139,7 +143,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
     (void)count;
     if (node == NULL || graph == NULL || child == NULL || child == graph)
         return CUDA_ERROR_INVALID_VALUE;
-    *node = add(graph, GRAPH_CHILD);
+    *node = graph_add(graph, GRAPH_CHILD);
     if (*node == NULL || !graph_memory_join(&graph->memory, &child->memory))
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*node)->child = child;

@@ -46,6 +46,15 @@ static mapping_t *find_mapping(CUdeviceptr pointer) {
     return NULL;
 }
 
+bool mapping_place(CUdeviceptr address, place_t *place) {
+    pthread_mutex_lock(&mutex);
+    const mapping_t *mapping = find_mapping(address);
+    if (mapping != NULL)
+        *place = (place_t){.start = mapping->pointer, .bytes = mapping->bytes, .gpu = handles[mapping->handle].gpu};
+    pthread_mutex_unlock(&mutex);
+    return mapping != NULL;
+}
+
 static void drop_reference(handle_t *handle) {
     if (--handle->references > 0)
         return;
@@ -243,6 +252,17 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     }
     pthread_mutex_unlock(&mutex);
     return result;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle) {
+    pthread_mutex_lock(&mutex);
+    const handle_t *found = find_handle(handle);
+    if (found != NULL && properties != NULL)
+        *properties = (CUmemAllocationProp){.type = 1,
+                                            .requestedHandleTypes = found->types,
+                                            .location = {CU_MEM_LOCATION_DEVICE, driver_device(found->gpu)}};
+    pthread_mutex_unlock(&mutex);
+    return found != NULL && properties != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count) {
