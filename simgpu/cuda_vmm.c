@@ -12,8 +12,8 @@
 #include "slots.h"
 
 #define GRANULARITY_BYTES (2ull << 20)
-#define MAX_HANDLES 1024u
-#define MAX_MAPPINGS 4096u
+#define MAX_HANDLES 16384u
+#define MAX_MAPPINGS 16384u
 
 typedef struct {
     unsigned references; /* 0: free */

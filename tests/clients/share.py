@@ -109,4 +109,3 @@ async def opened(directory: Path, where: Path) -> AsyncIterator[Shares]:
     """A node with an arbiter; `directory` has a short path, for the socket below it."""
     async with arbiter_node.opened(directory) as node:
         yield Shares(node, where)
-
