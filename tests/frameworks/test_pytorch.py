@@ -197,13 +197,17 @@ async def test_what_programs_do_with_a_gpu_works_in_a_share(
     assert answer["forked"] == 0
 
 
-@contextlib.asynccontextmanager
-async def looking(gpus: Path) -> AsyncIterator[subprocess.Popen[str]]:
+def _look_on(gpus: Path) -> subprocess.Popen[str]:
     variables = {**os.environ, "SIMGPU_DIR": str(gpus), "LD_LIBRARY_PATH": str(simulated.BUILD)}
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", LOOKS], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    with container.finishing(process):
+
+
+@contextlib.asynccontextmanager
+async def looking(gpus: Path) -> AsyncIterator[subprocess.Popen[str]]:
+    """A process outside of all shares that looks at the first GPU without a pause."""
+    with container.finishing(_look_on(gpus)) as process:
         yield process
 
 
