@@ -28,6 +28,8 @@ static void leave(CUstream stream, CUgraph graph) {
 static CUresult begin(CUstream stream, CUgraph into) {
     if (stream_is_default(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    handle_check(stream, HANDLE_STREAM);
+    handle_check(into, HANDLE_GRAPH);
     if (stream->capture != NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUgraph graph = into;
@@ -63,7 +65,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    if (stream_is_default(stream) || stream->capture == NULL || graph == NULL)
+    if (!stream_is_capturing(stream) || graph == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (graph_capture_origin(stream->capture) != stream)
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
@@ -114,7 +116,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, C
                                    const CUgraphNode **before, size_t *count) {
     if (status == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    CUgraph found = stream_is_default(stream) ? NULL : stream->capture;
+    CUgraph found = stream_is_capturing(stream) ? stream->capture : NULL;
     *status = found != NULL;
     if (id != NULL && found != NULL)
         *id = graph_capture_id(found);

@@ -18,7 +18,13 @@ CUresult context_usable(CUcontext context) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (context->gpu->image->lost)
         return CUDA_ERROR_UNKNOWN;
+    if (context->fault != 0 && timeline_reached(context->gpu, context->fault))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
     return context->gpu->image->ecc_failed ? CUDA_ERROR_ECC_UNCORRECTABLE : CUDA_SUCCESS;
+}
+
+CUresult context_usable_as(CUcontext context, uint64_t id) {
+    return context->id == id ? context_usable(context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult context_current(CUcontext *context_p) {
@@ -36,9 +42,18 @@ static bool is_context(CUcontext context) {
 }
 
 static CUcontext find_primary(CUdevice device) {
-    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
-        if (contexts[i].alive && contexts[i].primary && contexts[i].device == device)
-            return &contexts[i];
+    return contexts[device].alive ? &contexts[device] : NULL;
+}
+
+/* With `mutex` held. A primary context has one handle for ever; others' are used again as late as can be. */
+static CUcontext find_place(CUdevice device, bool primary) {
+    static unsigned last;
+    if (primary)
+        return &contexts[device];
+    for (unsigned tried = 0; tried < MAX_CONTEXTS - IMAGE_MAX_GPUS; tried++) {
+        last = (last + 1) % (MAX_CONTEXTS - IMAGE_MAX_GPUS);
+        if (!contexts[IMAGE_MAX_GPUS + last].alive)
+            return &contexts[IMAGE_MAX_GPUS + last];
     }
     return NULL;
 }
@@ -56,23 +71,19 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
     gpu->limit_bytes = mps_limit_bytes(device);
     if (!slots_join(gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
-        if (contexts[i].alive)
-            continue;
-        if (!slots_charge(gpu, gpu->image->context_bytes))
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        static _Atomic uint64_t last_id;
-        contexts[i] = (struct CUctx_st){.id = ++last_id,
-                                        .alive = true,
-                                        .primary = primary,
-                                        .flags = flags,
-                                        .number = i,
-                                        .device = device,
-                                        .gpu = gpu};
-        *context_p = &contexts[i];
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    CUcontext place = find_place(device, primary);
+    if (place == NULL || !slots_charge(gpu, gpu->image->context_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    static uint64_t last_id;
+    *place = (struct CUctx_st){.id = ++last_id,
+                               .alive = true,
+                               .primary = primary,
+                               .flags = flags,
+                               .number = (unsigned)(place - contexts),
+                               .device = device,
+                               .gpu = gpu};
+    *context_p = place;
+    return CUDA_SUCCESS;
 }
 
 /* With `mutex` held. Its memory is free again when its work has ended. */

@@ -33,12 +33,29 @@ void fill_do(void *what) {
     }
 }
 
-bool copy_allowed(const copy_t *copy) {
-    return copy->width == 0 || copy->height == 0 || copy->depth == 0 || (copy->to != 0 && copy->from != 0);
+static bool in_reach(CUdeviceptr start, size_t bytes, side_t side) {
+    place_t place;
+    if (start == 0)
+        return false;
+    return side == OF_HOST || (side == ANYWHERE && !pointer_place(start, &place)) || pointer_range(start, bytes);
+}
+
+static size_t span(size_t width, size_t height, size_t depth, size_t pitch, size_t slice) {
+    return (depth - 1) * slice + (height - 1) * pitch + width;
+}
+
+bool copy_allowed(const copy_t *copy, side_t to, side_t from) {
+    if (copy->width == 0 || copy->height == 0 || copy->depth == 0)
+        return true;
+    return in_reach(copy->to, span(copy->width, copy->height, copy->depth, copy->to_pitch, copy->to_slice), to) &&
+           in_reach(copy->from, span(copy->width, copy->height, copy->depth, copy->from_pitch, copy->from_slice), from);
 }
 
 bool fill_allowed(const fill_t *fill) {
-    return fill->width == 0 || fill->height == 0 || (fill->to != 0 && fill->to % fill->element == 0);
+    if (fill->width == 0 || fill->height == 0)
+        return true;
+    return fill->to % fill->element == 0 &&
+           in_reach(fill->to, span(fill->width * fill->element, fill->height, 1, fill->pitch, 0), OF_DEVICE);
 }
 
 static const struct {
@@ -77,14 +94,19 @@ CUresult work_in(work_t work, void *what, CUstream stream) {
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_now(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+static CUresult copy_now(CUdeviceptr to, side_t to_side, CUdeviceptr from, side_t from_side, size_t bytes) {
     copy_t copy = {.to = to, .from = from, .width = bytes, .height = 1, .depth = 1};
-    return copy_allowed(&copy) ? work_now(WORK_COPY, &copy) : CUDA_ERROR_INVALID_VALUE;
+    return copy_allowed(&copy, to_side, from_side) ? work_now(WORK_COPY, &copy) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult copy_in(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+/* In a capture there may be no memory yet. */
+static CUresult copy_in(CUdeviceptr to, side_t to_side, CUdeviceptr from, side_t from_side, size_t bytes,
+                        CUstream stream) {
     copy_t copy = {.to = to, .from = from, .width = bytes, .height = 1, .depth = 1};
-    return copy_allowed(&copy) ? work_in(WORK_COPY, &copy, stream) : CUDA_ERROR_INVALID_VALUE;
+    bool capturing = stream_is_capturing(stream);
+    return copy_allowed(&copy, capturing ? OF_HOST : to_side, capturing ? OF_HOST : from_side)
+               ? work_in(WORK_COPY, &copy, stream)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUdeviceptr of_host(const void *pointer) {
@@ -92,46 +114,46 @@ static CUdeviceptr of_host(const void *pointer) {
 }
 
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    return copy_now(to, from, bytes);
+    return copy_now(to, ANYWHERE, from, ANYWHERE, bytes);
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-    return copy_now(to, of_host(from), bytes);
+    return copy_now(to, OF_DEVICE, of_host(from), OF_HOST, bytes);
 }
 
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-    return copy_now(of_host(to), from, bytes);
+    return copy_now(of_host(to), OF_HOST, from, OF_DEVICE, bytes);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    return copy_now(to, from, bytes);
+    return copy_now(to, OF_DEVICE, from, OF_DEVICE, bytes);
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
     (void)to_context;
     (void)from_context;
-    return copy_now(to, from, bytes);
+    return copy_now(to, OF_DEVICE, from, OF_DEVICE, bytes);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return copy_in(to, from, bytes, stream);
+    return copy_in(to, ANYWHERE, from, ANYWHERE, bytes, stream);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    return copy_in(to, of_host(from), bytes, stream);
+    return copy_in(to, OF_DEVICE, of_host(from), OF_HOST, bytes, stream);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return copy_in(of_host(to), from, bytes, stream);
+    return copy_in(of_host(to), OF_HOST, from, OF_DEVICE, bytes, stream);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return copy_in(to, from, bytes, stream);
+    return copy_in(to, OF_DEVICE, from, OF_DEVICE, bytes, stream);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
                            CUstream stream) {
     (void)to_context;
     (void)from_context;
-    return copy_in(to, from, bytes, stream);
+    return copy_in(to, OF_DEVICE, from, OF_DEVICE, bytes, stream);
 }

@@ -23,8 +23,9 @@ typedef struct {
 
 void copy_do(void *copy);
 void fill_do(void *fill);
-/* False: an address is missing, or is not one for elements of that size. */
-bool copy_allowed(const copy_t *copy);
+/* Where an end of a copy is, as the program says. What is of a device must be memory that the driver knows. */
+typedef enum { OF_HOST, OF_DEVICE, ANYWHERE } side_t;
+bool copy_allowed(const copy_t *copy, side_t to, side_t from);
 bool fill_allowed(const fill_t *fill);
 
 /* The same of a three-dimensional one; NOT_SUPPORTED with arrays. */

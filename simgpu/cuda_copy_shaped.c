@@ -7,6 +7,10 @@ static bool has_array(int from, int to) {
     return from == ARRAY || to == ARRAY;
 }
 
+static side_t side(int type) {
+    return type == 1 ? OF_HOST : type == 2 ? OF_DEVICE : ANYWHERE;
+}
+
 static CUdeviceptr start(int type, const void *host, CUdeviceptr device) {
     return type == 1 ? (CUdeviceptr)(uintptr_t)host : device; /* a unified address is in the device's field */
 }
@@ -28,7 +32,8 @@ static CUresult shape_2d(const CUDA_MEMCPY2D *two, copy_t *copy) {
         .from_pitch = from_pitch,
     };
     bool fits = from_pitch >= two->WidthInBytes && to_pitch >= two->WidthInBytes;
-    return fits && copy_allowed(copy) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return fits && copy_allowed(copy, side(two->dstMemoryType), side(two->srcMemoryType)) ? CUDA_SUCCESS
+                                                                                          : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult copy_shape_3d(const CUDA_MEMCPY3D *three, copy_t *copy) {
@@ -54,7 +59,9 @@ CUresult copy_shape_3d(const CUDA_MEMCPY3D *three, copy_t *copy) {
         .from_slice = from_slice,
     };
     bool fits = from_pitch >= three->WidthInBytes && to_pitch >= three->WidthInBytes;
-    return fits && copy_allowed(copy) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return fits && copy_allowed(copy, side(three->dstMemoryType), side(three->srcMemoryType))
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *two) {

@@ -10,6 +10,7 @@
 static struct {
     pthread_mutex_t mutex;
     bool ready;
+    _Atomic bool ended;
     bool forked; /* CUDA does not work in the child of a process that has used it */
     unsigned present;
     gpu_t gpus[IMAGE_MAX_GPUS];
@@ -44,6 +45,8 @@ static CUresult start(void) {
 CUresult cuInit(unsigned flags) {
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if (driver.ended)
+        return CUDA_ERROR_DEINITIALIZED;
     if (driver.forked)
         return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&driver.mutex);
@@ -52,7 +55,14 @@ CUresult cuInit(unsigned flags) {
     return result;
 }
 
+/* The program ends: what it calls from now on, in its own last functions, finds no driver. */
+__attribute__((destructor)) static void end(void) {
+    driver.ended = true;
+}
+
 CUresult driver_ready(void) {
+    if (driver.ended)
+        return CUDA_ERROR_DEINITIALIZED;
     return driver.ready && !driver.forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 

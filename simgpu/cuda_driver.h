@@ -6,9 +6,10 @@
 #include <stdbool.h>
 
 #include "cuda_abi.h"
+#include "cuda_handle.h"
 #include "gpus.h"
 
-#define MAX_CONTEXTS 64u
+#define MAX_CONTEXTS (2 * IMAGE_MAX_GPUS) /* primary ones by their device, then all others */
 #define LIMITS 10u
 #define QUEUE_DEPTH 1024u /* launches that a context takes before the next one waits */
 
@@ -24,6 +25,7 @@ struct CUctx_st {
     size_t limits[LIMITS];        /* as cuCtxSetLimit set them; 0: as they are at first */
     unsigned cache, banks;        /* what the program prefers */
     uint64_t peers;               /* bit i: it may use the memory of device i's contexts */
+    _Atomic uint64_t fault;       /* when a kernel of it fails: nothing works in it from then on; 0: never */
     _Atomic uint64_t last_mark;   /* of the end of everything launched in it: see timeline.h */
     _Atomic uint64_t legacy_mark; /* the same for its default stream */
     _Atomic uint64_t launches;
@@ -45,6 +47,8 @@ const image_instance_t *visible_instance(const gpu_t *gpu);
 /* cuda_context.c: the calling thread's context, on a GPU that still works. */
 CUresult context_current(CUcontext *context_p);
 CUresult context_usable(CUcontext context);
+/* Of one that something belongs to: it may have ended, and its place may be another one's. */
+CUresult context_usable_as(CUcontext context, uint64_t id);
 
 /* cuda_mps.c: whether the GPU's compute mode lets this process in, be it as a client of MPS. */
 bool mps_admits(const gpu_t *gpu);
@@ -96,6 +100,8 @@ typedef struct {
     uint64_t id;
 } place_t;
 bool pointer_place(CUdeviceptr address, place_t *place);
+/* All of it is memory that the driver knows, be it of several allocations. */
+bool pointer_range(CUdeviceptr start, size_t bytes);
 
 /* cuda_vmm.c, cuda_share.c, cuda_graph_memory.c, cuda_host.c: each of what is there. */
 bool mapping_place(CUdeviceptr address, place_t *place);

@@ -68,6 +68,8 @@ static void *work(void *nothing) {
     pthread_mutex_lock(&mutex);
     for (;;) {
         errand_t *errand = next_ready();
+        if (driver_ready() != CUDA_SUCCESS)
+            break; /* the program ends */
         if (errand == NULL && first == NULL) {
             pthread_cond_wait(&changed, &mutex);
         } else if (errand == NULL) {
@@ -82,6 +84,7 @@ static void *work(void *nothing) {
             take_out(errand);
         }
     }
+    pthread_mutex_unlock(&mutex);
     return nothing;
 }
 

@@ -90,6 +90,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
     CUresult result = driver_ready();
     if (result != CUDA_SUCCESS)
         return result;
+    handle_check(event, HANDLE_EVENT);
     if (handle == NULL || event == NULL || (event->flags & EVENT_INTERPROCESS) == 0)
         return CUDA_ERROR_INVALID_HANDLE;
     if (event->shared == NULL && cuEventSynchronize(event) == CUDA_SUCCESS && !share(event))

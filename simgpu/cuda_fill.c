@@ -6,7 +6,8 @@ static CUresult fill_now(fill_t fill) {
 }
 
 static CUresult fill_in(fill_t fill, CUstream stream) {
-    return fill_allowed(&fill) ? work_in(WORK_FILL, &fill, stream) : CUDA_ERROR_INVALID_VALUE;
+    return stream_is_capturing(stream) || fill_allowed(&fill) ? work_in(WORK_FILL, &fill, stream)
+                                                              : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Both dimensions, both ways to wait, for elements of one size. */

@@ -20,6 +20,7 @@ CUresult function_attribute(int *value, int attribute, CUfunction function, CUde
     CUresult result = cuDeviceComputeCapability(&major, &minor, device);
     if (result != CUDA_SUCCESS)
         return result;
+    handle_check(function, HANDLE_FUNCTION);
     if (value == NULL || function == NULL || attribute < 0 || attribute >= ATTRIBUTES)
         return CUDA_ERROR_INVALID_VALUE;
     const int values[ATTRIBUTES] = {
@@ -35,6 +36,7 @@ CUresult function_attribute(int *value, int attribute, CUfunction function, CUde
 }
 
 CUresult function_set_attribute(CUfunction function, int attribute, int value) {
+    handle_check(function, HANDLE_FUNCTION);
     if (function == NULL || attribute < 0 || attribute >= ATTRIBUTES || (attribute < DYNAMIC))
         return CUDA_ERROR_INVALID_VALUE;
     if (attribute == DYNAMIC)
@@ -71,6 +73,7 @@ CUresult cuFuncSetSharedMemConfig(CUfunction function, int config) {
 }
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
+    handle_check(function, HANDLE_FUNCTION);
     if (module == NULL || function == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *module = function->module;
@@ -78,6 +81,7 @@ CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
 }
 
 CUresult cuFuncGetName(const char **name, CUfunction function) {
+    handle_check(function, HANDLE_FUNCTION);
     if (name == NULL || function == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *name = function->name;
@@ -113,6 +117,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfun
     CUresult result = current_device(&device);
     if (result != CUDA_SUCCESS)
         return result;
+    handle_check(function, HANDLE_FUNCTION);
     if (blocks == NULL || function == NULL || block_threads < 1 || block_threads > of_device(device, BLOCK_THREADS) ||
         flags > 1)
         return CUDA_ERROR_INVALID_VALUE;

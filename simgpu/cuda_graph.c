@@ -10,7 +10,7 @@ static CUresult make(CUgraph *graph) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    *graph = calloc(1, sizeof **graph);
+    *graph = handle_make(HANDLE_GRAPH, sizeof **graph);
     if (*graph == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*graph)->context = context;
@@ -19,7 +19,8 @@ static CUresult make(CUgraph *graph) {
 }
 
 CUgraphNode graph_add(CUgraph graph, int type) {
-    CUgraphNode node = calloc(1, sizeof *node);
+    handle_check(graph, HANDLE_GRAPH);
+    CUgraphNode node = handle_make(HANDLE_GRAPH_NODE, sizeof *node);
     if (node == NULL)
         return NULL;
     node->type = type;
@@ -61,15 +62,16 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
 CUresult cuGraphDestroy(CUgraph graph) {
     if (graph == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    handle_check(graph, HANDLE_GRAPH);
     while (graph->nodes != NULL) {
         CUgraphNode node = graph->nodes;
         graph->nodes = node->next;
         free(node->work);
-        free(node);
+        handle_end(node, HANDLE_GRAPH_NODE);
     }
     if (graph->exec != NULL)
         graph->exec->graph = NULL;
-    free(graph);
+    handle_end(graph, HANDLE_GRAPH);
     return driver_ready();
 }
 
@@ -141,6 +143,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
                                   CUgraph child) {
     (void)before;
     (void)count;
+    handle_check(child, HANDLE_GRAPH);
     if (node == NULL || graph == NULL || child == NULL || child == graph)
         return CUDA_ERROR_INVALID_VALUE;
     *node = graph_add(graph, GRAPH_CHILD);
@@ -152,6 +155,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    handle_check(graph, HANDLE_GRAPH);
     if (graph == NULL || count == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     size_t at = 0;
@@ -162,6 +166,7 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
+    handle_check(node, HANDLE_GRAPH_NODE);
     if (node == NULL || type == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *type = node->type;
@@ -169,6 +174,7 @@ CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
 }
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+    handle_check(node, HANDLE_GRAPH_NODE);
     if (node == NULL || parameters == NULL || node->type != GRAPH_MEM_ALLOC)
         return CUDA_ERROR_INVALID_VALUE;
     *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){
@@ -179,6 +185,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARA
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) {
+    handle_check(node, HANDLE_GRAPH_NODE);
     if (node == NULL || graph == NULL || node->type != GRAPH_CHILD)
         return CUDA_ERROR_INVALID_VALUE;
     *graph = node->child;

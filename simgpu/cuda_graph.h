@@ -15,6 +15,7 @@ typedef struct {
 } graph_work_t;
 
 struct CUgraphNode_st {
+    handle_head_t head;
     CUgraphNode next;
     int type;
     CUgraph child;
@@ -25,6 +26,7 @@ struct CUgraphNode_st {
 };
 
 struct CUgraph_st {
+    handle_head_t head;
     CUcontext context;
     _Atomic uint64_t duration_ns;
     CUgraphNode nodes, *last;
@@ -36,6 +38,7 @@ struct CUgraph_st {
 };
 
 struct CUgraphExec_st {
+    handle_head_t head;
     CUgraph graph; /* whose memory it has; NULL: it has none, or the graph is gone */
     uint64_t shape;
     uint64_t duration_ns;

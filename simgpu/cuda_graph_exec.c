@@ -45,15 +45,16 @@ static bool become(CUgraphExec exec, CUgraph graph) {
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    handle_check(graph, HANDLE_GRAPH);
     if (exec == NULL || graph == NULL || !is_free(graph, NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    *exec = calloc(1, sizeof **exec);
+    *exec = handle_make(HANDLE_GRAPH_EXEC, sizeof **exec);
     if (*exec == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*exec)->flags = flags;
     if (become(*exec, graph))
         return driver_ready();
-    free(*exec);
+    handle_end(*exec, HANDLE_GRAPH_EXEC);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -69,6 +70,7 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node,
 }
 
 CUresult cuGraphExecGetFlags(CUgraphExec exec, uint64_t *flags) {
+    handle_check(exec, HANDLE_GRAPH_EXEC);
     if (exec == NULL || flags == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = exec->flags;
@@ -86,6 +88,8 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRA
 
 /* What it runs goes on with what it had. */
 static CUresult update(CUgraphExec exec, CUgraph graph, int *result_p) {
+    handle_check(exec, HANDLE_GRAPH_EXEC);
+    handle_check(graph, HANDLE_GRAPH);
     if (exec == NULL || graph == NULL || result_p == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     bool same = exec->shape == shape_of(graph, 1);
@@ -117,10 +121,11 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     if (exec == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    handle_check(exec, HANDLE_GRAPH_EXEC);
     graph_memory_forget(exec);
     leave(exec);
     free(exec->works);
-    free(exec);
+    handle_end(exec, HANDLE_GRAPH_EXEC);
     return driver_ready();
 }
 
@@ -133,6 +138,7 @@ static CUresult run(CUgraphExec exec, CUcontext context, CUstream stream) {
 
 static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread, bool uploads) {
     CUcontext context;
+    handle_check(exec, HANDLE_GRAPH_EXEC);
     CUresult result = exec != NULL ? stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
         return result;

@@ -89,6 +89,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraph
 
 /* The parameters themselves are where the program has them. */
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters) {
+    handle_check(node, HANDLE_GRAPH_NODE);
     if (node == NULL || parameters == NULL || node->type != GRAPH_KERNEL)
         return CUDA_ERROR_INVALID_VALUE;
     *parameters = node->kernel;
@@ -120,7 +121,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
         .fill = {parameters->dst, parameters->pitch, parameters->value, parameters->elementSize, parameters->width,
                  parameters->height},
     };
-    return fill_allowed(&work.fill) ? graph_add_work(node, graph, &work) : CUDA_ERROR_INVALID_VALUE;
+    return graph_add_work(node, graph, &work);
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,

@@ -3,7 +3,8 @@
  * says, a 64-bit one. All others run as long as the description of the GPU says, which may say that there are none.
  * What a module's image contains does not matter.
  *
- * A name that begins with meet2_ (or another number) is a kernel of a collective: see timeline.h. */
+ * A name that begins with meet2_ (or another number) is a kernel of a collective: see timeline.h. One that begins with
+ * fault_ uses an address that is not there, and with that its context is lost. */
 #define _GNU_SOURCE
 #include "cuda_kernel.h"
 
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #define LONGEST_NS 3600000000000ull
+#define FAULT "fault_"
 #define BY_PARAMETER UINT64_MAX
 #define BY_DEFAULT (UINT64_MAX - 1)
 
@@ -49,9 +51,11 @@ static bool parse_duration(const char *name, uint64_t *duration_ns_p) {
 }
 
 CUmodule module_make(CUcontext context) {
-    CUmodule module = calloc(1, sizeof *module);
-    if (module != NULL)
+    CUmodule module = handle_make(HANDLE_MODULE, sizeof *module);
+    if (module != NULL && context != NULL) {
         module->context = context;
+        module->context_id = context->id;
+    }
     return module;
 }
 
@@ -60,9 +64,9 @@ void module_end(CUmodule module) {
         CUfunction function = module->functions;
         module->functions = function->next;
         free(function->name);
-        free(function);
+        handle_end(function, HANDLE_FUNCTION);
     }
-    free(module);
+    handle_end(module, HANDLE_MODULE);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
@@ -94,6 +98,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *path) {
 }
 
 CUresult cuModuleUnload(CUmodule module) {
+    handle_check(module, HANDLE_MODULE);
     if (module == NULL || module->context == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     module_end(module);
@@ -110,20 +115,20 @@ static CUfunction find(CUmodule module, const char *name) {
 
 /* With the lock held. */
 static CUfunction add(CUmodule module, const char *name, uint64_t duration_ns) {
-    CUfunction function = calloc(1, sizeof *function);
     char *copy = strdup(name);
-    if (function == NULL || copy == NULL) {
-        free(function);
+    CUfunction function = copy != NULL ? handle_make(HANDLE_FUNCTION, sizeof *function) : NULL;
+    if (function == NULL) {
         free(copy);
         return NULL;
     }
-    *function = (struct CUfunc_st){.next = module->functions,
-                                   .module = module,
-                                   .name = copy,
-                                   .duration_ns = duration_ns,
-                                   .meeting = parse_meeting(name),
-                                   .dynamic_bytes = FIRST_DYNAMIC_BYTES,
-                                   .carveout = -1};
+    function->next = module->functions;
+    function->module = module;
+    function->name = copy;
+    function->duration_ns = duration_ns;
+    function->meeting = parse_meeting(name);
+    function->fails = strncmp(name, FAULT, strlen(FAULT)) == 0;
+    function->dynamic_bytes = FIRST_DYNAMIC_BYTES;
+    function->carveout = -1;
     module->functions = function;
     module->count++;
     return function;
@@ -142,10 +147,11 @@ CUresult module_function(CUfunction *function, CUmodule module, const char *name
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    handle_check(module, HANDLE_MODULE);
     if (function == NULL || module == NULL || name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUcontext context = module->context;
-    CUresult result = context == NULL ? context_current(&context) : CUDA_SUCCESS;
+    CUresult result = context == NULL ? context_current(&context) : context_usable_as(context, module->context_id);
     return result == CUDA_SUCCESS ? module_function(function, module, name, context->gpu) : result;
 }
 
@@ -184,6 +190,7 @@ CUresult cuModuleGetLoadingMode(int *mode) {
 }
 
 bool kernel_duration(CUfunction function, const gpu_t *gpu, void **parameters, uint64_t *duration_ns_p) {
+    handle_check(function, HANDLE_FUNCTION);
     *duration_ns_p = function->duration_ns != BY_DEFAULT ? function->duration_ns : gpu->image->kernel_ns;
     if (function->duration_ns != BY_PARAMETER)
         return true;
@@ -193,17 +200,29 @@ bool kernel_duration(CUfunction function, const gpu_t *gpu, void **parameters, u
     return *duration_ns_p <= LONGEST_NS;
 }
 
+/* Of the current context, as the stream must be; a library's are of all. */
+static bool belongs(CUfunction function, CUstream stream, CUcontext context) {
+    CUcontext of_stream;
+    const struct CUmod_st *module = function->module;
+    return (module->context == NULL || (module->context == context && module->context_id == context->id)) &&
+           stream_context(stream, &of_stream) == CUDA_SUCCESS && of_stream == context;
+}
+
 static CUresult launch(CUfunction function, CUstream stream, bool per_thread, bool has_size, void **parameters) {
     CUcontext context;
     uint64_t duration_ns;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (function == NULL)
+    handle_check(function, HANDLE_FUNCTION);
+    if (function == NULL || !belongs(function, stream, context))
         return CUDA_ERROR_INVALID_HANDLE;
     if (!has_size || !kernel_duration(function, context->gpu, parameters, &duration_ns))
         return CUDA_ERROR_INVALID_VALUE;
-    return launch_submit(context, stream, per_thread, duration_ns, function->meeting);
+    result = launch_submit(context, stream, per_thread, duration_ns, function->meeting);
+    if (result == CUDA_SUCCESS && function->fails && !stream_is_capturing(stream))
+        context->fault = *stream_end(context, stream, per_thread);
+    return result;
 }
 
 CUresult kernel_launch(CUfunction function, CUstream stream, bool per_thread, void **parameters) {

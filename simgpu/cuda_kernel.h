@@ -7,17 +7,21 @@
 #define FIRST_DYNAMIC_BYTES 49152
 
 struct CUfunc_st {
+    handle_head_t head;
     CUfunction next;
     CUmodule module;
     char *name;
     uint64_t duration_ns;
     unsigned meeting;
+    bool fails;
     int dynamic_bytes; /* the most shared memory that it may be given at a launch */
     int carveout;
 };
 
 struct CUmod_st {
+    handle_head_t head;
     CUcontext context; /* NULL: it is a library */
+    uint64_t context_id;
     CUfunction functions;
     unsigned count;
 };

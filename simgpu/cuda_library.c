@@ -38,6 +38,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_op
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
+    handle_check(library, HANDLE_MODULE);
     if (library == NULL || of(library)->context != NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     module_end(of(library));
@@ -50,6 +51,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
     CUresult result = driver_gpu(0, &gpu);
     if (result != CUDA_SUCCESS)
         return result;
+    handle_check(library, HANDLE_MODULE);
     if (kernel == NULL || library == NULL || name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     return module_function((CUfunction *)kernel, of(library), name, gpu);
@@ -84,6 +86,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *bytes, CUlibrary libr
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     CUcontext context;
     CUresult result = context_current(&context);
+    handle_check(kernel, HANDLE_FUNCTION);
     if (result == CUDA_SUCCESS && (function == NULL || kernel == NULL))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)

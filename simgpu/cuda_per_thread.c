@@ -1,12 +1,13 @@
-/* The forms for per-thread default streams: as the others, but the handle 0 means the thread's own stream. What waits for
- * nothing but itself is in no stream, and the same. */
+/* The forms for per-thread default streams: as the others, but the handle 0 means the thread's own stream. What waits
+ * for nothing but itself is in no stream, and the same. */
 #include "cuda_driver.h"
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) {
     return cuEventRecordWithFlags(event, stream_of(stream, true), flags);
 }
 
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *parameters) {
     return cuGraphInstantiateWithParams(exec, graph, parameters);
 }
 
@@ -18,7 +19,8 @@ CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr pointer, size_t bytes, CUdevice dev
     return cuMemPrefetchAsync(pointer, bytes, device, stream_of(stream, true));
 }
 
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream) {
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags,
+                                    CUstream stream) {
     return cuMemPrefetchAsync_v2(pointer, bytes, location, flags, stream_of(stream, true));
 }
 
@@ -70,11 +72,13 @@ CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes) {
     return cuMemcpyHtoD_v2(to, from, bytes);
 }
 
-CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream) {
+CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                                size_t bytes, CUstream stream) {
     return cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, stream_of(stream, true));
 }
 
-CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
+CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                           size_t bytes) {
     return cuMemcpyPeer(to, to_context, from, from_context, bytes);
 }
 
@@ -90,7 +94,8 @@ CUresult cuMemsetD16_v2_ptds(CUdeviceptr to, unsigned short value, size_t count)
     return cuMemsetD16_v2(to, value, count);
 }
 
-CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
+                                 CUstream stream) {
     return cuMemsetD2D16Async(to, pitch, value, width, height, stream_of(stream, true));
 }
 
@@ -98,7 +103,8 @@ CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr to, size_t pitch, unsigned short valu
     return cuMemsetD2D16_v2(to, pitch, value, width, height);
 }
 
-CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height,
+                                 CUstream stream) {
     return cuMemsetD2D32Async(to, pitch, value, width, height, stream_of(stream, true));
 }
 
@@ -106,7 +112,8 @@ CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, size_t pitch, unsigned value, siz
     return cuMemsetD2D32_v2(to, pitch, value, width, height);
 }
 
-CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+                                CUstream stream) {
     return cuMemsetD2D8Async(to, pitch, value, width, height, stream_of(stream, true));
 }
 
@@ -138,15 +145,18 @@ CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointer, size_
     return cuStreamAttachMemAsync(stream_of(stream, true), pointer, bytes, flags);
 }
 
-CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned count, CUstreamBatchMemOpParams *operations, unsigned flags) {
+CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned count, CUstreamBatchMemOpParams *operations,
+                                 unsigned flags) {
     return cuStreamBatchMemOp(stream_of(stream, true), count, operations, flags);
 }
 
-CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned count, CUstreamBatchMemOpParams *operations, unsigned flags) {
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned count, CUstreamBatchMemOpParams *operations,
+                                    unsigned flags) {
     return cuStreamBatchMemOp_v2(stream_of(stream, true), count, operations, flags);
 }
 
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count, int mode) {
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *before, const void *edges,
+                                          size_t count, int mode) {
     return cuStreamBeginCaptureToGraph(stream_of(stream, true), graph, before, edges, count, mode);
 }
 
@@ -166,11 +176,13 @@ CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream, int *status, uint64_t *id)
     return cuStreamGetCaptureInfo(stream_of(stream, true), status, id);
 }
 
-CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **before, size_t *count) {
+CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
+                                        const CUgraphNode **before, size_t *count) {
     return cuStreamGetCaptureInfo_v2(stream_of(stream, true), status, id, graph, before, count);
 }
 
-CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **before, const void **edges, size_t *count) {
+CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
+                                        const CUgraphNode **before, const void **edges, size_t *count) {
     return cuStreamGetCaptureInfo_v3(stream_of(stream, true), status, id, graph, before, edges, count);
 }
 
@@ -206,7 +218,8 @@ CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream stream, CUgraphNode *no
     return cuStreamUpdateCaptureDependencies(stream_of(stream, true), nodes, count, flags);
 }
 
-CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode *nodes, const void *edges, size_t count, unsigned flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode *nodes, const void *edges, size_t count,
+                                                   unsigned flags) {
     return cuStreamUpdateCaptureDependencies_v2(stream_of(stream, true), nodes, edges, count, flags);
 }
 

@@ -20,6 +20,18 @@ bool pointer_place(CUdeviceptr address, place_t *place) {
     return true;
 }
 
+bool pointer_range(CUdeviceptr start, size_t bytes) {
+    place_t place;
+    while (bytes > 0 && pointer_place(start, &place)) {
+        size_t left = place.bytes - (start - place.start);
+        if (bytes <= left)
+            return true;
+        start += left;
+        bytes -= left;
+    }
+    return bytes == 0;
+}
+
 /* CUDA's pointer attributes, with their long names cut short. */
 enum {
     CONTEXT = 1,

@@ -120,7 +120,7 @@ static CUresult change_peer(CUcontext peer, bool enable) {
         return CUDA_ERROR_INVALID_CONTEXT;
     if (peer->device == context->device)
         return CUDA_ERROR_INVALID_DEVICE;
-    uint64_t bit = 1ull << peer->number;
+    uint64_t bit = 1ull << peer->device;
     if (((context->peers & bit) != 0) == enable)
         return enable ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
     context->peers ^= bit;

@@ -14,11 +14,15 @@ _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread
         return &thread_marks[context->number];
     if (stream == LEGACY || stream == NULL)
         return &context->legacy_mark;
+    handle_check(stream, HANDLE_STREAM);
     return &stream->mark;
 }
 
 CUgraph *stream_capture(CUstream stream) {
-    return stream_is_default(stream) ? NULL : &stream->capture;
+    if (stream_is_default(stream))
+        return NULL;
+    handle_check(stream, HANDLE_STREAM);
+    return &stream->capture;
 }
 
 bool stream_is_capturing(CUstream stream) {
@@ -43,8 +47,9 @@ CUresult stream_context(CUstream stream, CUcontext *context_p) {
     CUresult result = driver_ready();
     if (result != CUDA_SUCCESS)
         return result;
+    handle_check(stream, HANDLE_STREAM);
     *context_p = stream->context;
-    return context_usable(*context_p);
+    return context_usable_as(*context_p, stream->context_id);
 }
 
 /* Flags say what waits for the default stream: kernels of a GPU run one after another anyway. */
@@ -56,10 +61,14 @@ static CUresult create(CUstream *stream, unsigned flags, int priority) {
         return result;
     if (stream == NULL || flags > 1)
         return CUDA_ERROR_INVALID_VALUE;
-    *stream = malloc(sizeof **stream);
+    *stream = handle_make(HANDLE_STREAM, sizeof **stream);
     if (*stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    **stream = (struct CUstream_st){.context = context, .flags = flags, .priority = priority, .id = ++last_id};
+    (*stream)->context = context;
+    (*stream)->context_id = context->id;
+    (*stream)->flags = flags;
+    (*stream)->priority = priority;
+    (*stream)->id = ++last_id;
     return CUDA_SUCCESS;
 }
 
@@ -74,8 +83,9 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priori
 CUresult cuStreamDestroy_v2(CUstream stream) {
     if (stream_is_default(stream))
         return CUDA_ERROR_INVALID_HANDLE;
+    handle_check(stream, HANDLE_STREAM);
     capture_abandon(stream);
-    free(stream); /* what it was given to do is in the timeline and in its context */
+    handle_end(stream, HANDLE_STREAM); /* what it was given to do is in the timeline and in its context */
     return driver_ready();
 }
 
@@ -85,7 +95,7 @@ CUresult cuStreamDestroy(CUstream stream) {
 
 static CUresult wait_stream(CUstream stream, bool per_thread) {
     CUcontext context;
-    CUresult result = context_current(&context);
+    CUresult result = stream_context(stream, &context);
     if (result == CUDA_SUCCESS && stream_is_capturing(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
@@ -108,7 +118,7 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 
 static CUresult query_stream(CUstream stream, bool per_thread) {
     CUcontext context;
-    CUresult result = context_current(&context);
+    CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
     const _Atomic uint64_t *end = stream_end(context, stream, per_thread);
@@ -154,6 +164,7 @@ static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    handle_check(event, HANDLE_EVENT);
     if (event->captured != NULL)
         return capture_join(event->captured, stream);
     const event_point_t point = {context, stream_end(context, stream, per_thread), event, event->errand};
@@ -185,6 +196,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
         return CUDA_ERROR_INVALID_VALUE;
     if (stream_is_default(stream))
         return context_current(context);
+    handle_check(stream, HANDLE_STREAM);
     *context = stream->context;
     return driver_ready();
 }
@@ -207,19 +219,23 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
         return result;
     if (event == NULL || flags > 7 || (flags & (EVENT_INTERPROCESS | EVENT_DISABLE_TIMING)) == EVENT_INTERPROCESS)
         return CUDA_ERROR_INVALID_VALUE;
-    *event = calloc(1, sizeof **event);
+    *event = handle_make(HANDLE_EVENT, sizeof **event);
     if (*event == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*event)->context = context;
+    (*event)->context_id = context->id;
     (*event)->flags = flags;
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy_v2(CUevent event) {
-    if (event != NULL && event->shared != NULL)
+    if (event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    handle_check(event, HANDLE_EVENT);
+    if (event->shared != NULL)
         shared_event_close(event);
-    free(event);
-    return event != NULL ? driver_ready() : CUDA_ERROR_INVALID_HANDLE;
+    handle_end(event, HANDLE_EVENT);
+    return driver_ready();
 }
 
 static void mark_event(CUevent event, gpu_t *gpu, uint64_t mark) {
@@ -240,7 +256,8 @@ static CUresult record(CUevent event, CUstream stream, bool per_thread) {
     CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (event == NULL || event->context->device != context->device)
+    handle_check(event, HANDLE_EVENT);
+    if (event == NULL || event->context != context)
         return CUDA_ERROR_INVALID_HANDLE;
     CUgraph *capture = stream_capture(stream);
     event->captured = capture != NULL ? *capture : NULL;
@@ -274,7 +291,8 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
     CUresult result = driver_ready();
     if (result != CUDA_SUCCESS)
         return result;
-    if (context == NULL || event == NULL)
+    handle_check(event, HANDLE_EVENT);
+    if (context == NULL || event == NULL || event->context != context)
         return CUDA_ERROR_INVALID_HANDLE;
     if (context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -291,16 +309,19 @@ static bool has_come(CUevent event) {
 CUresult cuEventQuery(CUevent event) {
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    handle_check(event, HANDLE_EVENT);
     if (event->captured != NULL)
         return CUDA_ERROR_CAPTURED_EVENT;
     if (event->shared != NULL)
-        return shared_event_done(event->shared) ? context_usable(event->context) : CUDA_ERROR_NOT_READY;
-    return has_come(event) ? context_usable(event->context) : CUDA_ERROR_NOT_READY;
+        return shared_event_done(event->shared) ? context_usable_as(event->context, event->context_id)
+                                                : CUDA_ERROR_NOT_READY;
+    return has_come(event) ? context_usable_as(event->context, event->context_id) : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    handle_check(event, HANDLE_EVENT);
     if (event->captured != NULL)
         return CUDA_ERROR_CAPTURED_EVENT;
     if (event->shared != NULL)
@@ -308,7 +329,7 @@ CUresult cuEventSynchronize(CUevent event) {
     errand_wait(event->errand);
     timeline_wait(event->context->gpu, event->mark);
     pools_waited();
-    return context_usable(event->context);
+    return context_usable_as(event->context, event->context_id);
 }
 
 static bool is_recorded(CUevent event) {
@@ -324,8 +345,10 @@ static uint64_t moment_ns(CUevent event) {
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
     if (milliseconds == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    handle_check(start, HANDLE_EVENT);
+    handle_check(end, HANDLE_EVENT);
     if (start == NULL || end == NULL || ((start->flags | end->flags) & EVENT_DISABLE_TIMING) != 0 ||
-        start->context->device != end->context->device)
+        start->context != end->context)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!errand_done(start->errand) || !errand_done(end->errand))
         return CUDA_ERROR_NOT_READY;

@@ -8,7 +8,9 @@
 #define PER_THREAD ((CUstream)2)
 
 struct CUstream_st {
+    handle_head_t head;
     CUcontext context;
+    uint64_t context_id;
     _Atomic uint64_t mark; /* of its end */
     CUgraph capture;       /* NULL: it is not being captured */
     CUstream next_joined;  /* in the same capture */
@@ -23,7 +25,9 @@ typedef struct {
 } shared_event_t;
 
 struct CUevent_st {
+    handle_head_t head;
     CUcontext context;
+    uint64_t context_id;
     CUgraph captured;         /* last recorded in a stream that was being captured: there is no moment to wait for */
     unsigned flags;           /* as it was made */
     _Atomic uint64_t mark;    /* 0: never recorded, or nothing came before, which counts as complete */

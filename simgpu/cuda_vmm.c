@@ -33,13 +33,14 @@ typedef struct {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static handle_t handles[MAX_HANDLES];
 static mapping_t mappings[MAX_MAPPINGS];
+static unsigned mappings_high; /* places ever used: how far a walk must look */
 
 static handle_t *find_handle(CUmemGenericAllocationHandle handle) {
     return handle >= 1 && handle <= MAX_HANDLES && handles[handle - 1].references > 0 ? &handles[handle - 1] : NULL;
 }
 
 static mapping_t *find_mapping(CUdeviceptr pointer) {
-    for (unsigned i = 0; i < MAX_MAPPINGS; i++) {
+    for (unsigned i = 0; i < mappings_high; i++) {
         if (mappings[i].bytes > 0 && pointer - mappings[i].pointer < mappings[i].bytes)
             return &mappings[i];
     }
@@ -217,6 +218,7 @@ static CUresult map(CUdeviceptr pointer, size_t bytes, CUmemGenericAllocationHan
         if (mmap((void *)(uintptr_t)pointer, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->memory, 0) == MAP_FAILED)
             return CUDA_ERROR_INVALID_VALUE;
         found->references++;
+        mappings_high = i >= mappings_high ? i + 1 : mappings_high;
         mappings[i] = (mapping_t){.pointer = pointer, .bytes = bytes, .handle = (unsigned)handle - 1};
         return CUDA_SUCCESS;
     }
