@@ -170,8 +170,8 @@ def test_the_driver_is_gone_in_a_programs_last_functions(node: Node, tmp_path: P
     library = tmp_path / "last.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "last.c"], check=True)
     code = f"""
-last = ctypes.CDLL({str(library)!r})
 c = Cuda()
+last = ctypes.CDLL({str(library)!r})
 assert c.free(0) == SUCCESS
 ctypes.c_void_p.in_dll(last, "last_call").value = c.address("cuMemFree_v2")
 """
