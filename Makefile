@@ -46,11 +46,11 @@ lock: env ## Pin the newest allowed versions anew in requirements.lock
 	  echo 'error: the lock names a host; see above' >&2; rm requirements.lock.new; exit 1; fi
 	@mv requirements.lock.new requirements.lock
 
-CLIENT_LOCKS := $(patsubst %.in,%.lock,$(wildcard tests/*/*.in))
+CLIENT_LOCKS := $(patsubst %.in,%.lock,$(wildcard tests/clients/cuda/*.in tests/frameworks/*.in))
 CLIENTS_FOR := --python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-emit-package triton --no-emit-package setuptools
 
 .PHONY: lock-clients
-lock-clients: env ## Pin the newest allowed versions of the programs that tests run, in tests/*/*.lock
+lock-clients: env ## Pin the newest allowed versions of the programs that tests run, in *.lock beside their *.in
 	@for lock in $(CLIENT_LOCKS); do \
 	  { echo '# Made by `make lock-clients` from the file beside it: packages for x86-64 and Python 3.11, with hashes.'; \
 	    $(PYTHON) -m uv pip compile --quiet --upgrade $(CLIENTS_FOR) --generate-hashes --no-header --no-annotate \

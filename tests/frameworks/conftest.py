@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients import packages, share
+from tests.clients.cuda import packages, share
 
 HERE = Path(__file__).parent
 CUDART = HERE / "cudart"

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.arbiter import resizing
-from tests.clients import share
+from tests.clients.cuda import share
 from tests.deviceplugin import simulated
 from tests.interposer import container
 

@@ -1,5 +1,6 @@
-/* Kernels. What the compiler writes into a program registers each by the address of its stub and its name; the code that
- * comes with it is handed to the driver as it is. A kernel is looked up on a device when it is first used there. */
+/* Kernels. What the compiler writes into a program registers each by the address of its stub and its name; the code
+ * that comes with it is handed to the driver as it is. A kernel is looked up on a device when it is first used there.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,8 +84,8 @@ API void __cudaRegisterVar(void **binary, char *host, char *device, const char *
     (void)global;
 }
 
-API void __cudaRegisterFunction(void **binary, const char *stub, char *device, const char *name, int limit, void *thread,
-                                void *block, void *block_size, void *grid_size, int *warp) {
+API void __cudaRegisterFunction(void **binary, const char *stub, char *device, const char *name, int limit,
+                                void *thread, void *block, void *block_size, void *grid_size, int *warp) {
     (void)device;
     (void)limit;
     (void)thread;

@@ -79,7 +79,7 @@ API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *found, co
     cudaError_t error = RUN(cuPointerGetAttributes, 3, attributes, values, address(pointer));
     memset(found, 0, sizeof *found);
     found->device = device;
-    found->type = managed                       ? cudaMemoryTypeManaged
+    found->type = managed                        ? cudaMemoryTypeManaged
                   : type == CU_MEMORYTYPE_HOST   ? cudaMemoryTypeHost
                   : type == CU_MEMORYTYPE_DEVICE ? cudaMemoryTypeDevice
                                                  : cudaMemoryTypeUnregistered;

@@ -21,8 +21,9 @@
 /* runtime.c: found once, by cuGetProcAddress as the real runtime does; NULL: the driver has none of that name. */
 void *driver_find(_Atomic(void *) *found, const char *name);
 
-/* DRIVER(cuMemAlloc, &pointer, bytes) calls that function of the driver. The headers make cuMemAlloc a macro for its newest
- * form, whose type is wanted, while the driver wants the plain name: so it is spelt before macros are replaced. */
+/* DRIVER(cuMemAlloc, &pointer, bytes) calls that function of the driver. The headers make cuMemAlloc a macro for its
+ * newest form, whose type is wanted, while the driver wants the plain name: so it is spelt before macros are replaced.
+ */
 #define DRIVER(name, ...) DRIVER_CALL(name, #name, ##__VA_ARGS__)
 #define DRIVER_CALL(name, text, ...)                                                                                   \
     ({                                                                                                                 \

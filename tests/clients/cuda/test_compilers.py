@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients import packages, share
+from tests.clients.cuda import packages, share
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ PROGRAMS = {"numba": NUMBA, "nvrtc": NVRTC}
 
 @pytest.fixture(scope="session")
 def python() -> Path:
-    return packages.python(Path(__file__).with_name("cuda.lock"))
+    return packages.python(Path(__file__).with_name("compilers.lock"))
 
 
 def check(output: str, total_bytes: int) -> None:
