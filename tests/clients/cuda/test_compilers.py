@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.clients import clients
 from tests.clients.cuda import packages, share
 
 pytestmark = pytest.mark.slow
 
 GPU_BYTES = 40 * share.GIB
+FRAMEWORKS = {"torch"}  # whose tests are in tests/frameworks
 PIECE_BYTES = 256 << 20
 LAUNCHES = 20
 KERNEL_MS = 0.010  # of a simulated kernel whose name does not tell
@@ -90,7 +92,7 @@ while (result := driver.cuMemAlloc({PIECE_BYTES})[0]) == driver.CUresult.CUDA_SU
     held += 1
 print(json.dumps([first, list(back), elapsed, held, call(driver.cuMemGetInfo)[0], result.name]))
 """
-PROGRAMS = {"numba": NUMBA, "nvrtc": NVRTC}
+PROGRAMS = {"numba-cuda": NUMBA, "nvidia-cuda-nvrtc-cu12": NVRTC}  # as in clients.CUDA
 
 
 @pytest.fixture(scope="session")
@@ -106,6 +108,10 @@ def check(output: str, total_bytes: int) -> None:
     assert elapsed_ms >= LAUNCHES * KERNEL_MS, "kernels were launched, and took their time"
     assert (pieces, free_bytes) == (total_bytes // PIECE_BYTES, 0), "all of it can be had, to the byte"
     assert "CUDA_ERROR_OUT_OF_MEMORY" in error
+
+
+def test_every_program_of_the_table_is_tried() -> None:
+    assert {client.name for client in clients.CUDA} - FRAMEWORKS == set(PROGRAMS)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
