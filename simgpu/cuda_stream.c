@@ -7,11 +7,35 @@
 
 /* One default stream for each thread and context. A context's place may be used again, but only after its work ended.
  */
-static _Thread_local _Atomic uint64_t thread_marks[MAX_CONTEXTS];
+static _Thread_local _Atomic uint64_t *thread_marks;
+static pthread_key_t thread_end;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* What still has to be done in the thread's streams looks at their marks, which then stay. */
+static void free_marks(void *marks) {
+    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
+        if (errand_last((_Atomic uint64_t *)marks + i) != 0)
+            return;
+    }
+    free(marks);
+}
+
+static void make_key(void) {
+    (void)pthread_key_create(&thread_end, free_marks);
+}
+
+static _Atomic uint64_t *thread_mark(CUcontext context) {
+    if (thread_marks == NULL) {
+        pthread_once(&once, make_key);
+        thread_marks = calloc(MAX_CONTEXTS, sizeof *thread_marks);
+        (void)pthread_setspecific(thread_end, (void *)thread_marks);
+    }
+    return thread_marks != NULL ? &thread_marks[context->number] : &context->legacy_mark;
+}
 
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread) {
     if (stream == PER_THREAD || (stream == NULL && per_thread))
-        return &thread_marks[context->number];
+        return thread_mark(context);
     if (stream == LEGACY || stream == NULL)
         return &context->legacy_mark;
     handle_check(stream, HANDLE_STREAM);

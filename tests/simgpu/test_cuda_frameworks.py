@@ -366,3 +366,31 @@ assert other.communicate("on", timeout=15)[0] == "0\\n"
 c.check("cuEventSynchronize", event)
 """,
     )
+
+
+def test_a_thread_may_end_before_its_stream_has_come_to_its_end(node: Node) -> None:
+    client(
+        node,
+        """
+import threading
+c, called = Cuda(), []
+_, word = c.allocate(64)
+c.check("cuMemsetD32_v2", word, ctypes.c_uint(0), 1)
+function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: called.append(data))
+kernel = c.kernel("k_10us")
+def work():
+    c.use(0)
+    c.check("cuStreamWaitValue32_v2_ptsz", 0, word, ctypes.c_uint(1), 0)
+    c.check("cuLaunchKernel_ptsz", kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
+    c.check("cuLaunchHostFunc_ptsz", 0, function, 1)
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert called == []
+c.check("cuMemsetD32Async", word, ctypes.c_uint(1), 1, 0)
+c.check("cuCtxSynchronize")
+assert called == [1] * 8
+""",
+    )
