@@ -64,7 +64,8 @@ typedef struct {
     int memory; /* that other processes can map, and where in it; -1: nobody can */
     uint64_t offset;
     bool managed;
-    uint64_t id; /* no other allocation of this process ever has it */
+    struct block *block; /* that it shares with others: cuda_block.h */
+    uint64_t id;         /* no other allocation of this process ever has it */
 } allocation_t;
 
 /* Backs and records what has been charged already. False: the address space is full. */

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cuda_block.h"
 #include "cuda_driver.h"
 #include "mig.h"
 #include "shared.h"
@@ -66,13 +67,14 @@ static CUresult allocate(size_t bytes, int map_flags, bool managed, CUdeviceptr 
         return result;
     if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!slots_charge(context->gpu, bytes))
+    block_t *block;
+    if (!block_charge(context->gpu, bytes, &block))
         return CUDA_ERROR_OUT_OF_MEMORY;
     allocation_t allocation = {
-        .gpu = context->gpu, .context = context, .bytes = bytes, .memory = -1, .managed = managed};
+        .gpu = context->gpu, .context = context, .bytes = bytes, .memory = -1, .managed = managed, .block = block};
     if (memory_map(&allocation, map_flags, pointer_p))
         return CUDA_SUCCESS;
-    slots_refund(context->gpu, bytes);
+    block_refund(context->gpu, bytes, block);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -83,7 +85,7 @@ static void release(node_t *node, const free_point_t *point) {
     if (allocation->pool != NULL)
         pool_take_back(allocation, point);
     else
-        slots_refund(allocation->gpu, allocation->bytes);
+        block_refund(allocation->gpu, allocation->bytes, allocation->block);
     if (allocation->pool == NULL && allocation->memory >= 0)
         close(allocation->memory);
     free(node);

@@ -209,6 +209,7 @@ static const description_key_t gpu_keys[] = {
     GPU("model", model, parse_model, "the name NVML gives, at most 95 characters, such as NVIDIA A100-SXM4-80GB"),
     GPU("memory", memory_bytes, parse_memory, "bytes, or a whole number with KiB, MiB or GiB, such as 80GiB"),
     GPU("context-memory", context_bytes, parse_memory, "bytes, or a whole number with KiB or MiB, such as 300MiB"),
+    GPU("memory-block", block_bytes, parse_memory, "bytes, or a whole number with KiB or MiB, such as 2MiB"),
     GPU("uuid", uuid, parse_uuid,
         "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx in lower case, or leave it out to derive it"),
     GPU("compute-capability", compute_capability_major, parse_capability, "major.minor, such as 8.0"),

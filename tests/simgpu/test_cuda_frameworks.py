@@ -394,3 +394,36 @@ c.check("cuCtxSynchronize")
 assert called == [1] * 8
 """,
     )
+
+
+def test_memory_is_given_out_in_blocks_where_the_description_says_so(tmp_path: Path) -> None:
+    description = tmp_path / "node.ini"
+    text = (ROOT / "simgpu" / "samples" / "two-models.ini").read_text()
+    description.write_text(text.replace("[gpu 2]", "memory-block = 2MiB\n[gpu 2]"))
+    subprocess.run([COMMAND, "create", description, tmp_path / "gpus"], check=True)
+    client(
+        Node(tmp_path / "gpus"),
+        """
+c = Cuda()
+used = lambda: (c.info()[1] - c.info()[0]) / MIB
+small = [c.allocate(1)[1] for _ in range(4096)]
+assert used() == 2, "512 bytes each"
+small.append(c.allocate(1)[1])
+assert used() == 4
+large = c.allocate(3 * MIB)[1]
+assert used() == 8
+for pointer in small:
+    assert c.free(pointer) == SUCCESS
+assert used() == 4
+assert c.free(large) == SUCCESS
+assert used() == 0
+c.use(2)
+c.allocate(1)
+assert c.info()[1] - c.info()[0] == 1, "the others grant to the byte"
+second = c.made("cuCtxCreate_v2", 0, 1)
+c.allocate(5)
+c.check("cuCtxDestroy_v2", second)
+c.use(1)
+assert used() == 0, "what ends with its context is given back"
+""",
+    )
