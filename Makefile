@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
-C_SOURCES := $(sort $(wildcard interposer/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
+C_SOURCES := $(sort $(wildcard interposer/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/frameworks/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh interposer/*.sh simgpu/*.sh tests/releases/*.sh))
 QUICK := not slow and not apiserver and not lab
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
@@ -18,7 +18,7 @@ LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: env
 env: $(ENVIRONMENT) ## Make .venv with the locked dependencies, and what it takes to make one
@@ -45,6 +45,20 @@ lock: env ## Pin the newest allowed versions anew in requirements.lock
 	@if grep -nE '://|--(extra-)?index|--find-links' requirements.lock.new; then \
 	  echo 'error: the lock names a host; see above' >&2; rm requirements.lock.new; exit 1; fi
 	@mv requirements.lock.new requirements.lock
+
+CLIENT_LOCKS := $(patsubst %.in,%.lock,$(wildcard tests/clients/cuda/*.in tests/frameworks/*.in))
+CLIENTS_FOR := --python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-emit-package triton --no-emit-package setuptools
+
+.PHONY: lock-clients
+lock-clients: env ## Pin the newest allowed versions of the programs that tests run, in *.lock beside their *.in
+	@for lock in $(CLIENT_LOCKS); do \
+	  { echo '# Made by `make lock-clients` from the file beside it: packages for x86-64 and Python 3.11, with hashes.'; \
+	    $(PYTHON) -m uv pip compile --quiet --upgrade $(CLIENTS_FOR) --generate-hashes --no-header --no-annotate \
+	      "$${lock%.lock}.in"; } > "$$lock.new"; \
+	  if grep -nE '://|--(extra-)?index|--find-links' "$$lock.new"; then \
+	    echo 'error: the lock names a host; see above' >&2; rm "$$lock.new"; exit 1; fi; \
+	  mv "$$lock.new" "$$lock"; \
+	done
 
 .PHONY: packages
 packages: env ## Build the wheel and the source archive into dist/
@@ -98,6 +112,10 @@ test-quick: env build ## The quick tests, which need no cluster: about a minute
 test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
 	@$(LAB_PACKAGES)
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: test-frameworks
+test-frameworks: env build ## PyTorch on simulated GPUs and in shares of them (root; downloads 3 GB the first time)
+	GPUSHARE_TEST_FRAMEWORKS=1 $(BIN)/pytest -q tests/frameworks
 
 .PHONY: bench
 bench: env build ## Benchmarks that need no GPU

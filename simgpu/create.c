@@ -75,6 +75,8 @@ static void fill(image_t *image, const description_t *node, const description_gp
     if (gpu->fabric_uuid[0] != '\0')
         read_uuid(gpu->fabric_uuid, image->fabric_uuid_bytes);
     image->fabric_clique = gpu->fabric_clique;
+    image->block_bytes = gpu->block_bytes;
+    image->kernel_ns = gpu->kernel_ns;
 }
 
 static void image_name(const image_t *image, const char *prefix, char *name, size_t size) {

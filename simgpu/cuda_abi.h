@@ -1,6 +1,6 @@
 /* The part of the CUDA driver's ABI that the simulation answers: types and numbers as every client compiled them in.
  *
- * Names are CUDA's own. What is exported is the table in cuda_entries.def; each function there is declared here. */
+ * Names are CUDA's own. What is exported is in the tables cuda_*.def; each function there is declared here. */
 #ifndef SIMGPU_CUDA_ABI_H
 #define SIMGPU_CUDA_ABI_H
 
@@ -14,21 +14,30 @@ typedef enum {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_DEINITIALIZED = 4,
     CUDA_ERROR_DEVICE_UNAVAILABLE = 46,
     CUDA_ERROR_NO_DEVICE = 100,
     CUDA_ERROR_INVALID_DEVICE = 101,
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_ECC_UNCORRECTABLE = 214,
+    CUDA_ERROR_FILE_NOT_FOUND = 301,
     CUDA_ERROR_OPERATING_SYSTEM = 304,
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
+    CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+    CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_SYSTEM_NOT_READY = 802,
     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
     CUDA_ERROR_CAPTURED_EVENT = 907,
     CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
     CUDA_ERROR_UNKNOWN = 999,
@@ -47,6 +56,11 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUfunc_st *CUfunction;
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUkern_st *CUkernel;
+typedef struct CUlinkState_st *CUlinkState;
+typedef void (*CUhostFn)(void *data);
+typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUarray_st *CUarray;
 typedef struct CUarray_st *CUmipmappedArray; /* one kind of object here */
@@ -126,6 +140,74 @@ typedef struct {
 } CUipcMemHandle;
 
 typedef struct {
+    char reserved[64];
+} CUipcEventHandle;
+
+typedef struct {
+    int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
+    int sharedMemPerBlock, totalConstantMemory, SIMDWidth, memPitch, regsPerBlock, clockRate, textureAlign;
+} CUdevprop;
+
+/* Types of memory: 1 the host's, 2 a device's, 3 an array, 4 whatever the address says. */
+typedef struct {
+    size_t srcXInBytes, srcY;
+    int srcMemoryType;
+    const void *srcHost;
+    CUdeviceptr srcDevice;
+    CUarray srcArray;
+    size_t srcPitch;
+    size_t dstXInBytes, dstY;
+    int dstMemoryType;
+    void *dstHost;
+    CUdeviceptr dstDevice;
+    CUarray dstArray;
+    size_t dstPitch;
+    size_t WidthInBytes, Height;
+} CUDA_MEMCPY2D;
+
+typedef struct {
+    size_t srcXInBytes, srcY, srcZ, srcLOD;
+    int srcMemoryType;
+    const void *srcHost;
+    CUdeviceptr srcDevice;
+    CUarray srcArray;
+    void *reserved0;
+    size_t srcPitch, srcHeight;
+    size_t dstXInBytes, dstY, dstZ, dstLOD;
+    int dstMemoryType;
+    void *dstHost;
+    CUdeviceptr dstDevice;
+    CUarray dstArray;
+    void *reserved1;
+    size_t dstPitch, dstHeight;
+    size_t WidthInBytes, Height, Depth;
+} CUDA_MEMCPY3D;
+
+typedef struct {
+    CUdeviceptr dst;
+    size_t pitch;
+    unsigned value, elementSize;
+    size_t width, height;
+} CUDA_MEMSET_NODE_PARAMS;
+
+typedef struct {
+    CUhostFn function;
+    void *data;
+} CUDA_HOST_NODE_PARAMS;
+
+typedef union {
+    int operation;
+    struct {
+        int operation;
+        CUdeviceptr address;
+        uint64_t value;
+        unsigned flags;
+        CUdeviceptr alias;
+    } word;
+    uint64_t pad[6];
+} CUstreamBatchMemOpParams;
+
+typedef struct {
     CUmemPoolProps poolProps;
     const CUmemAccessDesc *accessDescs;
     size_t accessDescCount;
@@ -188,8 +270,12 @@ typedef struct {
 
 #define CU_MEM_LOCATION_DEVICE 1
 #define CU_MEM_HANDLE_FILE_DESCRIPTOR 1
+#define EVENT_DISABLE_TIMING 2u
+#define EVENT_INTERPROCESS 4u
 
 /* CUDA's long names, cut short */
+#define POOL_REUSE_FIRST 1
+#define POOL_REUSE_LAST 3
 #define POOL_RELEASE_THRESHOLD 4
 #define POOL_RESERVED 5
 #define POOL_RESERVED_MOST 6
@@ -200,7 +286,11 @@ typedef struct {
 #define GRAPH_RESERVED 2
 #define GRAPH_RESERVED_MOST 3
 #define GRAPH_KERNEL 0
+#define GRAPH_COPY 1
+#define GRAPH_FILL 2
+#define GRAPH_HOST 3
 #define GRAPH_CHILD 4
+#define GRAPH_EMPTY 5
 #define GRAPH_MEM_ALLOC 10
 #define GRAPH_MEM_FREE 11
 #define GRAPH_UPLOAD 2u
@@ -217,6 +307,11 @@ typedef struct {
 
 #define ENTRY(symbol, name, version, per_thread, parameters) CUDA_API CUresult symbol parameters;
 #include "cuda_entries.def"
+#include "cuda_per_thread.def"
 #undef ENTRY
+
+#define UNSIMULATED(symbol, name, version, per_thread) CUDA_API CUresult symbol(void);
+#include "cuda_unsimulated.def"
+#undef UNSIMULATED
 
 #endif

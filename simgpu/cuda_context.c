@@ -1,14 +1,15 @@
 /* Contexts: primary ones, one a GPU and counted; created ones; each thread's stack of them. */
-#include "cuda_driver.h"
+#include "cuda_errand.h"
 #include "mig.h"
 #include "slots.h"
 #include "timeline.h"
 
 #define STACK_DEPTH 32u
-#define API_VERSION 3020u
+#define MOST_FLAGS 0xffu
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct CUctx_st contexts[MAX_CONTEXTS];
+static unsigned primary_flags[IMAGE_MAX_GPUS];
 static _Thread_local CUcontext stack[STACK_DEPTH];
 static _Thread_local unsigned depth;
 
@@ -17,7 +18,13 @@ CUresult context_usable(CUcontext context) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (context->gpu->image->lost)
         return CUDA_ERROR_UNKNOWN;
+    if (context->fault != 0 && timeline_reached(context->gpu, context->fault))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
     return context->gpu->image->ecc_failed ? CUDA_ERROR_ECC_UNCORRECTABLE : CUDA_SUCCESS;
+}
+
+CUresult context_usable_as(CUcontext context, uint64_t id) {
+    return context->id == id ? context_usable(context) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult context_current(CUcontext *context_p) {
@@ -35,9 +42,18 @@ static bool is_context(CUcontext context) {
 }
 
 static CUcontext find_primary(CUdevice device) {
-    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
-        if (contexts[i].alive && contexts[i].primary && contexts[i].device == device)
-            return &contexts[i];
+    return contexts[device].alive ? &contexts[device] : NULL;
+}
+
+/* With `mutex` held. A primary context has one handle for ever; others' are used again as late as can be. */
+static CUcontext find_place(CUdevice device, bool primary) {
+    static unsigned last;
+    if (primary)
+        return &contexts[device];
+    for (unsigned tried = 0; tried < MAX_CONTEXTS - IMAGE_MAX_GPUS; tried++) {
+        last = (last + 1) % (MAX_CONTEXTS - IMAGE_MAX_GPUS);
+        if (!contexts[IMAGE_MAX_GPUS + last].alive)
+            return &contexts[IMAGE_MAX_GPUS + last];
     }
     return NULL;
 }
@@ -55,21 +71,24 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
     gpu->limit_bytes = mps_limit_bytes(device);
     if (!slots_join(gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
-        if (contexts[i].alive)
-            continue;
-        if (!slots_charge(gpu, gpu->image->context_bytes))
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        contexts[i] = (struct CUctx_st){
-            .alive = true, .primary = primary, .flags = flags, .number = i, .device = device, .gpu = gpu};
-        *context_p = &contexts[i];
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    CUcontext place = find_place(device, primary);
+    if (place == NULL || !slots_charge(gpu, gpu->image->context_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    static uint64_t last_id;
+    *place = (struct CUctx_st){.id = ++last_id,
+                               .alive = true,
+                               .primary = primary,
+                               .flags = flags,
+                               .number = (unsigned)(place - contexts),
+                               .device = device,
+                               .gpu = gpu};
+    *context_p = place;
+    return CUDA_SUCCESS;
 }
 
 /* With `mutex` held. Its memory is free again when its work has ended. */
 static void close_context(CUcontext context) {
+    errand_wait_context(context);
     timeline_wait(context->gpu, context->last_mark);
     memory_free_context(context);
     array_free_context(context);
@@ -87,7 +106,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     pthread_mutex_lock(&mutex);
     CUcontext primary = find_primary(device);
     if (primary == NULL)
-        result = open_context(device, 0, true, &primary);
+        result = open_context(device, primary_flags[gpu->index], true, &primary);
     if (result == CUDA_SUCCESS) {
         primary->references++;
         *context = primary;
@@ -137,9 +156,29 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
     pthread_mutex_lock(&mutex);
     CUcontext primary = find_primary(device);
     *active = primary != NULL;
-    *flags = primary != NULL ? primary->flags : 0;
+    *flags = primary_flags[gpu->index];
     pthread_mutex_unlock(&mutex);
     return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    if (result == CUDA_SUCCESS && flags > MOST_FLAGS)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&mutex);
+    CUcontext primary = find_primary(device);
+    if (primary != NULL)
+        primary->flags = flags;
+    primary_flags[gpu->index] = flags;
+    pthread_mutex_unlock(&mutex);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
+    return cuDevicePrimaryCtxSetFlags_v2(device, flags);
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
@@ -227,30 +266,13 @@ CUresult cuCtxGetDevice(CUdevice *device) {
     return result;
 }
 
-CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
-    (void)context;
-    CUresult result = driver_ready();
-    if (result == CUDA_SUCCESS && version == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *version = API_VERSION;
-    return result;
-}
-
-/* Only that the limit is taken is simulated: kernels here need neither stack nor heap. */
-CUresult cuCtxSetLimit(int limit, size_t value) {
-    CUcontext context;
-    (void)value;
-    CUresult result = context_current(&context);
-    return result == CUDA_SUCCESS && (limit < 0 || limit > 6) ? CUDA_ERROR_INVALID_VALUE : result;
-}
-
 CUresult cuCtxSynchronize(void) {
     CUcontext context;
     CUresult result = context_current(&context);
     if (result == CUDA_SUCCESS && context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
+        errand_wait_context(context);
         timeline_wait(context->gpu, context->last_mark);
         pools_waited();
         result = context_usable(context);

@@ -10,6 +10,7 @@
 static struct {
     pthread_mutex_t mutex;
     bool ready;
+    _Atomic bool ended;
     bool forked; /* CUDA does not work in the child of a process that has used it */
     unsigned present;
     gpu_t gpus[IMAGE_MAX_GPUS];
@@ -44,6 +45,8 @@ static CUresult start(void) {
 CUresult cuInit(unsigned flags) {
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if (driver.ended)
+        return CUDA_ERROR_DEINITIALIZED;
     if (driver.forked)
         return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&driver.mutex);
@@ -52,7 +55,14 @@ CUresult cuInit(unsigned flags) {
     return result;
 }
 
+/* The program ends: what it calls from now on, in its own last functions, finds no driver. */
+__attribute__((destructor)) static void end(void) {
+    driver.ended = true;
+}
+
 CUresult driver_ready(void) {
+    if (driver.ended)
+        return CUDA_ERROR_DEINITIALIZED;
     return driver.ready && !driver.forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
@@ -64,6 +74,14 @@ CUresult driver_gpu(CUdevice device, gpu_t **gpu_p) {
         return CUDA_ERROR_INVALID_DEVICE;
     *gpu_p = driver.visible[device];
     return CUDA_SUCCESS;
+}
+
+CUdevice driver_device(const gpu_t *gpu) {
+    for (unsigned i = 0; i < driver.count; i++) {
+        if (driver.visible[i] == gpu)
+            return (CUdevice)i;
+    }
+    return -1;
 }
 
 /* Answers before cuInit too, as the real one does. */
@@ -125,6 +143,26 @@ CUresult cuDeviceGetPCIBusId(char *bus_id, int length, CUdevice device) {
     return result == CUDA_SUCCESS ? copy_text(gpu->image->pci_bus_id + 4, bus_id, length) : result;
 }
 
+/* Its domain may be left out, as everywhere with PCI. */
+CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *bus_id) {
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    unsigned wanted[4] = {0}, is[4];
+    if (device == NULL || bus_id == NULL ||
+        (sscanf(bus_id, "%x:%x:%x.%x", &wanted[0], &wanted[1], &wanted[2], &wanted[3]) < 3 &&
+         sscanf(bus_id, "%x:%x.%x", &wanted[1], &wanted[2], &wanted[3]) < 2))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < driver.count; i++) {
+        (void)sscanf(driver.visible[i]->image->pci_bus_id, "%x:%x:%x.%x", &is[0], &is[1], &is[2], &is[3]);
+        if (memcmp(is, wanted, sizeof is) != 0)
+            continue;
+        *device = (CUdevice)i;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);
@@ -168,43 +206,4 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
     *major = (int)gpu->image->compute_capability_major;
     *minor = (int)gpu->image->compute_capability_minor;
     return CUDA_SUCCESS;
-}
-
-/* Numbers are CUDA's device attributes; one that is not here is not supported, rather than guessed. */
-CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
-    gpu_t *gpu;
-    CUresult result = driver_gpu(device, &gpu);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (value == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    const image_t *image = gpu->image;
-    unsigned domain = 0, bus = 0;
-    (void)sscanf(image->pci_bus_id, "%x:%x", &domain, &bus);
-    const struct {
-        int attribute, value;
-    } table[] = {
-        {1, 1024}, /* threads a block */
-        {10, 32},  /* warp size */
-        {16, (int)(gpu->instance == 0 ? image->multiprocessors
-                                      : visible_part(gpu)->slices * mig_slice_multiprocessors(image))},
-        {20, (int)image->compute_mode},
-        {33, (int)bus},
-        {34, 0},    /* PCI device */
-        {39, 2048}, /* threads a multiprocessor */
-        {41, 1},    /* unified addressing */
-        {50, (int)domain},
-        {75, (int)image->compute_capability_major},
-        {76, (int)image->compute_capability_minor},
-        {83, 1},  /* managed memory */
-        {102, 1}, /* virtual memory management */
-        {115, 1}, /* memory pools */
-    };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (table[i].attribute == attribute) {
-            *value = table[i].value;
-            return CUDA_SUCCESS;
-        }
-    }
-    return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -6,9 +6,11 @@
 #include <stdbool.h>
 
 #include "cuda_abi.h"
+#include "cuda_handle.h"
 #include "gpus.h"
 
-#define MAX_CONTEXTS 64u
+#define MAX_CONTEXTS (2 * IMAGE_MAX_GPUS) /* primary ones by their device, then all others */
+#define LIMITS 10u
 #define QUEUE_DEPTH 1024u /* launches that a context takes before the next one waits */
 
 struct CUctx_st {
@@ -19,6 +21,11 @@ struct CUctx_st {
     unsigned number; /* in the table of contexts */
     CUdevice device;
     gpu_t *gpu;
+    uint64_t id;                  /* no other context of this process ever has it */
+    size_t limits[LIMITS];        /* as cuCtxSetLimit set them; 0: as they are at first */
+    unsigned cache, banks;        /* what the program prefers */
+    uint64_t peers;               /* bit i: it may use the memory of device i's contexts */
+    _Atomic uint64_t fault;       /* when a kernel of it fails: nothing works in it from then on; 0: never */
     _Atomic uint64_t last_mark;   /* of the end of everything launched in it: see timeline.h */
     _Atomic uint64_t legacy_mark; /* the same for its default stream */
     _Atomic uint64_t launches;
@@ -29,6 +36,8 @@ struct CUctx_st {
 /* cuda_device.c: SUCCESS after cuInit, in the process that called it. */
 CUresult driver_ready(void);
 CUresult driver_gpu(CUdevice device, gpu_t **gpu_p);
+/* Its number for CUDA; -1: it has none. */
+CUdevice driver_device(const gpu_t *gpu);
 
 /* cuda_visible.c: which devices there are for this process. A GPU in MIG mode is none, its MIG devices are. */
 unsigned visible_devices(gpu_t *gpus, unsigned present, gpu_t **devices);
@@ -38,6 +47,8 @@ const image_instance_t *visible_instance(const gpu_t *gpu);
 /* cuda_context.c: the calling thread's context, on a GPU that still works. */
 CUresult context_current(CUcontext *context_p);
 CUresult context_usable(CUcontext context);
+/* Of one that something belongs to: it may have ended, and its place may be another one's. */
+CUresult context_usable_as(CUcontext context, uint64_t id);
 
 /* cuda_mps.c: whether the GPU's compute mode lets this process in, be it as a client of MPS. */
 bool mps_admits(const gpu_t *gpu);
@@ -52,6 +63,9 @@ typedef struct {
     size_t bytes;
     int memory; /* that other processes can map, and where in it; -1: nobody can */
     uint64_t offset;
+    bool managed;
+    struct block *block; /* that it shares with others: cuda_block.h */
+    uint64_t id;         /* no other allocation of this process ever has it */
 } allocation_t;
 
 /* Backs and records what has been charged already. False: the address space is full. */
@@ -66,11 +80,35 @@ CUresult memory_free(CUdeviceptr pointer, const free_point_t *point);
 void memory_free_context(CUcontext context);
 /* One that begins there. False: there is none. */
 bool memory_find(CUdeviceptr pointer, allocation_t *found);
-/* The same, of one that is no pool's: from now on other processes can map it. */
+/* The one that an address is in, and where that begins. */
+bool memory_around(CUdeviceptr address, CUdeviceptr *start, allocation_t *found);
+/* As memory_find, of one that is no pool's: from now on other processes can map it. */
 bool memory_share(CUdeviceptr pointer, allocation_t *found);
 
 /* cuda_share.c: which GPU it is on, of memory that has been given to this process; NULL: none of its own. */
 gpu_t *share_gpu(int memory);
+
+/* cuda_pointer.c: what an address that the driver knows is in. */
+typedef struct {
+    CUdeviceptr start;
+    size_t bytes;
+    gpu_t *gpu;        /* NULL: of the host */
+    CUcontext context; /* NULL: it belongs to none */
+    CUmemoryPool pool;
+    bool on_host;
+    bool managed;
+    bool legacy_ipc; /* can be told to others by cuIpcGetMemHandle */
+    uint64_t id;
+} place_t;
+bool pointer_place(CUdeviceptr address, place_t *place);
+/* All of it is memory that the driver knows, be it of several allocations. */
+bool pointer_range(CUdeviceptr start, size_t bytes);
+
+/* cuda_vmm.c, cuda_share.c, cuda_graph_memory.c, cuda_host.c: each of what is there. */
+bool mapping_place(CUdeviceptr address, place_t *place);
+bool opened_place(CUdeviceptr address, place_t *place);
+bool graph_memory_place_of(CUdeviceptr address, place_t *place);
+bool host_place(CUdeviceptr address, place_t *place);
 
 /* cuda_pool.c */
 void pool_take_back(const allocation_t *block, const free_point_t *point);
@@ -86,14 +124,20 @@ void handle_drop(CUmemGenericAllocationHandle handle);
 /* cuda_kernel.c */
 CUresult kernel_launch(CUfunction function, CUstream stream, bool per_thread, void **parameters);
 /* False: it is for the parameters to say, and they do not. */
-bool kernel_duration(CUfunction function, void **parameters, uint64_t *duration_ns_p);
+bool kernel_duration(CUfunction function, const gpu_t *gpu, void **parameters, uint64_t *duration_ns_p);
 
 /* cuda_launch.c: into the stream, or into the graph that it is being captured to. */
 CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint64_t duration_ns, unsigned meeting);
 
 /* cuda_graph.c */
 void graph_append(CUgraph graph, uint64_t duration_ns);
+void graph_begin_capture(CUgraph graph, CUstream origin);
+CUstream graph_capture_origin(CUgraph graph);
+uint64_t graph_capture_id(CUgraph graph); /* never 0, and never of another capture */
 CUcontext graph_context(CUgraph graph);
+/* What a graph does besides kernels and memory: cuda_copy.h has copy_t and fill_t. */
+typedef enum { WORK_COPY, WORK_FILL, WORK_HOST, WORKS } work_t;
+bool graph_append_work(CUgraph graph, work_t work, const void *what);
 CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdeviceptr *pointer, CUgraphNode *node_p);
 CUresult graph_free(CUgraph graph, CUdeviceptr pointer);
 
@@ -126,9 +170,20 @@ bool graph_memory_free(CUdeviceptr pointer);
 
 /* cuda_stream.c: where the graph is that a stream is being captured to; NULL for a default stream, which cannot be. */
 CUgraph *stream_capture(CUstream stream);
+bool stream_is_capturing(CUstream stream);
+/* The forms for per-thread default streams: the handle 0 means the thread's own, which has a handle, too. */
+static inline CUstream stream_of(CUstream stream, bool per_thread) {
+    return stream == NULL && per_thread ? (CUstream)2 : stream;
+}
+/* The one that it is of; the current one for a default stream. */
+CUresult stream_context(CUstream stream, CUcontext *context_p);
+/* cuda_stream_state.c: the nearest priority that there is. */
+int stream_priority(int wanted);
 
 /* cuda_capture.c: the stream goes, and with it what was captured of it. */
 void capture_abandon(CUstream stream);
+/* A stream that waits for an event of a capture belongs to the capture from then on. */
+CUresult capture_join(CUgraph graph, CUstream stream);
 
 /* The mark of a stream's end. `per_thread`: what the handle 0 means. */
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread);

@@ -10,7 +10,7 @@ static CUresult make(CUgraph *graph) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    *graph = calloc(1, sizeof **graph);
+    *graph = handle_make(HANDLE_GRAPH, sizeof **graph);
     if (*graph == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*graph)->context = context;
@@ -18,8 +18,9 @@ static CUresult make(CUgraph *graph) {
     return CUDA_SUCCESS;
 }
 
-static CUgraphNode add(CUgraph graph, int type) {
-    CUgraphNode node = calloc(1, sizeof *node);
+CUgraphNode graph_add(CUgraph graph, int type) {
+    handle_check(graph, HANDLE_GRAPH);
+    CUgraphNode node = handle_make(HANDLE_GRAPH_NODE, sizeof *node);
     if (node == NULL)
         return NULL;
     node->type = type;
@@ -33,9 +34,25 @@ CUcontext graph_context(CUgraph graph) {
     return graph->context;
 }
 
+void graph_begin_capture(CUgraph graph, CUstream origin) {
+    static _Atomic uint64_t last_id;
+    graph->origin = origin;
+    graph->capture_id = ++last_id;
+}
+
+CUstream graph_capture_origin(CUgraph graph) {
+    return graph->origin;
+}
+
+uint64_t graph_capture_id(CUgraph graph) {
+    return graph->capture_id;
+}
+
 void graph_append(CUgraph graph, uint64_t duration_ns) {
+    CUgraphNode node = graph_add(graph, GRAPH_KERNEL);
+    if (node != NULL)
+        node->duration_ns = duration_ns;
     graph->duration_ns += duration_ns;
-    (void)add(graph, GRAPH_KERNEL);
 }
 
 CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
@@ -45,28 +62,17 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
 CUresult cuGraphDestroy(CUgraph graph) {
     if (graph == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    handle_check(graph, HANDLE_GRAPH);
     while (graph->nodes != NULL) {
         CUgraphNode node = graph->nodes;
         graph->nodes = node->next;
-        free(node);
+        free(node->work);
+        handle_end(node, HANDLE_GRAPH_NODE);
     }
     if (graph->exec != NULL)
         graph->exec->graph = NULL;
-    free(graph);
+    handle_end(graph, HANDLE_GRAPH);
     return driver_ready();
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
-                                 const CUDA_KERNEL_NODE_PARAMS *parameters) {
-    (void)before;
-    (void)count;
-    uint64_t duration_ns;
-    if (node == NULL || graph == NULL || parameters == NULL || parameters->func == NULL ||
-        !kernel_duration(parameters->func, parameters->kernelParams, &duration_ns))
-        return CUDA_ERROR_INVALID_VALUE;
-    graph->duration_ns += duration_ns;
-    *node = add(graph, GRAPH_KERNEL);
-    return *node != NULL ? driver_ready() : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdeviceptr *pointer, CUgraphNode *node_p) {
@@ -74,7 +80,7 @@ CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdevicept
     CUresult result = graph_memory_place(&graph->memory, device, bytes, &block);
     if (result != CUDA_SUCCESS)
         return result;
-    CUgraphNode node = add(graph, GRAPH_MEM_ALLOC);
+    CUgraphNode node = graph_add(graph, GRAPH_MEM_ALLOC);
     if (node == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     node->block = block;
@@ -87,7 +93,7 @@ CUresult graph_allocate(CUgraph graph, CUdevice device, size_t bytes, CUdevicept
 CUresult graph_free(CUgraph graph, CUdeviceptr pointer) {
     if (!graph_memory_unplace(&graph->memory, pointer))
         return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNode node = add(graph, GRAPH_MEM_FREE);
+    CUgraphNode node = graph_add(graph, GRAPH_MEM_FREE);
     if (node == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     node->block.pointer = pointer;
@@ -137,9 +143,10 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
                                   CUgraph child) {
     (void)before;
     (void)count;
+    handle_check(child, HANDLE_GRAPH);
     if (node == NULL || graph == NULL || child == NULL || child == graph)
         return CUDA_ERROR_INVALID_VALUE;
-    *node = add(graph, GRAPH_CHILD);
+    *node = graph_add(graph, GRAPH_CHILD);
     if (*node == NULL || !graph_memory_join(&graph->memory, &child->memory))
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*node)->child = child;
@@ -148,6 +155,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    handle_check(graph, HANDLE_GRAPH);
     if (graph == NULL || count == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     size_t at = 0;
@@ -158,6 +166,7 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
+    handle_check(node, HANDLE_GRAPH_NODE);
     if (node == NULL || type == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *type = node->type;
@@ -165,6 +174,7 @@ CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
 }
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+    handle_check(node, HANDLE_GRAPH_NODE);
     if (node == NULL || parameters == NULL || node->type != GRAPH_MEM_ALLOC)
         return CUDA_ERROR_INVALID_VALUE;
     *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){
@@ -175,6 +185,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARA
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) {
+    handle_check(node, HANDLE_GRAPH_NODE);
     if (node == NULL || graph == NULL || node->type != GRAPH_CHILD)
         return CUDA_ERROR_INVALID_VALUE;
     *graph = node->child;

@@ -24,25 +24,56 @@ static void leave(CUgraphExec exec) {
     exec->graph = NULL;
 }
 
-static void become(CUgraphExec exec, CUgraph graph) {
+static bool become(CUgraphExec exec, CUgraph graph) {
+    size_t count = graph_work_count(graph);
+    graph_work_t *works = count > 0 ? calloc(count, sizeof *works) : NULL;
+    if (count > 0 && works == NULL)
+        return false;
+    graph_work_list(graph, &(graph_work_t *){works});
     leave(exec);
+    free(exec->works);
+    exec->works = works;
+    exec->work_count = count;
     exec->shape = shape_of(graph, 1);
     exec->duration_ns = graph->duration_ns;
     exec->memory = graph->memory;
     if (graph->memory.count == 0)
-        return;
+        return true;
     exec->graph = graph;
     graph->exec = exec;
+    return true;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-    (void)flags;
+    handle_check(graph, HANDLE_GRAPH);
     if (exec == NULL || graph == NULL || !is_free(graph, NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    *exec = calloc(1, sizeof **exec);
+    *exec = handle_make(HANDLE_GRAPH_EXEC, sizeof **exec);
     if (*exec == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    become(*exec, graph);
+    (*exec)->flags = flags;
+    if (become(*exec, graph))
+        return driver_ready();
+    handle_end(*exec, HANDLE_GRAPH_EXEC);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *text, size_t size) {
+    (void)node;
+    if (text != NULL && size > 0)
+        *text = '\0';
+    return cuGraphInstantiateWithFlags(exec, graph, 0);
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *text, size_t size) {
+    return cuGraphInstantiate_v2(exec, graph, node, text, size);
+}
+
+CUresult cuGraphExecGetFlags(CUgraphExec exec, uint64_t *flags) {
+    handle_check(exec, HANDLE_GRAPH_EXEC);
+    if (exec == NULL || flags == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = exec->flags;
     return driver_ready();
 }
 
@@ -57,6 +88,8 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRA
 
 /* What it runs goes on with what it had. */
 static CUresult update(CUgraphExec exec, CUgraph graph, int *result_p) {
+    handle_check(exec, HANDLE_GRAPH_EXEC);
+    handle_check(graph, HANDLE_GRAPH);
     if (exec == NULL || graph == NULL || result_p == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     bool same = exec->shape == shape_of(graph, 1);
@@ -64,8 +97,7 @@ static CUresult update(CUgraphExec exec, CUgraph graph, int *result_p) {
     if (*result_p != 0)
         return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     graph_memory_forget(exec);
-    become(exec, graph);
-    return driver_ready();
+    return become(exec, graph) ? driver_ready() : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, int *result) {
@@ -89,15 +121,25 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     if (exec == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    handle_check(exec, HANDLE_GRAPH_EXEC);
     graph_memory_forget(exec);
     leave(exec);
-    free(exec);
+    free(exec->works);
+    handle_end(exec, HANDLE_GRAPH_EXEC);
     return driver_ready();
+}
+
+static CUresult run(CUgraphExec exec, CUcontext context, CUstream stream) {
+    CUresult result = graph_work_begin(exec, stream);
+    if (result == CUDA_SUCCESS)
+        result = launch_submit(context, stream, false, exec->duration_ns, 0);
+    return result == CUDA_SUCCESS ? graph_work_end(exec, stream) : result;
 }
 
 static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread, bool uploads) {
     CUcontext context;
-    CUresult result = exec != NULL ? context_current(&context) : CUDA_ERROR_INVALID_VALUE;
+    handle_check(exec, HANDLE_GRAPH_EXEC);
+    CUresult result = exec != NULL ? stream_context(stream, &context) : CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
         return result;
     _Atomic uint64_t *end = stream_end(context, stream, per_thread);
@@ -105,7 +147,7 @@ static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread, bool 
     if (result != CUDA_SUCCESS)
         return result;
     if (!uploads)
-        result = launch_submit(context, stream, per_thread, exec->duration_ns, 0);
+        result = run(exec, context, stream_of(stream, per_thread));
     graph_memory_until(exec, context->gpu, *end);
     return result;
 }

@@ -209,6 +209,18 @@ bool graph_memory_free(CUdeviceptr pointer) {
     return found;
 }
 
+bool graph_memory_place_of(CUdeviceptr address, place_t *place) {
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (unsigned i = 0; i < MAX_UNFREED && !found; i++) {
+        found = unfreed[i].pointer != 0 && address - unfreed[i].pointer < unfreed[i].bytes;
+        if (found)
+            *place = (place_t){.start = unfreed[i].pointer, .bytes = unfreed[i].bytes, .gpu = unfreed[i].gpu};
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
     gpu_t *gpu;
     CUresult result = driver_gpu(device, &gpu);

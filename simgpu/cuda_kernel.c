@@ -1,29 +1,25 @@
-/* Modules and kernels. A kernel is its name, and the name says how long it runs: anything that ends in _<number>ns, us
- * or ms, such as spin_1000us; what ends in _ns without a number runs as many nanoseconds as its first parameter says, a
- * 64-bit one. What a module's image contains does not matter.
+/* Modules and kernels. A kernel is its name, and the name may say how long it runs: anything that ends in _<number>ns,
+ * us or ms, such as spin_1000us; what ends in _ns without a number runs as many nanoseconds as its first parameter
+ * says, a 64-bit one. All others run as long as the description of the GPU says, which may say that there are none.
+ * What a module's image contains does not matter.
  *
- * A name that begins with meet2_ (or another number) is a kernel of a collective: see timeline.h. */
+ * A name that begins with meet2_ (or another number) is a kernel of a collective: see timeline.h. One that begins with
+ * fault_ uses an address that is not there, and with that its context is lost. */
 #define _GNU_SOURCE
+#include "cuda_kernel.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "cuda_driver.h"
+#include <unistd.h>
 
 #define LONGEST_NS 3600000000000ull
+#define FAULT "fault_"
 #define BY_PARAMETER UINT64_MAX
+#define BY_DEFAULT (UINT64_MAX - 1)
 
-struct CUfunc_st {
-    struct CUfunc_st *next;
-    uint64_t duration_ns;
-    unsigned meeting;
-};
-
-struct CUmod_st {
-    CUcontext context;
-    CUfunction functions;
-};
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the modules' lists */
 
 static unsigned parse_meeting(const char *name) {
     unsigned meeting;
@@ -54,6 +50,25 @@ static bool parse_duration(const char *name, uint64_t *duration_ns_p) {
     return false;
 }
 
+CUmodule module_make(CUcontext context) {
+    CUmodule module = handle_make(HANDLE_MODULE, sizeof *module);
+    if (module != NULL && context != NULL) {
+        module->context = context;
+        module->context_id = context->id;
+    }
+    return module;
+}
+
+void module_end(CUmodule module) {
+    while (module->functions != NULL) {
+        CUfunction function = module->functions;
+        module->functions = function->next;
+        free(function->name);
+        handle_end(function, HANDLE_FUNCTION);
+    }
+    handle_end(module, HANDLE_MODULE);
+}
+
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     CUcontext context;
     CUresult result = context_current(&context);
@@ -61,11 +76,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
         return result;
     if (module == NULL || image == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *module = calloc(1, sizeof **module);
-    if (*module == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    (*module)->context = context;
-    return CUDA_SUCCESS;
+    *module = module_make(context);
+    return *module != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
@@ -75,35 +87,111 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
     return cuModuleLoadData(module, image);
 }
 
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
+    return cuModuleLoadData(module, image);
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *path) {
+    if (path == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return access(path, R_OK) == 0 ? cuModuleLoadData(module, path) : CUDA_ERROR_FILE_NOT_FOUND;
+}
+
 CUresult cuModuleUnload(CUmodule module) {
-    if (module == NULL)
+    handle_check(module, HANDLE_MODULE);
+    if (module == NULL || module->context == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    while (module->functions != NULL) {
-        CUfunction next = module->functions->next;
-        free(module->functions);
-        module->functions = next;
-    }
-    free(module);
+    module_end(module);
     return driver_ready();
 }
 
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    uint64_t duration_ns;
-    if (function == NULL || module == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!parse_duration(name, &duration_ns))
-        return CUDA_ERROR_NOT_FOUND;
-    *function = calloc(1, sizeof **function);
-    if (*function == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    **function =
-        (struct CUfunc_st){.next = module->functions, .duration_ns = duration_ns, .meeting = parse_meeting(name)};
-    module->functions = *function;
-    return CUDA_SUCCESS;
+/* With the lock held. */
+static CUfunction find(CUmodule module, const char *name) {
+    CUfunction function = module->functions;
+    while (function != NULL && strcmp(function->name, name) != 0)
+        function = function->next;
+    return function;
 }
 
-bool kernel_duration(CUfunction function, void **parameters, uint64_t *duration_ns_p) {
-    *duration_ns_p = function->duration_ns;
+/* With the lock held. */
+static CUfunction add(CUmodule module, const char *name, uint64_t duration_ns) {
+    char *copy = strdup(name);
+    CUfunction function = copy != NULL ? handle_make(HANDLE_FUNCTION, sizeof *function) : NULL;
+    if (function == NULL) {
+        free(copy);
+        return NULL;
+    }
+    function->next = module->functions;
+    function->module = module;
+    function->name = copy;
+    function->duration_ns = duration_ns;
+    function->meeting = parse_meeting(name);
+    function->fails = strncmp(name, FAULT, strlen(FAULT)) == 0;
+    function->dynamic_bytes = FIRST_DYNAMIC_BYTES;
+    function->carveout = -1;
+    module->functions = function;
+    module->count++;
+    return function;
+}
+
+CUresult module_function(CUfunction *function, CUmodule module, const char *name, const gpu_t *gpu) {
+    uint64_t duration_ns = BY_DEFAULT;
+    if (!parse_duration(name, &duration_ns) && (*name == '\0' || gpu->image->kernel_ns == 0))
+        return CUDA_ERROR_NOT_FOUND;
+    pthread_mutex_lock(&mutex);
+    *function = find(module, name);
+    if (*function == NULL)
+        *function = add(module, name, duration_ns);
+    pthread_mutex_unlock(&mutex);
+    return *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    handle_check(module, HANDLE_MODULE);
+    if (function == NULL || module == NULL || name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext context = module->context;
+    CUresult result = context == NULL ? context_current(&context) : context_usable_as(context, module->context_id);
+    return result == CUDA_SUCCESS ? module_function(function, module, name, context->gpu) : result;
+}
+
+/* Those that were asked for: a simulated module does not know what else it could have. */
+CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module) {
+    if (count == NULL || module == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *count = module->count;
+    return driver_ready();
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmodule module) {
+    if (functions == NULL || module == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mutex);
+    unsigned at = 0;
+    for (CUfunction function = module->functions; function != NULL && at < count; function = function->next)
+        functions[at++] = function;
+    pthread_mutex_unlock(&mutex);
+    return driver_ready();
+}
+
+/* Variables are in a module's image, which is not read. */
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name) {
+    if ((pointer == NULL && bytes == NULL) || module == NULL || name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = driver_ready();
+    return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_FOUND : result;
+}
+
+CUresult cuModuleGetLoadingMode(int *mode) {
+    if (mode == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *mode = 2; /* lazy */
+    return driver_ready();
+}
+
+bool kernel_duration(CUfunction function, const gpu_t *gpu, void **parameters, uint64_t *duration_ns_p) {
+    handle_check(function, HANDLE_FUNCTION);
+    *duration_ns_p = function->duration_ns != BY_DEFAULT ? function->duration_ns : gpu->image->kernel_ns;
     if (function->duration_ns != BY_PARAMETER)
         return true;
     if (parameters == NULL || parameters[0] == NULL)
@@ -112,17 +200,29 @@ bool kernel_duration(CUfunction function, void **parameters, uint64_t *duration_
     return *duration_ns_p <= LONGEST_NS;
 }
 
+/* Of the current context, as the stream must be; a library's are of all. */
+static bool belongs(CUfunction function, CUstream stream, CUcontext context) {
+    CUcontext of_stream;
+    const struct CUmod_st *module = function->module;
+    return (module->context == NULL || (module->context == context && module->context_id == context->id)) &&
+           stream_context(stream, &of_stream) == CUDA_SUCCESS && of_stream == context;
+}
+
 static CUresult launch(CUfunction function, CUstream stream, bool per_thread, bool has_size, void **parameters) {
     CUcontext context;
     uint64_t duration_ns;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (function == NULL)
+    handle_check(function, HANDLE_FUNCTION);
+    if (function == NULL || !belongs(function, stream, context))
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!has_size || !kernel_duration(function, parameters, &duration_ns))
+    if (!has_size || !kernel_duration(function, context->gpu, parameters, &duration_ns))
         return CUDA_ERROR_INVALID_VALUE;
-    return launch_submit(context, stream, per_thread, duration_ns, function->meeting);
+    result = launch_submit(context, stream, per_thread, duration_ns, function->meeting);
+    if (result == CUDA_SUCCESS && function->fails && !stream_is_capturing(stream))
+        context->fault = *stream_end(context, stream, per_thread);
+    return result;
 }
 
 CUresult kernel_launch(CUfunction function, CUstream stream, bool per_thread, void **parameters) {

@@ -1,6 +1,6 @@
 /* The ways to launch: all of them come to one, which takes the launch, or records it if the stream is being captured.
  */
-#include "cuda_driver.h"
+#include "cuda_errand.h"
 #include "timeline.h"
 
 /* A context takes so many launches; the next one waits until there is room, as on real hardware. */
@@ -8,6 +8,24 @@ static void wait_for_room(CUcontext context, uint64_t launch) {
     if (launch >= QUEUE_DEPTH)
         timeline_wait(context->gpu, context->marks[launch % QUEUE_DEPTH]);
 }
+
+typedef struct {
+    stream_point_t point;
+    uint64_t duration_ns;
+    unsigned meeting;
+} launch_t;
+
+static void submit(void *what) {
+    const launch_t *one = what;
+    CUcontext context = one->point.context;
+    uint64_t launch = atomic_fetch_add(&context->launches, 1);
+    wait_for_room(context, launch);
+    uint64_t mark = timeline_queue(context->gpu, one->duration_ns, one->meeting);
+    context->marks[launch % QUEUE_DEPTH] = mark;
+    stream_extend(context, one->point.end, mark);
+}
+
+static const errand_kind_t submitting = {.act = submit};
 
 CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint64_t duration_ns, unsigned meeting) {
     CUgraph *capture = stream_capture(stream);
@@ -17,12 +35,11 @@ CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint
         graph_append(*capture, duration_ns);
         return CUDA_SUCCESS;
     }
-    uint64_t launch = atomic_fetch_add(&context->launches, 1);
-    wait_for_room(context, launch);
-    _Atomic uint64_t *end = stream_end(context, stream, per_thread);
-    uint64_t mark = timeline_queue(context->gpu, duration_ns, meeting);
-    context->marks[launch % QUEUE_DEPTH] = mark;
-    stream_extend(context, end, mark);
+    launch_t launch = {{context, stream_end(context, stream, per_thread)}, duration_ns, meeting};
+    if (errand_last(launch.point.end) == 0)
+        submit(&launch);
+    else if (errand_queue(&launch.point, &submitting, &launch, sizeof launch) == 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     return CUDA_SUCCESS;
 }
 

@@ -1,31 +1,37 @@
 /* Device memory. Each allocation is charged to the GPU to the byte and backed by host address space that costs nothing
  * until it is touched, so that a copy really copies and 80 GiB fit into a small machine. */
 #define _GNU_SOURCE
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cuda_block.h"
 #include "cuda_driver.h"
 #include "mig.h"
 #include "shared.h"
 #include "slots.h"
 
-#define BUCKETS 4096u
 #define PITCH_BYTES 512u
 #define PAGE_BITS 12u
 
 typedef struct node {
-    struct node *next;
+    struct node *next; /* among those that go with a context */
     CUdeviceptr pointer;
     allocation_t allocation;
 } node_t;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static node_t *buckets[BUCKETS];
+static void *nodes; /* a tree, by address */
+static uint64_t last_id;
 
-static node_t **bucket_of(CUdeviceptr pointer) {
-    return &buckets[(pointer >> PAGE_BITS) * 0x9e3779b97f4a7c15ull >> 52];
+/* Ranges that overlap are the same to the tree: what it has never does. */
+static int compare(const void *one, const void *other) {
+    const node_t *a = one, *b = other;
+    if (a->pointer + a->allocation.bytes <= b->pointer)
+        return -1;
+    return a->pointer >= b->pointer + b->allocation.bytes;
 }
 
 bool memory_map(const allocation_t *allocation, int map_flags, CUdeviceptr *pointer_p) {
@@ -42,27 +48,33 @@ bool memory_map(const allocation_t *allocation, int map_flags, CUdeviceptr *poin
     }
     *node = (node_t){.pointer = (CUdeviceptr)(uintptr_t)mapping, .allocation = *allocation};
     pthread_mutex_lock(&mutex);
-    node_t **bucket = bucket_of(node->pointer);
-    node->next = *bucket;
-    *bucket = node;
+    node->allocation.id = ++last_id;
+    void *added = tsearch(node, &nodes, compare);
     pthread_mutex_unlock(&mutex);
-    *pointer_p = node->pointer;
+    if (added == NULL) {
+        munmap(mapping, allocation->bytes);
+        free(node);
+        return false;
+    }
+    *pointer_p = (CUdeviceptr)(uintptr_t)mapping;
     return true;
 }
 
-static CUresult allocate(size_t bytes, int map_flags, CUdeviceptr *pointer_p) {
+static CUresult allocate(size_t bytes, int map_flags, bool managed, CUdeviceptr *pointer_p) {
     CUcontext context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
     if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!slots_charge(context->gpu, bytes))
+    block_t *block;
+    if (!block_charge(context->gpu, bytes, &block))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    allocation_t allocation = {.gpu = context->gpu, .context = context, .bytes = bytes, .memory = -1};
+    allocation_t allocation = {
+        .gpu = context->gpu, .context = context, .bytes = bytes, .memory = -1, .managed = managed, .block = block};
     if (memory_map(&allocation, map_flags, pointer_p))
         return CUDA_SUCCESS;
-    slots_refund(context->gpu, bytes);
+    block_refund(context->gpu, bytes, block);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -73,18 +85,34 @@ static void release(node_t *node, const free_point_t *point) {
     if (allocation->pool != NULL)
         pool_take_back(allocation, point);
     else
-        slots_refund(allocation->gpu, allocation->bytes);
+        block_refund(allocation->gpu, allocation->bytes, allocation->block);
     if (allocation->pool == NULL && allocation->memory >= 0)
         close(allocation->memory);
     free(node);
 }
 
+/* With the lock held: the one that the address is in. */
+static node_t *find_around(CUdeviceptr address) {
+    const node_t key = {.pointer = address, .allocation = {.bytes = 1}};
+    node_t **found = tfind(&key, &nodes, compare);
+    return found != NULL ? *found : NULL;
+}
+
 /* With the lock held. */
 static node_t *find(CUdeviceptr pointer) {
-    node_t *node = *bucket_of(pointer);
-    while (node != NULL && node->pointer != pointer)
-        node = node->next;
-    return node;
+    node_t *node = find_around(pointer);
+    return node != NULL && node->pointer == pointer ? node : NULL;
+}
+
+bool memory_around(CUdeviceptr address, CUdeviceptr *start, allocation_t *found) {
+    pthread_mutex_lock(&mutex);
+    const node_t *node = find_around(address);
+    if (node != NULL) {
+        *start = node->pointer;
+        *found = node->allocation;
+    }
+    pthread_mutex_unlock(&mutex);
+    return node != NULL;
 }
 
 bool memory_find(CUdeviceptr pointer, allocation_t *found) {
@@ -127,12 +155,9 @@ bool memory_share(CUdeviceptr pointer, allocation_t *found) {
 
 CUresult memory_free(CUdeviceptr pointer, const free_point_t *point) {
     pthread_mutex_lock(&mutex);
-    node_t **link = bucket_of(pointer);
-    while (*link != NULL && (*link)->pointer != pointer)
-        link = &(*link)->next;
-    node_t *node = *link;
+    node_t *node = find(pointer);
     if (node != NULL)
-        *link = node->next;
+        (void)tdelete(node, &nodes, compare);
     pthread_mutex_unlock(&mutex);
     if (node == NULL)
         return graph_memory_free(pointer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -140,31 +165,40 @@ CUresult memory_free(CUdeviceptr pointer, const free_point_t *point) {
     return CUDA_SUCCESS;
 }
 
+/* With the lock held: which context goes, and what it has. */
+static CUcontext going;
+static node_t *gone;
+
+static void note_gone(const void *entry, VISIT visit, int depth) {
+    node_t *node = *(node_t *const *)entry;
+    (void)depth;
+    if ((visit != postorder && visit != leaf) || node->allocation.context != going)
+        return;
+    node->next = gone;
+    gone = node;
+}
+
 void memory_free_context(CUcontext context) {
     pthread_mutex_lock(&mutex);
-    for (unsigned i = 0; i < BUCKETS; i++) {
-        node_t **link = &buckets[i];
-        while (*link != NULL) {
-            node_t *node = *link;
-            if (node->allocation.context != context) {
-                link = &node->next;
-                continue;
-            }
-            *link = node->next;
-            release(node, NULL);
-        }
+    going = context;
+    twalk(nodes, note_gone);
+    while (gone != NULL) {
+        node_t *node = gone;
+        gone = node->next;
+        (void)tdelete(node, &nodes, compare);
+        release(node, NULL);
     }
     pthread_mutex_unlock(&mutex);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    return pointer != NULL ? allocate(bytes, 0, pointer) : CUDA_ERROR_INVALID_VALUE;
+    return pointer != NULL ? allocate(bytes, 0, false, pointer) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* The form of before CUDA 3.2, whose pointers have 32 bits. */
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     CUdeviceptr wide = 0;
-    CUresult result = pointer != NULL ? allocate(bytes, MAP_32BIT, &wide) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = pointer != NULL ? allocate(bytes, MAP_32BIT, false, &wide) : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         *pointer = (CUdeviceptr_v1)wide;
     return result;
@@ -179,7 +213,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     if (pointer == NULL || pitch == NULL || (element != 4 && element != 8 && element != 16) ||
         width > SIZE_MAX - PITCH_BYTES || __builtin_mul_overflow(pitch_of(width), height, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = allocate(bytes, 0, pointer);
+    CUresult result = allocate(bytes, 0, false, pointer);
     if (result == CUDA_SUCCESS)
         *pitch = pitch_of(width);
     return result;
@@ -189,7 +223,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned widt
     CUdeviceptr wide = 0;
     if (pointer == NULL || pitch == NULL || (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = allocate(pitch_of(width) * height, MAP_32BIT, &wide);
+    CUresult result = allocate(pitch_of(width) * height, MAP_32BIT, false, &wide);
     if (result == CUDA_SUCCESS) {
         *pointer = (CUdeviceptr_v1)wide;
         *pitch = (unsigned)pitch_of(width);
@@ -200,7 +234,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned widt
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     if (flags != 1 && flags != 2) /* attach to all, attach to the host */
         return CUDA_ERROR_INVALID_VALUE;
-    return cuMemAlloc_v2(pointer, bytes);
+    return pointer != NULL ? allocate(bytes, 0, true, pointer) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
@@ -241,19 +275,12 @@ CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes) {
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&mutex);
-    for (unsigned i = 0; i < BUCKETS && result != CUDA_SUCCESS; i++) {
-        for (const node_t *node = buckets[i]; node != NULL; node = node->next) {
-            if (pointer - node->pointer >= node->allocation.bytes)
-                continue;
-            if (base != NULL)
-                *base = node->pointer;
-            if (bytes != NULL)
-                *bytes = node->allocation.bytes;
-            result = CUDA_SUCCESS;
-        }
-    }
-    pthread_mutex_unlock(&mutex);
-    return result;
+    place_t place;
+    if (!pointer_place(pointer, &place) || place.on_host)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (base != NULL)
+        *base = place.start;
+    if (bytes != NULL)
+        *bytes = place.bytes;
+    return CUDA_SUCCESS;
 }

@@ -161,6 +161,13 @@ static bool can_tell(CUmemoryPool pool, int attribute) {
     return attribute <= POOL_RELEASE_THRESHOLD || pool->gpu->image->cuda_version >= 11030;
 }
 
+/* How memory that was freed in one stream may be used in another: here always when it has come there, whatever these
+ * three say. */
+static int *reuse_of(CUmemoryPool pool, int attribute) {
+    return attribute >= POOL_REUSE_FIRST && attribute <= POOL_REUSE_LAST ? &pool->no_reuse[attribute - POOL_REUSE_FIRST]
+                                                                         : NULL;
+}
+
 static uint64_t *attribute_of(CUmemoryPool pool, int attribute) {
     switch (attribute) {
     case POOL_RELEASE_THRESHOLD:
@@ -179,6 +186,10 @@ static uint64_t *attribute_of(CUmemoryPool pool, int attribute) {
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
+    if (pool != NULL && !pool->ending && value != NULL && reuse_of(pool, attribute) != NULL) {
+        *(int *)value = !*reuse_of(pool, attribute);
+        return CUDA_SUCCESS;
+    }
     if (pool == NULL || pool->ending || value == NULL || attribute_of(pool, attribute) == NULL ||
         !can_tell(pool, attribute))
         return CUDA_ERROR_INVALID_VALUE;
@@ -190,6 +201,10 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
 
 /* The highest amounts can only be set back to zero. */
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
+    if (pool != NULL && !pool->ending && value != NULL && reuse_of(pool, attribute) != NULL) {
+        *reuse_of(pool, attribute) = *(int *)value == 0;
+        return CUDA_SUCCESS;
+    }
     bool resets = attribute == POOL_RESERVED_MOST || attribute == POOL_USED_MOST;
     if (pool == NULL || pool->ending || value == NULL || (attribute != POOL_RELEASE_THRESHOLD && !resets) ||
         (resets && *(uint64_t *)value != 0))
@@ -198,6 +213,24 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
     *attribute_of(pool, attribute) = *(uint64_t *)value;
     pthread_mutex_unlock(&pool->mutex);
     return CUDA_SUCCESS;
+}
+
+/* Every device of a process reaches its pools. */
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count) {
+    bool fine = pool != NULL && !pool->ending && access != NULL && count > 0;
+    for (size_t i = 0; fine && i < count; i++) {
+        gpu_t *gpu;
+        fine = access[i].location.type == CU_MEM_LOCATION_DEVICE &&
+               driver_gpu(access[i].location.id, &gpu) == CUDA_SUCCESS;
+    }
+    return fine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *location) {
+    if (flags == NULL || pool == NULL || pool->ending || location == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = 3; /* read and write */
+    return driver_ready();
 }
 
 /* An imported block is its maker's, and goes on with him. */

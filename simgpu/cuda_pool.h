@@ -19,6 +19,7 @@ struct CUmemPoolHandle_st {
     pthread_mutex_t mutex;
     bool ending; /* destroyed: it ends with its last allocation */
     uint64_t threshold_bytes;
+    int no_reuse[3];                              /* against each of the ways */
     uint64_t reserved_bytes, reserved_most_bytes; /* what it has of the GPU */
     uint64_t used_bytes, used_most_bytes;         /* what is handed out */
     pending_t *pending;

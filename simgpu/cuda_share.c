@@ -21,7 +21,7 @@ _Static_assert(sizeof(exported_t) <= sizeof(CUmemPoolPtrExportData), "it is as l
 /* A plain allocation: whose, and by which descriptor. */
 typedef struct {
     uint64_t pid, bytes;
-    int memory;
+    int64_t memory; /* as wide as the others: handles are compared byte by byte */
 } legacy_t;
 _Static_assert(sizeof(legacy_t) <= sizeof(CUipcMemHandle), "it is as large as CUDA's");
 
@@ -29,6 +29,7 @@ typedef struct {
     legacy_t legacy;
     CUdeviceptr pointer;
     unsigned references; /* 0: free */
+    gpu_t *gpu;
 } opened_t;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -97,13 +98,14 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
     return CUDA_SUCCESS;
 }
 
-static CUdeviceptr map(const legacy_t *legacy) {
+static CUdeviceptr map(const legacy_t *legacy, gpu_t **gpu) {
     char path[64];
-    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)legacy->pid, legacy->memory);
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)legacy->pid, (int)legacy->memory);
     int memory = open(path, O_RDWR | O_CLOEXEC);
     if (memory < 0)
         return 0;
-    bool ours = share_gpu(memory) != NULL && lseek(memory, 0, SEEK_END) >= (off_t)legacy->bytes;
+    *gpu = share_gpu(memory);
+    bool ours = *gpu != NULL && lseek(memory, 0, SEEK_END) >= (off_t)legacy->bytes;
     void *mapping = ours ? mmap(NULL, legacy->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0) : MAP_FAILED;
     close(memory);
     return mapping != MAP_FAILED ? (CUdeviceptr)(uintptr_t)mapping : 0;
@@ -112,6 +114,7 @@ static CUdeviceptr map(const legacy_t *legacy) {
 /* With the lock held. Opened twice it has one address, until it is closed twice. */
 static CUresult open_handle(CUdeviceptr *pointer, const legacy_t *legacy) {
     opened_t *place = NULL;
+    gpu_t *gpu = NULL;
     for (unsigned i = 0; i < MAX_OPENED; i++) {
         if (opened[i].references > 0 && memcmp(&opened[i].legacy, legacy, sizeof *legacy) == 0) {
             opened[i].references++;
@@ -121,10 +124,10 @@ static CUresult open_handle(CUdeviceptr *pointer, const legacy_t *legacy) {
         if (place == NULL && opened[i].references == 0)
             place = &opened[i];
     }
-    *pointer = place != NULL ? map(legacy) : 0;
+    *pointer = place != NULL ? map(legacy, &gpu) : 0;
     if (*pointer == 0)
         return CUDA_ERROR_INVALID_HANDLE;
-    *place = (opened_t){*legacy, *pointer, 1};
+    *place = (opened_t){*legacy, *pointer, 1, gpu};
     return CUDA_SUCCESS;
 }
 
@@ -145,6 +148,18 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsi
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags) {
     return cuIpcOpenMemHandle_v2(pointer, handle, flags);
+}
+
+bool opened_place(CUdeviceptr address, place_t *place) {
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (unsigned i = 0; i < MAX_OPENED && !found; i++) {
+        found = opened[i].references > 0 && address - opened[i].pointer < opened[i].legacy.bytes;
+        if (found)
+            *place = (place_t){.start = opened[i].pointer, .bytes = opened[i].legacy.bytes, .gpu = opened[i].gpu};
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {

@@ -1,42 +1,55 @@
 /* Streams and events: each is a mark on the timeline. */
 #include <stdlib.h>
 
-#include "cuda_driver.h"
+#include "cuda_errand.h"
+#include "cuda_stream.h"
 #include "timeline.h"
-
-#define LEGACY ((CUstream)1)
-#define PER_THREAD ((CUstream)2)
-
-struct CUstream_st {
-    CUcontext context;
-    _Atomic uint64_t mark; /* of its end */
-    CUgraph capture;       /* NULL: it is not being captured */
-};
-
-struct CUevent_st {
-    CUcontext context;
-    bool captured;            /* last recorded in a stream that was being captured: there is no moment to wait for */
-    _Atomic uint64_t mark;    /* 0: never recorded, or nothing came before, which counts as complete */
-    _Atomic uint64_t time_ns; /* when that was; 0: it is for the timeline to say */
-};
 
 /* One default stream for each thread and context. A context's place may be used again, but only after its work ended.
  */
-static _Thread_local _Atomic uint64_t thread_marks[MAX_CONTEXTS];
+static _Thread_local _Atomic uint64_t *thread_marks;
+static pthread_key_t thread_end;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* What still has to be done in the thread's streams looks at their marks, which then stay. */
+static void free_marks(void *marks) {
+    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
+        if (errand_last((_Atomic uint64_t *)marks + i) != 0)
+            return;
+    }
+    free(marks);
+}
+
+static void make_key(void) {
+    (void)pthread_key_create(&thread_end, free_marks);
+}
+
+static _Atomic uint64_t *thread_mark(CUcontext context) {
+    if (thread_marks == NULL) {
+        pthread_once(&once, make_key);
+        thread_marks = calloc(MAX_CONTEXTS, sizeof *thread_marks);
+        (void)pthread_setspecific(thread_end, (void *)thread_marks);
+    }
+    return thread_marks != NULL ? &thread_marks[context->number] : &context->legacy_mark;
+}
 
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread) {
     if (stream == PER_THREAD || (stream == NULL && per_thread))
-        return &thread_marks[context->number];
+        return thread_mark(context);
     if (stream == LEGACY || stream == NULL)
         return &context->legacy_mark;
+    handle_check(stream, HANDLE_STREAM);
     return &stream->mark;
 }
 
 CUgraph *stream_capture(CUstream stream) {
-    return stream == NULL || stream == LEGACY || stream == PER_THREAD ? NULL : &stream->capture;
+    if (stream_is_default(stream))
+        return NULL;
+    handle_check(stream, HANDLE_STREAM);
+    return &stream->capture;
 }
 
-static bool is_capturing(CUstream stream) {
+bool stream_is_capturing(CUstream stream) {
     CUgraph *capture = stream_capture(stream);
     return capture != NULL && *capture != NULL;
 }
@@ -52,31 +65,51 @@ void stream_extend(CUcontext context, _Atomic uint64_t *stream, uint64_t mark) {
     raise_to(&context->last_mark, mark);
 }
 
-CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
-    (void)flags; /* kernels of a GPU run one after another anyway */
+CUresult stream_context(CUstream stream, CUcontext *context_p) {
+    if (stream_is_default(stream))
+        return context_current(context_p);
+    CUresult result = driver_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    handle_check(stream, HANDLE_STREAM);
+    *context_p = stream->context;
+    return context_usable_as(*context_p, stream->context_id);
+}
+
+/* Flags say what waits for the default stream: kernels of a GPU run one after another anyway. */
+static CUresult create(CUstream *stream, unsigned flags, int priority) {
+    static _Atomic uint64_t last_id = 16; /* default streams have small ones */
     CUcontext context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (stream == NULL)
+    if (stream == NULL || flags > 1)
         return CUDA_ERROR_INVALID_VALUE;
-    *stream = calloc(1, sizeof **stream);
+    *stream = handle_make(HANDLE_STREAM, sizeof **stream);
     if (*stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*stream)->context = context;
+    (*stream)->context_id = context->id;
+    (*stream)->flags = flags;
+    (*stream)->priority = priority;
+    (*stream)->id = ++last_id;
     return CUDA_SUCCESS;
 }
 
+CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+    return create(stream, flags, 0);
+}
+
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
-    (void)priority;
-    return cuStreamCreate(stream, flags);
+    return create(stream, flags, stream_priority(priority));
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
-    if (stream == NULL || stream == LEGACY || stream == PER_THREAD)
+    if (stream_is_default(stream))
         return CUDA_ERROR_INVALID_HANDLE;
+    handle_check(stream, HANDLE_STREAM);
     capture_abandon(stream);
-    free(stream); /* what it was given to do is in the timeline and in its context */
+    handle_end(stream, HANDLE_STREAM); /* what it was given to do is in the timeline and in its context */
     return driver_ready();
 }
 
@@ -86,11 +119,13 @@ CUresult cuStreamDestroy(CUstream stream) {
 
 static CUresult wait_stream(CUstream stream, bool per_thread) {
     CUcontext context;
-    CUresult result = context_current(&context);
-    if (result == CUDA_SUCCESS && is_capturing(stream))
+    CUresult result = stream_context(stream, &context);
+    if (result == CUDA_SUCCESS && stream_is_capturing(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
-        timeline_wait(context->gpu, *stream_end(context, stream, per_thread));
+        const _Atomic uint64_t *end = stream_end(context, stream, per_thread);
+        errand_wait(errand_last(end));
+        timeline_wait(context->gpu, *end);
         pools_waited();
         result = context_usable(context);
     }
@@ -107,11 +142,11 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 
 static CUresult query_stream(CUstream stream, bool per_thread) {
     CUcontext context;
-    CUresult result = context_current(&context);
+    CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
-    return timeline_reached(context->gpu, *stream_end(context, stream, per_thread)) ? CUDA_SUCCESS
-                                                                                    : CUDA_ERROR_NOT_READY;
+    const _Atomic uint64_t *end = stream_end(context, stream, per_thread);
+    return errand_last(end) == 0 && timeline_reached(context->gpu, *end) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamQuery(CUstream stream) {
@@ -122,16 +157,49 @@ CUresult cuStreamQuery_ptsz(CUstream stream) {
     return query_stream(stream, true);
 }
 
+typedef struct {
+    CUcontext context;
+    _Atomic uint64_t *end;
+    CUevent event;
+    uint64_t errand; /* that records it */
+} event_point_t;
+
+static bool is_recorded_now(const void *what) {
+    return errand_done(((const event_point_t *)what)->errand);
+}
+
+static void extend_to_event(void *what) {
+    const event_point_t *point = what;
+    stream_extend(point->context, point->end, point->event->mark);
+}
+
+static const errand_kind_t reaching = {.ready = is_recorded_now, .act = extend_to_event};
+
+static CUresult queue_event(const event_point_t *point, const errand_kind_t *kind, uint64_t *number) {
+    *number = errand_queue(&(stream_point_t){point->context, point->end}, kind, point, sizeof *point);
+    return *number != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
     CUcontext context;
-    CUresult result = context_current(&context);
+    uint64_t number;
+    CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    handle_check(event, HANDLE_EVENT);
+    if (event->captured != NULL)
+        return capture_join(event->captured, stream);
+    const event_point_t point = {context, stream_end(context, stream, per_thread), event, event->errand};
+    if (event->shared != NULL)
+        return shared_event_wait_in(event, context, point.end);
+    if (event->context->gpu == context->gpu && (!errand_done(point.errand) || errand_last(point.end) != 0))
+        return queue_event(&point, &reaching, &number);
+    errand_wait(point.errand);
     /* Kernels of a GPU run in the order of their launches anyway; the calling thread waits for another GPU's. */
     if (event->context->gpu == context->gpu)
-        stream_extend(context, stream_end(context, stream, per_thread), event->mark);
+        stream_extend(context, point.end, event->mark);
     else
         timeline_wait(event->context->gpu, event->mark);
     return CUDA_SUCCESS;
@@ -150,8 +218,9 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     if (context == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (stream == NULL || stream == LEGACY || stream == PER_THREAD)
+    if (stream_is_default(stream))
         return context_current(context);
+    handle_check(stream, HANDLE_STREAM);
     *context = stream->context;
     return driver_ready();
 }
@@ -159,7 +228,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
 CUresult cuStreamIsCapturing(CUstream stream, int *status) {
     if (status == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *status = is_capturing(stream);
+    *status = stream_is_capturing(stream);
     return driver_ready();
 }
 
@@ -168,23 +237,29 @@ CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status) {
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned flags) {
-    (void)flags;
     CUcontext context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (event == NULL)
+    if (event == NULL || flags > 7 || (flags & (EVENT_INTERPROCESS | EVENT_DISABLE_TIMING)) == EVENT_INTERPROCESS)
         return CUDA_ERROR_INVALID_VALUE;
-    *event = calloc(1, sizeof **event);
+    *event = handle_make(HANDLE_EVENT, sizeof **event);
     if (*event == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     (*event)->context = context;
+    (*event)->context_id = context->id;
+    (*event)->flags = flags;
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy_v2(CUevent event) {
-    free(event);
-    return event != NULL ? driver_ready() : CUDA_ERROR_INVALID_HANDLE;
+    if (event == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    handle_check(event, HANDLE_EVENT);
+    if (event->shared != NULL)
+        shared_event_close(event);
+    handle_end(event, HANDLE_EVENT);
+    return driver_ready();
 }
 
 static void mark_event(CUevent event, gpu_t *gpu, uint64_t mark) {
@@ -192,16 +267,39 @@ static void mark_event(CUevent event, gpu_t *gpu, uint64_t mark) {
     event->mark = mark;
 }
 
+static void mark_event_now(void *what) {
+    const event_point_t *point = what;
+    mark_event(point->event, point->context->gpu, *point->end);
+}
+
+static const errand_kind_t recording = {.act = mark_event_now};
+
 static CUresult record(CUevent event, CUstream stream, bool per_thread) {
     CUcontext context;
-    CUresult result = context_current(&context);
+    uint64_t number = 0;
+    CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (event == NULL)
+    handle_check(event, HANDLE_EVENT);
+    if (event == NULL || event->context != context)
         return CUDA_ERROR_INVALID_HANDLE;
-    event->captured = is_capturing(stream);
-    mark_event(event, context->gpu, *stream_end(context, stream, per_thread));
-    return CUDA_SUCCESS;
+    CUgraph *capture = stream_capture(stream);
+    event->captured = capture != NULL ? *capture : NULL;
+    if (event->captured != NULL)
+        return CUDA_SUCCESS;
+    const event_point_t point = {context, stream_end(context, stream, per_thread), event, 0};
+    if (event->shared != NULL)
+        return shared_event_record(event, context, point.end);
+    if (errand_last(point.end) != 0)
+        result = queue_event(&point, &recording, &number);
+    else
+        mark_event(event, context->gpu, *point.end);
+    event->errand = number;
+    return result;
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+    return flags <= 1 ? record(event, stream, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
@@ -217,31 +315,45 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
     CUresult result = driver_ready();
     if (result != CUDA_SUCCESS)
         return result;
-    if (context == NULL || event == NULL)
+    handle_check(event, HANDLE_EVENT);
+    if (context == NULL || event == NULL || event->context != context)
         return CUDA_ERROR_INVALID_HANDLE;
     if (context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    event->captured = false;
+    event->captured = NULL;
+    event->errand = errand_last_of(context);
     mark_event(event, context->gpu, context->last_mark);
     return context_usable(context);
+}
+
+static bool has_come(CUevent event) {
+    return errand_done(event->errand) && timeline_reached(event->context->gpu, event->mark);
 }
 
 CUresult cuEventQuery(CUevent event) {
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (event->captured)
+    handle_check(event, HANDLE_EVENT);
+    if (event->captured != NULL)
         return CUDA_ERROR_CAPTURED_EVENT;
-    return timeline_reached(event->context->gpu, event->mark) ? context_usable(event->context) : CUDA_ERROR_NOT_READY;
+    if (event->shared != NULL)
+        return shared_event_done(event->shared) ? context_usable_as(event->context, event->context_id)
+                                                : CUDA_ERROR_NOT_READY;
+    return has_come(event) ? context_usable_as(event->context, event->context_id) : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (event->captured)
+    handle_check(event, HANDLE_EVENT);
+    if (event->captured != NULL)
         return CUDA_ERROR_CAPTURED_EVENT;
+    if (event->shared != NULL)
+        shared_event_wait(event->shared);
+    errand_wait(event->errand);
     timeline_wait(event->context->gpu, event->mark);
     pools_waited();
-    return context_usable(event->context);
+    return context_usable_as(event->context, event->context_id);
 }
 
 static bool is_recorded(CUevent event) {
@@ -257,10 +369,21 @@ static uint64_t moment_ns(CUevent event) {
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
     if (milliseconds == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (start == NULL || end == NULL || !is_recorded(start) || !is_recorded(end))
+    handle_check(start, HANDLE_EVENT);
+    handle_check(end, HANDLE_EVENT);
+    if (start == NULL || end == NULL || ((start->flags | end->flags) & EVENT_DISABLE_TIMING) != 0 ||
+        start->context != end->context)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!timeline_reached(start->context->gpu, start->mark) || !timeline_reached(end->context->gpu, end->mark))
+    if (!errand_done(start->errand) || !errand_done(end->errand))
+        return CUDA_ERROR_NOT_READY;
+    if (!is_recorded(start) || !is_recorded(end))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!has_come(start) || !has_come(end))
         return CUDA_ERROR_NOT_READY;
     *milliseconds = (float)((double)((int64_t)moment_ns(end) - (int64_t)moment_ns(start)) / 1e6);
     return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
+    return cuEventElapsedTime(milliseconds, start, end);
 }

@@ -12,8 +12,8 @@
 #include "slots.h"
 
 #define GRANULARITY_BYTES (2ull << 20)
-#define MAX_HANDLES 1024u
-#define MAX_MAPPINGS 4096u
+#define MAX_HANDLES 16384u
+#define MAX_MAPPINGS 16384u
 
 typedef struct {
     unsigned references; /* 0: free */
@@ -33,17 +33,27 @@ typedef struct {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static handle_t handles[MAX_HANDLES];
 static mapping_t mappings[MAX_MAPPINGS];
+static unsigned mappings_high; /* places ever used: how far a walk must look */
 
 static handle_t *find_handle(CUmemGenericAllocationHandle handle) {
     return handle >= 1 && handle <= MAX_HANDLES && handles[handle - 1].references > 0 ? &handles[handle - 1] : NULL;
 }
 
 static mapping_t *find_mapping(CUdeviceptr pointer) {
-    for (unsigned i = 0; i < MAX_MAPPINGS; i++) {
+    for (unsigned i = 0; i < mappings_high; i++) {
         if (mappings[i].bytes > 0 && pointer - mappings[i].pointer < mappings[i].bytes)
             return &mappings[i];
     }
     return NULL;
+}
+
+bool mapping_place(CUdeviceptr address, place_t *place) {
+    pthread_mutex_lock(&mutex);
+    const mapping_t *mapping = find_mapping(address);
+    if (mapping != NULL)
+        *place = (place_t){.start = mapping->pointer, .bytes = mapping->bytes, .gpu = handles[mapping->handle].gpu};
+    pthread_mutex_unlock(&mutex);
+    return mapping != NULL;
 }
 
 static void drop_reference(handle_t *handle) {
@@ -208,6 +218,7 @@ static CUresult map(CUdeviceptr pointer, size_t bytes, CUmemGenericAllocationHan
         if (mmap((void *)(uintptr_t)pointer, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->memory, 0) == MAP_FAILED)
             return CUDA_ERROR_INVALID_VALUE;
         found->references++;
+        mappings_high = i >= mappings_high ? i + 1 : mappings_high;
         mappings[i] = (mapping_t){.pointer = pointer, .bytes = bytes, .handle = (unsigned)handle - 1};
         return CUDA_SUCCESS;
     }
@@ -243,6 +254,17 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     }
     pthread_mutex_unlock(&mutex);
     return result;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle) {
+    pthread_mutex_lock(&mutex);
+    const handle_t *found = find_handle(handle);
+    if (found != NULL && properties != NULL)
+        *properties = (CUmemAllocationProp){.type = 1,
+                                            .requestedHandleTypes = found->types,
+                                            .location = {CU_MEM_LOCATION_DEVICE, driver_device(found->gpu)}};
+    pthread_mutex_unlock(&mutex);
+    return found != NULL && properties != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count) {

@@ -76,6 +76,11 @@ static bool parse_microseconds(const char *text, void *field) {
     return fine;
 }
 
+static bool parse_kernel(const char *text, void *field) {
+    *(uint64_t *)field = 0;
+    return strcmp(text, "none") == 0 || (parse_microseconds(text, field) && *(uint64_t *)field > 0);
+}
+
 static bool parse_count(const char *text, void *field) {
     return parse_number(text, field) && *(unsigned *)field >= 1 && *(unsigned *)field <= IMAGE_MAX_GPUS;
 }
@@ -204,6 +209,7 @@ static const description_key_t gpu_keys[] = {
     GPU("model", model, parse_model, "the name NVML gives, at most 95 characters, such as NVIDIA A100-SXM4-80GB"),
     GPU("memory", memory_bytes, parse_memory, "bytes, or a whole number with KiB, MiB or GiB, such as 80GiB"),
     GPU("context-memory", context_bytes, parse_memory, "bytes, or a whole number with KiB or MiB, such as 300MiB"),
+    GPU("memory-block", block_bytes, parse_memory, "bytes, or a whole number with KiB or MiB, such as 2MiB"),
     GPU("uuid", uuid, parse_uuid,
         "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx in lower case, or leave it out to derive it"),
     GPU("compute-capability", compute_capability_major, parse_capability, "major.minor, such as 8.0"),
@@ -214,6 +220,8 @@ static const description_key_t gpu_keys[] = {
     GPU("mig-capable", mig_capable, parse_yes, "yes or no"),
     GPU("multiprocessors", multiprocessors, parse_number, "a number, such as 108"),
     {"fabric", 0, parse_fabric, "CLUSTER.CLIQUE, the cluster a UUID in lower case, the clique a number"},
+    GPU("kernel-duration", kernel_ns, parse_kernel,
+        "microseconds from 1us to 4096us, such as 10us, or none: then there are only kernels whose names tell it"),
     GPU("context-switch", context_switch_ns, parse_microseconds, "microseconds from 0us to 4096us, such as 100us"),
 };
 
@@ -263,6 +271,7 @@ static bool open_section(const place_t *place, description_t *description, const
         .pci_bus = index + 1,
         .multiprocessors = 108,
         .context_switch_ns = 100000,
+        .kernel_ns = 10000,
     };
     return true;
 }

@@ -40,6 +40,8 @@ typedef struct {
     uint64_t context_switch_ns;
     char fabric_uuid[48]; /* empty: in none */
     unsigned fabric_clique;
+    uint64_t block_bytes; /* 0: to the byte */
+    uint64_t kernel_ns;   /* how long a kernel runs whose name does not tell; 0: there is none */
 } description_gpu_t;
 
 typedef struct {

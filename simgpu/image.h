@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "simgpu\n"
-#define IMAGE_VERSION 5u
+#define IMAGE_VERSION 6u
 #define IMAGE_MAX_GPUS 64u
 #define IMAGE_SLOTS 512u
 #define IMAGE_EVENTS 64u
@@ -127,6 +127,8 @@ typedef struct {
     uint64_t context_switch_ns;
     uint8_t fabric_uuid_bytes[16]; /* the cluster that NVLink joins it with; zeros: none */
     uint32_t fabric_clique;
+    uint64_t block_bytes; /* in which memory is given out; 0: to the byte */
+    uint64_t kernel_ns;   /* how long a kernel runs whose name does not tell; 0: there is no such kernel */
 
     /* What has gone wrong: written by `simgpu fail` and `simgpu heal`. */
     _Atomic uint32_t lost;

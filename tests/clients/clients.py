@@ -22,7 +22,7 @@ DEBIAN: Final = "Debian 12"
 class Client:
     """A program.
 
-    source: where it comes from; from PyPI the version is that of requirements.lock, else it is named here.
+    source: where it comes from; from PyPI the version is that of the lock, else it is named here.
     alone, shared: what it shows of the GPU on a simulated one alone, and in a share.
     hardware: the same on a real one.
     besides: what else a person should know.
@@ -33,6 +33,7 @@ class Client:
     alone: str
     shared: str
     version: str = ""
+    lock: str = "requirements.lock"
     hardware: str = NOT_TRIED
     besides: str = ""
 
@@ -55,4 +56,29 @@ NVML: Final = (
     ),
 )
 
-ALL: Final = NVML
+_COMPILERS: Final = "tests/clients/cuda/compilers.lock"
+_PYTORCH: Final = "tests/frameworks/pytorch.lock"
+
+# Those that compile, launch and allocate: tests/clients/cuda; PyTorch: tests/frameworks.
+CUDA: Final = (
+    Client("numba-cuda", "PyPI", alone="40 GiB", shared="4 GiB", lock=_COMPILERS),
+    Client(
+        "nvidia-cuda-nvrtc-cu12",
+        "PyPI",
+        alone="40 GiB",
+        shared="4 GiB",
+        lock=_COMPILERS,
+        besides="with `cuda-bindings`",
+    ),
+    Client(
+        "torch",
+        "PyPI",
+        alone="40 GiB",
+        shared="4 GiB",
+        lock=_PYTORCH,
+        besides="all three allocators, graphs, training, several processes; on simulated GPUs with a runtime of our own, and"
+        " without cuBLAS, cuDNN and NCCL: `make test-frameworks`",
+    ),
+)
+
+ALL: Final = (*NVML, *CUDA)

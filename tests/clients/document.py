@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.clients import clients
@@ -20,6 +21,11 @@ table.
 
 """
 COLUMNS = ("client", "version", "simulated, alone", "simulated, in a share", "on hardware", "besides")
+CUDA = f"""
+What can be allocated by programs that compile and launch, to the byte, on the same GPUs and in a share of {clients.SHARE_GIB} GiB, until
+they are out of memory:
+
+"""
 TAIL = """
 What a share does to programs in general is in [isolation.md](isolation.md).
 """
@@ -29,9 +35,9 @@ def version(client: clients.Client) -> str:
     """What was tried."""
     if client.version:
         return f"{client.version}, of {client.source}"
-    lock = (ROOT / "requirements.lock").read_text()
+    lock = (ROOT / client.lock).read_text()
     found = re.search(rf"^{re.escape(client.name)}==(\S+)", lock, re.MULTILINE)
-    assert found, f"{client.name} has no version, and is not in requirements.lock either"
+    assert found, f"{client.name} has no version, and is not in {client.lock} either"
     return f"{found[1]}, of {client.source}"
 
 
@@ -41,10 +47,15 @@ def row(client: clients.Client) -> tuple[str, ...]:
     return client.name, version(client), *shown, client.hardware, client.besides
 
 
+def table(rows: Iterable[clients.Client]) -> str:
+    """Of clients."""
+    cells = [COLUMNS, ("---",) * len(COLUMNS), *map(row, rows)]
+    return "".join(f"| {' | '.join(each)} |\n".replace("|  |", "| |") for each in cells)
+
+
 def page() -> str:
     """The whole page."""
-    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(row, clients.ALL)]
-    return HEAD + "".join(f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in rows) + TAIL
+    return HEAD + table(clients.NVML) + CUDA + table(clients.CUDA) + TAIL
 
 
 if __name__ == "__main__":

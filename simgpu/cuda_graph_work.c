@@ -1,0 +1,154 @@
+/* Nodes of graphs: kernels, copies, fills, functions of the host, and empty ones. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_graph.h"
+
+static const int node_types[] = {[WORK_COPY] = GRAPH_COPY, [WORK_FILL] = GRAPH_FILL, [WORK_HOST] = GRAPH_HOST};
+
+CUresult graph_add_work(CUgraphNode *node_p, CUgraph graph, const graph_work_t *work) {
+    CUgraphNode node = graph_add(graph, node_types[work->kind]);
+    graph_work_t *copy = malloc(sizeof *copy);
+    if (node == NULL || copy == NULL) {
+        free(copy);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *copy = *work;
+    node->work = copy;
+    if (node_p != NULL)
+        *node_p = node;
+    return driver_ready();
+}
+
+bool graph_append_work(CUgraph graph, work_t kind, const void *what) {
+    graph_work_t work = {.kind = kind};
+    if (kind == WORK_COPY)
+        work.copy = *(const copy_t *)what;
+    else if (kind == WORK_FILL)
+        work.fill = *(const fill_t *)what;
+    else
+        work.call = *(const CUDA_HOST_NODE_PARAMS *)what;
+    return graph_add_work(NULL, graph, &work) == CUDA_SUCCESS;
+}
+
+size_t graph_work_count(CUgraph graph) {
+    size_t count = 0;
+    for (CUgraphNode node = graph->nodes; node != NULL; node = node->next)
+        count += (node->work != NULL) + (node->child != NULL ? graph_work_count(node->child) : 0);
+    return count;
+}
+
+void graph_work_list(CUgraph graph, graph_work_t **at) {
+    for (CUgraphNode node = graph->nodes; node != NULL; node = node->next) {
+        if (node->work != NULL)
+            *(*at)++ = *node->work;
+        if (node->child != NULL)
+            graph_work_list(node->child, at);
+    }
+}
+
+/* Copies take no time and come first, functions of the host last. */
+CUresult graph_work_begin(CUgraphExec exec, CUstream stream) {
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < exec->work_count && result == CUDA_SUCCESS; i++) {
+        graph_work_t *work = &exec->works[i];
+        if (work->kind == WORK_COPY)
+            result = work_in(WORK_COPY, &work->copy, stream);
+        if (work->kind == WORK_FILL)
+            result = work_in(WORK_FILL, &work->fill, stream);
+    }
+    return result;
+}
+
+CUresult graph_work_end(CUgraphExec exec, CUstream stream) {
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < exec->work_count && result == CUDA_SUCCESS; i++) {
+        const graph_work_t *work = &exec->works[i];
+        if (work->kind == WORK_HOST)
+            result = cuLaunchHostFunc(stream, work->call.function, work->call.data);
+    }
+    return result;
+}
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS *parameters) {
+    (void)before;
+    (void)count;
+    uint64_t duration_ns;
+    if (node == NULL || graph == NULL || parameters == NULL || parameters->func == NULL ||
+        !kernel_duration(parameters->func, graph->context->gpu, parameters->kernelParams, &duration_ns))
+        return CUDA_ERROR_INVALID_VALUE;
+    *node = graph_add(graph, GRAPH_KERNEL);
+    if (*node == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    (*node)->kernel = *parameters;
+    (*node)->duration_ns = duration_ns;
+    graph->duration_ns += duration_ns;
+    return driver_ready();
+}
+
+/* The parameters themselves are where the program has them. */
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters) {
+    handle_check(node, HANDLE_GRAPH_NODE);
+    if (node == NULL || parameters == NULL || node->type != GRAPH_KERNEL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *parameters = node->kernel;
+    return driver_ready();
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+                              const CUDA_MEMCPY3D *parameters, CUcontext context) {
+    (void)before;
+    (void)count;
+    (void)context;
+    graph_work_t work = {.kind = WORK_COPY};
+    CUresult result = copy_shape_3d(parameters, &work.copy);
+    if (result == CUDA_SUCCESS && (node == NULL || graph == NULL))
+        result = CUDA_ERROR_INVALID_VALUE;
+    return result == CUDA_SUCCESS ? graph_add_work(node, graph, &work) : result;
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context) {
+    (void)before;
+    (void)count;
+    (void)context;
+    if (node == NULL || graph == NULL || parameters == NULL ||
+        (parameters->elementSize != 1 && parameters->elementSize != 2 && parameters->elementSize != 4))
+        return CUDA_ERROR_INVALID_VALUE;
+    const graph_work_t work = {
+        .kind = WORK_FILL,
+        .fill = {parameters->dst, parameters->pitch, parameters->value, parameters->elementSize, parameters->width,
+                 parameters->height},
+    };
+    return graph_add_work(node, graph, &work);
+}
+
+CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
+                            const CUDA_HOST_NODE_PARAMS *parameters) {
+    (void)before;
+    (void)count;
+    if (node == NULL || graph == NULL || parameters == NULL || parameters->function == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return graph_add_work(node, graph, &(graph_work_t){.kind = WORK_HOST, .call = *parameters});
+}
+
+CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count) {
+    (void)before;
+    (void)count;
+    if (node == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *node = graph_add(graph, GRAPH_EMPTY);
+    return *node != NULL ? driver_ready() : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What waits for what makes no difference here: nodes run in the order in which they were added. */
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
+    return graph != NULL && (count == 0 || (from != NULL && to != NULL)) ? driver_ready() : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const void *edges,
+                                   size_t count) {
+    (void)edges;
+    return cuGraphAddDependencies(graph, from, to, count);
+}

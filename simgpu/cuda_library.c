@@ -1,0 +1,119 @@
+/* Libraries: modules that belong to no context, whose kernels run in any. */
+#include <unistd.h>
+
+#include "cuda_kernel.h"
+
+static CUmodule of(CUlibrary library) {
+    return (CUmodule)library;
+}
+
+static CUfunction of_kernel(CUkernel kernel) {
+    return (CUfunction)kernel;
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_options, void **jit_values,
+                           unsigned jit_count, int *options, void **values, unsigned count) {
+    (void)jit_options; /* they are for the compiler */
+    (void)jit_values;
+    (void)jit_count;
+    (void)options;
+    (void)values;
+    (void)count;
+    CUresult result = driver_ready();
+    if (result == CUDA_SUCCESS && (library == NULL || code == NULL))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    *library = (CUlibrary)module_make(NULL);
+    return *library != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_options, void **jit_values,
+                               unsigned jit_count, int *options, void **values, unsigned count) {
+    if (path == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (access(path, R_OK) != 0)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    return cuLibraryLoadData(library, path, jit_options, jit_values, jit_count, options, values, count);
+}
+
+CUresult cuLibraryUnload(CUlibrary library) {
+    handle_check(library, HANDLE_MODULE);
+    if (library == NULL || of(library)->context != NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    module_end(of(library));
+    return driver_ready();
+}
+
+/* The first device says which kernels there are. */
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(0, &gpu);
+    if (result != CUDA_SUCCESS)
+        return result;
+    handle_check(library, HANDLE_MODULE);
+    if (kernel == NULL || library == NULL || name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return module_function((CUfunction *)kernel, of(library), name, gpu);
+}
+
+CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library) {
+    return cuModuleGetFunctionCount(count, of(library));
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned count, CUlibrary library) {
+    return cuModuleEnumerateFunctions((CUfunction *)kernels, count, of(library));
+}
+
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
+    CUcontext context;
+    CUresult result = context_current(&context);
+    if (result == CUDA_SUCCESS && (module == NULL || library == NULL))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *module = of(library);
+    return result;
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name) {
+    return cuModuleGetGlobal_v2(pointer, bytes, of(library), name);
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name) {
+    return cuModuleGetGlobal_v2(pointer, bytes, of(library), name);
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    CUcontext context;
+    CUresult result = context_current(&context);
+    handle_check(kernel, HANDLE_FUNCTION);
+    if (result == CUDA_SUCCESS && (function == NULL || kernel == NULL))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *function = of_kernel(kernel);
+    return result;
+}
+
+CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel) {
+    return cuFuncGetModule((CUmodule *)library, of_kernel(kernel));
+}
+
+CUresult cuKernelGetName(const char **name, CUkernel kernel) {
+    return cuFuncGetName(name, of_kernel(kernel));
+}
+
+CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
+    return function_attribute(value, attribute, of_kernel(kernel), device);
+}
+
+CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    return result == CUDA_SUCCESS ? function_set_attribute(of_kernel(kernel), attribute, value) : result;
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel kernel, int config, CUdevice device) {
+    gpu_t *gpu;
+    CUresult result = driver_gpu(device, &gpu);
+    return result == CUDA_SUCCESS ? cuFuncSetCacheConfig(of_kernel(kernel), config) : result;
+}
