@@ -100,7 +100,7 @@ uint64_t channel_give(image_queue_t *queue, image_launch_t *launch) {
     image_channel_t *channel = &queue->channels[launch->channel];
     launch->number = ++queue->number;
     channel->launches[launch->position % IMAGE_LAUNCHES] = (uint16_t)(launch - queue->launches);
-    channel->given = launch->position + 1;
+    atomic_store_explicit(&channel->given, launch->position + 1, memory_order_release);
     return mark_make(MARK_CHANNEL, launch->channel, launch->number);
 }
 

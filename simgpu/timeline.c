@@ -92,9 +92,10 @@ uint64_t timeline_queue(gpu_t *gpu, _Atomic uint64_t *stream, const gpu_work_t *
     }
     launch->left_ns = work->duration_ns;
     launch->percent = (uint8_t)work->percent;
-    launch->held = work->held;
+    atomic_store_explicit(&launch->held, work->held, memory_order_relaxed);
     launch->after = work->after;
-    uint64_t mark = *stream = channel_give(queue, launch);
+    uint64_t mark = channel_give(queue, launch);
+    atomic_store_explicit(stream, mark, memory_order_release);
     slots_queues_end(gpu);
     return mark;
 }

@@ -50,7 +50,7 @@ static bool settle(image_queue_t *queue, uint64_t at_ns) {
                 wants = true;
                 continue;
             }
-            head->begun = 1;
+            atomic_store_explicit(&head->begun, 1, memory_order_relaxed);
             if (!head->held) {
                 channel_pass(queue, channel, head, at_ns);
                 again = true;
@@ -161,7 +161,7 @@ static void go_on(image_line_t *line, const runners_t *runners, bool contended, 
         const runner_t *runner = &runners->all[i];
         if (runner->percent == 0)
             continue;
-        runner->launch->begun = 1;
+        atomic_store_explicit(&runner->launch->begun, 1, memory_order_relaxed);
         if (runner->launch->held)
             continue;
         uint64_t done_ns = step_ns * runner->percent / runner->launch->percent;
