@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "rendezvous.h"
+
 #define PREFIX "gpu"
 #define UNFINISHED ".new-" /* a file under this prefix is not a GPU yet */
 
@@ -51,7 +53,7 @@ static void fill(image_t *image, const description_t *node, const description_gp
     memset(image, 0, sizeof *image);
     memcpy(image->magic, IMAGE_MAGIC, sizeof IMAGE_MAGIC);
     image->version = IMAGE_VERSION;
-    image->size_bytes = sizeof *image;
+    image->size_bytes = sizeof(image_file_t);
     image->node_index = gpu->index + nth;
     image->cuda_version = node->cuda_version;
     memcpy(image->driver_version, node->driver_version, sizeof image->driver_version);
@@ -94,6 +96,16 @@ static bool write_image(int directory, const image_t *image) {
     return close(descriptor) == 0 && written;
 }
 
+/* Where kernels of different GPUs meet: nothing is in it yet. */
+static bool write_rendezvous(int directory) {
+    int descriptor = openat(directory, UNFINISHED RENDEZVOUS_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor < 0)
+        return false;
+    bool written = write(descriptor, RENDEZVOUS_MAGIC, sizeof RENDEZVOUS_MAGIC) == (ssize_t)sizeof RENDEZVOUS_MAGIC &&
+                   ftruncate(descriptor, sizeof(rendezvous_t)) == 0 && fchmod(descriptor, 0666) == 0;
+    return close(descriptor) == 0 && written;
+}
+
 static bool is_gpu(const char *name) {
     unsigned index;
     return sscanf(name, PREFIX "%u-GPU-", &index) == 1;
@@ -128,7 +140,7 @@ static bool publish(const image_t *images, unsigned count, int directory) {
         if (renameat(directory, from, directory, to) != 0)
             return false;
     }
-    return true;
+    return renameat(directory, UNFINISHED RENDEZVOUS_NAME, directory, RENDEZVOUS_NAME) == 0;
 }
 
 bool create_gpus(const description_t *description, const char *directory, bool replace, char *error,
@@ -152,7 +164,7 @@ bool create_gpus(const description_t *description, const char *directory, bool r
     } else if (!replace && visit(directory, descriptor, is_gpu, false) > 0) {
         (void)snprintf(error, error_size, "%s has GPUs already: remove them, or say --replace", directory);
     } else {
-        fine = true;
+        fine = write_rendezvous(descriptor);
         for (unsigned i = 0; fine && i < count; i++)
             fine = write_image(descriptor, &images[i]);
         if (fine && replace)

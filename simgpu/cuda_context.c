@@ -1,5 +1,5 @@
 /* Contexts: primary ones, one a GPU and counted; created ones; each thread's stack of them. */
-#include "cuda_errand.h"
+#include "cuda_driver.h"
 #include "mig.h"
 #include "slots.h"
 #include "timeline.h"
@@ -69,6 +69,8 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
     if (!mig_usable(gpu) || !mps_admits(gpu))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     gpu->limit_bytes = mps_limit_bytes(device);
+    gpu->mps = mps_is_client();
+    gpu->percent = mps_percent();
     if (!slots_join(gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUcontext place = find_place(device, primary);
@@ -88,7 +90,6 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
 
 /* With `mutex` held. Its memory is free again when its work has ended. */
 static void close_context(CUcontext context) {
-    errand_wait_context(context);
     timeline_wait(context->gpu, context->last_mark);
     memory_free_context(context);
     array_free_context(context);
@@ -272,7 +273,6 @@ CUresult cuCtxSynchronize(void) {
     if (result == CUDA_SUCCESS && context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
-        errand_wait_context(context);
         timeline_wait(context->gpu, context->last_mark);
         pools_waited();
         result = context_usable(context);

@@ -1,10 +1,11 @@
 /* Copies in one dimension. They take no time: one that the program waits for waits for what was launched before, one in
- * a stream is done when it is put there, or when the errands before it are. In a capture it becomes a node. */
+ * a stream is done when it is put there, or, while streams wait for something else than kernels, in its turn. In a
+ * capture it becomes a node. */
 #include "cuda_copy.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "cuda_errand.h"
 #include "timeline.h"
 
 static void *address(CUdeviceptr pointer) {
@@ -58,12 +59,22 @@ bool fill_allowed(const fill_t *fill) {
            in_reach(fill->to, span(fill->width * fill->element, fill->height, 1, fill->pitch, 0), OF_DEVICE);
 }
 
+static bool copy_act(void *what) {
+    copy_do(what);
+    return true;
+}
+
+static bool fill_act(void *what) {
+    fill_do(what);
+    return true;
+}
+
 static const struct {
-    errand_kind_t kind;
+    stream_action_t act;
     size_t bytes;
 } works[] = {
-    [WORK_COPY] = {{.act = copy_do}, sizeof(copy_t)},
-    [WORK_FILL] = {{.act = fill_do}, sizeof(fill_t)},
+    [WORK_COPY] = {copy_act, sizeof(copy_t)},
+    [WORK_FILL] = {fill_act, sizeof(fill_t)},
 };
 
 /* Of this thread: what was launched before has ended. */
@@ -72,9 +83,8 @@ CUresult work_now(work_t work, void *what) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    errand_wait_context(context);
     timeline_wait(context->gpu, context->last_mark);
-    works[work].kind.act(what);
+    (void)works[work].act(what);
     return context_usable(context);
 }
 
@@ -86,12 +96,13 @@ CUresult work_in(work_t work, void *what, CUstream stream) {
     CUgraph *capture = stream_capture(stream);
     if (capture != NULL && *capture != NULL)
         return graph_append_work(*capture, work, what) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    const stream_point_t point = {context, stream_end(context, stream, false)};
-    if (errand_last(point.end) == 0)
-        works[work].kind.act(what);
-    else if (errand_queue(&point, &works[work].kind, what, works[work].bytes) == 0)
+    if (!stream_actions_pending() || timeline_reached(context->gpu, *stream_end(context, stream, false)))
+        return works[work].act(what) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+    void *kept = malloc(works[work].bytes);
+    if (kept == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return CUDA_SUCCESS;
+    memcpy(kept, what, works[work].bytes);
+    return stream_enqueue(context, stream, false, ACTOR_GPU, works[work].act, kept);
 }
 
 static CUresult copy_now(CUdeviceptr to, side_t to_side, CUdeviceptr from, side_t from_side, size_t bytes) {

@@ -5,13 +5,14 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "channels.h"
 #include "cuda_abi.h"
 #include "cuda_handle.h"
 #include "gpus.h"
+#include "timeline.h"
 
 #define MAX_CONTEXTS (2 * IMAGE_MAX_GPUS) /* primary ones by their device, then all others */
 #define LIMITS 10u
-#define QUEUE_DEPTH 1024u /* launches that a context takes before the next one waits */
 
 struct CUctx_st {
     bool alive;
@@ -21,16 +22,15 @@ struct CUctx_st {
     unsigned number; /* in the table of contexts */
     CUdevice device;
     gpu_t *gpu;
-    uint64_t id;                  /* no other context of this process ever has it */
-    size_t limits[LIMITS];        /* as cuCtxSetLimit set them; 0: as they are at first */
-    unsigned cache, banks;        /* what the program prefers */
-    uint64_t peers;               /* bit i: it may use the memory of device i's contexts */
-    _Atomic uint64_t fault;       /* when a kernel of it fails: nothing works in it from then on; 0: never */
-    _Atomic uint64_t last_mark;   /* of the end of everything launched in it: see timeline.h */
-    _Atomic uint64_t legacy_mark; /* the same for its default stream */
-    _Atomic uint64_t launches;
-    _Atomic uint64_t marks[QUEUE_DEPTH]; /* of the last launches, by their number */
-    _Atomic unsigned captures;           /* streams that are being captured now */
+    uint64_t id;                    /* no other context of this process ever has it */
+    size_t limits[LIMITS];          /* as cuCtxSetLimit set them; 0: as they are at first */
+    unsigned cache, banks;          /* what the program prefers */
+    uint64_t peers;                 /* bit i: it may use the memory of device i's contexts */
+    _Atomic uint64_t fault;         /* when a kernel of it fails: nothing works in it from then on; 0: never */
+    _Atomic uint64_t last_mark;     /* of the end of everything launched in it: see channels.h */
+    _Atomic uint64_t blocking_mark; /* the same of what its legacy default stream waits for */
+    _Atomic uint64_t legacy_mark;   /* of the end of that stream itself */
+    _Atomic unsigned captures;      /* streams that are being captured now */
 };
 
 /* cuda_device.c: SUCCESS after cuInit, in the process that called it. */
@@ -52,8 +52,11 @@ CUresult context_usable_as(CUcontext context, uint64_t id);
 
 /* cuda_mps.c: whether the GPU's compute mode lets this process in, be it as a client of MPS. */
 bool mps_admits(const gpu_t *gpu);
+bool mps_is_client(void);
 /* What MPS lets this process hold on a device; 0: no limit. */
 uint64_t mps_limit_bytes(CUdevice device);
+/* How much of a device MPS lets its kernels have at once. */
+unsigned mps_percent(void);
 
 /* cuda_memory.c: one allocation. It belongs to a context, and ends with it, or to a pool. */
 typedef struct {
@@ -121,13 +124,39 @@ void array_free_context(CUcontext context);
 bool handle_hold(CUmemGenericAllocationHandle handle);
 void handle_drop(CUmemGenericAllocationHandle handle);
 
-/* cuda_kernel.c */
+/* cuda_kernel.c. What a kernel's name says of it. */
+typedef struct {
+    uint64_t duration_ns;
+    unsigned percent; /* of the GPU */
+    unsigned meeting; /* how many of its kind must have begun before it goes on; 0 or 1: it waits for nobody */
+    uint64_t key;     /* which kind; 0: that of its process */
+} kernel_t;
 CUresult kernel_launch(CUfunction function, CUstream stream, bool per_thread, void **parameters);
 /* False: it is for the parameters to say, and they do not. */
 bool kernel_duration(CUfunction function, const gpu_t *gpu, void **parameters, uint64_t *duration_ns_p);
 
 /* cuda_launch.c: into the stream, or into the graph that it is being captured to. */
-CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint64_t duration_ns, unsigned meeting);
+CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, const kernel_t *kernel);
+/* Work of any kind, whose context and order are the stream's. Returns the mark of its end. */
+uint64_t stream_put(CUcontext context, CUstream stream, bool per_thread, gpu_work_t work);
+
+/* cuda_order.c: something else in the order of a stream. When the stream has come to it, `act` is asked again and again
+ * until it says that it is done, and then the stream goes on. Who asks is a thread of the driver: one for what GPUs do
+ * by themselves, where nothing may take long, and one for functions of the program. `argument` is freed after the end,
+ * and if it fails. */
+typedef enum { ACTOR_GPU, ACTOR_HOST } actor_t;
+typedef bool (*stream_action_t)(void *argument);
+CUresult stream_enqueue(CUcontext context, CUstream stream, bool per_thread, actor_t actor, stream_action_t act,
+                        void *argument);
+/* The same, for a kernel that keeps its part of the GPU until then, and does its work afterwards. */
+CUresult stream_enqueue_work(CUcontext context, CUstream stream, bool per_thread, gpu_work_t kernel, actor_t actor,
+                             stream_action_t act, void *argument);
+
+/* Whether any stream of the process has any of that in it. If not, the order of what takes no time does not matter. */
+bool stream_actions_pending(void);
+
+/* cuda_meeting.c */
+CUresult meeting_launch(CUcontext context, CUstream stream, bool per_thread, const kernel_t *kernel);
 
 /* cuda_graph.c */
 void graph_append(CUgraph graph, uint64_t duration_ns);
@@ -187,6 +216,6 @@ CUresult capture_join(CUgraph graph, CUstream stream);
 
 /* The mark of a stream's end. `per_thread`: what the handle 0 means. */
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread);
-void stream_extend(CUcontext context, _Atomic uint64_t *stream, uint64_t mark);
+order_t stream_order(CUstream stream, bool per_thread);
 
 #endif

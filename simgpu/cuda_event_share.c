@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cuda_errand.h"
 #include "cuda_stream.h"
 #include "timeline.h"
 
@@ -26,34 +25,36 @@ typedef struct {
     uint64_t number; /* of the record */
 } moment_t;
 
-static void come(void *what) {
+static bool come(void *what) {
     const moment_t *moment = what;
     uint64_t old = moment->shared->done;
     while (old < moment->number && !atomic_compare_exchange_weak(&moment->shared->done, &old, moment->number))
         continue;
+    return true;
 }
 
-static bool has_come(const void *what) {
+static bool has_come(void *what) {
     const moment_t *moment = what;
     return moment->shared->done >= moment->number;
 }
 
-static const errand_kind_t coming = {.act = come, .after_work = true};
-static const errand_kind_t waiting = {.ready = has_come};
-
-static CUresult queue(const moment_t *moment, CUcontext context, _Atomic uint64_t *end, const errand_kind_t *kind) {
-    const stream_point_t point = {context, end};
-    return errand_queue(&point, kind, moment, sizeof *moment) != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+static CUresult queue(const moment_t *moment, CUcontext context, CUstream stream, bool per_thread,
+                      stream_action_t act) {
+    moment_t *kept = malloc(sizeof *kept);
+    if (kept == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *kept = *moment;
+    return stream_enqueue(context, stream, per_thread, ACTOR_GPU, act, kept);
 }
 
-CUresult shared_event_record(CUevent event, CUcontext context, _Atomic uint64_t *end) {
+CUresult shared_event_record(CUevent event, CUcontext context, CUstream stream, bool per_thread) {
     const moment_t moment = {event->shared, atomic_fetch_add(&event->shared->recorded, 1) + 1};
-    return queue(&moment, context, end, &coming);
+    return queue(&moment, context, stream, per_thread, come);
 }
 
-CUresult shared_event_wait_in(CUevent event, CUcontext context, _Atomic uint64_t *end) {
+CUresult shared_event_wait_in(CUevent event, CUcontext context, CUstream stream, bool per_thread) {
     const moment_t moment = {event->shared, event->shared->recorded};
-    return queue(&moment, context, end, &waiting);
+    return queue(&moment, context, stream, per_thread, has_come);
 }
 
 bool shared_event_done(const shared_event_t *shared) {

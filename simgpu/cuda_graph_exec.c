@@ -3,6 +3,8 @@
 
 #include "cuda_graph.h"
 
+#define WHOLE 100u /* how much of the GPU a graph takes */
+
 /* Graphs whose nodes are of the same kinds in the same order have the same. */
 static uint64_t shape_of(CUgraph graph, uint64_t shape) {
     for (CUgraphNode node = graph->nodes; node != NULL; node = node->next) {
@@ -132,7 +134,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
 static CUresult run(CUgraphExec exec, CUcontext context, CUstream stream) {
     CUresult result = graph_work_begin(exec, stream);
     if (result == CUDA_SUCCESS)
-        result = launch_submit(context, stream, false, exec->duration_ns, 0);
+        result = launch_submit(context, stream, false, &(kernel_t){exec->duration_ns, WHOLE, 0, 0});
     return result == CUDA_SUCCESS ? graph_work_end(exec, stream) : result;
 }
 

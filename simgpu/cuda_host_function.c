@@ -1,5 +1,8 @@
 /* Functions of the program that a stream calls when it has come to them. */
-#include "cuda_errand.h"
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_driver.h"
 
 typedef struct {
     CUhostFn function;
@@ -12,31 +15,33 @@ typedef struct {
     void *data;
 } callback_t;
 
-static void call(void *what) {
+static bool call(void *what) {
     const call_t *it = what;
     it->function(it->data);
+    return true;
 }
 
-static void call_back(void *what) {
+static bool call_back(void *what) {
     const callback_t *it = what;
     it->function(it->stream, CUDA_SUCCESS, it->data);
+    return true;
 }
 
-static const errand_kind_t calling = {.act = call, .after_work = true};
-static const errand_kind_t calling_back = {.act = call_back, .after_work = true};
-
-static CUresult queue(CUstream stream, const errand_kind_t *kind, const void *what, size_t bytes) {
+static CUresult queue(CUstream stream, stream_action_t act, const void *what, size_t bytes) {
     CUcontext context;
     CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
-    const stream_point_t point = {context, stream_end(context, stream, false)};
-    return errand_queue(&point, kind, what, bytes) != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    void *kept = malloc(bytes);
+    if (kept == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(kept, what, bytes);
+    return stream_enqueue(context, stream, false, ACTOR_HOST, act, kept);
 }
 
 static CUresult host_function_call(CUstream stream, CUhostFn function, void *data) {
     const call_t it = {function, data};
-    return queue(stream, &calling, &it, sizeof it);
+    return queue(stream, call, &it, sizeof it);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
@@ -55,5 +60,5 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void *d
     if (stream_is_capturing(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const callback_t it = {function, stream, data};
-    return queue(stream, &calling_back, &it, sizeof it);
+    return queue(stream, call_back, &it, sizeof it);
 }

@@ -3,8 +3,11 @@
  * says, a 64-bit one. All others run as long as the description of the GPU says, which may say that there are none.
  * What a module's image contains does not matter.
  *
- * A name that begins with meet2_ (or another number) is a kernel of a collective: see timeline.h. One that begins with
- * fault_ uses an address that is not there, and with that its context is lost. */
+ * 25pct between two underscores is how much of the GPU it takes, all of it if nothing is said: spin_25pct_1000us. A
+ * name that begins with meet2_ (or another number) is a kernel of a collective: see cuda_meeting.c. What follows is the
+ * key by which it meets kernels of all processes of the node, meet2_ring_500us; without one it meets those of its
+ * process. One that
+ * begins with fault_ uses an address that is not there, and with that its context is lost. */
 #define _GNU_SOURCE
 #include "cuda_kernel.h"
 
@@ -21,10 +24,28 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the modules' lists */
 
-static unsigned parse_meeting(const char *name) {
-    unsigned meeting;
-    char after;
-    return sscanf(name, "meet%2u%c", &meeting, &after) == 2 && after == '_' ? meeting : 0;
+/* The words of a name but for the last one, which is the duration. */
+static void parse_word(const char *word, size_t length, bool first, kernel_t *kernel) {
+    unsigned number;
+    int used = 0;
+    if (first && sscanf(word, "meet%2u%n", &number, &used) == 1 && (size_t)used == length) {
+        kernel->meeting = number;
+    } else if (sscanf(word, "%3upct%n", &number, &used) == 1 && (size_t)used == length && number > 0 && number <= 100) {
+        kernel->percent = number;
+    } else if (kernel->meeting > 1) {
+        uint64_t hash = (kernel->key != 0 ? kernel->key : 0xcbf29ce484222325u) ^ kernel->meeting;
+        for (size_t i = 0; i < length; i++)
+            hash = (hash ^ (uint8_t)word[i]) * 0x100000001b3u;
+        kernel->key = hash != 0 ? hash : 1;
+    }
+}
+
+static kernel_t parse_words(const char *name) {
+    kernel_t kernel = {.percent = 100};
+    const char *word = name, *end;
+    for (; (end = strchr(word, '_')) != NULL; word = end + 1)
+        parse_word(word, (size_t)(end - word), word == name, &kernel);
+    return kernel;
 }
 
 static bool parse_duration(const char *name, uint64_t *duration_ns_p) {
@@ -124,8 +145,8 @@ static CUfunction add(CUmodule module, const char *name, uint64_t duration_ns) {
     function->next = module->functions;
     function->module = module;
     function->name = copy;
-    function->duration_ns = duration_ns;
-    function->meeting = parse_meeting(name);
+    function->kernel = parse_words(name);
+    function->kernel.duration_ns = duration_ns;
     function->fails = strncmp(name, FAULT, strlen(FAULT)) == 0;
     function->dynamic_bytes = FIRST_DYNAMIC_BYTES;
     function->carveout = -1;
@@ -191,8 +212,10 @@ CUresult cuModuleGetLoadingMode(int *mode) {
 
 bool kernel_duration(CUfunction function, const gpu_t *gpu, void **parameters, uint64_t *duration_ns_p) {
     handle_check(function, HANDLE_FUNCTION);
-    *duration_ns_p = function->duration_ns != BY_DEFAULT ? function->duration_ns : gpu->image->kernel_ns;
-    if (function->duration_ns != BY_PARAMETER)
+    *duration_ns_p = function->kernel.duration_ns;
+    if (*duration_ns_p == BY_DEFAULT)
+        *duration_ns_p = gpu->image->kernel_ns;
+    if (function->kernel.duration_ns != BY_PARAMETER)
         return true;
     if (parameters == NULL || parameters[0] == NULL)
         return false;
@@ -210,16 +233,16 @@ static bool belongs(CUfunction function, CUstream stream, CUcontext context) {
 
 static CUresult launch(CUfunction function, CUstream stream, bool per_thread, bool has_size, void **parameters) {
     CUcontext context;
-    uint64_t duration_ns;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
     handle_check(function, HANDLE_FUNCTION);
     if (function == NULL || !belongs(function, stream, context))
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!has_size || !kernel_duration(function, context->gpu, parameters, &duration_ns))
+    kernel_t kernel = function->kernel;
+    if (!has_size || !kernel_duration(function, context->gpu, parameters, &kernel.duration_ns))
         return CUDA_ERROR_INVALID_VALUE;
-    result = launch_submit(context, stream, per_thread, duration_ns, function->meeting);
+    result = launch_submit(context, stream, per_thread, &kernel);
     if (result == CUDA_SUCCESS && function->fails && !stream_is_capturing(stream))
         context->fault = *stream_end(context, stream, per_thread);
     return result;

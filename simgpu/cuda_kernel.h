@@ -11,8 +11,7 @@ struct CUfunc_st {
     CUfunction next;
     CUmodule module;
     char *name;
-    uint64_t duration_ns;
-    unsigned meeting;
+    kernel_t kernel;
     bool fails;
     int dynamic_bytes; /* the most shared memory that it may be given at a launch */
     int carveout;

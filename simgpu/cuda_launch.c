@@ -1,45 +1,35 @@
 /* The ways to launch: all of them come to one, which takes the launch, or records it if the stream is being captured.
  */
-#include "cuda_errand.h"
-#include "timeline.h"
+#include "cuda_driver.h"
 
-/* A context takes so many launches; the next one waits until there is room, as on real hardware. */
-static void wait_for_room(CUcontext context, uint64_t launch) {
-    if (launch >= QUEUE_DEPTH)
-        timeline_wait(context->gpu, context->marks[launch % QUEUE_DEPTH]);
+static void raise_to(_Atomic uint64_t *mark, uint64_t at_least) {
+    uint64_t old = *mark;
+    while (old < at_least && !atomic_compare_exchange_weak(mark, &old, at_least))
+        continue;
 }
 
-typedef struct {
-    stream_point_t point;
-    uint64_t duration_ns;
-    unsigned meeting;
-} launch_t;
-
-static void submit(void *what) {
-    const launch_t *one = what;
-    CUcontext context = one->point.context;
-    uint64_t launch = atomic_fetch_add(&context->launches, 1);
-    wait_for_room(context, launch);
-    uint64_t mark = timeline_queue(context->gpu, one->duration_ns, one->meeting);
-    context->marks[launch % QUEUE_DEPTH] = mark;
-    stream_extend(context, one->point.end, mark);
+uint64_t stream_put(CUcontext context, CUstream stream, bool per_thread, gpu_work_t work) {
+    work.context = context->number;
+    work.order = stream_order(stream, per_thread);
+    uint64_t mark = timeline_queue(context->gpu, stream_end(context, stream, per_thread), &work);
+    raise_to(&context->last_mark, mark_make(MARK_CONTEXT, context->number, mark_number(mark)));
+    if (work.order == ORDER_BLOCKING)
+        raise_to(&context->blocking_mark, mark_make(MARK_BLOCKING, context->number, mark_number(mark)));
+    return mark;
 }
 
-static const errand_kind_t submitting = {.act = submit};
-
-CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, uint64_t duration_ns, unsigned meeting) {
+CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, const kernel_t *kernel) {
     CUgraph *capture = stream_capture(stream);
     if (capture != NULL && *capture != NULL) {
-        if (meeting > 1)
+        if (kernel->meeting > 1)
             return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        graph_append(*capture, duration_ns);
+        graph_append(*capture, kernel->duration_ns);
         return CUDA_SUCCESS;
     }
-    launch_t launch = {{context, stream_end(context, stream, per_thread)}, duration_ns, meeting};
-    if (errand_last(launch.point.end) == 0)
-        submit(&launch);
-    else if (errand_queue(&launch.point, &submitting, &launch, sizeof launch) == 0)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (kernel->meeting > 1)
+        return meeting_launch(context, stream, per_thread, kernel);
+    (void)stream_put(context, stream, per_thread,
+                     (gpu_work_t){.duration_ns = kernel->duration_ns, .percent = kernel->percent});
     return CUDA_SUCCESS;
 }
 

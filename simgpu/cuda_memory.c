@@ -242,6 +242,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS || pointer == 0)
         return result;
+    if (stream_actions_pending()) /* a copy may be among them */
+        timeline_wait(context->gpu, context->last_mark);
     return memory_free(pointer, NULL);
 }
 

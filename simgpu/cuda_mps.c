@@ -1,4 +1,4 @@
-/* Who may have a context: what the GPU's compute mode says, and MPS.
+/* Who may have a context, and how much of the GPU: what its compute mode says, and MPS.
  *
  * A process is a client of MPS when there is a control pipe where CUDA_MPS_PIPE_DIRECTORY (or the default) says. All
  * clients go through one server, so an exclusive GPU takes them all. */
@@ -11,6 +11,7 @@
 #include "cuda_driver.h"
 #include "slots.h"
 
+#define WHOLE 100.0
 #define PROHIBITED 2u
 #define EXCLUSIVE_PROCESS 3u
 #define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
@@ -22,7 +23,7 @@ static bool pipe_path(const char *name, char *path, size_t size) {
     return length > 0 && (size_t)length < size;
 }
 
-static bool is_mps_client(void) {
+bool mps_is_client(void) {
     char path[4096];
     struct stat status;
     return pipe_path("control", path, sizeof path) && stat(path, &status) == 0;
@@ -63,9 +64,32 @@ static uint64_t own_limit(CUdevice device) {
     return 0;
 }
 
+/* The same for the percentage of active threads, which is for all devices. */
+static double default_percent(void) {
+    char path[4096], line[256];
+    double percent = WHOLE;
+    FILE *file = pipe_path("limits", path, sizeof path) ? fopen(path, "re") : NULL;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        (void)sscanf(line, "default_active_thread_percentage %lf", &percent);
+    if (file != NULL)
+        fclose(file);
+    return percent;
+}
+
+/* A process can have less than the default, never more. */
+unsigned mps_percent(void) {
+    if (!mps_is_client())
+        return WHOLE;
+    const char *text = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    double percent = default_percent(), own = text != NULL ? atof(text) : 0;
+    if (own > 0 && own < percent)
+        percent = own;
+    return percent < 1 ? 1 : (unsigned)(percent + 0.5);
+}
+
 /* A process can make its limit tighter, never wider. */
 uint64_t mps_limit_bytes(CUdevice device) {
-    if (!is_mps_client())
+    if (!mps_is_client())
         return 0;
     uint64_t limit_bytes = default_limit(device), own_bytes = own_limit(device);
     return own_bytes != 0 && (limit_bytes == 0 || own_bytes < limit_bytes) ? own_bytes : limit_bytes;
@@ -74,7 +98,7 @@ uint64_t mps_limit_bytes(CUdevice device) {
 bool mps_admits(const gpu_t *gpu) {
     if (gpu->image->compute_mode == PROHIBITED)
         return false;
-    if (gpu->image->compute_mode != EXCLUSIVE_PROCESS || gpu->slot >= 0 || is_mps_client())
+    if (gpu->image->compute_mode != EXCLUSIVE_PROCESS || gpu->slot >= 0 || mps_is_client())
         return true;
     return slots_holders(gpu, NULL, 0) == 0;
 }

@@ -1,6 +1,5 @@
 /* Contexts that are made in other ways: for graphics, with parameters, and green ones, which have a part of the
- * multiprocessors. All are contexts like any other here; kernels run one after another, so that parts make no
- * difference.
+ * multiprocessors. All are contexts like any other here: that a green one has only its part is not simulated.
  */
 #include "cuda_driver.h"
 

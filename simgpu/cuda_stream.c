@@ -1,41 +1,16 @@
 /* Streams and events: each is a mark on the timeline. */
 #include <stdlib.h>
 
-#include "cuda_errand.h"
 #include "cuda_stream.h"
 #include "timeline.h"
 
 /* One default stream for each thread and context. A context's place may be used again, but only after its work ended.
  */
-static _Thread_local _Atomic uint64_t *thread_marks;
-static pthread_key_t thread_end;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-/* What still has to be done in the thread's streams looks at their marks, which then stay. */
-static void free_marks(void *marks) {
-    for (unsigned i = 0; i < MAX_CONTEXTS; i++) {
-        if (errand_last((_Atomic uint64_t *)marks + i) != 0)
-            return;
-    }
-    free(marks);
-}
-
-static void make_key(void) {
-    (void)pthread_key_create(&thread_end, free_marks);
-}
-
-static _Atomic uint64_t *thread_mark(CUcontext context) {
-    if (thread_marks == NULL) {
-        pthread_once(&once, make_key);
-        thread_marks = calloc(MAX_CONTEXTS, sizeof *thread_marks);
-        (void)pthread_setspecific(thread_end, (void *)thread_marks);
-    }
-    return thread_marks != NULL ? &thread_marks[context->number] : &context->legacy_mark;
-}
+static _Thread_local _Atomic uint64_t thread_marks[MAX_CONTEXTS];
 
 _Atomic uint64_t *stream_end(CUcontext context, CUstream stream, bool per_thread) {
     if (stream == PER_THREAD || (stream == NULL && per_thread))
-        return thread_mark(context);
+        return &thread_marks[context->number];
     if (stream == LEGACY || stream == NULL)
         return &context->legacy_mark;
     handle_check(stream, HANDLE_STREAM);
@@ -54,15 +29,11 @@ bool stream_is_capturing(CUstream stream) {
     return capture != NULL && *capture != NULL;
 }
 
-static void raise_to(_Atomic uint64_t *mark, uint64_t at_least) {
-    uint64_t old = *mark;
-    while (old < at_least && !atomic_compare_exchange_weak(mark, &old, at_least))
-        continue;
-}
-
-void stream_extend(CUcontext context, _Atomic uint64_t *stream, uint64_t mark) {
-    raise_to(stream, mark);
-    raise_to(&context->last_mark, mark);
+order_t stream_order(CUstream stream, bool per_thread) {
+    if (stream == LEGACY || (stream == NULL && !per_thread))
+        return ORDER_LEGACY;
+    return stream != NULL && stream != PER_THREAD && (stream->flags & NON_BLOCKING) != 0 ? ORDER_NON_BLOCKING
+                                                                                         : ORDER_BLOCKING;
 }
 
 CUresult stream_context(CUstream stream, CUcontext *context_p) {
@@ -76,14 +47,13 @@ CUresult stream_context(CUstream stream, CUcontext *context_p) {
     return context_usable_as(*context_p, stream->context_id);
 }
 
-/* Flags say what waits for the default stream: kernels of a GPU run one after another anyway. */
 static CUresult create(CUstream *stream, unsigned flags, int priority) {
     static _Atomic uint64_t last_id = 16; /* default streams have small ones */
     CUcontext context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (stream == NULL || flags > 1)
+    if (stream == NULL || (flags & ~NON_BLOCKING) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     *stream = handle_make(HANDLE_STREAM, sizeof **stream);
     if (*stream == NULL)
@@ -123,9 +93,7 @@ static CUresult wait_stream(CUstream stream, bool per_thread) {
     if (result == CUDA_SUCCESS && stream_is_capturing(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS) {
-        const _Atomic uint64_t *end = stream_end(context, stream, per_thread);
-        errand_wait(errand_last(end));
-        timeline_wait(context->gpu, *end);
+        timeline_wait(context->gpu, *stream_end(context, stream, per_thread));
         pools_waited();
         result = context_usable(context);
     }
@@ -145,8 +113,8 @@ static CUresult query_stream(CUstream stream, bool per_thread) {
     CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
-    const _Atomic uint64_t *end = stream_end(context, stream, per_thread);
-    return errand_last(end) == 0 && timeline_reached(context->gpu, *end) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return timeline_reached(context->gpu, *stream_end(context, stream, per_thread)) ? CUDA_SUCCESS
+                                                                                    : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamQuery(CUstream stream) {
@@ -158,31 +126,17 @@ CUresult cuStreamQuery_ptsz(CUstream stream) {
 }
 
 typedef struct {
-    CUcontext context;
-    _Atomic uint64_t *end;
-    CUevent event;
-    uint64_t errand; /* that records it */
-} event_point_t;
+    gpu_t *gpu;
+    uint64_t mark;
+} moment_t;
 
-static bool is_recorded_now(const void *what) {
-    return errand_done(((const event_point_t *)what)->errand);
-}
-
-static void extend_to_event(void *what) {
-    const event_point_t *point = what;
-    stream_extend(point->context, point->end, point->event->mark);
-}
-
-static const errand_kind_t reaching = {.ready = is_recorded_now, .act = extend_to_event};
-
-static CUresult queue_event(const event_point_t *point, const errand_kind_t *kind, uint64_t *number) {
-    *number = errand_queue(&(stream_point_t){point->context, point->end}, kind, point, sizeof *point);
-    return *number != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+static bool has_come(void *argument) {
+    const moment_t *moment = argument;
+    return timeline_reached(moment->gpu, moment->mark);
 }
 
 static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
     CUcontext context;
-    uint64_t number;
     CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
@@ -191,18 +145,20 @@ static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
     handle_check(event, HANDLE_EVENT);
     if (event->captured != NULL)
         return capture_join(event->captured, stream);
-    const event_point_t point = {context, stream_end(context, stream, per_thread), event, event->errand};
     if (event->shared != NULL)
-        return shared_event_wait_in(event, context, point.end);
-    if (event->context->gpu == context->gpu && (!errand_done(point.errand) || errand_last(point.end) != 0))
-        return queue_event(&point, &reaching, &number);
-    errand_wait(point.errand);
-    /* Kernels of a GPU run in the order of their launches anyway; the calling thread waits for another GPU's. */
-    if (event->context->gpu == context->gpu)
-        stream_extend(context, point.end, event->mark);
-    else
-        timeline_wait(event->context->gpu, event->mark);
-    return CUDA_SUCCESS;
+        return shared_event_wait_in(event, context, stream, per_thread);
+    const moment_t moment = {event->context->gpu, event->mark};
+    if (timeline_reached(moment.gpu, moment.mark))
+        return CUDA_SUCCESS;
+    if (moment.gpu == context->gpu) {
+        (void)stream_put(context, stream, per_thread, (gpu_work_t){.after = moment.mark});
+        return CUDA_SUCCESS;
+    }
+    moment_t *kept = malloc(sizeof *kept);
+    if (kept == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *kept = moment;
+    return stream_enqueue(context, stream, per_thread, ACTOR_GPU, has_come, kept);
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
@@ -267,16 +223,8 @@ static void mark_event(CUevent event, gpu_t *gpu, uint64_t mark) {
     event->mark = mark;
 }
 
-static void mark_event_now(void *what) {
-    const event_point_t *point = what;
-    mark_event(point->event, point->context->gpu, *point->end);
-}
-
-static const errand_kind_t recording = {.act = mark_event_now};
-
 static CUresult record(CUevent event, CUstream stream, bool per_thread) {
     CUcontext context;
-    uint64_t number = 0;
     CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
@@ -287,15 +235,13 @@ static CUresult record(CUevent event, CUstream stream, bool per_thread) {
     event->captured = capture != NULL ? *capture : NULL;
     if (event->captured != NULL)
         return CUDA_SUCCESS;
-    const event_point_t point = {context, stream_end(context, stream, per_thread), event, 0};
     if (event->shared != NULL)
-        return shared_event_record(event, context, point.end);
-    if (errand_last(point.end) != 0)
-        result = queue_event(&point, &recording, &number);
-    else
-        mark_event(event, context->gpu, *point.end);
-    event->errand = number;
-    return result;
+        return shared_event_record(event, context, stream, per_thread);
+    /* In the legacy default stream that is a moment in all streams that block. */
+    if (stream_order(stream, per_thread) == ORDER_LEGACY && !timeline_reached(context->gpu, context->blocking_mark))
+        (void)stream_put(context, stream, per_thread, (gpu_work_t){.percent = 0});
+    mark_event(event, context->gpu, *stream_end(context, stream, per_thread));
+    return CUDA_SUCCESS;
 }
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
@@ -321,13 +267,12 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
     if (context->captures > 0)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     event->captured = NULL;
-    event->errand = errand_last_of(context);
     mark_event(event, context->gpu, context->last_mark);
     return context_usable(context);
 }
 
-static bool has_come(CUevent event) {
-    return errand_done(event->errand) && timeline_reached(event->context->gpu, event->mark);
+static bool is_over(CUevent event) {
+    return timeline_reached(event->context->gpu, event->mark);
 }
 
 CUresult cuEventQuery(CUevent event) {
@@ -339,7 +284,7 @@ CUresult cuEventQuery(CUevent event) {
     if (event->shared != NULL)
         return shared_event_done(event->shared) ? context_usable_as(event->context, event->context_id)
                                                 : CUDA_ERROR_NOT_READY;
-    return has_come(event) ? context_usable_as(event->context, event->context_id) : CUDA_ERROR_NOT_READY;
+    return is_over(event) ? context_usable_as(event->context, event->context_id) : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
@@ -350,7 +295,6 @@ CUresult cuEventSynchronize(CUevent event) {
         return CUDA_ERROR_CAPTURED_EVENT;
     if (event->shared != NULL)
         shared_event_wait(event->shared);
-    errand_wait(event->errand);
     timeline_wait(event->context->gpu, event->mark);
     pools_waited();
     return context_usable_as(event->context, event->context_id);
@@ -374,11 +318,9 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
     if (start == NULL || end == NULL || ((start->flags | end->flags) & EVENT_DISABLE_TIMING) != 0 ||
         start->context != end->context)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!errand_done(start->errand) || !errand_done(end->errand))
-        return CUDA_ERROR_NOT_READY;
     if (!is_recorded(start) || !is_recorded(end))
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!has_come(start) || !has_come(end))
+    if (!is_over(start) || !is_over(end))
         return CUDA_ERROR_NOT_READY;
     *milliseconds = (float)((double)((int64_t)moment_ns(end) - (int64_t)moment_ns(start)) / 1e6);
     return CUDA_SUCCESS;

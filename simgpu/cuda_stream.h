@@ -6,6 +6,7 @@
 
 #define LEGACY ((CUstream)1)
 #define PER_THREAD ((CUstream)2)
+#define NON_BLOCKING 1u
 
 struct CUstream_st {
     handle_head_t head;
@@ -32,7 +33,6 @@ struct CUevent_st {
     unsigned flags;           /* as it was made */
     _Atomic uint64_t mark;    /* 0: never recorded, or nothing came before, which counts as complete */
     _Atomic uint64_t time_ns; /* when that was; 0: it is for the timeline to say */
-    _Atomic uint64_t errand;  /* that records it; 0, or one that is done: it is recorded */
     shared_event_t *shared;   /* NULL: it is this process's alone */
     int memory;               /* what that is in */
 };
@@ -42,10 +42,10 @@ static inline bool stream_is_default(CUstream stream) {
 }
 
 /* cuda_event_share.c: it is recorded at the end of the stream; whether the last record has come; a wait for that. */
-CUresult shared_event_record(CUevent event, CUcontext context, _Atomic uint64_t *end);
+CUresult shared_event_record(CUevent event, CUcontext context, CUstream stream, bool per_thread);
 bool shared_event_done(const shared_event_t *shared);
 void shared_event_wait(const shared_event_t *shared);
-CUresult shared_event_wait_in(CUevent event, CUcontext context, _Atomic uint64_t *end);
+CUresult shared_event_wait_in(CUevent event, CUcontext context, CUstream stream, bool per_thread);
 void shared_event_close(CUevent event);
 
 #endif

@@ -1,5 +1,4 @@
 /* What a stream is: its flags, priority, number and attributes. */
-#include "cuda_errand.h"
 #include "cuda_stream.h"
 
 #define LEAST 0

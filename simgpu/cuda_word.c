@@ -1,5 +1,7 @@
 /* Streams that wait for a word in memory, or write one, in their order. */
-#include "cuda_errand.h"
+#include <stdlib.h>
+
+#include "cuda_driver.h"
 
 #define GREATER_OR_EQUAL 0u /* cyclic */
 #define EQUAL 1u
@@ -25,7 +27,7 @@ static uint64_t read_word(const word_t *word) {
                             : __atomic_load_n((uint64_t *)(uintptr_t)word->address, __ATOMIC_SEQ_CST);
 }
 
-static bool is_there(const void *what) {
+static bool is_there(void *what) {
     const word_t *word = what;
     uint64_t now = read_word(word);
     switch (word->condition) {
@@ -40,18 +42,16 @@ static bool is_there(const void *what) {
     }
 }
 
-static void write_word(void *what) {
+static bool write_word(void *what) {
     const word_t *word = what;
     if (word->bits == 32)
         __atomic_store_n((uint32_t *)(uintptr_t)word->address, (uint32_t)word->value, __ATOMIC_SEQ_CST);
     else
         __atomic_store_n((uint64_t *)(uintptr_t)word->address, word->value, __ATOMIC_SEQ_CST);
+    return true;
 }
 
-static const errand_kind_t waiting = {.ready = is_there};
-static const errand_kind_t writing = {.act = write_word, .after_work = true};
-
-static CUresult queue(const word_t *word, CUstream stream, const errand_kind_t *kind) {
+static CUresult queue(const word_t *word, CUstream stream, stream_action_t act) {
     CUcontext context;
     CUresult result = stream_context(stream, &context);
     if (result != CUDA_SUCCESS)
@@ -60,18 +60,21 @@ static CUresult queue(const word_t *word, CUstream stream, const errand_kind_t *
         return CUDA_ERROR_INVALID_VALUE;
     if (stream_is_capturing(stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    const stream_point_t point = {context, stream_end(context, stream, false)};
-    return errand_queue(&point, kind, word, sizeof *word) != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    word_t *kept = malloc(sizeof *kept);
+    if (kept == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *kept = *word;
+    return stream_enqueue(context, stream, false, ACTOR_GPU, act, kept);
 }
 
 static CUresult wait(CUdeviceptr address, uint64_t value, unsigned bits, unsigned flags, CUstream stream) {
     if ((flags & ~FLUSH) > NOR)
         return CUDA_ERROR_INVALID_VALUE;
-    return queue(&(word_t){address, value, bits, flags & ~FLUSH}, stream, &waiting);
+    return queue(&(word_t){address, value, bits, flags & ~FLUSH}, stream, is_there);
 }
 
 static CUresult write(CUdeviceptr address, uint64_t value, unsigned bits, CUstream stream) {
-    return queue(&(word_t){address, value, bits, 0}, stream, &writing);
+    return queue(&(word_t){address, value, bits, 0}, stream, write_word);
 }
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) {

@@ -21,6 +21,7 @@ static gpus_result_t gpu_map(int directory, const char *name, gpus_access_t acce
         return GPUS_DENIED;
     gpu->descriptor = descriptor;
     gpu->slot = -1;
+    gpu->percent = 100;
     pthread_mutex_init(&gpu->mutex, NULL);
     pthread_mutex_init(&gpu->queues_mutex, NULL);
 
@@ -28,12 +29,12 @@ static gpus_result_t gpu_map(int directory, const char *name, gpus_access_t acce
     if (fstat(descriptor, &status) != 0 || status.st_size < (off_t)sizeof(image_t))
         return GPUS_MISMATCH;
     int protection = access == GPUS_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
-    void *mapping = mmap(NULL, sizeof(image_t), protection, MAP_SHARED, descriptor, 0);
+    void *mapping = mmap(NULL, sizeof(image_file_t), protection, MAP_SHARED, descriptor, 0);
     if (mapping == MAP_FAILED)
         return GPUS_DENIED;
     gpu->image = mapping;
     bool ours = memcmp(gpu->image->magic, IMAGE_MAGIC, sizeof gpu->image->magic) == 0 &&
-                gpu->image->version == IMAGE_VERSION && gpu->image->size_bytes == sizeof(image_t);
+                gpu->image->version == IMAGE_VERSION && gpu->image->size_bytes == sizeof(image_file_t);
     return ours ? GPUS_OK : GPUS_MISMATCH;
 }
 

@@ -22,6 +22,8 @@ typedef struct {
     unsigned index;          /* in this process's enumeration */
     int slot;                /* held by this library in this process, or -1 */
     uint64_t limit_bytes;    /* what this process may hold at most; 0: as much as there is */
+    bool mps;                /* this process is a client of MPS */
+    unsigned percent;        /* how much of the GPU it may have at once */
     uint32_t instance, part; /* which MIG device it is, by ids + 1; 0: the GPU itself */
     pthread_mutex_t mutex;
     pthread_mutex_t queues_mutex; /* taken after the other one, or alone */

@@ -17,9 +17,10 @@
 #define IMAGE_BUCKETS 64u
 #define IMAGE_INSTANCES 8u /* GPU instances, and compute instances in each */
 #define IMAGE_LIMITS 64u
-#define IMAGE_CGROUPS 8u /* that a process is in, one in another */
-#define IMAGE_RUNS 64u
-#define IMAGE_MEETINGS 8u
+#define IMAGE_CGROUPS 8u     /* that a process is in, one in another */
+#define IMAGE_CHANNELS 32u   /* as CUDA_DEVICE_MAX_CONNECTIONS at most */
+#define IMAGE_LAUNCHES 1024u /* that wait or run */
+#define IMAGE_ENDS 4096u
 #define IMAGE_NO_SWITCH UINT32_MAX
 
 /* One process with a context on this GPU. Its memory counts only while that process holds the slot's lock. */
@@ -38,32 +39,40 @@ typedef struct {
     uint64_t soft_bytes, hard_bytes;
 } image_limit_t;
 
-/* From then on a queue's work was done without a pause, and so much had been done before. */
+/* What a process has given to the GPU to do: a kernel, or, with a percent of 0, a place in a stream where something
+ * else is done. In use until its channel has passed its position. */
 typedef struct {
-    uint64_t at_ns;
-    uint64_t done_ns;
-} image_run_t;
+    uint64_t number; /* in the order of the process's launches, from 1; 0: never used */
+    uint64_t position;
+    uint64_t left_ns;  /* how long it takes yet, with the whole of its part */
+    uint64_t since_ns; /* when everything had come that it waits for; 0: not yet */
+    uint64_t after;    /* a mark that has to come first; 0: none */
+    uint8_t channel, context, order, percent;
+    _Atomic uint8_t held;  /* its process has yet to say that it may go on */
+    _Atomic uint8_t begun; /* it is at work, or waits to go on */
+} image_launch_t;
 
-/* A kernel that begins when so much has been done, and waits there until it has begun on `size` GPUs. */
+/* What is done one after another: the work of a stream, for as long as there is any. */
 typedef struct {
-    uint64_t at_ns;
-    uint64_t size;
-} image_meeting_t;
+    _Atomic uint64_t given, done; /* launches ever, and how many of them have ended */
+    uint8_t context, order;
+    uint16_t launches[IMAGE_LAUNCHES]; /* which ones, by their position */
+} image_channel_t;
 
-/* The kernels of one process, in the same place as its slot: written under the lock of the queues. Whose pid and start
- * are not the slot's any more, is nobody's. */
+/* The work of one process, in the same place as its slot: written under the lock of the queues. Whose pid and start are
+ * not the slot's any more, is nobody's. */
 typedef struct {
     uint64_t pid;
     uint64_t start_ticks;
     uint64_t instance;
-    _Atomic uint64_t given_ns; /* how long all kernels take that were ever launched */
-    _Atomic uint64_t done_ns;
-    uint64_t meetings; /* launched; how many have begun, and how many may go on */
-    uint64_t begun;
-    uint64_t met;
-    image_meeting_t places[IMAGE_MEETINGS]; /* of the last ones, by their number */
-    uint64_t run_count;                     /* ever; the last IMAGE_RUNS are kept */
-    image_run_t runs[IMAGE_RUNS];
+    uint32_t mps;           /* it shares its turns with all other clients of MPS */
+    uint32_t percent;       /* how much of the GPU it may have at once */
+    uint64_t number;        /* of the last launch */
+    uint32_t channels_high; /* channels ever used */
+    uint32_t next;          /* where to look for a free launch */
+    image_channel_t channels[IMAGE_CHANNELS];
+    image_launch_t launches[IMAGE_LAUNCHES];
+    uint64_t ended_ns[IMAGE_ENDS]; /* when the last ones ended, by their number */
 } image_queue_t;
 
 /* Whose turn it is. Times are CLOCK_MONOTONIC. */
@@ -105,7 +114,7 @@ typedef struct {
 typedef struct {
     char magic[8];
     uint32_t version;
-    uint32_t size_bytes;
+    uint32_t size_bytes; /* of the file, at most */
 
     /* What the GPU is: written by `simgpu create`, never changed. */
     uint32_t node_index; /* position in the node, also its minor number; enumeration may renumber */
@@ -155,7 +164,16 @@ typedef struct {
     _Atomic uint32_t slots_high; /* slots ever used: how far a walk must look */
     _Atomic uint32_t changes;    /* odd while the slots are being changed: see slots.c */
     image_slot_t slots[IMAGE_SLOTS];
-    image_queue_t queues[IMAGE_SLOTS];
 } image_t;
+
+/* A GPU's file: it ends with the queue of the last slot that was ever used. */
+typedef struct {
+    image_t image;
+    image_queue_t queues[IMAGE_SLOTS];
+} image_file_t;
+
+static inline image_queue_t *image_queue(const image_t *image, unsigned index) {
+    return &((image_file_t *)(uintptr_t)image)->queues[index];
+}
 
 #endif

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -125,6 +126,13 @@ static void sweep(gpu_t *gpu) {
     }
 }
 
+/* The file grows with the processes that use it. */
+static bool make_room(const gpu_t *gpu, unsigned index) {
+    struct stat status;
+    off_t bytes = (off_t)(sizeof(image_t) + (index + 1) * sizeof(image_queue_t));
+    return fstat(gpu->descriptor, &status) == 0 && (status.st_size >= bytes || ftruncate(gpu->descriptor, bytes) == 0);
+}
+
 static bool join(gpu_t *gpu) {
     if (gpu->slot >= 0)
         return true;
@@ -135,6 +143,8 @@ static bool join(gpu_t *gpu) {
         image_slot_t *slot = &gpu->image->slots[i];
         if (slot_is_held(gpu, i, &holder) || !lock_byte(gpu->descriptor, F_SETLK, F_WRLCK, LOCK_SLOTS + i, NULL))
             continue;
+        if (!make_room(gpu, i))
+            return false;
         *slot = (image_slot_t){
             .pid = (uint64_t)getpid(), .start_ticks = own_start_ticks(), .instance = gpu->instance, .part = gpu->part};
         (void)cgroup_own(slot->cgroups, IMAGE_CGROUPS);

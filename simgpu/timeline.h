@@ -1,30 +1,42 @@
-/* When kernels run on a GPU. The work of one process is a queue, done in the order of its launches; the queues of all
- * processes take turns, as contexts do on real hardware: a slice each, around and around, and every switch has a price.
+/* When kernels run on a GPU. The work of each process is a queue that all of them see; in which order it is done says
+ * channels.h, and who has the GPU when turns.h.
  *
- * A moment of a queue is a mark: how many nanoseconds of work had been given to it. It has come when so much is done;
- * when that will be depends on what others launch until then, so nobody computes it. Whoever looks brings the GPU up to
- * now, by CLOCK_MONOTONIC, under a lock that a killed process cannot keep. One that is killed in the middle of that
- * costs somebody a slice at most. What a killed process had queued is gone when the next one looks, within a
- * millisecond.
- *
- * A kernel may be one of several that meet: it begins, keeps its GPU busy until as many of its process's GPUs have
- * begun theirs, and only then does its work. So the kernels of collectives wait for each other. */
+ * When something will have ended depends on what others launch until then, so nobody computes it, and nobody schedules.
+ * Whoever looks brings the GPU up to now, by CLOCK_MONOTONIC, under a lock that a killed process cannot keep. One that
+ * is killed in the middle of that costs somebody a slice at most. What a killed process had queued is gone when the
+ * next one looks, within a millisecond. */
 #ifndef SIMGPU_TIMELINE_H
 #define SIMGPU_TIMELINE_H
 
+#include "channels.h"
 #include "gpus.h"
+
+/* What a process gives to the GPU to do. `held`: it begins, keeps its part of the GPU busy, and does its work only when
+ * it has been released. A percent of 0: it takes no part of the GPU, and its turn in its stream is all that matters. */
+typedef struct {
+    uint64_t duration_ns;
+    unsigned percent;
+    bool held;
+    uint64_t after; /* a mark of the same process and GPU that has to come first; 0: none */
+    unsigned context;
+    order_t order;
+} gpu_work_t;
 
 uint64_t timeline_now_ns(void);
 
-/* Queue a kernel of this process, which has a slot; `meeting`: on how many GPUs it must have begun, 0 or 1 for others.
- * Returns the mark of its end. */
-uint64_t timeline_queue(gpu_t *gpu, uint64_t duration_ns, unsigned meeting);
+/* Queue work of this process, which has a slot, behind the mark of its stream's end, which moves; when there is room.
+ * Returns the mark of its own end. */
+uint64_t timeline_queue(gpu_t *gpu, _Atomic uint64_t *stream, const gpu_work_t *work);
+
+/* Whether something held has begun: only then it may be released. If not, when to ask again: soon at the latest. */
+bool timeline_begun(gpu_t *gpu, uint64_t mark, uint64_t *again_ns_p);
+void timeline_release(gpu_t *gpu, uint64_t mark);
 
 /* Whether a mark of this process's queue has come. */
-bool timeline_reached(gpu_t *gpu, uint64_t mark_ns);
-/* When it came, which was not long ago: some dozens of slices are remembered. */
-uint64_t timeline_when_ns(gpu_t *gpu, uint64_t mark_ns);
-void timeline_wait(gpu_t *gpu, uint64_t mark_ns);
+bool timeline_reached(gpu_t *gpu, uint64_t mark);
+/* When it came, which was not long ago: the last 4,096 launches are remembered. */
+uint64_t timeline_when_ns(gpu_t *gpu, uint64_t mark);
+void timeline_wait(gpu_t *gpu, uint64_t mark);
 
 /* Sleep until then; returns at once for a time that has passed. */
 void timeline_sleep(uint64_t until_ns);

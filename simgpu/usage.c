@@ -2,6 +2,8 @@
 
 #include <stdatomic.h>
 
+#include "channels.h"
+
 #define SECOND_NS 1000000000ull
 #define BUCKET_NS (SECOND_NS / 4)
 #define BUCKETS_PER_SECOND (SECOND_NS / BUCKET_NS)
@@ -36,17 +38,31 @@ static uint64_t within(uint64_t start_ns, uint64_t end_ns, uint64_t from_ns, uin
     return last_ns > first_ns ? last_ns - first_ns : 0;
 }
 
+/* How long a process's work takes at least; nobody knows when what is held is released. */
+static uint64_t left_ns(const image_queue_t *queue) {
+    uint64_t longest_ns = 0, whole_ns = 0;
+    for (unsigned c = 0; c < queue->channels_high; c++) {
+        const image_channel_t *channel = &queue->channels[c];
+        uint64_t row_ns = 0, given = channel->given;
+        for (uint64_t position = channel->done; position < given; position++) {
+            const image_launch_t *launch = &queue->launches[channel->launches[position % IMAGE_LAUNCHES]];
+            row_ns += launch->held && launch->begun && launch->percent > 0 ? SECOND_NS : launch->left_ns;
+            whole_ns += launch->left_ns * launch->percent / 100;
+        }
+        longest_ns = row_ns > longest_ns ? row_ns : longest_ns;
+    }
+    return whole_ns > longest_ns ? whole_ns : longest_ns;
+}
+
 /* Since the last look the queues have gone on, one after another. */
 static uint64_t unseen_ns(const image_t *image, uint64_t from_ns, uint64_t until_ns) {
-    uint64_t left_ns = 0;
+    uint64_t work_ns = 0;
     for (unsigned i = 0; i < image->slots_high; i++) {
-        const image_queue_t *queue = &image->queues[i];
-        uint64_t given_ns = queue->given_ns, done_ns = queue->done_ns;
-        if (queue->instance == 0 && given_ns > done_ns)
-            left_ns += given_ns - done_ns;
+        const image_queue_t *queue = image_queue(image, i);
+        work_ns += queue->instance == 0 ? left_ns(queue) : 0;
     }
     uint64_t at_ns = image->line.at_ns;
-    return within(at_ns, at_ns + left_ns, from_ns, until_ns);
+    return within(at_ns, at_ns + work_ns, from_ns, until_ns);
 }
 
 unsigned usage_percent(const image_t *image, uint64_t now_ns) {
@@ -63,10 +79,10 @@ unsigned usage_percent(const image_t *image, uint64_t now_ns) {
 }
 
 bool usage_has_worked(const image_t *image, unsigned slot) {
-    const image_queue_t *queue = &image->queues[slot];
-    return queue->pid == image->slots[slot].pid && queue->given_ns > 0;
+    const image_queue_t *queue = image_queue(image, slot);
+    return queue->pid == image->slots[slot].pid && queue->start_ticks == image->slots[slot].start_ticks;
 }
 
 bool usage_is_working(const image_t *image, unsigned slot) {
-    return usage_has_worked(image, slot) && image->queues[slot].given_ns > image->queues[slot].done_ns;
+    return usage_has_worked(image, slot) && channels_have_work(image_queue(image, slot));
 }

@@ -31,6 +31,8 @@ DRIVER = {
     "nvidia-cuda-mps-control": "/usr/bin",
 }
 DEVICE_DIRECTORY = "/dev/simgpu"
+RENDEZVOUS = "rendezvous"  # where kernels of different GPUs meet, for everyone who has a GPU
+IMAGE_BYTES = 1 << 20  # what comes behind is the work of processes
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
 GPU_NODE = "/dev/nvidia"
@@ -95,7 +97,7 @@ def parents(names: list[str], devices: str, files: list[str]) -> list[str]:
         owner = name
         for file in files if name.startswith("MIG-") else ():
             with open(f"{devices}/{file}", "rb") as image:  # noqa: PTH123
-                if f"{name}\0".encode() in image.read():
+                if f"{name}\0".encode() in image.read(IMAGE_BYTES):
                     owner = file.partition("-")[2]
         found.append(owner)
     return found
@@ -149,9 +151,9 @@ def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
         if not os.path.exists(f"{libraries}/{name}"):  # noqa: PTH110
             raise FileNotFoundError(f"{libraries}/{name} is not there; build the simulated driver by: make build")
     files = [file for file in os.listdir(devices) if file.startswith("gpu")]  # noqa: PTH208
-    configuration.setdefault("mounts", []).extend(
-        mounts(devices, select(parents(names, devices, files), files), libraries)
-    )
+    given = select(parents(names, devices, files), files)
+    shared = [RENDEZVOUS] if given and os.path.exists(f"{devices}/{RENDEZVOUS}") else []  # noqa: PTH110
+    configuration.setdefault("mounts", []).extend(mounts(devices, given + shared, libraries))
     with open(path, "w") as file:  # noqa: PTH123
         json.dump(configuration, file)
 

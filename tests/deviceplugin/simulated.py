@@ -31,7 +31,7 @@ def create(directory: Path) -> Path:
 
 def uuids(directory: Path) -> list[str]:
     """Their UUIDs, by index."""
-    return [path.name.partition("-")[2] for path in sorted(directory.iterdir())]
+    return [path.name.partition("-")[2] for path in sorted(directory.glob("gpu*"))]
 
 
 def command(*words: str | Path) -> None:

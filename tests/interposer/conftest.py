@@ -46,7 +46,7 @@ def gpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def uuids(gpus: Path) -> list[str]:
     """Their UUIDs, in order."""
-    return [re.sub(r"^gpu\d+-", "", path.name) for path in sorted(gpus.iterdir())]
+    return [re.sub(r"^gpu\d+-", "", path.name) for path in sorted(gpus.glob("gpu*"))]
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def step(
     container: Container, arbiter: ReferenceArbiter, programs: Path, way: str, last: int | None = None
 ) -> tuple[int, int, int]:
     """Instructions, and the most bytes held and charged; `last`: then it is killed."""
-    gpu = min(container.gpus.iterdir())
+    gpu = min(container.gpus.glob("gpu*"))
     with finishing(container.start([programs / "steps", way])) as process:
         assert line(process) == "ready", process.communicate(timeout=10)
         assert process.stdin is not None

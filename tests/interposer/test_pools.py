@@ -267,7 +267,7 @@ def test_a_driver_that_cannot_tell_how_large_a_pool_is_gives_no_memory_of_pools(
     container: Container, make_arbiter: ArbiterMaker, tmp_path: object
 ) -> None:
     make_arbiter(LIMIT)
-    for gpu in container.gpus.iterdir():
+    for gpu in container.gpus.glob("gpu*"):
         version_at = 16  # after magic, version, size and index
         with gpu.open("r+b") as image:
             image.seek(version_at + 4)

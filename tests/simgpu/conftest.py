@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,3 +94,18 @@ def node(tmp_path: Path) -> Node:
     directory = tmp_path / "gpus"
     subprocess.run([COMMAND, "create", ROOT / "simgpu" / "samples" / "two-models.ini", directory], check=True)
     return Node(directory)
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory, _built: None) -> Callable[[str], Path]:
+    """Builds a C program of this directory on the simulated driver."""
+    programs = tmp_path_factory.mktemp("programs")
+
+    def build(name: str) -> Path:
+        source = ROOT / "tests" / "simgpu" / f"{name}.c"
+        driver = [f"-L{DRIVERS}", "-l:libcuda.so.1", "-pthread"]
+        flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run(["gcc", *flags, "-o", programs / name, source, *driver], check=True)
+        return programs / name
+
+    return build

@@ -92,7 +92,7 @@ def test_each_gpu_is_one_file_named_by_number_and_uuid(tmp_path: Path) -> None:
     description = tmp_path / "node.ini"
     description.write_text(GOOD.replace("[gpu 0]", "[gpu 3]\ncount = 2"))
     assert create(description).returncode == 0
-    names = sorted(path.name for path in (tmp_path / "gpus").iterdir())
+    names = sorted(path.name for path in (tmp_path / "gpus").glob("gpu*"))
     assert [name[:9] for name in names] == ["gpu3-GPU-", "gpu4-GPU-"]
     assert len({name[5:] for name in names}) == 2
 
@@ -103,7 +103,7 @@ def test_uuids_are_the_same_every_time_and_differ_between_nodes(tmp_path: Path) 
     names = []
     for more in ([], [], ["--node", "other"]):
         assert create(description, "--replace", *more).returncode == 0
-        (path,) = (tmp_path / "gpus").iterdir()
+        (path,) = (tmp_path / "gpus").glob("gpu*")
         names.append(path.name)
     assert names[0] == names[1] != names[2]
 
@@ -122,7 +122,7 @@ def test_a_given_uuid_is_kept(tmp_path: Path) -> None:
     description = tmp_path / "node.ini"
     description.write_text(GOOD.replace("model =", f"uuid = {uuid}\nmodel ="))
     assert create(description).returncode == 0
-    assert [path.name for path in (tmp_path / "gpus").iterdir()] == [f"gpu0-{uuid}"]
+    assert [path.name for path in (tmp_path / "gpus").glob("gpu*")] == [f"gpu0-{uuid}"]
 
 
 @pytest.mark.parametrize("sample", sorted((ROOT / "simgpu" / "samples").glob("*.ini")), ids=lambda path: path.name)

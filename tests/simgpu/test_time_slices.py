@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -191,3 +191,12 @@ while input() == "":
             assert float(line(other)) < 1000
             os.kill(stopped.pid, signal.SIGCONT)
             time.sleep(0.005)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_between_any_two_instructions_stops_nobody_else(
+    node: Node, compiled: Callable[[str], Path]
+) -> None:
+    instructions, survived = map(int, node.run([compiled("killed"), "30"]).stdout.split())
+    assert instructions > 1000
+    assert survived == 30

@@ -84,6 +84,12 @@ def test_a_container_gets_the_libraries_and_only_its_gpus(bundle: Path) -> None:
     assert run(bundle, "none") == (0, ["/proc", *libraries])
 
 
+def test_who_has_a_gpu_has_the_place_where_kernels_meet(bundle: Path) -> None:
+    (bundle.parent / "devices" / create.RENDEZVOUS).touch()
+    assert run(bundle, SECOND)[1][-2:] == [f"/dev/simgpu/{FILES[1]}", "/dev/simgpu/rendezvous"]
+    assert "/dev/simgpu/rendezvous" not in run(bundle, "none")[1]
+
+
 def test_a_container_without_the_variable_and_every_other_verb_are_left_alone(bundle: Path) -> None:
     assert run(bundle, "void") == (0, ["/proc"])
     assert run(bundle, "all", verb="delete") == (0, ["/proc"])

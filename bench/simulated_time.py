@@ -1,0 +1,211 @@
+"""The simulated GPU's time against what others published of real ones: two models on a GPU, by time slices and by MPS.
+
+Published: NVIDIA Dynamo, examples/gpu-sharing, November 2026: two vLLM with Qwen3-4B on an A100, tokens a second of the
+pair in percent of what one model alone does with the same requests, and the time between two tokens.
+
+Simulated: a model is a process that does one step after another; a step is a kernel that takes STEP_MS with no
+requests and REQUEST_PART of that more for each, on KERNEL_PERCENT of the GPU. REQUEST_PART and KERNEL_PERCENT were
+chosen once, so that the two figures marked with a star fit; STEP_MS by the time between tokens of one model alone. All
+else follows from the model of the GPU: simgpu/README.md.
+
+Prints tables, then one JSON object a line per figure.
+Run: `python bench/simulated_time.py [--seconds N] [--results DIRECTORY]`; with a second a case it takes half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILT = ROOT / "build" / "simgpu"
+SAMPLE = ROOT / "simgpu" / "samples" / "two-models.ini"
+
+STEP_MS = 7.86
+REQUEST_PART = 0.05
+KERNEL_PERCENT = 83
+
+MANY = 1_000_000
+REQUESTS = (2, 4, 8, 16, 32)
+SLICED = (44.5, 45.0, 51.2, 61.6, 72.8)
+MPS = (63.5, 60.4, 68.0, 77.8, 87.9)
+FITTED = {("MPS, 50 % each", 2), ("MPS, 50 % each", 32)}
+TOKEN_MS_AT_8 = {"alone": 11.0, "time slices": 21.1, "MPS, 50 % each": 15.4}
+
+# Does steps, so many or for so long, and says how many a second. With a depth some are launched before the
+# first one is waited for: how long the program waits for a core counts for nothing.
+CLIENT = """
+import sys, time
+from cuda_client import *
+c = Cuda(device=int(sys.argv[1]))
+kernel = c.kernel(sys.argv[2])
+depth, most = int(sys.argv[3]), int(sys.argv[4])
+events = [c.made("cuEventCreate", 0) for _ in range(depth + 1)]
+def launch(number):
+    c.launch(kernel)
+    c.check("cuEventRecord", events[number % len(events)], None)
+print("ready", flush=True)
+seconds = float(sys.stdin.readline())
+begin, steps = time.monotonic(), 0
+for number in range(depth):
+    launch(number)
+while steps < most and time.monotonic() < begin + seconds:
+    launch(steps + depth)
+    c.check("cuEventSynchronize", events[steps % len(events)])
+    steps += 1
+print(steps / (time.monotonic() - begin), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What was measured, and what it is compared with."""
+
+    name: str
+    value: float
+    unit: str
+    against: str
+    other: float
+
+    def line(self) -> str:
+        """As JSON."""
+        ratio = round(self.value / self.other, 3) if self.other else None
+        found = {"figure": f"simulated.{self.name}", "value": round(self.value, 3), "unit": self.unit}
+        return json.dumps({**found, "against": self.against, "ratio": ratio})
+
+
+@contextlib.contextmanager
+def node() -> Iterator[Path]:
+    """A directory with GPUs, and a pipe directory of MPS in it."""
+    subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
+    with tempfile.TemporaryDirectory() as directory:
+        gpus = Path(directory) / "gpus"
+        subprocess.run([BUILT / "simgpu", "create", SAMPLE, gpus], check=True)
+        (Path(directory) / "pipe").mkdir()
+        (Path(directory) / "pipe" / "control").touch()
+        yield Path(directory)
+
+
+def rates(
+    directory: Path, kernel: str, environments: Sequence[Mapping[str, str]], seconds: float, most: int = MANY
+) -> list[float]:
+    """Steps a second of processes at the same time; with `most`, on a GPU each and waiting for each step."""
+    common = {
+        "PATH": os.environ["PATH"],
+        "SIMGPU_DIR": str(directory / "gpus"),
+        "LD_LIBRARY_PATH": str(BUILT),
+        "PYTHONPATH": str(ROOT / "tests" / "interposer"),
+        "CUDA_MPS_PIPE_DIRECTORY": str(directory / "none"),
+    }
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for number, environment in enumerate(environments):
+            meets = most < MANY
+            process = subprocess.Popen(
+                [sys.executable, "-c", CLIENT, str(number if meets else 0), kernel, "0" if meets else "4", str(most)],
+                env={**common, **environment},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            processes.append(process)
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{seconds}\n")
+            process.stdin.flush()
+        return [float(process.stdout.readline()) for process in processes if process.stdout is not None]
+
+
+def step_ns(requests: float) -> int:
+    """How long a step takes for a model alone."""
+    return round(STEP_MS * (1 + REQUEST_PART * requests) * 1e6)
+
+
+def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
+    """Two models that share the requests of one."""
+    half = {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "pipe"), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+    ways: Mapping[str, tuple[Mapping[str, str], Sequence[float]]] = {
+        "time slices": ({}, SLICED),
+        "MPS, 50 % each": (half, MPS),
+    }
+    lines, figures = ["| requests | " + " | ".join(f"{way}: published | simulated | error" for way in ways) + " |"], []
+    lines.append("|---|" + "---|---|---|" * len(ways))
+    token_ms, errors = {}, []
+    for number, requests in enumerate(REQUESTS):
+        (alone,) = rates(directory, f"k_{KERNEL_PERCENT}pct_{step_ns(requests)}ns", [{}], seconds)
+        cells = []
+        for way, (environment, published) in ways.items():
+            pair = rates(directory, f"k_{KERNEL_PERCENT}pct_{step_ns(requests / 2)}ns", [environment] * 2, seconds)
+            percent = 100 * (sum(pair) * requests / 2) / (alone * requests)
+            error = percent - published[number]
+            star = "\\*" if (way, requests) in FITTED else ""
+            cells.append(f"{published[number]:.1f} | {percent:.1f}{star} | {error:+.1f}")
+            figures.append(
+                Figure(
+                    f"{'slices' if environment == {} else 'mps'}.{requests}",
+                    percent,
+                    "%",
+                    "published",
+                    published[number],
+                )
+            )
+            if not star:
+                errors.append(abs(error))
+            if requests == 8:
+                token_ms |= {"alone": 1000 / alone, way: 2000 / sum(pair)}
+        lines.append(f"| {requests} | " + " | ".join(cells) + " |")
+    lines += ["", "| milliseconds between tokens at 8 requests | published | simulated |", "|---|---|---|"]
+    lines += [f"| {way} | {TOKEN_MS_AT_8[way]:.1f} | {found:.1f} |" for way, found in token_ms.items()]
+    figures.append(Figure("worst_error", max(errors), "points", "goal", 10))
+    mean = sum(errors) / len(errors)
+    lines += ["", f"The eight that were not fitted are {mean:.1f} points off in the mean, {max(errors):.1f} at worst."]
+    return lines, figures
+
+
+def meetings(directory: Path) -> tuple[list[str], list[Figure]]:
+    """What it takes until the kernels of two processes on two GPUs have met."""
+    lost_us = [1e6 / each - 1000 for each in rates(directory, "meet2_bench_1000us", [{}, {}], 60, most=500)]
+    mean_us = sum(lost_us) / len(lost_us)
+    line = f"Kernels of 1 ms that meet in two processes, one after another: {mean_us:.0f} us more each."
+    return ["", line], [Figure("meeting.added", mean_us, "us", "goal", 500)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long each case is counted (%(default)s)")
+    parser.add_argument("--results", type=Path, help="where to write a page, such as bench/results")
+    arguments = parser.parse_args()
+    with node() as directory:
+        lines, figures = pairs(directory, arguments.seconds)
+        more, found = meetings(directory)
+    lines, figures = lines + more, figures + found
+    print("\n".join(lines), end="\n\n")
+    for figure in figures:
+        print(figure.line())
+    if arguments.results:
+        day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
+        command = f"`python bench/simulated_time.py --seconds {arguments.seconds:g}`"
+        head = [f"# The simulated GPU's time, {day}", "", f"{command}: {machine}."]
+        text = (__doc__ or "").split("\n\n")[1:3]
+        page = [*head, "", *"\n\n".join(text).splitlines(), "", *lines, ""]
+        (arguments.results / f"{day}-simulated-time.md").write_text("\n".join(page))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Kernels that wait for each other, as those of collectives do."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simgpu.conftest import ROOT, Node, finishing
+
+# A rank of a gang: device and kernel are its arguments; it does a step for each line, and says so.
+RANK = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "tests" / "interposer")!r})
+from cuda_client import *
+c = Cuda(device=int(sys.argv[1]))
+kernel = c.kernel(sys.argv[2])
+print("ready", flush=True)
+for line in sys.stdin:
+    c.launch(kernel)
+    c.check("cuCtxSynchronize")
+    print("done", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def rank(node: Node, device: int, kernel: str) -> Iterator[subprocess.Popen[str]]:
+    with finishing(node.start([sys.executable, "-c", RANK, str(device), kernel])) as process:
+        assert says(process) == "ready"
+        yield process
+
+
+def says(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def steps(*processes: subprocess.Popen[str]) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+
+def until_busy(node: Node, device: int) -> None:
+    node.nvml(f"import time\nwhile nvml.nvmlDeviceGetUtilizationRates(gpu({device})).gpu < 25: time.sleep(0.05)")
+
+
+def test_threads_that_meet_for_the_first_time_at_once_all_go_on(node: Node, compiled: Callable[[str], Path]) -> None:
+    # When threads raced for the list of GPUs that meet, one process in thirty waited for ever.
+    assert node.run([compiled("meet_first"), "300", "2"]).stdout == "300\n"
+
+
+@pytest.mark.parametrize("devices", [(0, 1, 2), (0, 0, 0)], ids=["a GPU each", "one GPU"])
+def test_ranks_in_processes_of_their_own_meet_by_their_key(node: Node, devices: tuple[int, ...]) -> None:
+    kernel = "meet3_ring_25pct_1ms"
+    with contextlib.ExitStack() as stack:
+        ranks = [stack.enter_context(rank(node, device, kernel)) for device in devices]
+        for _ in range(5):
+            steps(*ranks)
+            assert [says(each) for each in ranks] == ["done"] * 3
+
+
+def test_one_whose_others_have_not_come_waits_and_keeps_its_gpu_busy(node: Node) -> None:
+    with rank(node, 0, "meet2_ring_1ms") as one, rank(node, 1, "meet2_other_1ms") as stranger:
+        steps(one, stranger)
+        until_busy(node, 0)
+        with rank(node, 1, "meet2_ring_1ms") as two:
+            steps(two)
+            assert (says(one), says(two)) == ("done", "done")
+
+
+def test_the_place_of_a_killed_rank_is_free_for_the_next_gang(node: Node) -> None:
+    kernel = "meet2_ring_1ms"
+    with rank(node, 0, kernel) as lost:
+        steps(lost)
+        until_busy(node, 0)
+        lost.kill()
+    with rank(node, 1, kernel) as one, rank(node, 2, kernel) as two:
+        for _ in range(3):
+            steps(one, two)
+            assert (says(one), says(two)) == ("done", "done")
+
+
+def test_without_the_file_of_the_node_nobody_meets_by_a_key(node: Node) -> None:
+    (node.directory / "rendezvous").unlink()
+    with rank(node, 0, "meet2_ring_1ms") as one:
+        steps(one)
+        _, errors = one.communicate(timeout=20)
+        assert "cuLaunchKernel: 802" in errors  # CUDA_ERROR_SYSTEM_NOT_READY
