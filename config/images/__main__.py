@@ -28,6 +28,8 @@ def main() -> int:
         prerequisites.ensure_programs(*preloaded.COMPILERS.values(), *(["skopeo"] if given.push else []))
         made = build.ensure(given.architectures.replace(",", " ").split(), revision=given.revision)
         pushed = push.push(made, given.push, options=shlex.split(given.push_options)) if given.push else {}
+        if pushed:
+            push.record(pushed)
     except errors.LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from config.images import build
+from config.images import build, layers
 from lab import errors, prerequisites
 
 PUSHED = "pushed.json"
@@ -19,7 +19,7 @@ PREFIX = re.compile(
 
 
 def push(made: build.Archives, prefix: str, *, options: Sequence[str] = ()) -> dict[str, dict[str, str]]:
-    """Push both below REGISTRY/PREFIX; return where each is, as written into pushed.json beside the archives.
+    """Push both below REGISTRY/PREFIX; return where each is.
 
     Raises:
         LabError: the name is none, or the registry refuses.
@@ -31,8 +31,14 @@ def push(made: build.Archives, prefix: str, *, options: Sequence[str] = ()) -> d
         repository = f"{prefix}/{name}"
         _copy(archive.path, f"{repository}:{tag}", options)
         places[name] = {"repository": repository, "tag": tag, "digest": archive.digest}
-    (made.webhook.path.parent / PUSHED).write_text(json.dumps(places, indent=2) + "\n")
     return places
+
+
+def record(places: Mapping[str, Mapping[str, str]], folder: Path = layers.BUILD) -> Path:
+    """Write down where they are, for ./install.sh to take them from there."""
+    path = folder / PUSHED
+    path.write_text(json.dumps(places, indent=2) + "\n")
+    return path
 
 
 def checked(prefix: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,10 @@ PLAIN = ("--dest-tls-verify=false",)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_was_pushed_is_there_by_digest(registry: str, archives: build.Archives) -> None:
+def test_what_was_pushed_is_there_by_digest(registry: str, archives: build.Archives, tmp_path: Path) -> None:
     prefix = f"{registry}/platform/gpushare"
     places = push.push(archives, prefix, options=PLAIN)
-    assert json.loads((archives.webhook.path.parent / "pushed.json").read_text()) == places
+    assert json.loads(push.record(places, tmp_path).read_text()) == places
     assert set(places) == {"webhook", "agent"}
     for name, made in (("webhook", archives.webhook), ("agent", archives.agent)):
         place = places[name]
