@@ -52,15 +52,26 @@ void driver_chain(void) {
     __atomic_store_n(&driver_next_dlsym, real_dlsym(RTLD_NEXT, "dlsym"), __ATOMIC_RELEASE);
 }
 
+/* Whether a search there comes to us, as one by the program's own handle does, with a driver and without. */
+static bool leads_to_us(void *handle, library_t library) {
+    for (unsigned i = 0; i < HOOK_COUNT; i++) {
+        const hook_row_t *row = &hook_rows[i];
+        if (row->library == library && row->replacement != NULL && real_dlsym(handle, row->symbol) == row->replacement)
+            return true;
+    }
+    return false;
+}
+
 /* The library as it is loaded in this process; failing that, where the application itself found it, which may be a
- * namespace of its own. The reference that RTLD_NOLOAD takes is kept: the functions must not go away. */
+ * namespace of its own, but never ourselves: a hook that took itself for the driver's function would call itself for
+ * ever. The reference that RTLD_NOLOAD takes is kept: the functions must not go away. */
 static void bind(library_t library, void *found_in) {
     if (__atomic_load_n(&bound[library], __ATOMIC_ACQUIRE))
         return;
     driver_chain();
     void *handle =
         driver_next_dlopen != NULL ? ((dlopen_t *)driver_next_dlopen)(names[library], RTLD_LAZY | RTLD_NOLOAD) : NULL;
-    if (handle == NULL)
+    if (handle == NULL && found_in != NULL && !leads_to_us(found_in, library))
         handle = found_in;
     if (handle == NULL)
         return;
@@ -120,11 +131,22 @@ bool driver_thread(void *(*run)(void *)) {
     return create != NULL && create(&thread, NULL, run, NULL) == 0;
 }
 
+/* RTLD_DEFAULT and the program's own handle find our own export whether or not there is a driver: what comes after us
+ * is the question then. */
+static void *find(void *handle, const hook_row_t *row, bool *after_us_p) {
+    *after_us_p = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
+    void *found = real_dlsym(*after_us_p ? RTLD_NEXT : handle, row->symbol);
+    if (found != row->replacement)
+        return found;
+    *after_us_p = true;
+    return real_dlsym(RTLD_NEXT, row->symbol);
+}
+
 void *driver_lookup(void *handle, const hook_row_t *row) {
-    /* RTLD_DEFAULT would find our own export whether or not there is a driver: what comes after us is the question. */
-    bool pseudo = handle == RTLD_DEFAULT || handle == RTLD_NEXT;
-    void *found = real_dlsym(pseudo ? RTLD_NEXT : handle, row->symbol);
-    if (found != NULL)
-        bind(row->library, pseudo ? NULL : handle);
-    return found;
+    bool after_us;
+    void *found = find(handle, row, &after_us);
+    if (found == NULL || __atomic_load_n(&bound[row->library], __ATOMIC_ACQUIRE))
+        return found;
+    bind(row->library, after_us ? NULL : handle);
+    return find(handle, row, &after_us); /* for dlerror is not to tell of what this driver lacks */
 }

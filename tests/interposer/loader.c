@@ -85,15 +85,36 @@ static int versioned(const char *library, const char *unused) {
     return EXIT_SUCCESS;
 }
 
+/* The program's own handle, as probes and JIT compilers use it: it finds what a driver has once one is loaded for all,
+ * and nothing before that. What is asked before leaves no trace. */
+static int own_handle(const char *library, const char *init) {
+    void *own = dlopen(NULL, RTLD_NOW);
+    if (dlsym(own, init) != NULL)
+        return fail("there is no driver in the process, but its functions were found");
+    void *local = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (local == NULL)
+        return fail("dlopen of the driver");
+    (void)dlerror();
+    if (dlsym(own, init) != NULL || dlerror() == NULL)
+        return fail("the driver is loaded for somebody else, but its functions were found");
+    void *found = dlsym(local, init);
+    if (found == NULL || dlerror() != NULL)
+        return fail("a function that was found left a reason why it was not");
+    if (dlopen(library, RTLD_NOW | RTLD_GLOBAL) == NULL || dlsym(own, init) != found)
+        return fail("the driver is loaded for all, but the program's own handle finds something else");
+    int (*begin)(unsigned);
+    *(void **)&begin = found;
+    printf("%d\n", begin(0));
+    return EXIT_SUCCESS;
+}
+
 int main(int count, char **arguments) {
     static const struct {
         const char *name;
         int (*run)(const char *, const char *);
-    } ways[] = {{"runpath", runpath},
-                {"deepbind", deepbind},
-                {"absent", absent},
-                {"own-namespace", own_namespace},
-                {"versioned", versioned}};
+    } ways[] = {{"runpath", runpath},     {"deepbind", deepbind},
+                {"absent", absent},       {"own-namespace", own_namespace},
+                {"versioned", versioned}, {"own-handle", own_handle}};
     for (size_t i = 0; count >= 3 && i < sizeof ways / sizeof *ways; i++) {
         if (strcmp(arguments[1], ways[i].name) == 0)
             return ways[i].run(arguments[2], count > 3 ? arguments[3] : "");

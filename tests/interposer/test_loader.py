@@ -71,6 +71,17 @@ def test_what_a_driver_does_not_have_stays_absent(container: Container, programs
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    ("library", "init", "answer"),
+    [("libcuda.so.1", "cuInit", "802\n"), ("libnvidia-ml.so.1", "nvmlDeviceGetMemoryInfo", "27\n")],
+)
+def test_the_programs_own_handle_finds_a_driver_once_it_is_loaded_for_all(
+    container: Container, programs: Path, library: str, init: str, answer: str
+) -> None:
+    result = container.run([programs / "loader", "own-handle", library, init])
+    assert (result.returncode, result.stdout) == (0, answer), result.stderr
+
+
 def test_a_driver_in_a_namespace_of_its_own_is_hooked_too(container: Container, programs: Path) -> None:
     result = container.run([programs / "loader", "own-namespace", "libcuda.so.1"])
     assert result.stdout == "802\n", result.stderr
