@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "flow.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -15,16 +14,23 @@
 #define BRIEF_BATCH_NS 500000ull
 #define MOST_LAUNCHES 256u
 #define FIRST_BATCH 2u
-/* A kernel may wait for another one that has not been launched yet: nobody is held back for longer than this. Each time
- * in a row it is twice as long, or programs whose kernels are longer would run ahead after all. */
-#define PATIENCE_NS 50000000ull
-#define LONGEST_PATIENCE_NS 10000000000ull
 #define SLEEP_NS 100000ull
 #define UNKNOWN UINT64_MAX
+/* A kernel may wait for another one that has not been launched yet. Nobody can tell from one that takes its time, so
+ * there is a credit for waiting in vain: a thirty-second part of the time, and no more at once than this. A program
+ * whose work is in one queue can hardly have such kernels, and may have long ones. */
+#define CREDIT_PART 32
+#define ALONE_CREDIT_NS 10000000000ull
+#define CREDIT_NS 100000000ull
+#define LEAST_CREDIT_NS BATCH_NS
 
 typedef struct {
-    bool busy; /* one thread at a time works on it */
-    CUcontext context;
+    bool busy;    /* a thread works on it; others pass by, for what it waits for may be theirs to launch */
+    bool several; /* work of this GPU may wait for other work of this process */
+    CUstream stream;
+    uint64_t credit_ns; /* so long may be waited in vain, as of then */
+    uint64_t credit_at_ns;
+    CUcontext context; /* what follows is about its work */
     CUevent events[2]; /* after the last batch, and the one before it */
     bool recorded[2];
     uint64_t marks[2]; /* launches that each comes after */
@@ -33,8 +39,7 @@ typedef struct {
     uint64_t done; /* launches that are known to have ended, and since when */
     uint64_t done_ns;
     uint64_t launch_ns; /* what one takes, at most */
-    uint64_t patience_ns;
-    uint32_t opened; /* which opening of the gate this is about */
+    uint32_t opened;    /* which opening of the gate this is about */
 } flow_t;
 
 static flow_t flows[MAX_GPUS];
@@ -43,8 +48,12 @@ void flow_after_fork(void) {
     memset(flows, 0, sizeof flows);
 }
 
+static bool try_take(flow_t *flow) {
+    return !__atomic_exchange_n(&flow->busy, true, __ATOMIC_ACQUIRE);
+}
+
 static void take(flow_t *flow) {
-    while (__atomic_exchange_n(&flow->busy, true, __ATOMIC_ACQUIRE))
+    while (!try_take(flow))
         pause_ns(SLEEP_NS);
 }
 
@@ -71,6 +80,8 @@ static bool prepare(flow_t *flow, uint32_t gpu) {
         return false;
     if (flow->context == context)
         return true;
+    if (flow->context != NULL)
+        __atomic_store_n(&flow->several, true, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < 2; i++) {
         if (flow->context != NULL && flow->events[i] != NULL)
             (void)REAL(cuEventDestroy_v2)(flow->events[i]);
@@ -82,7 +93,6 @@ static bool prepare(flow_t *flow, uint32_t gpu) {
     }
     flow->batch = FIRST_BATCH;
     flow->launch_ns = UNKNOWN;
-    flow->patience_ns = PATIENCE_NS;
     flow->opened = gate_opened(gpu) - 1;
     __atomic_store_n(&flow->context, context, __ATOMIC_RELEASE);
     return true;
@@ -92,21 +102,47 @@ static bool is_done(flow_t *flow, unsigned which) {
     return REAL(cuEventQuery)(flow->events[which]) != CUDA_ERROR_NOT_READY;
 }
 
-/* Whether a batch has ended; a gate that closes, and a long time, end the waiting. */
+static uint64_t least(uint64_t one, uint64_t other) {
+    return one < other ? one : other;
+}
+
+static uint64_t most_credit_ns(const flow_t *flow) {
+    return __atomic_load_n(&flow->several, __ATOMIC_RELAXED) ? CREDIT_NS : ALONE_CREDIT_NS;
+}
+
+/* How long may be waited now. */
+static uint64_t credit_ns(flow_t *flow) {
+    uint64_t at_ns = now_ns();
+    uint64_t earned_ns = flow->credit_at_ns > 0 ? (at_ns - flow->credit_at_ns) / CREDIT_PART : ALONE_CREDIT_NS;
+    flow->credit_ns = least(flow->credit_ns + earned_ns, most_credit_ns(flow));
+    flow->credit_at_ns = at_ns;
+    return flow->credit_ns;
+}
+
+/* How long a batch takes that waits for nothing, with room for one that takes longer than others. */
+static uint64_t expected_ns(const flow_t *flow, unsigned which) {
+    if (flow->launch_ns == UNKNOWN)
+        return most_credit_ns(flow) / 4;
+    uint64_t launches = flow->marks[which] > flow->done ? flow->marks[which] - flow->done : 1;
+    return least(LEAST_CREDIT_NS + 3 * (launches * flow->launch_ns) / 2, most_credit_ns(flow));
+}
+
+/* Whether a batch has ended. It is waited for if there is credit for as long as it is to take; a gate that closes, and
+ * the end of the credit, end the waiting. What was waited for nothing is paid for. */
 static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
-    uint64_t until_ns = now_ns() + flow->patience_ns;
-    while (!is_done(flow, which)) {
-        if (!gate_is_open(gpu) || capture_any())
-            return false;
-        if (now_ns() > until_ns) {
-            if (flow->patience_ns < LONGEST_PATIENCE_NS)
-                flow->patience_ns *= 2;
-            return false;
-        }
+    if (is_done(flow, which))
+        return true;
+    uint64_t longest_ns = credit_ns(flow), fair_ns = expected_ns(flow, which), waited_ns = 0;
+    bool waits = longest_ns >= fair_ns;
+    for (uint64_t since_ns = now_ns(); waits && waited_ns < longest_ns && gate_is_open(gpu);
+         waited_ns = now_ns() - since_ns) {
         pause_ns(SLEEP_NS);
+        if (is_done(flow, which))
+            return true;
     }
-    flow->patience_ns = PATIENCE_NS;
-    return true;
+    if (waits && waited_ns > fair_ns)
+        flow->credit_ns -= least(waited_ns, flow->credit_ns);
+    return false;
 }
 
 /* What a launch takes, at most: by the time since the last batch was seen to have ended, for the launches since then.
@@ -161,12 +197,24 @@ static void step(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches)
         (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches) {
-    flow_t *flow = &flows[gpu];
-    bool same = __atomic_load_n(&flow->opened, __ATOMIC_ACQUIRE) == gate_opened(gpu);
-    if ((same && launches < __atomic_load_n(&flow->next, __ATOMIC_ACQUIRE)) || capture_any())
+/* A thread's own default stream is another one in another thread. */
+static void look_around(flow_t *flow, CUstream stream, bool only) {
+    CUstream first = NULL;
+    if (__atomic_load_n(&flow->several, __ATOMIC_RELAXED))
         return;
-    take(flow);
+    bool another =
+        !__atomic_compare_exchange_n(&flow->stream, &first, stream, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    if (another || !only || stream == CU_STREAM_PER_THREAD)
+        __atomic_store_n(&flow->several, true, __ATOMIC_RELAXED);
+}
+
+void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches, bool only) {
+    flow_t *flow = &flows[gpu];
+    if (stream != __atomic_load_n(&flow->stream, __ATOMIC_RELAXED) || !only)
+        look_around(flow, stream, only);
+    bool same = __atomic_load_n(&flow->opened, __ATOMIC_ACQUIRE) == gate_opened(gpu);
+    if ((same && launches < __atomic_load_n(&flow->next, __ATOMIC_ACQUIRE)) || capture_any() || !try_take(flow))
+        return;
     if (launches >= flow->next || flow->opened != gate_opened(gpu))
         step(flow, gpu, stream, launches);
     give(flow);

@@ -37,6 +37,7 @@ typedef struct {
 
 static struct {
     pthread_mutex_t mutex; /* of gate_word, against a GPU that comes into use while the word is worked out */
+    unsigned used;         /* GPUs */
     gate_t gates[MAX_GPUS] __attribute__((aligned(64)));
 } state = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -61,9 +62,9 @@ static void set_word(void) {
 
 static void use(uint32_t gpu) {
     gate_t *gate = &state.gates[gpu];
-    if (__atomic_load_n(&gate->used, __ATOMIC_ACQUIRE))
+    if (__atomic_load_n(&gate->used, __ATOMIC_ACQUIRE) || __atomic_exchange_n(&gate->used, true, __ATOMIC_ACQ_REL))
         return;
-    __atomic_store_n(&gate->used, true, __ATOMIC_RELEASE);
+    __atomic_add_fetch(&state.used, 1, __ATOMIC_RELEASE);
     set_word();
 }
 
@@ -140,7 +141,7 @@ static void pass(uint32_t gpu, CUstream stream) {
     uint64_t launches = __atomic_add_fetch(&gate->launches, 1, __ATOMIC_SEQ_CST);
     wait_until_open(gate);
     if (gate->counted)
-        flow_launch(gpu, stream, launches);
+        flow_launch(gpu, stream, launches, __atomic_load_n(&state.used, __ATOMIC_RELAXED) == 1);
     /* It may have closed while the flow was waited for. */
     wait_until_open(gate);
 }

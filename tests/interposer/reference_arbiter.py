@@ -56,6 +56,7 @@ class Misbehaviour:
     silent: bool = False
     descriptors: int = 2
     grants: bool = True  # a lease to everybody who wants one
+    flags: int = 0  # of those
     reclaim_seconds: float = 0.0  # for so long it looks for what the dead held
 
 
@@ -209,7 +210,7 @@ class ReferenceArbiter:
             self.heard.put((kind, *said))
             if kind == contract.MESSAGE_WANT and self._behaviour.grants:
                 self._leases += 1
-                opened = struct.pack(contract.WIRE_LEASE, said[0], 0, self._leases)
+                opened = struct.pack(contract.WIRE_LEASE, said[0], self._behaviour.flags, self._leases)
                 self._send(connection, contract.MESSAGE_OPEN, opened)
         return True
 
