@@ -101,6 +101,11 @@ void *driver_function(hook_t hook) {
     return library == LIBRARY_CUDA ? (void *)cuda_missing : (void *)nvml_missing;
 }
 
+bool driver_has(hook_t hook) {
+    (void)driver_function(hook);
+    return __atomic_load_n(&functions[hook], __ATOMIC_ACQUIRE) != NULL;
+}
+
 void driver_divert(hook_t launch, void *function) {
     (void)driver_function(launch);
     __atomic_store_n(hook_rows[launch].real, function, __ATOMIC_RELEASE);

@@ -13,6 +13,9 @@
 void *driver_function(hook_t hook);
 #define REAL(symbol) ((__typeof__(symbol) *)driver_function(HOOK_##symbol))
 
+/* Whether this driver has it. */
+bool driver_has(hook_t hook);
+
 /* From now on a launch that passes the gate comes to `function` in place of the real one. */
 void driver_divert(hook_t launch, void *function);
 

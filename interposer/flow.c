@@ -4,11 +4,11 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "capture.h"
 #include "clock.h"
 #include "contract.h"
 #include "driver.h"
 #include "gate.h"
+#include "streams.h"
 
 #define BATCH_NS 2000000ull
 #define BRIEF_BATCH_NS 500000ull
@@ -28,6 +28,7 @@ typedef struct {
     bool busy;    /* a thread works on it; others pass by, for what it waits for may be theirs to launch */
     bool several; /* work of this GPU may wait for other work of this process */
     CUstream stream;
+    unsigned aside;     /* its context may be ending, and so many threads are about to say whether it has */
     uint64_t credit_ns; /* so long may be waited in vain, as of then */
     uint64_t credit_at_ns;
     CUcontext context; /* what follows is about its work */
@@ -61,16 +62,38 @@ static void give(flow_t *flow) {
     __atomic_store_n(&flow->busy, false, __ATOMIC_RELEASE);
 }
 
-void flow_forget(CUcontext context) {
+/* Those who are at it leave within a moment. */
+void flow_set_aside(CUcontext context) {
+    for (unsigned i = 0; i < MAX_GPUS; i++) {
+        flow_t *flow = &flows[i];
+        if (__atomic_load_n(&flow->context, __ATOMIC_ACQUIRE) != context)
+            continue;
+        __atomic_add_fetch(&flow->aside, 1, __ATOMIC_SEQ_CST);
+        take(flow);
+        give(flow);
+    }
+}
+
+static void come_back(CUcontext context, bool ended) {
     for (unsigned i = 0; i < MAX_GPUS; i++) {
         flow_t *flow = &flows[i];
         if (__atomic_load_n(&flow->context, __ATOMIC_ACQUIRE) != context)
             continue;
         take(flow);
-        if (flow->context == context)
+        if (flow->context == context && ended)
             memset(&flow->context, 0, sizeof *flow - offsetof(flow_t, context));
+        if (flow->aside > 0)
+            __atomic_sub_fetch(&flow->aside, 1, __ATOMIC_SEQ_CST);
         give(flow);
     }
+}
+
+void flow_drop(CUcontext context) {
+    come_back(context, true);
+}
+
+void flow_restore(CUcontext context) {
+    come_back(context, false);
 }
 
 /* The events belong to the context that launches now. Another one's are left to it. */
@@ -127,6 +150,10 @@ static uint64_t expected_ns(const flow_t *flow, unsigned which) {
     return least(LEAST_CREDIT_NS + 3 * (launches * flow->launch_ns) / 2, most_credit_ns(flow));
 }
 
+static bool may_wait(const flow_t *flow, uint32_t gpu) {
+    return gate_is_open(gpu) && __atomic_load_n(&flow->aside, __ATOMIC_SEQ_CST) == 0;
+}
+
 /* Whether a batch has ended. It is waited for if there is credit for as long as it is to take; a gate that closes, and
  * the end of the credit, end the waiting. What was waited for nothing is paid for. */
 static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
@@ -134,7 +161,7 @@ static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
         return true;
     uint64_t longest_ns = credit_ns(flow), fair_ns = expected_ns(flow, which), waited_ns = 0;
     bool waits = longest_ns >= fair_ns;
-    for (uint64_t since_ns = now_ns(); waits && waited_ns < longest_ns && gate_is_open(gpu);
+    for (uint64_t since_ns = now_ns(); waits && waited_ns < longest_ns && may_wait(flow, gpu);
          waited_ns = now_ns() - since_ns) {
         pause_ns(SLEEP_NS);
         if (is_done(flow, which))
@@ -191,6 +218,8 @@ static void next_batch(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t lau
  */
 static void step(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches) {
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!flow->several && streams_count(gpu) + (stream == CU_STREAM_LEGACY) > 1)
+        __atomic_store_n(&flow->several, true, __ATOMIC_RELAXED);
     bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
     next_batch(flow, gpu, stream, launches);
     if (exchanged)
@@ -213,9 +242,10 @@ void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches, bool only) {
     if (stream != __atomic_load_n(&flow->stream, __ATOMIC_RELAXED) || !only)
         look_around(flow, stream, only);
     bool same = __atomic_load_n(&flow->opened, __ATOMIC_ACQUIRE) == gate_opened(gpu);
-    if ((same && launches < __atomic_load_n(&flow->next, __ATOMIC_ACQUIRE)) || capture_any() || !try_take(flow))
+    if ((same && launches < __atomic_load_n(&flow->next, __ATOMIC_ACQUIRE)) || !try_take(flow))
         return;
-    if (launches >= flow->next || flow->opened != gate_opened(gpu))
+    bool due = launches >= flow->next || flow->opened != gate_opened(gpu);
+    if (due && __atomic_load_n(&flow->aside, __ATOMIC_SEQ_CST) == 0)
         step(flow, gpu, stream, launches);
     give(flow);
 }

@@ -17,8 +17,10 @@ void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches, bool only);
 /* How long what is queued will run from now, at most, as far as batches tell; UINT64_MAX: nobody knows. */
 uint64_t flow_left_ns(uint32_t gpu, uint64_t launches);
 
-/* The context ends, and its events with it. */
-void flow_forget(CUcontext context);
+/* The context is left alone; then it has ended, and its events with it, or it has not. */
+void flow_set_aside(CUcontext context);
+void flow_drop(CUcontext context);
+void flow_restore(CUcontext context);
 void flow_after_fork(void);
 
 #endif

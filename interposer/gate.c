@@ -174,6 +174,8 @@ CUresult gate_pass(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *s
     if (capture_has(stream))
         return CUDA_SUCCESS;
     marker_context(context, gpu);
+    if (stream == CU_STREAM_PER_THREAD)
+        marker_own_streams();
     pass(gpu, stream);
     for (uint32_t other = 0; where == LAUNCH_SEVERAL && other < MAX_GPUS; other++) {
         if (other != gpu && state.gates[other].used)

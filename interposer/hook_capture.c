@@ -3,15 +3,17 @@
 #include "capture.h"
 #include "driver.h"
 #include "fork.h"
+#include "marker.h"
 #include "stream.h"
+#include "streams.h"
 #include "table.h"
 
 static unsigned captures;
-static table_t streams = TABLE_INITIALIZER; /* that captures began in; owner: the context */
+static table_t captured = TABLE_INITIALIZER; /* that captures began in; owner: the context */
 
 void capture_after_fork(void) {
     captures = 0;
-    table_forget(&streams);
+    table_forget(&captured);
 }
 
 bool capture_any(void) {
@@ -39,20 +41,22 @@ static uint64_t key_of(CUstream stream) {
 /* What a stream that has gone without our seeing it has left ends here. */
 static void note(CUstream stream, CUcontext context) {
     entry_t entry = {.key = key_of(stream), .owner = (uint64_t)(uintptr_t)context}, old;
-    if (entry.key != 0 && table_put(&streams, &entry, &old) && old.key != 0)
+    if (entry.key != 0 && table_put(&captured, &entry, &old) && old.key != 0)
         ends();
 }
 
 static bool forget(CUstream stream, entry_t *entry) {
-    return table_take(&streams, key_of(stream), entry);
+    return table_take(&captured, key_of(stream), entry);
 }
 
 /* Counted before the driver is asked: nothing that would break the capture may be under way when it begins. */
 static CUcontext begins(CUstream stream) {
     CUcontext context = NULL;
+    streams_capture(stream);
     if (key_of(stream) != 0)
         (void)REAL(cuStreamGetCtx)(stream, &context);
     __atomic_add_fetch(&captures, 1, __ATOMIC_SEQ_CST);
+    marker_settle();
     return context;
 }
 
@@ -134,11 +138,13 @@ typedef CUresult destroy_t(CUstream stream);
 static CUresult destroy(destroy_t *real, CUstream stream) {
     entry_t entry, old;
     bool capturing = capture_any() && forget(stream, &entry);
+    streams_seat_t *seat = streams_end(stream);
     CUresult result = real(stream);
+    streams_ended(seat, stream, result == CUDA_SUCCESS);
     if (capturing && result == CUDA_SUCCESS)
         ends();
     else if (capturing)
-        (void)table_put(&streams, &entry, &old); /* it has just been taken, so there is room */
+        (void)table_put(&captured, &entry, &old); /* it has just been taken, so there is room */
     return result;
 }
 
@@ -152,6 +158,6 @@ CUresult cuStreamDestroy(CUstream stream) {
 
 void capture_forget(CUcontext context) {
     entry_t entry;
-    while (context != NULL && capture_any() && table_take_owned(&streams, (uint64_t)(uintptr_t)context, &entry))
+    while (context != NULL && capture_any() && table_take_owned(&captured, (uint64_t)(uintptr_t)context, &entry))
         ends();
 }

@@ -105,9 +105,21 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device,
     return result;
 }
 
-static void ended(uint64_t aside, CUcontext context) {
-    charge_drop(aside);
-    capture_forget(context);
+/* What is known of a context that may end is set aside, then dropped or given back to it. */
+static uint64_t set_aside(CUcontext context) {
+    marker_set_aside(context);
+    return charge_set_aside(context);
+}
+
+static void come_back(uint64_t aside, CUcontext context, bool ended) {
+    if (ended) {
+        marker_drop(context);
+        charge_drop(aside);
+        capture_forget(context);
+    } else {
+        charge_restore(aside, context);
+        marker_restore(context);
+    }
 }
 
 typedef CUresult end_primary_t(CUdevice device);
@@ -116,17 +128,9 @@ typedef CUresult end_primary_t(CUdevice device);
 static CUresult end_primary(end_primary_t *end, CUdevice device) {
     bool known = device >= 0 && device < MAX_DEVICES;
     CUcontext context = known ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
-    uint64_t aside = charge_set_aside(context);
-    unsigned flags;
-    int active = 1;
-    marker_forget(context);
+    uint64_t aside = set_aside(context);
     CUresult result = end(device);
-    if (result == CUDA_SUCCESS && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && !active)
-        ended(aside, context);
-    else
-        charge_restore(aside, context);
-    if (active && context != NULL)
-        gate_context(context, device); /* others hold it still, and it may have work */
+    come_back(aside, context, result == CUDA_SUCCESS && !is_active(device));
     return result;
 }
 
@@ -149,13 +153,9 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device) {
 typedef CUresult destroy_t(CUcontext context);
 
 static CUresult destroy(destroy_t *real, CUcontext context) {
-    uint64_t aside = charge_set_aside(context);
-    marker_forget(context);
+    uint64_t aside = set_aside(context);
     CUresult result = real(context);
-    if (result == CUDA_SUCCESS)
-        ended(aside, context);
-    else
-        charge_restore(aside, context);
+    come_back(aside, context, result == CUDA_SUCCESS);
     return result;
 }
 

@@ -21,6 +21,7 @@
 /* What runs ends soon enough for the next one to be told to begin: about as long as that takes. Much sooner, and both
  * would take turns on the GPU for the rest, which only one of them pays for. */
 #define SOON_NS (MS_NS / 2)
+#define LONGEST_DRAIN_NS (100 * MS_NS)
 #define PERIOD_NS (100 * MS_NS) /* of those that share without an arbiter */
 
 typedef struct {
@@ -31,6 +32,8 @@ typedef struct {
     bool draining;  /* the gate is closed, and what ran when it closed may run still */
     bool closing;   /* the arbiter is still to be told that it ends soon */
     unsigned quiet; /* for so many looks nothing was launched */
+    uint64_t opened_ns;
+    uint64_t marked_ns; /* when it was last asked for what runs */
     uint64_t launches;
 } lease_t;
 
@@ -63,19 +66,39 @@ static void open_gate(uint32_t gpu, uint32_t flags) {
     lease->flags = flags;
     lease->draining = false;
     lease->quiet = 0;
+    lease->opened_ns = now_ns();
     gate_open(gpu, (flags & (LEASE_COUNTED | LEASE_CONTENDED)) != 0, (flags & LEASE_BRIEF) != 0);
+}
+
+static void mark(uint32_t gpu) {
+    leases[gpu].marked_ns = now_ns();
+    marker_record(gpu);
 }
 
 static void close_gate(uint32_t gpu) {
     gate_close(gpu);
-    marker_record(gpu);
+    mark(gpu);
     leases[gpu].draining = true;
+}
+
+/* Nothing runs any more, as far as the driver can be asked. For the rest counted launches tell how long they take;
+ * others have as long again as they had until now. */
+static bool has_ended(uint32_t gpu) {
+    const lease_t *lease = &leases[gpu];
+    if (!marker_done(gpu))
+        return false;
+    if (!marker_missed(gpu))
+        return true;
+    uint64_t left_ns = lease->flags & LEASE_COUNTED ? flow_left_ns(gpu, gate_passed(gpu)) : UINT64_MAX;
+    uint64_t had_ns = lease->marked_ns - lease->opened_ns;
+    uint64_t wait_ns = had_ns < LONGEST_DRAIN_NS ? had_ns : LONGEST_DRAIN_NS;
+    return left_ns != UINT64_MAX ? left_ns == 0 : now_ns() - lease->marked_ns >= wait_ns;
 }
 
 /* While the last work runs out, the next one is told to begin. */
 static uint64_t drain(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
-    if (marker_done(gpu)) {
+    if (has_ended(gpu)) {
         lease->draining = !give_back(gpu);
         return DRAIN_LOOK_NS;
     }
@@ -122,8 +145,8 @@ static void look_whether_idle(uint32_t gpu) {
         return;
     }
     if (lease->quiet == 0)
-        marker_record(gpu);
-    if (!marker_done(gpu))
+        mark(gpu);
+    if (!has_ended(gpu))
         return;
     /* It may be about to launch the next one, as a program does that waits for each of them. */
     if (lease->quiet++ < QUIET_LOOKS)

@@ -1,41 +1,57 @@
+#define _GNU_SOURCE
 #include "marker.h"
 
 #include <pthread.h>
 #include <string.h>
 
 #include "capture.h"
+#include "clock.h"
+#include "contract.h"
 #include "driver.h"
 #include "flow.h"
 #include "fork.h"
+#include "streams.h"
 
 #define MAX_CONTEXTS 64
+#define SETTLE_LOOKS 1000
+#define SETTLE_LOOK_NS 20000
 
 typedef struct {
     CUcontext context;
     CUevent event;
     uint32_t gpu;
+    unsigned aside; /* it may be ending, and so many threads are about to say whether it has */
     bool marked;
-} place_t;
+    bool due;    /* it was aside when it was to be marked */
+    bool legacy; /* its default stream is to be asked */
+    bool missed;
+} context_t;
 
-/* The mutex is held by the helper thread while it calls the driver, and by a thread that ends a context before it calls
- * the driver: so the helper never uses a context that has ended, and nobody waits for it inside the driver. */
+/* The mutex is held by the helper thread while it calls the driver, and by a thread that is about to end a context,
+ * which sets it aside: so the helper never uses a context that has ended, and nobody waits for it inside the driver. */
 static struct {
     pthread_mutex_t mutex;
-    place_t places[MAX_CONTEXTS];
+    context_t contexts[MAX_CONTEXTS];
     unsigned count;
+    bool asking;      /* the helper is asking the driver */
+    bool own_streams; /* see marker_own_streams */
+    struct {
+        bool asked, missed;
+    } streams[MAX_GPUS];
 } markers = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 void marker_after_fork(void) {
     memset(&markers, 0, sizeof markers);
     markers.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     flow_after_fork();
+    streams_after_fork();
 }
 
-static place_t *find(CUcontext context) {
+static context_t *find(CUcontext context) {
     unsigned count = __atomic_load_n(&markers.count, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < count; i++) {
-        if (__atomic_load_n(&markers.places[i].context, __ATOMIC_ACQUIRE) == context)
-            return &markers.places[i];
+        if (__atomic_load_n(&markers.contexts[i].context, __ATOMIC_ACQUIRE) == context)
+            return &markers.contexts[i];
     }
     return NULL;
 }
@@ -44,91 +60,181 @@ void marker_context(CUcontext context, uint32_t gpu) {
     if (find(context) != NULL)
         return;
     pthread_mutex_lock(&markers.mutex);
-    place_t *place = find(context) == NULL ? find(NULL) : NULL;
+    context_t *place = find(context) == NULL ? find(NULL) : NULL;
     if (place == NULL && find(context) == NULL && markers.count < MAX_CONTEXTS)
-        place = &markers.places[markers.count];
+        place = &markers.contexts[markers.count];
     if (place != NULL) {
-        place->event = NULL;
-        place->marked = false;
-        place->gpu = gpu;
+        *place = (context_t){.gpu = gpu};
         __atomic_store_n(&place->context, context, __ATOMIC_RELEASE);
-        if (place == &markers.places[markers.count])
+        if (place == &markers.contexts[markers.count])
             __atomic_store_n(&markers.count, markers.count + 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&markers.mutex);
 }
 
-void marker_forget(CUcontext context) {
+void marker_set_aside(CUcontext context) {
     if (context == NULL)
         return;
-    flow_forget(context);
+    flow_set_aside(context);
     pthread_mutex_lock(&markers.mutex);
-    place_t *place = find(context);
-    if (place != NULL) {
-        place->event = NULL; /* it ends with its context */
-        place->marked = false;
+    context_t *place = find(context);
+    if (place != NULL)
+        place->aside++;
+    pthread_mutex_unlock(&markers.mutex);
+    streams_set_aside(context);
+}
+
+/* Its events have ended with it. */
+void marker_drop(CUcontext context) {
+    if (context == NULL)
+        return;
+    flow_drop(context);
+    streams_drop(context);
+    pthread_mutex_lock(&markers.mutex);
+    context_t *place = find(context);
+    if (place != NULL)
         __atomic_store_n(&place->context, NULL, __ATOMIC_RELEASE);
-    }
     pthread_mutex_unlock(&markers.mutex);
 }
 
-static CUresult make_event(place_t *place) {
+void marker_restore(CUcontext context) {
+    if (context == NULL)
+        return;
+    flow_restore(context);
+    streams_restore(context);
+    pthread_mutex_lock(&markers.mutex);
+    context_t *place = find(context);
+    if (place != NULL && place->aside > 0)
+        place->aside--;
+    pthread_mutex_unlock(&markers.mutex);
+}
+
+void marker_own_streams(void) {
+    if (!__atomic_load_n(&markers.own_streams, __ATOMIC_RELAXED))
+        __atomic_store_n(&markers.own_streams, true, __ATOMIC_RELAXED);
+}
+
+bool marker_asks_streams(void) {
+    return !driver_has(HOOK_cuCtxRecordEvent) || capture_any();
+}
+
+void marker_settle(void) {
+    for (unsigned i = 0; i < SETTLE_LOOKS && __atomic_load_n(&markers.asking, __ATOMIC_SEQ_CST); i++)
+        pause_ns(SETTLE_LOOK_NS);
+}
+
+/* The helper is about to ask the driver, or has: before it looks whether anything is captured. */
+static void ask(bool asking) {
+    if (asking)
+        pthread_mutex_lock(&markers.mutex);
+    __atomic_store_n(&markers.asking, asking, __ATOMIC_SEQ_CST);
+    if (!asking)
+        pthread_mutex_unlock(&markers.mutex);
+}
+
+/* Another thread's capture may begin at any moment, and what is asked here must not break it. */
+CUresult marker_make_event(CUcontext context, CUevent *event) {
     CUcontext popped;
-    CUresult result = REAL(cuCtxPushCurrent_v2)(place->context);
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
     if (result != CUDA_SUCCESS)
         return result;
-    result = REAL(cuEventCreate)(&place->event, CU_EVENT_DISABLE_TIMING);
+    bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
+    result = REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+    if (exchanged)
+        (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     (void)REAL(cuCtxPopCurrent_v2)(&popped);
     return result;
 }
 
-/* Before CUDA 12.5 an event in the default stream has to do, which comes after the work of all streams that synchronise
- * with it. */
-static CUresult record_default(const place_t *place) {
-    CUcontext popped;
-    CUresult result = REAL(cuCtxPushCurrent_v2)(place->context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuEventRecord)(place->event, CU_STREAM_LEGACY);
-    (void)REAL(cuCtxPopCurrent_v2)(&popped);
-    return result;
-}
-
-static void record(place_t *place) {
-    CUresult result = place->event == NULL ? make_event(place) : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS) {
+static void record(context_t *place) {
+    CUresult result = place->event == NULL ? marker_make_event(place->context, &place->event) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
         result = REAL(cuCtxRecordEvent)(place->context, place->event);
-        if (result == CUDA_ERROR_NOT_FOUND)
-            result = record_default(place);
-    }
     place->marked = result == CUDA_SUCCESS;
 }
 
-void marker_record(uint32_t gpu) {
-    pthread_mutex_lock(&markers.mutex);
+/* With the lock held, as all below. */
+static void record_all(uint32_t gpu) {
+    bool by_streams = marker_asks_streams();
     for (unsigned i = 0; i < markers.count; i++) {
-        place_t *place = &markers.places[i];
+        context_t *place = &markers.contexts[i];
         if (place->context == NULL || place->gpu != gpu)
             continue;
-        place->marked = false;
-        if (!capture_any()) /* it would break the capture */
+        place->marked = place->legacy = place->missed = false;
+        place->due = place->aside > 0;
+        if (place->due)
+            continue;
+        if (!by_streams)
             record(place);
+        place->legacy = by_streams;
+        place->missed = place->legacy && __atomic_load_n(&markers.own_streams, __ATOMIC_RELAXED);
     }
-    pthread_mutex_unlock(&markers.mutex);
+    markers.streams[gpu].asked = by_streams;
+    markers.streams[gpu].missed = by_streams && !streams_mark(gpu);
+}
+
+void marker_record(uint32_t gpu) {
+    ask(true);
+    record_all(gpu);
+    ask(false);
+}
+
+/* An event in the default stream would be a barrier between the others: of two kernels that wait for each other, the
+ * second one would come after the first. So it is only asked, and not while something that it would wait for is
+ * captured.
+ */
+static bool legacy_done(context_t *place) {
+    CUcontext popped;
+    int status = 1;
+    if (REAL(cuCtxPushCurrent_v2)(place->context) != CUDA_SUCCESS)
+        return true;
+    bool free = REAL(cuStreamIsCapturing)(CU_STREAM_LEGACY, &status) == CUDA_SUCCESS && status == 0;
+    bool done = !free || REAL(cuStreamQuery)(CU_STREAM_LEGACY) != CUDA_ERROR_NOT_READY;
+    (void)REAL(cuCtxPopCurrent_v2)(&popped);
+    place->missed = place->missed || !free;
+    return done;
+}
+
+static bool is_done(context_t *place) {
+    if (place->due)
+        return false;
+    if (place->aside > 0)
+        return !place->marked && !place->legacy;
+    if (place->marked)
+        place->marked = REAL(cuEventQuery)(place->event) == CUDA_ERROR_NOT_READY;
+    if (place->legacy)
+        place->legacy = !legacy_done(place);
+    return !place->marked && !place->legacy;
 }
 
 bool marker_done(uint32_t gpu) {
-    bool done = true;
-    pthread_mutex_lock(&markers.mutex);
+    bool done = true, again = false;
+    ask(true);
+    for (unsigned i = 0; i < markers.count; i++) {
+        const context_t *place = &markers.contexts[i];
+        again = again || (place->context != NULL && place->gpu == gpu && place->due && place->aside == 0);
+    }
+    if (again)
+        record_all(gpu);
     for (unsigned i = 0; i < markers.count && done; i++) {
-        place_t *place = &markers.places[i];
-        if (place->context == NULL || place->gpu != gpu || !place->marked)
-            continue;
-        CUresult result = REAL(cuEventQuery)(place->event);
-        done = result != CUDA_ERROR_NOT_READY;
-        if (done)
-            place->marked = false;
+        context_t *place = &markers.contexts[i];
+        if (place->context != NULL && place->gpu == gpu)
+            done = is_done(place);
+    }
+    if (done && markers.streams[gpu].asked)
+        done = streams_done(gpu);
+    ask(false);
+    return done;
+}
+
+bool marker_missed(uint32_t gpu) {
+    pthread_mutex_lock(&markers.mutex);
+    bool missed = markers.streams[gpu].missed;
+    for (unsigned i = 0; i < markers.count; i++) {
+        const context_t *place = &markers.contexts[i];
+        missed = missed || (place->context != NULL && place->gpu == gpu && place->missed);
     }
     pthread_mutex_unlock(&markers.mutex);
-    return done;
+    return missed;
 }

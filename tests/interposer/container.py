@@ -40,6 +40,7 @@ class Container:
     arbiter_directory: Path
     gpus: Path
     preload: tuple[Path, ...] = (LIBRARY,)
+    drivers: Path = DRIVERS
 
     def start(
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
@@ -52,7 +53,7 @@ class Container:
             env={
                 "PATH": os.environ["PATH"],
                 "SIMGPU_DIR": str(self.gpus),
-                "LD_LIBRARY_PATH": str(DRIVERS),
+                "LD_LIBRARY_PATH": str(self.drivers),
                 "PYTHONPATH": str(Path(__file__).parent),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 **(environment or {}),

@@ -83,8 +83,12 @@ def ends_well(process: subprocess.Popen[str]) -> str:
     return output.strip()
 
 
-def waits_for_both_kernels(container: Container, arbiter: ReferenceArbiter, before: str = "") -> None:
+def waits_for_both_kernels(
+    container: Container, arbiter: ReferenceArbiter, before: str = "", stream: str = "None", after: str = ""
+) -> None:
     """A program does `before`, launches two long kernels, and loses its lease: it gives it back when both have ended.
+
+    They are launched in `stream`; then it does `after`.
 
     arbiter: STINGY.
     """
@@ -92,9 +96,10 @@ def waits_for_both_kernels(container: Container, arbiter: ReferenceArbiter, befo
 c = Cuda()
 {before}
 function = kernel(c, 150000)
-launch(c, function)
+launch(c, function, "cuLaunchKernel", {stream})
 say("launched", time.monotonic())
-launch(c, function)
+launch(c, function, "cuLaunchKernel", {stream})
+{after}
 say("again")
 input()
 """

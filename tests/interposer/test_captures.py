@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import Container
+from tests.interposer.container import DRIVERS, Container
 from tests.interposer.launching import (
     OPEN,
     RELEASED,
@@ -71,3 +74,61 @@ c.check("cuStreamBeginCapture_v2", stream, 0)
 {end}
 """
     waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), before)
+
+
+OPEN_CAPTURE = """
+side, other = PTR(), PTR()
+for each in side, other:
+    c.check("cuStreamCreate", ctypes.byref(each), 1)
+c.check("cuStreamBeginCapture_v2", side, 2)
+"""
+WHERE = {
+    "the default stream": ("None", ""),
+    "another stream": ("other", ""),
+    "a stream that is destroyed": ("other", "c.check('cuStreamDestroy_v2', other)"),
+}
+
+
+@pytest.mark.parametrize(("stream", "after"), WHERE.values(), ids=WHERE.keys())
+def test_work_is_waited_for_beside_a_capture_that_nobody_ends(
+    container: Container, make_arbiter: ArbiterMaker, stream: str, after: str
+) -> None:
+    waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), OPEN_CAPTURE, stream, after)
+
+
+def test_work_of_a_stream_is_waited_for_when_a_capture_begins_in_it_after_that(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    before = "other = PTR(); c.check('cuStreamCreate', ctypes.byref(other), 1)"
+    after = "c.check('cuStreamBeginCapture_v2', other, 2)"
+    waits_for_both_kernels(container, make_arbiter(MIB, behaviour=STINGY), before, "other", after)
+
+
+@pytest.mark.parametrize(("stream", "after"), WHERE.values(), ids=WHERE.keys())
+def test_work_is_waited_for_with_drivers_that_have_no_event_for_a_context(
+    container: Container, make_arbiter: ArbiterMaker, tmp_path: Path, stream: str, after: str
+) -> None:
+    """Before CUDA 12.5."""
+    driver = (DRIVERS / "libcuda.so.1").read_bytes()
+    assert driver.count(b"\0cuCtxRecordEvent\0") > 0
+    (tmp_path / "libcuda.so.1").write_bytes(driver.replace(b"\0cuCtxRecordEvent\0", b"\0cuCtxRecordEvenX\0"))
+    old = replace(container, drivers=tmp_path)
+    before = "other = PTR(); c.check('cuStreamCreate', ctypes.byref(other), 1)"
+    waits_for_both_kernels(old, make_arbiter(MIB, behaviour=STINGY), before, stream, after)
+
+
+def test_launches_do_not_run_far_ahead_beside_a_capture(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = f"""
+c = Cuda()
+function = kernel(c, 1000)
+{OPEN_CAPTURE}
+for _ in range(100): launch(c, function)
+began = time.monotonic()
+c.check("cuStreamSynchronize", None)
+say(time.monotonic() - began)
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert float(ends_well(process)) < 0.05

@@ -10,6 +10,7 @@ import pytest
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import CLIENT_PRELUDE, Container, finishing
+from tests.interposer.launching import PRELUDE, STINGY, waits_for_both_kernels
 from tests.interposer.reference_arbiter import Misbehaviour
 
 pytestmark = pytest.mark.slow
@@ -123,3 +124,35 @@ assert create(2 * MIB, on_device(77))[0] not in (SUCCESS, OUT_OF_MEMORY)
 assert create(2 * MIB, on_device(-1))[0] not in (SUCCESS, OUT_OF_MEMORY)
 """
     )
+
+
+def test_releases_of_a_primary_context_that_lives_on_cost_no_memory(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    """As libraries do around each of their calls: an event that was left behind each time would be a megabyte in the end."""
+    make_arbiter(LIMIT, behaviour=Misbehaviour(flags=contract.LEASE_COUNTED))
+    container.python(f"""{PRELUDE}
+class Heap(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+c = Cuda()
+function, context = kernel(c, 1), PTR()
+def turns(count):
+    for _ in range(count):
+        c.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        launch(c, function)
+        c.check("cuDevicePrimaryCtxRelease_v2", 0)
+    c.check("cuCtxSynchronize")
+    return libc.mallinfo2().h
+before = turns(1000)
+assert turns(10000) - before < 100000
+""")
+
+
+def test_a_lease_is_not_given_back_by_a_release_while_kernels_run(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    before = "again = PTR(); c.check('cuDevicePrimaryCtxRetain', ctypes.byref(again), 0)"
+    release = "c.check('cuDevicePrimaryCtxRelease_v2', 0)"
+    waits_for_both_kernels(container, make_arbiter(LIMIT, behaviour=STINGY), before, after=release)
