@@ -9,11 +9,15 @@
 #include "gate.h"
 #include "marker.h"
 #include "share.h"
+#include "table.h"
 
 #define MAX_DEVICES 64
 
 /* The primary contexts as they were last given out, to know whose allocations a reset ends. */
 static CUcontext primary[MAX_DEVICES];
+
+/* How often each context was attached: so often it can be detached and lives on. */
+static table_t attached = TABLE_INITIALIZER;
 
 /* Around the making of a primary context, so that of two threads one makes it and pays for it. */
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
@@ -22,6 +26,7 @@ void context_after_fork(void) {
     making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (unsigned i = 0; i < MAX_DEVICES; i++)
         primary[i] = NULL;
+    table_forget(&attached);
 }
 
 CUresult cuInit(unsigned flags) {
@@ -124,10 +129,14 @@ static void come_back(uint64_t aside, CUcontext context, bool ended) {
 
 typedef CUresult end_primary_t(CUdevice device);
 
+static CUcontext primary_of(CUdevice device) {
+    bool known = device >= 0 && device < MAX_DEVICES;
+    return known ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
+}
+
 /* A release ends the context only when it was the last; whether it did, the driver says. */
 static CUresult end_primary(end_primary_t *end, CUdevice device) {
-    bool known = device >= 0 && device < MAX_DEVICES;
-    CUcontext context = known ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
+    CUcontext context = primary_of(device);
     uint64_t aside = set_aside(context);
     CUresult result = end(device);
     come_back(aside, context, result == CUDA_SUCCESS && !is_active(device));
@@ -165,4 +174,52 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 
 CUresult cuCtxDestroy(CUcontext context) {
     return destroy(REAL(cuCtxDestroy), context);
+}
+
+CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
+    CUresult result = REAL(cuCtxAttach)(context, flags);
+    entry_t entry, old;
+    if (result == CUDA_SUCCESS) {
+        uint64_t key = (uint64_t)(uintptr_t)*context;
+        unsigned count = table_get(&attached, key, &entry) ? entry.count : 0;
+        entry = (entry_t){.key = key, .count = count + 1};
+        (void)table_put(&attached, &entry, &old);
+    }
+    return result;
+}
+
+CUresult cuCtxDetach(CUcontext context) {
+    entry_t entry, old;
+    bool more = table_take(&attached, (uint64_t)(uintptr_t)context, &entry);
+    uint64_t aside = set_aside(context);
+    CUresult result = REAL(cuCtxDetach)(context);
+    if (more && (result != CUDA_SUCCESS || --entry.count > 0))
+        (void)table_put(&attached, &entry, &old);
+    come_back(aside, context, result == CUDA_SUCCESS && !more);
+    return result;
+}
+
+/* Its context ends with it, but not what was allocated there, which is the primary context's. That one ends too if
+ * nobody else holds it. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    CUcontext context = NULL, popped;
+    CUdevice device = -1;
+    if (REAL(cuCtxFromGreenCtx)(&context, green) != CUDA_SUCCESS)
+        context = NULL;
+    if (context != NULL && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+            device = -1;
+        (void)REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    CUcontext holds = primary_of(device);
+    uint64_t aside = set_aside(holds);
+    if (context != holds)
+        marker_set_aside(context);
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    if (context != holds && result == CUDA_SUCCESS)
+        marker_drop(context);
+    else if (context != holds)
+        marker_restore(context);
+    come_back(aside, holds, result == CUDA_SUCCESS && holds != NULL && !is_active(device));
+    return result;
 }

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import CLIENT_PRELUDE, Container, finishing
-from tests.interposer.launching import PRELUDE, STINGY, waits_for_both_kernels
+from tests.interposer.launching import (
+    OPEN,
+    PRELUDE,
+    RELEASED,
+    REVOKE,
+    STINGY,
+    WANT,
+    client,
+    ends_well,
+    line,
+    waits_for_both_kernels,
+)
 from tests.interposer.reference_arbiter import Misbehaviour
 
 pytestmark = pytest.mark.slow
@@ -156,3 +169,59 @@ def test_a_lease_is_not_given_back_by_a_release_while_kernels_run(
     before = "again = PTR(); c.check('cuDevicePrimaryCtxRetain', ctypes.byref(again), 0)"
     release = "c.check('cuDevicePrimaryCtxRelease_v2', 0)"
     waits_for_both_kernels(container, make_arbiter(LIMIT, behaviour=STINGY), before, after=release)
+
+
+@pytest.fixture
+def strict(container: Container, tmp_path: Path) -> Container:
+    """A container with a driver that ends whoever uses a context that has ended."""
+    driver = (container.drivers / "libcuda.so.1").read_bytes()
+    (tmp_path / "libcudb.so.1").write_bytes(driver.replace(b"\0libcuda.so.1\0", b"\0libcudb.so.1\0"))
+    command = [
+        "gcc",
+        "-std=c11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        Path(__file__).parent / "strict.c",
+    ]
+    link = ["-L", tmp_path, "-Wl,--no-as-needed", "-l:libcudb.so.1", "-Wl,-soname,libcuda.so.1", "-ldl"]
+    subprocess.run([*command, "-o", tmp_path / "libcuda.so.1", *link], check=True)
+    return replace(container, drivers=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "end"),
+    [
+        ("c.check('cuGreenCtxCreate', REF, None, 0, 1)", "cuGreenCtxDestroy"),
+        ("c.check('cuCtxCreate_v2', REF, 0, 0)", "cuCtxDetach"),
+    ],
+    ids=["cuGreenCtxDestroy", "cuCtxDetach"],
+)
+def test_a_context_that_has_ended_is_not_used_any_more(
+    strict: Container, make_arbiter: ArbiterMaker, make: str, end: str
+) -> None:
+    arbiter = make_arbiter(LIMIT, behaviour=STINGY)
+    code = f"""
+c = Cuda()
+context = PTR()
+REF = ctypes.byref(context)
+{make}
+c.check("cuCtxSetCurrent", context)
+assert launch(c, kernel(c, 1000)) == 0
+c.check("cuCtxSynchronize")
+c.use(0)
+c.check({end!r}, context)
+assert launch(c, kernel(c, 1000)) == 0
+say("ended")
+input()
+"""
+    with client(strict, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert line(process) == "ended", ends_well(process)
+        arbiter.say(REVOKE, 0, 0, 1)
+        assert arbiter.hears(RELEASED) == (0, 0, 1)
+        ends_well(process)
