@@ -164,6 +164,7 @@ ENV_MEMORY: Final = "GPUSHARE_MEMORY"  # bytes on each GPU
 # --- Paths inside a share container; mounted by the agent's Allocate ------------------------------------------------
 CONTAINER_LIBRARY: Final = "/usr/lib/gpushare/libgpushare.so"
 CONTAINER_PRELOAD_FILE: Final = "/etc/ld.so.preload"  # one line: CONTAINER_LIBRARY
+CONTAINER_PRELOAD_FILE_OF_NIX: Final = "/etc/ld-nix.so.preload"  # the same, where the loader of nixpkgs' glibc looks
 CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted agent's new socket appears in it
 ARBITER_SOCKET_NAME: Final = "arbiter.sock"
 

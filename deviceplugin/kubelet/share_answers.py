@@ -74,6 +74,7 @@ class ShareAnswers:
             mounts=[
                 _read_only(contract.CONTAINER_LIBRARY, self._mounts.library),
                 _read_only(contract.CONTAINER_PRELOAD_FILE, self._mounts.preload_file),
+                _read_only(contract.CONTAINER_PRELOAD_FILE_OF_NIX, self._mounts.preload_file),
                 # Connecting to a socket writes nothing to the file system, so read-only is enough for it too.
                 _read_only(contract.CONTAINER_ARBITER_DIRECTORY, self._mounts.arbiter_directory),
             ],

@@ -101,6 +101,7 @@ async def test_allocate_mounts_library_preload_file_and_arbiter_and_nothing_else
             assert [(one.container_path, one.host_path, one.read_only) for one in container.mounts] == [
                 ("/usr/lib/gpushare/libgpushare.so", "/host/lib.so", True),
                 ("/etc/ld.so.preload", "/host/ld.so.preload", True),
+                ("/etc/ld-nix.so.preload", "/host/ld.so.preload", True),
                 ("/run/gpushare", "/host/arbiter", True),
             ]
             assert not container.envs
