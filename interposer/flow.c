@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "flow.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -25,9 +26,8 @@
 #define LEAST_CREDIT_NS BATCH_NS
 
 typedef struct {
-    bool busy;    /* a thread works on it; others pass by, for what it waits for may be theirs to launch */
-    bool several; /* work of this GPU may wait for other work of this process */
-    CUstream stream;
+    bool busy;          /* a thread works on it; others pass by, for what it waits for may be theirs to launch */
+    bool several;       /* work of this GPU may wait for other work of this process */
     unsigned aside;     /* its context may be ending, and so many threads are about to say whether it has */
     uint64_t credit_ns; /* so long may be waited in vain, as of then */
     uint64_t credit_at_ns;
@@ -103,8 +103,7 @@ static bool prepare(flow_t *flow, uint32_t gpu) {
         return false;
     if (flow->context == context)
         return true;
-    if (flow->context != NULL)
-        __atomic_store_n(&flow->several, true, __ATOMIC_RELAXED);
+    flow->several = flow->several || flow->context != NULL;
     for (unsigned i = 0; i < 2; i++) {
         if (flow->context != NULL && flow->events[i] != NULL)
             (void)REAL(cuEventDestroy_v2)(flow->events[i]);
@@ -130,7 +129,7 @@ static uint64_t least(uint64_t one, uint64_t other) {
 }
 
 static uint64_t most_credit_ns(const flow_t *flow) {
-    return __atomic_load_n(&flow->several, __ATOMIC_RELAXED) ? CREDIT_NS : ALONE_CREDIT_NS;
+    return flow->several ? CREDIT_NS : ALONE_CREDIT_NS;
 }
 
 /* How long may be waited now. */
@@ -214,33 +213,24 @@ static void next_batch(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t lau
     __atomic_store_n(&flow->next, launches + flow->batch, __ATOMIC_RELEASE);
 }
 
+/* Default streams are made by nobody; a thread's own is another one in each thread. */
+static bool is_one_of_several(uint32_t gpu, CUstream stream) {
+    return stream == CU_STREAM_PER_THREAD || streams_count(gpu) + (stream == CU_STREAM_LEGACY) > 1 || !gate_is_only();
+}
+
 /* Another thread's capture may begin at any moment, and a question of this one's would break it if it were not relaxed.
  */
 static void step(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches) {
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (!flow->several && streams_count(gpu) + (stream == CU_STREAM_LEGACY) > 1)
-        __atomic_store_n(&flow->several, true, __ATOMIC_RELAXED);
+    flow->several = flow->several || is_one_of_several(gpu, stream);
     bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
     next_batch(flow, gpu, stream, launches);
     if (exchanged)
         (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-/* A thread's own default stream is another one in another thread. */
-static void look_around(flow_t *flow, CUstream stream, bool only) {
-    CUstream first = NULL;
-    if (__atomic_load_n(&flow->several, __ATOMIC_RELAXED))
-        return;
-    bool another =
-        !__atomic_compare_exchange_n(&flow->stream, &first, stream, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    if (another || !only || stream == CU_STREAM_PER_THREAD)
-        __atomic_store_n(&flow->several, true, __ATOMIC_RELAXED);
-}
-
-void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches, bool only) {
+void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches) {
     flow_t *flow = &flows[gpu];
-    if (stream != __atomic_load_n(&flow->stream, __ATOMIC_RELAXED) || !only)
-        look_around(flow, stream, only);
     bool same = __atomic_load_n(&flow->opened, __ATOMIC_ACQUIRE) == gate_opened(gpu);
     if ((same && launches < __atomic_load_n(&flow->next, __ATOMIC_ACQUIRE)) || !try_take(flow))
         return;

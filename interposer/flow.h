@@ -6,13 +6,10 @@
 #ifndef GPUSHARE_FLOW_H
 #define GPUSHARE_FLOW_H
 
-#include <stdbool.h>
-
 #include "hooks.h"
 
-/* Before a launch, of which there have been `launches` with this one; may wait, but for no other thread that is here.
- * `only`: this process uses no other GPU. */
-void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches, bool only);
+/* Before a launch, of which there have been `launches` with this one; may wait, but for no other thread that is here. */
+void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches);
 
 /* How long what is queued will run from now, at most, as far as batches tell; UINT64_MAX: nobody knows. */
 uint64_t flow_left_ns(uint32_t gpu, uint64_t launches);

@@ -103,6 +103,10 @@ bool gate_is_open(uint32_t gpu) {
     return __atomic_load_n(&state.gates[gpu].open, __ATOMIC_SEQ_CST) != 0;
 }
 
+bool gate_is_only(void) {
+    return __atomic_load_n(&state.used, __ATOMIC_ACQUIRE) == 1;
+}
+
 bool gate_is_brief(uint32_t gpu) {
     return __atomic_load_n(&state.gates[gpu].brief, __ATOMIC_RELAXED);
 }
@@ -141,7 +145,7 @@ static void pass(uint32_t gpu, CUstream stream) {
     uint64_t launches = __atomic_add_fetch(&gate->launches, 1, __ATOMIC_SEQ_CST);
     wait_until_open(gate);
     if (gate->counted)
-        flow_launch(gpu, stream, launches, __atomic_load_n(&state.used, __ATOMIC_RELAXED) == 1);
+        flow_launch(gpu, stream, launches);
     /* It may have closed while the flow was waited for. */
     wait_until_open(gate);
 }
