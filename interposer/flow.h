@@ -8,7 +8,8 @@
 
 #include "hooks.h"
 
-/* Before a launch, of which there have been `launches` with this one; may wait, but for no other thread that is here. */
+/* Before a launch, of which there have been `launches` with this one; may wait, but for no other thread that is here.
+ */
 void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches);
 
 /* How long what is queued will run from now, at most, as far as batches tell; UINT64_MAX: nobody knows. */

@@ -33,7 +33,7 @@ void gate_open(uint32_t gpu, bool counted, bool brief);
 void gate_close(uint32_t gpu);
 bool gate_is_open(uint32_t gpu);
 bool gate_is_brief(uint32_t gpu);
-bool gate_is_only(void); /* this process uses one GPU */
+bool gate_is_only(void);            /* this process uses one GPU */
 uint32_t gate_opened(uint32_t gpu); /* how often */
 bool gate_is_waited_for(uint32_t gpu);
 /* How many launches have come by. It counts before it looks at the gate: if it has not changed after a close, nothing
