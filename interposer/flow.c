@@ -180,21 +180,22 @@ static void learn(flow_t *flow, uint64_t ended, bool brief) {
     uint64_t took_ns = (at_ns - flow->done_ns) / (ended - flow->done);
     /* A batch that was seen late makes the next one look short: less is believed by and by only. */
     bool more = flow->launch_ns == UNKNOWN || took_ns > flow->launch_ns;
-    flow->launch_ns = more ? took_ns : (3 * flow->launch_ns + took_ns) / 4;
-    flow->done = ended;
-    flow->done_ns = at_ns;
+    uint64_t launch_ns = more ? took_ns : (3 * flow->launch_ns + took_ns) / 4;
+    __atomic_store_n(&flow->launch_ns, launch_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&flow->done, ended, __ATOMIC_RELAXED);
+    __atomic_store_n(&flow->done_ns, at_ns, __ATOMIC_RELAXED);
     uint64_t batch_ns = brief ? BRIEF_BATCH_NS : BATCH_NS;
-    uint64_t fitting = flow->launch_ns > 0 ? batch_ns / flow->launch_ns : MOST_LAUNCHES;
+    uint64_t fitting = launch_ns > 0 ? batch_ns / launch_ns : MOST_LAUNCHES;
     uint64_t most = 2 * flow->batch < MOST_LAUNCHES ? 2 * flow->batch : MOST_LAUNCHES;
     flow->batch = fitting < 1 ? 1 : fitting < most ? fitting : most;
 }
 
 /* When the gate opens nothing is queued, and the time that it was closed is no launch's. */
 static void begin(flow_t *flow, uint32_t opened, uint64_t launches) {
-    flow->opened = opened;
     flow->recorded[0] = flow->recorded[1] = false;
-    flow->done = launches - 1;
-    flow->done_ns = now_ns();
+    __atomic_store_n(&flow->done, launches - 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&flow->done_ns, now_ns(), __ATOMIC_RELAXED);
+    __atomic_store_n(&flow->opened, opened, __ATOMIC_RELEASE);
 }
 
 static void next_batch(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches) {
@@ -244,7 +245,8 @@ uint64_t flow_left_ns(uint32_t gpu, uint64_t launches) {
     const flow_t *flow = &flows[gpu];
     uint64_t launch_ns = __atomic_load_n(&flow->launch_ns, __ATOMIC_RELAXED);
     uint64_t done = __atomic_load_n(&flow->done, __ATOMIC_RELAXED);
-    if (launch_ns == UNKNOWN || flow->context == NULL || launches < done || launches - done > 4 * MOST_LAUNCHES)
+    if (launch_ns == UNKNOWN || __atomic_load_n(&flow->context, __ATOMIC_RELAXED) == NULL || launches < done ||
+        launches - done > 4 * MOST_LAUNCHES)
         return UNKNOWN;
     uint64_t passed_ns = now_ns() - __atomic_load_n(&flow->done_ns, __ATOMIC_RELAXED);
     uint64_t took_ns = launch_ns * (launches - done);

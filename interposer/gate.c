@@ -53,7 +53,7 @@ static void set_word(void) {
     for (unsigned i = 0; i < MAX_GPUS; i++) {
         const gate_t *gate = &state.gates[i];
         used = used || gate->used;
-        if (gate->used && (!gate->open || gate->counted))
+        if (gate->used && (!__atomic_load_n(&gate->open, __ATOMIC_SEQ_CST) || gate->counted))
             wide_open = false;
     }
     __atomic_store_n(&gate_word, used && wide_open ? GATE_WIDE_OPEN : 0, __ATOMIC_SEQ_CST);
@@ -84,9 +84,9 @@ void gate_device(CUdevice device) {
 
 void gate_open(uint32_t gpu, bool counted, bool brief) {
     gate_t *gate = &state.gates[gpu];
-    gate->counted = counted;
-    gate->brief = brief;
-    if (!gate->open)
+    __atomic_store_n(&gate->counted, counted, __ATOMIC_RELAXED);
+    __atomic_store_n(&gate->brief, brief, __ATOMIC_RELAXED);
+    if (!__atomic_load_n(&gate->open, __ATOMIC_SEQ_CST))
         __atomic_add_fetch(&gate->opened, 1, __ATOMIC_SEQ_CST);
     __atomic_store_n(&gate->open, 1, __ATOMIC_SEQ_CST);
     set_word();
@@ -144,7 +144,7 @@ static void pass(uint32_t gpu, CUstream stream) {
     use(gpu);
     uint64_t launches = __atomic_add_fetch(&gate->launches, 1, __ATOMIC_SEQ_CST);
     wait_until_open(gate);
-    if (gate->counted)
+    if (__atomic_load_n(&gate->counted, __ATOMIC_RELAXED))
         flow_launch(gpu, stream, launches);
     /* It may have closed while the flow was waited for. */
     wait_until_open(gate);
@@ -182,7 +182,7 @@ CUresult gate_pass(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *s
         marker_own_streams();
     pass(gpu, stream);
     for (uint32_t other = 0; where == LAUNCH_SEVERAL && other < MAX_GPUS; other++) {
-        if (other != gpu && state.gates[other].used)
+        if (other != gpu && __atomic_load_n(&state.gates[other].used, __ATOMIC_ACQUIRE))
             wait_until_open(&state.gates[other]);
     }
     return CUDA_SUCCESS;

@@ -29,8 +29,28 @@ void context_after_fork(void) {
     table_forget(&attached);
 }
 
+/* atexit itself is in a static part that wants start files. */
+extern int __cxa_atexit(void (*function)(void *), void *argument, void *library);
+
+static void park(void *unused) {
+    (void)unused;
+    marker_park();
+}
+
+/* What registers last is called first: ours before the driver's own, which takes down what our thread would ask. */
+static void watch_exit(void) {
+    static bool watching; /* kept in the child: the handler is inherited */
+    if (!__atomic_exchange_n(&watching, true, __ATOMIC_SEQ_CST))
+        (void)__cxa_atexit(park, NULL, NULL);
+}
+
 CUresult cuInit(unsigned flags) {
-    return share_join() ? REAL(cuInit)(flags) : CUDA_ERROR_SYSTEM_NOT_READY;
+    if (!share_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    CUresult result = REAL(cuInit)(flags);
+    if (result == CUDA_SUCCESS)
+        watch_exit();
+    return result;
 }
 
 /* From now on there may be work on this device, and its gate counts. */

@@ -34,9 +34,10 @@ static struct {
     context_t contexts[MAX_CONTEXTS];
     unsigned count;
     bool asking;      /* the helper is asking the driver */
+    bool parked;      /* it asks no more */
     bool own_streams; /* see marker_own_streams */
     struct {
-        bool asked, missed;
+        bool asked, missed, untold; /* untold: of too many contexts */
     } streams[MAX_GPUS];
 } markers = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -60,9 +61,12 @@ void marker_context(CUcontext context, uint32_t gpu) {
     if (find(context) != NULL)
         return;
     pthread_mutex_lock(&markers.mutex);
-    context_t *place = find(context) == NULL ? find(NULL) : NULL;
-    if (place == NULL && find(context) == NULL && markers.count < MAX_CONTEXTS)
+    bool known = find(context) != NULL;
+    context_t *place = known ? NULL : find(NULL);
+    if (place == NULL && !known && markers.count < MAX_CONTEXTS)
         place = &markers.contexts[markers.count];
+    if (place == NULL && !known)
+        markers.streams[gpu].untold = true;
     if (place != NULL) {
         *place = (context_t){.gpu = gpu};
         __atomic_store_n(&place->context, context, __ATOMIC_RELEASE);
@@ -123,13 +127,20 @@ void marker_settle(void) {
         pause_ns(SETTLE_LOOK_NS);
 }
 
-/* The helper is about to ask the driver, or has: before it looks whether anything is captured. */
-static void ask(bool asking) {
+void marker_park(void) {
+    __atomic_store_n(&markers.parked, true, __ATOMIC_SEQ_CST);
+    marker_settle();
+}
+
+/* The helper is about to ask the driver, or has: before it looks whether anything is captured. False: it must not any
+ * more. */
+static bool ask(bool asking) {
     if (asking)
         pthread_mutex_lock(&markers.mutex);
     __atomic_store_n(&markers.asking, asking, __ATOMIC_SEQ_CST);
     if (!asking)
         pthread_mutex_unlock(&markers.mutex);
+    return !__atomic_load_n(&markers.parked, __ATOMIC_SEQ_CST);
 }
 
 /* Another thread's capture may begin at any moment, and what is asked here must not break it. */
@@ -175,9 +186,9 @@ static void record_all(uint32_t gpu) {
 }
 
 void marker_record(uint32_t gpu) {
-    ask(true);
-    record_all(gpu);
-    ask(false);
+    if (ask(true))
+        record_all(gpu);
+    (void)ask(false);
 }
 
 /* An event in the default stream would be a barrier between the others: of two kernels that wait for each other, the
@@ -209,28 +220,27 @@ static bool is_done(context_t *place) {
 }
 
 bool marker_done(uint32_t gpu) {
-    bool done = true, again = false;
-    ask(true);
-    for (unsigned i = 0; i < markers.count; i++) {
+    bool done = true, again = false, asks = ask(true);
+    for (unsigned i = 0; i < markers.count && asks; i++) {
         const context_t *place = &markers.contexts[i];
         again = again || (place->context != NULL && place->gpu == gpu && place->due && place->aside == 0);
     }
     if (again)
         record_all(gpu);
-    for (unsigned i = 0; i < markers.count && done; i++) {
+    for (unsigned i = 0; asks && i < markers.count && done; i++) {
         context_t *place = &markers.contexts[i];
         if (place->context != NULL && place->gpu == gpu)
             done = is_done(place);
     }
-    if (done && markers.streams[gpu].asked)
+    if (asks && done && markers.streams[gpu].asked)
         done = streams_done(gpu);
-    ask(false);
+    (void)ask(false);
     return done;
 }
 
 bool marker_missed(uint32_t gpu) {
     pthread_mutex_lock(&markers.mutex);
-    bool missed = markers.streams[gpu].missed;
+    bool missed = markers.streams[gpu].missed || markers.streams[gpu].untold;
     for (unsigned i = 0; i < markers.count; i++) {
         const context_t *place = &markers.contexts[i];
         missed = missed || (place->context != NULL && place->gpu == gpu && place->missed);

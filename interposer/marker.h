@@ -23,6 +23,9 @@ void marker_own_streams(void);
 /* For whoever ends a stream: it is asked about by itself. */
 bool marker_asks_streams(void);
 
+/* The process exits: from now on the driver is asked nothing, and what is being asked has been answered. */
+void marker_park(void);
+
 /* A capture begins: what the helper is asking the driver has been answered, or it takes very long. */
 void marker_settle(void);
 

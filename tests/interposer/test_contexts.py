@@ -225,3 +225,23 @@ input()
         arbiter.say(REVOKE, 0, 0, 1)
         assert arbiter.hears(RELEASED) == (0, 0, 1)
         ends_well(process)
+
+
+def test_nothing_is_asked_of_a_driver_that_goes_when_the_process_exits(
+    strict: Container, make_arbiter: ArbiterMaker
+) -> None:
+    """While kernels run, and somebody waits for the GPU: so it is asked all the time whether they still do."""
+    arbiter = make_arbiter(LIMIT, behaviour=STINGY)
+    code = """
+c = Cuda()
+function = kernel(c, 100000)
+assert launch(c, function) == 0
+say("running")
+input()
+"""
+    with client(strict, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED | contract.LEASE_CONTENDED, 1)
+        assert line(process) == "running"
+        arbiter.say(REVOKE, 0, 0, 1)
+        ends_well(process)
