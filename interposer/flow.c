@@ -22,7 +22,7 @@
  * whose work is in one queue can hardly have such kernels, and may have long ones. */
 #define CREDIT_PART 32
 #define ALONE_CREDIT_NS 10000000000ull
-#define CREDIT_NS 100000000ull
+#define CREDIT_NS 50000000ull
 #define LEAST_CREDIT_NS BATCH_NS
 
 typedef struct {
