@@ -206,11 +206,13 @@ WIRE_MAX: Final = 512
 # it; any other change does, and takes a version of the protocol in which processes are given such pages.
 # Then one record of 64 bytes a GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent),
 # overhead u64 (bytes: what the share's processes hold beyond what they have charged, as the agent measures it; counts
-# towards the limit), context u64 (bytes: what a process charges for a context before it makes its first).
+# towards the limit), context u64 (bytes: what a process charges for a context before it makes its first), turn begin
+# u32 and turn u32 (thousandths of each 100 ms by CLOCK_MONOTONIC: when the share launches while there is no arbiter; a
+# turn of 0: not said).
 PAGE_SIZE: Final = 4096
 PAGES_LAYOUT: Final = 0
 LIMITS_HEADER: Final = "<III52x"
-LIMITS_RECORD: Final = "<16sQIIQQ16x"
+LIMITS_RECORD: Final = "<16sQIIQQII8x"
 LIMITS_RECORD_SIZE: Final = 64
 MAX_GPUS: Final = 63
 

@@ -75,9 +75,11 @@ typedef struct {
     uint64_t memory_bytes;
     uint32_t request_percent;
     uint32_t limit_percent;
-    uint64_t overhead_bytes; /* what the processes hold beyond what they have charged, as it was measured */
-    uint64_t context_bytes;  /* what a process charges for its first context, before it makes it */
-    uint8_t reserved[16];
+    uint64_t overhead_bytes;      /* what the processes hold beyond what they have charged, as it was measured */
+    uint64_t context_bytes;       /* what a process charges for its first context, before it makes it */
+    uint32_t turn_begin_permille; /* of each 100 ms: when it launches while there is no arbiter */
+    uint32_t turn_permille;       /* for so long; 0: not said */
+    uint8_t reserved[8];
 } limits_record_t;
 
 typedef struct {

@@ -156,12 +156,21 @@ static void look_whether_idle(uint32_t gpu) {
         open_gate(gpu, lease->flags);
 }
 
-/* Without an arbiter those that have neighbours take turns by the clock, each for its request's part of the time. */
+/* As the arbiter has shared out the time among all that use the GPU; without that, each for its request's part of the
+ * time, from a moment that
+ * follows from its number, which is the same in many pods. */
+static bool is_turn(uint32_t gpu) {
+    uint64_t begin_ns, length_ns;
+    if (share_turn(gpu, PERIOD_NS, &begin_ns, &length_ns))
+        return (now_ns() + PERIOD_NS - begin_ns % PERIOD_NS) % PERIOD_NS < length_ns;
+    unsigned percent = share_request_percent(gpu);
+    return (now_ns() + (uint64_t)getpid() * 37 * MS_NS) % PERIOD_NS < (percent > 0 ? percent : 1) * (PERIOD_NS / 100);
+}
+
+/* Without an arbiter those that have neighbours take turns by the clock. */
 static void share_by_clock(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
-    uint64_t phase_ns = (now_ns() + (uint64_t)getpid() * 37 * MS_NS) % PERIOD_NS;
-    unsigned percent = share_request_percent(gpu);
-    bool turn = phase_ns < (percent > 0 ? percent : 1) * (PERIOD_NS / 100);
+    bool turn = is_turn(gpu);
     if (turn && !gate_is_open(gpu) && gate_is_waited_for(gpu))
         open_gate(gpu, LEASE_COUNTED);
     else if (!turn && gate_is_open(gpu) && lease->flags != 0)

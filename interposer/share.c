@@ -146,6 +146,13 @@ unsigned share_request_percent(uint32_t gpu) {
     return __atomic_load_n(&limits->gpu[gpu].request_percent, __ATOMIC_RELAXED);
 }
 
+bool share_turn(uint32_t gpu, uint64_t period_ns, uint64_t *begin_ns_p, uint64_t *length_ns_p) {
+    const limits_record_t *limits = &__atomic_load_n(&share.limits, __ATOMIC_ACQUIRE)->gpu[gpu];
+    *begin_ns_p = __atomic_load_n(&limits->turn_begin_permille, __ATOMIC_RELAXED) * period_ns / 1000;
+    *length_ns_p = __atomic_load_n(&limits->turn_permille, __ATOMIC_RELAXED) * period_ns / 1000;
+    return *length_ns_p > 0;
+}
+
 uint32_t share_gpu_count(void) {
     return share.gpu_count;
 }

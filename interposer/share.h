@@ -28,6 +28,8 @@ void share_refund(uint32_t gpu, uint64_t bytes);
 
 /* What this share is given of a GPU's time, in percent. */
 unsigned share_request_percent(uint32_t gpu);
+/* When it may launch in each period while there is no arbiter. False: nothing is said about it. */
+bool share_turn(uint32_t gpu, uint64_t period_ns, uint64_t *begin_ns_p, uint64_t *length_ns_p);
 uint32_t share_gpu_count(void);
 
 /* For the helper thread: what it was welcomed with when it has connected anew. The pages' descriptors are closed.

@@ -24,6 +24,7 @@ from gpushare import contract
 
 _HEADER: Final = struct.Struct(contract.LIMITS_HEADER)
 _RECORD: Final = struct.Struct(contract.LIMITS_RECORD)
+NO_TURN: Final = (0, 0)  # by the clock, while there is no arbiter: each process finds one by itself
 _MEASURED_OFFSET: Final = 32  # of a record's overhead, with the context's bytes after it
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 _KEEP_SIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -46,6 +47,8 @@ class Record:
     limit_percent: int
     overhead_bytes: int
     context_bytes: int
+    turn_begin_permille: int = 0
+    turn_permille: int = 0
 
 
 class Limits:
@@ -69,7 +72,7 @@ class Limits:
         for position, grant in enumerate(grants):
             start = _HEADER.size + position * contract.LIMITS_RECORD_SIZE
             given = (grant.memory_bytes, grant.request_percent, grant.limit_percent)
-            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *given, *self._measured[position])
+            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *given, *self._measured[position], *NO_TURN)
             for offset in range(0, _RECORD.size, 8):
                 word = ctypes.c_uint64.from_buffer(self._map, start + offset)
                 word.value = int.from_bytes(packed[offset : offset + 8], "little")

@@ -74,7 +74,7 @@ class Share:
         return {
             "slots": slots,
             "records": [[record[0].hex(), *record[1:4]] for record in records],
-            "measured": [list(record[4:]) for record in records],
+            "measured": [list(record[4:6]) for record in records],
         }
 
     def total(self, card: int) -> int:

@@ -42,6 +42,7 @@ class Share:
     limit_percent: int = 100
     overhead_bytes: int = 0
     context_bytes: int = 0
+    turn_permille: tuple[int, int] = (0, 0)  # from when and for how long it launches while there is no arbiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,7 @@ class ReferenceArbiter:
             share.limit_percent,
             share.overhead_bytes,
             share.context_bytes,
+            *share.turn_permille,
         )
 
     def _write_header(self, slot_count: int) -> None:

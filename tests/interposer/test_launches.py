@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.interposer.launching import (
     line,
     waits_for_both_kernels,
 )
+from tests.interposer.reference_arbiter import ReferenceArbiter, Share
 
 LAUNCHES = re.findall(r"^LAUNCH\(CUDA, (\w+),", (ROOT / "interposer" / "hooks.def").read_text(), re.MULTILINE)
 
@@ -211,6 +213,35 @@ say(done)
         assert process.returncode == 0, errors
         assert 100 < int(output) < 650, output
         assert len(lines_of_the_library(errors)) == 1
+
+
+@pytest.mark.parametrize("begin", [0, 500])
+def test_without_an_arbiter_a_program_launches_when_its_page_says(
+    container: Container, arbiter_directory: Path, uuids: list[str], begin: int
+) -> None:
+    code = """
+c = Cuda()
+function = kernel(c, 100)
+launch(c, function)
+say("running")
+input()
+moments = []
+for _ in range(300):
+    launch(c, function)
+    moments.append(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 100_000 % 1000)
+    c.check("cuCtxSynchronize")
+    time.sleep(0.001)
+say(*moments)
+"""
+    share = Share(uuids[0], MIB, turn_permille=(begin, 300))
+    with ReferenceArbiter(arbiter_directory, [share], STINGY) as arbiter, client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert line(process) == "running"
+        arbiter.stop()
+        moments = [int(each) for each in ends_well(process).split()]
+    within = sum((moment - begin) % 1000 < 400 for moment in moments)  # some are late, on a busy machine
+    assert within > 0.7 * len(moments), sorted(moments)
 
 
 def test_the_child_of_a_fork_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
