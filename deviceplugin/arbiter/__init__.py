@@ -12,6 +12,7 @@ inheritance what the last agent left; loss: until when something of that may be 
 groups      all of this node's
 account     what a share has coming to it of a GPU's time, and may take; pure
 choice      who is next; pure
+waiting     those that wait, kept in that order; pure
 resizing    what shares have, kept true to the GPUNode while they run
 turns       one GPU's leases, given, taken back, ended; pure: events in, commands out
 gpu_leases  the same with clients and messages; leases: for all GPUs, with a clock

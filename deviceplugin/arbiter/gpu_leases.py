@@ -93,6 +93,7 @@ class GpuLeases:
         self._departed = departed
         self._turns = Turns()
         self._shares: dict[str, _Share] = {}
+        self._urgent: set[str] = set()  # of the latency class
 
     @property
     def empty(self) -> bool:
@@ -133,6 +134,7 @@ class GpuLeases:
             key = share.tenant.key
             seat = self._turns.seats[key]
             del self._shares[key]
+            self._urgent.discard(key)
             self._do(self._turns.leave(key, now_ns))
             self._departed.keep(self._uuid, key, seat, now_ns)
 
@@ -160,9 +162,12 @@ class GpuLeases:
                 share.flags = flags
                 for client in share.having:
                     self._send_open(share, client)
-        for each, share in self._shares.items():
+                self._turns.changed.add(key)
+        for each in self._turns.changed:
+            share = self._shares[each]
             share.recent.see(self._sight(each, share), now_ns)
             share.patience.see(self._turns.seats[each], now_ns)
+        self._turns.changed.clear()
 
     def held(self, now_ns: int) -> Iterator[Held]:
         """What every share that is here now has had."""
@@ -182,6 +187,7 @@ class GpuLeases:
 
     def _renew(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
         self._shares[tenant.key].tenant = tenant
+        (self._urgent.add if tenant.latency else self._urgent.discard)(tenant.key)
         given = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
         self._do(self._turns.join(tenant.key, given, now_ns))
 
@@ -254,5 +260,5 @@ class GpuLeases:
         alone = len(self._shares) == 1 and self._settled()
         counted = 0 if alone and not limited else contract.LEASE_COUNTED
         contended = contract.LEASE_CONTENDED if limited or self._turns.contended(key) else 0
-        near = any(each.tenant.latency for other, each in self._shares.items() if other != key)
+        near = len(self._urgent) > (key in self._urgent)
         return counted | contended | (contract.LEASE_BRIEF if near else 0)

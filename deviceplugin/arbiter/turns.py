@@ -19,6 +19,7 @@ from typing import Final
 
 from deviceplugin.arbiter import choice
 from deviceplugin.arbiter.account import MILLISECOND_NS, WINDOW_NS, Account, Charge, Entitlement
+from deviceplugin.arbiter.waiting import Waiting
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ class Phase(enum.Enum):
     REVOKED = "revoked"
     DRAINING = "draining"
     LATE = "late"
+
+
+_READY: Final = frozenset({None, Phase.LATE})  # to be served, if it wants to be
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,17 +85,24 @@ class Turns:
     def __init__(self, lengths: Lengths = DEFAULT) -> None:
         self.seats: dict[str, Seat] = {}
         self.holder: str | None = None  # OPEN or REVOKED
+        self.changed: set[str] = set()  # whose seats are not as they were; to be cleared by whoever has looked
         self._draining: str | None = None
+        self._late: set[str] = set()
+        self._waiting = Waiting()
+        self._urgent: set[str] = set()  # that want it, of the latency class
         self._lengths = lengths
         self._surplus_ns = 0.0
+        self._now_ns = 0
 
     def join(self, key: str, given: Entitlement, now_ns: int) -> list[Command]:
         """A share is there, or has been given something else; that ends no turn but by its new limit."""
         if key in self.seats:
             self.seats[key].account.change(given, now_ns)
+            self._refile(key, now_ns)
             self._curtail(key, now_ns)
         else:
             self.seats[key] = Seat(given, now_ns)
+            self.changed.add(key)
         return self.tick(now_ns)
 
     def leave(self, key: str, now_ns: int) -> list[Command]:
@@ -99,15 +110,17 @@ class Turns:
         if key not in self.seats:
             return []
         self._end(key, now_ns)
+        self._set(key, now_ns, wanting=False)
         del self.seats[key]
+        self.changed.discard(key)
         return self.tick(now_ns)
 
     def want(self, key: str, now_ns: int) -> list[Command]:
         """It has something to launch."""
         seat = self.seats[key]
         if not seat.account.wanting:
-            seat.account.set(now_ns, wanting=True)
             seat.account.surplus_ns = max(seat.account.surplus_ns, self._surplus_ns)
+            self._set(key, now_ns, wanting=True)
             self._shorten(key, now_ns)
         return self.tick(now_ns)
 
@@ -115,15 +128,14 @@ class Turns:
         """It says that it holds the GPU since before we were there. False: another one does."""
         if self.holder is not None:
             return False
-        seat = self.seats[key]
-        seat.account.set(now_ns, wanting=True)
+        self._set(key, now_ns, wanting=True)
         self._open(key, now_ns)
         return True
 
     def closed(self, key: str, now_ns: int) -> list[Command]:
         """After a revoke: it launches nothing new, and what runs will have ended soon."""
         if self.holder == key and self.seats[key].phase is Phase.REVOKED and self._draining is None:
-            self.seats[key].phase = Phase.DRAINING
+            self._set(key, now_ns, phase=Phase.DRAINING)
             self._draining, self.holder = key, None
         return self.tick(now_ns)
 
@@ -139,18 +151,17 @@ class Turns:
 
     def contended(self, key: str) -> bool:
         """Whether another share waits for what this one holds."""
-        return any(other != key for other in self._candidates())
+        return len(self._waiting) > (key in self._waiting)
 
     def tick(self, now_ns: int) -> list[Command]:
         """Let time pass; to be called at `due_ns`, or at any time."""
-        for seat in self.seats.values():
-            seat.account.pass_time(now_ns)
+        self._now_ns = now_ns
         self._give_up(now_ns)
         commands: list[Command] = []
         if self.holder is not None:
             commands += self._review(self.holder, now_ns)
         if self.holder is None:
-            key = choice.choose(self._candidates())
+            key = self._waiting.first(now_ns)
             if key is not None:
                 self._open(key, now_ns)
                 commands.append(Open(key))
@@ -159,7 +170,8 @@ class Turns:
     def due_ns(self) -> int | None:
         """When to tick next, if nothing happens before."""
         times = []
-        for seat in self.seats.values():
+        held = (key for key in (self.holder, self._draining) if key is not None)
+        for seat in (self.seats[key] for key in (*held, *self._late)):
             if seat.phase is Phase.OPEN and seat.due_ns is not None:
                 times.append(seat.due_ns)
             elif seat.phase in {Phase.REVOKED, Phase.DRAINING}:
@@ -167,46 +179,66 @@ class Turns:
             elif seat.phase is Phase.LATE and seat.account.charge is not Charge.NOTHING:
                 times.append(seat.revoked_ns + self._lengths.late_ns)
         if self.holder is None:
-            now_ns = max((seat.account.at_ns for seat in self.seats.values()), default=0)
-            times += [now_ns + account.eligible_in_ns() for account in self._candidates().values()]
+            next_ns = self._waiting.next_ns(self._now_ns)
+            times += [next_ns] if next_ns is not None else []
         return min(times, default=None)
 
-    def _candidates(self) -> dict[str, Account]:
-        ready = {None, Phase.LATE}
-        return {key: seat.account for key, seat in self.seats.items() if seat.account.wanting and seat.phase in ready}
+    def _set(
+        self,
+        key: str,
+        now_ns: int,
+        *,
+        wanting: bool | None = None,
+        charge: Charge | None = None,
+        phase: Phase | None = None,
+    ) -> None:
+        """From now on it is so with this seat."""
+        seat = self.seats[key]
+        seat.phase = phase or seat.phase
+        seat.account.set(now_ns, wanting=wanting, charge=charge)
+        self._refile(key, now_ns)
+
+    def _refile(self, key: str, now_ns: int) -> None:
+        seat = self.seats[key]
+        self.changed.add(key)
+        if seat.account.wanting and seat.phase in _READY:
+            self._waiting.add(key, seat.account, now_ns)
+        else:
+            self._waiting.discard(key)
+        (self._late.add if seat.phase is Phase.LATE else self._late.discard)(key)
+        urgent = seat.account.given.latency and seat.account.wanting
+        (self._urgent.add if urgent else self._urgent.discard)(key)
 
     def _review(self, key: str, now_ns: int) -> list[Command]:
         """The holder's turn: over, renewed, or going on."""
         seat = self.seats[key]
         if seat.phase is not Phase.OPEN or seat.due_ns is None or now_ns < seat.due_ns:
             return []
-        others = self._candidates()
+        seat.account.pass_time(now_ns)
         if seat.account.lasts_ns() == 0:
             return [self._revoke(key, now_ns)]
         # The holder competes as one of those that want; its limit is no question of beginning.
-        best = choice.choose(others)
-        if best is not None and not _goes_before(seat.account, others[best]):
+        best = self._waiting.first(now_ns)
+        if best is not None and not _goes_before(seat.account, self.seats[best].account):
             return [self._revoke(key, now_ns)]
         self._renew(key, now_ns, best)
         return []
 
     def _revoke(self, key: str, now_ns: int) -> Revoke:
         seat = self.seats[key]
-        seat.phase = Phase.REVOKED
         seat.revoked_ns = now_ns
-        if seat.account.charge is not Charge.NOTHING:
-            seat.account.set(now_ns, charge=Charge.OWED)
+        charge = Charge.OWED if seat.account.charge is not Charge.NOTHING else None
         # Whether it still has something to launch is for it to say.
-        seat.account.set(now_ns, wanting=False)
+        self._set(key, now_ns, wanting=False, charge=charge, phase=Phase.REVOKED)
         return Revoke(key)
 
     def _open(self, key: str, now_ns: int) -> None:
         seat = self.seats[key]
-        seat.phase = Phase.OPEN
+        self._set(key, now_ns, phase=Phase.OPEN)
         seat.leases += 1
         seat.since_ns = now_ns
         self.holder = key
-        self._renew(key, now_ns, choice.choose(self._candidates()))
+        self._renew(key, now_ns, self._waiting.first(now_ns))
 
     def _renew(self, key: str, now_ns: int, best: str | None) -> None:
         """best: the first of those that wait, and may begin."""
@@ -216,19 +248,21 @@ class Turns:
         if best is not None:
             ends.append(self._length_ns(seat))
         else:
-            ends += [account.eligible_in_ns() for account in self._candidates().values()]
+            next_ns = self._waiting.next_ns(now_ns)
+            ends += [next_ns - now_ns] if next_ns is not None else []
         seat.due_ns = min((now_ns + end_ns for end_ns in ends if end_ns is not None), default=None)
 
     def _pay(self, key: str, now_ns: int, best: str | None) -> None:
         account = self.seats[key].account
+        account.pass_time(now_ns)
         charge = choice.charge_of(account) if best is not None else Charge.ALONE
         if charge is Charge.SURPLUS:
             self._surplus_ns = max(self._surplus_ns, account.surplus_ns)
         # While the last work of the one before runs out, that one pays.
-        account.set(now_ns, charge=Charge.NOTHING if self._draining is not None else charge)
+        self._set(key, now_ns, charge=Charge.NOTHING if self._draining is not None else charge)
 
     def _length_ns(self, seat: Seat) -> int:
-        if any(other.account.given.latency and other.account.wanting for other in self.seats.values()):
+        if self._urgent:
             return self._lengths.latency_ns
         wanted_ns = max(self._lengths.contended_ns, int(self._lengths.drains * seat.drain_ns))
         return min(wanted_ns, self._lengths.longest_ns)
@@ -238,6 +272,7 @@ class Turns:
         if self.holder is None or self.holder == newcomer:
             return
         holder, account = self.seats[self.holder], self.seats[newcomer].account
+        holder.account.pass_time(now_ns)
         if choice.interrupts(account, holder.account):
             due_ns = now_ns
         elif account.eligible():
@@ -260,23 +295,26 @@ class Turns:
 
     def _give_up(self, now_ns: int) -> None:
         """Those that take too long to give back are late; and those that are late are not charged for ever."""
-        for key, seat in self.seats.items():
-            waiting = seat.phase in {Phase.REVOKED, Phase.DRAINING}
-            if waiting and now_ns >= seat.revoked_ns + self._lengths.drain_timeout_ns:
-                seat.phase = Phase.LATE
-                seat.account.set(now_ns, charge=Charge.OWED)
+        for key in (self.holder, self._draining):
+            seat = self.seats[key] if key is not None else None
+            if key is None or seat is None or seat.phase is Phase.OPEN:
+                continue
+            if now_ns >= seat.revoked_ns + self._lengths.drain_timeout_ns:
+                self._set(key, now_ns, charge=Charge.OWED, phase=Phase.LATE)
                 self._let_go(key, now_ns)
-            elif seat.phase is Phase.LATE and now_ns >= seat.revoked_ns + self._lengths.late_ns:
-                seat.account.set(now_ns, charge=Charge.NOTHING)
+        for key in list(self._late):
+            seat = self.seats[key]
+            charged = seat.account.charge is not Charge.NOTHING
+            if charged and now_ns >= seat.revoked_ns + self._lengths.late_ns:
+                self._set(key, now_ns, charge=Charge.NOTHING)
 
     def _end(self, key: str, now_ns: int) -> None:
         seat = self.seats[key]
         if seat.phase is None:
             return
-        if seat.phase is Phase.OPEN:
-            seat.account.set(now_ns, wanting=False)
+        wanting = False if seat.phase is Phase.OPEN else None
         seat.phase = None
-        seat.account.set(now_ns, charge=Charge.NOTHING)
+        self._set(key, now_ns, wanting=wanting, charge=Charge.NOTHING)
         self._let_go(key, now_ns)
 
     def _let_go(self, key: str, now_ns: int) -> None:
@@ -286,9 +324,9 @@ class Turns:
             self._draining = None
             if self.holder is not None:
                 if self.seats[self.holder].phase is Phase.REVOKED:
-                    self.seats[self.holder].account.set(now_ns, charge=Charge.OWED)
+                    self._set(self.holder, now_ns, charge=Charge.OWED)
                 else:
-                    self._pay(self.holder, now_ns, choice.choose(self._candidates()))
+                    self._pay(self.holder, now_ns, self._waiting.first(now_ns))
 
 
 def _goes_before(holder: Account, best: Account) -> bool:
