@@ -99,6 +99,7 @@ def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) ->
                 f"/{image.LIBRARY_DIRECTORY}/libcuda.so.1",
                 "/dev/simgpu:",
                 files[1].name,
+                *(["rendezvous"] if (devices / "rendezvous").exists() else []),  # with real simulated GPUs
             ]
             # The file is the device: what a container writes there, the other containers and the node see.
             lab.kubectl("exec", scope, "gpu", "--", "sh", "-c", f"echo changed >/dev/simgpu/{files[1].name}")

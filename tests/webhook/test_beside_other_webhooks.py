@@ -40,11 +40,11 @@ async def test_a_pod_that_another_webhook_changes_keeps_its_one_share(cluster: C
 
 
 async def test_the_share_of_a_pod_that_another_webhook_rejects_lapses(cluster: Cluster, tmp_path: Path) -> None:
-    started = cluster.start("--reservation-seconds=2")
+    started = cluster.start("--reservation-seconds=4")
     async with other_webhook.running(cluster, reject, tmp_path / "other"):
         with pytest.raises(errors.Forbidden, match="not today"):
             await create(cluster)
-    assert len(cluster.node().allocations) == 1
+        assert len(cluster.node().allocations) == 1
     until(lambda: cluster.node().allocations == (), cluster.explain)
 
     def told() -> bool:
