@@ -9,6 +9,7 @@
 
 #include "cuda_block.h"
 #include "cuda_driver.h"
+#include "limits.h"
 #include "mig.h"
 #include "shared.h"
 #include "slots.h"
@@ -259,8 +260,10 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     if (free_bytes == NULL || total_bytes == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     slots_sweep(context->gpu);
-    *total_bytes = mig_memory_bytes(context->gpu);
-    *free_bytes = *total_bytes - slots_used_bytes(context->gpu);
+    uint64_t seen_bytes, used_bytes;
+    limits_view(context->gpu, &seen_bytes, &used_bytes);
+    *total_bytes = seen_bytes;
+    *free_bytes = seen_bytes - used_bytes;
     return CUDA_SUCCESS;
 }
 

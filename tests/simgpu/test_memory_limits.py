@@ -115,8 +115,10 @@ def test_processes_of_a_limited_group_see_a_gpu_of_that_size(tmp_path: Path, cgr
     code = f"{PRELUDE}set_limits({str(cgroup / 'one')!r}, 0, {4 * GIB})\n{told}{join}{told}"
     with holding(simulated, cgroup / "one", "3GiB"), holding(simulated, cgroup / "two", "5GiB"):
         whole, limited = simulated.nvml(code).splitlines()
+        by_cuda = simulated.run(joining(cgroup / "one", PROBE)).stdout
     assert whole == f"{40 * GIB} {8 * GIB} {32 * GIB}"
     assert limited == f"{4 * GIB} {3 * GIB} {1 * GIB}"
+    assert by_cuda.endswith(f" free {1 * GIB}\n")
 
 
 def test_a_soft_limit_is_kept_free_for_its_group(tmp_path: Path, cgroup: Path) -> None:
