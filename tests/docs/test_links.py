@@ -81,3 +81,8 @@ def test_no_text_names_a_registry_or_a_place_of_one_machine() -> None:
         if place.search(line)
     ]
     assert wrong == []
+
+
+def test_no_text_has_what_a_merge_leaves_behind() -> None:
+    left = re.compile(r"^(<{7}|>{7}|\|{7}) ", re.MULTILINE)
+    assert [path for path in tracked() if left.search(path.read_text())] == []

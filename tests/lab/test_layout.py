@@ -80,6 +80,7 @@ def test_nodes_share_the_pod_network_without_sharing_an_address() -> None:
     assert (LAB.service_address, LAB.service_range) == ("10.213.7.1", "10.213.7.0/27")
 
 
+@pytest.mark.lab  # of busybox, which is a package of the lab's
 def test_the_images_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     for name in ("first", "second"):
         image.write(tmp_path / name)
