@@ -7,8 +7,8 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
-C_SOURCES := $(sort $(wildcard interposer/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/frameworks/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
-SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh interposer/*.sh simgpu/*.sh tests/releases/*.sh))
+C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/frameworks/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
+SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh simgpu/*.sh tests/releases/*.sh))
 QUICK := not slow and not apiserver and not lab
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
 
@@ -96,11 +96,12 @@ krew: env ## Make archive and manifest for krew in dist/krew (BASE= and HOMEPAGE
 ##@ Check and test
 
 .PHONY: check
-check: env build ## Formats, lints, types, import rules, shell scripts; C warnings are errors in every build
+check: env build ## Formats, lints, types, import rules, layers, shell scripts; C warnings are errors in every build
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+	$(PYTHON) interposer/layers.py
 	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))
 	$(BIN)/shellcheck $(SHELL_SOURCES)
 

@@ -1,7 +1,7 @@
 """Every name and number that crosses a process boundary, defined once.
 
-Each entry says who writes it and who reads it. `interposer/contract.h` mirrors the part that the C library needs; a
-test compares the two.
+Each entry says who writes it and who reads it. `interposer/base/contract.h` mirrors the part that the C library needs;
+a test compares the two.
 """
 
 from __future__ import annotations

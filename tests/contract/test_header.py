@@ -1,4 +1,4 @@
-"""interposer/contract.h says what gpushare/contract.py says: the same names, values, sizes and places."""
+"""interposer/base/contract.h says what gpushare/contract.py says: the same names, values, sizes and places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from gpushare import contract
 
-HEADER = Path(__file__).resolve().parents[2] / "interposer" / "contract.h"
+HEADER = Path(__file__).resolve().parents[2] / "interposer" / "base" / "contract.h"
 DEFINE = re.compile(r"^#define ([A-Z][A-Z0-9_]*) +(\"[^\"]*\"|0x[0-9A-Fa-f]+|[0-9]+)u?(?: .*)?$", re.MULTILINE)
 GUARD = "GPUSHARE_CONTRACT_H"
 

@@ -72,7 +72,7 @@ def calls(source: str) -> list[str]:
 
 
 def test_only_driver_c_calls_the_real_dlsym() -> None:
-    sources = sorted((REPOSITORY / "interposer").glob("*.[ch]"))
+    sources = sorted((REPOSITORY / "interposer").rglob("*.[ch]"))
     assert {path.name for path in sources if calls(path.read_text())} == {"driver.c"}
 
 

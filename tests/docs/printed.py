@@ -28,7 +28,7 @@ def texts() -> tuple[str, ...]:
     found: list[str] = []
     for path in (one for package in _PACKAGES for one in sorted((ROOT / package).rglob("*.py"))):
         found += _python(ast.parse(path.read_text()))
-    for path in sorted((ROOT / "interposer").glob("*.c")):
+    for path in sorted((ROOT / "interposer").rglob("*.c")):
         found += _c(path.read_text())
     for path in sorted((ROOT / "config" / "base" / "policy").glob("*.yaml")):
         found += _policy(path)

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../interposer/quota.h"
+#include "share/quota.h"
 
 #define LIMIT 100u
 #define CHARGE 30u

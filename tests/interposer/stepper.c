@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../interposer/contract.h"
+#include "../../interposer/base/contract.h"
 #include "../../simgpu/image.h"
 
 static const void *map(const char *path, size_t bytes) {

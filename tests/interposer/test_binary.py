@@ -16,7 +16,7 @@ def read(*command: str) -> str:
 
 
 def rows(kinds: str) -> set[str]:
-    table = (SOURCES / "hooks.def").read_text()
+    table = (SOURCES / "driver" / "hooks.def").read_text()
     return {match[2] for match in re.finditer(rf"^({kinds})\((?:\w+, )?(\w+),", table, re.MULTILINE)}
 
 
@@ -72,7 +72,7 @@ def test_its_stack_is_not_executable() -> None:
 
 
 def test_only_one_file_looks_for_the_real_functions() -> None:
-    users = {path.name for path in SOURCES.glob("*.c") if re.search(r"\bdlv?sym\s*\(|dlfcn", path.read_text())}
+    users = {path.name for path in SOURCES.rglob("*.c") if re.search(r"\bdlv?sym\s*\(|dlfcn", path.read_text())}
     assert users == {"driver.c"}
 
 

@@ -25,14 +25,16 @@ def base(name: str) -> str:
 
 
 def hooked(kinds: str = "HOOK|REFUSE|LAUNCH") -> set[str]:
-    rows = re.findall(rf"^(?:{kinds})\((?:(\w+), )?(\w+),", (SOURCES / "hooks.def").read_text(), re.MULTILINE)
+    rows = re.findall(
+        rf"^(?:{kinds})\((?:(\w+), )?(\w+),", (SOURCES / "driver" / "hooks.def").read_text(), re.MULTILINE
+    )
     return {name for library, name in rows if library != "NVML"}
 
 
 def unhooked() -> dict[str, str]:
     """Patterns of names, and why."""
     why, found = "", {}
-    for line in (SOURCES / "unhooked.txt").read_text().splitlines():
+    for line in (SOURCES / "driver" / "unhooked.txt").read_text().splitlines():
         if line.startswith("["):
             why = line.strip("[]")
         elif not line.startswith("#"):

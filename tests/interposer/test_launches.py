@@ -26,7 +26,9 @@ from tests.interposer.launching import (
 )
 from tests.interposer.reference_arbiter import ReferenceArbiter, Share
 
-LAUNCHES = re.findall(r"^LAUNCH\(CUDA, (\w+),", (ROOT / "interposer" / "hooks.def").read_text(), re.MULTILINE)
+LAUNCHES = re.findall(
+    r"^LAUNCH\(CUDA, (\w+),", (ROOT / "interposer" / "driver" / "hooks.def").read_text(), re.MULTILINE
+)
 
 
 @pytest.mark.parametrize("proc", [False, True], ids=["dlsym", "cuGetProcAddress"])

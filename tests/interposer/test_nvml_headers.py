@@ -20,12 +20,12 @@ def base(name: str) -> str:
 
 
 def hooked() -> set[str]:
-    table = (SOURCES / "hooks.def").read_text()
+    table = (SOURCES / "driver" / "hooks.def").read_text()
     return set(re.findall(r"^HOOK\(NVML, (\w+),", table, re.MULTILINE))
 
 
 def excused() -> list[str]:
-    lines = (SOURCES / "unhooked_nvml.txt").read_text().splitlines()
+    lines = (SOURCES / "driver" / "unhooked_nvml.txt").read_text().splitlines()
     return [name for line in lines if not line.startswith(("#", "[")) for name in line.split()]
 
 

@@ -99,8 +99,9 @@ def test_slots_that_overflow_together_grant_nothing() -> None:
 
 def test_processes_together_are_never_granted_more_than_the_limit(tmp_path: Path) -> None:
     program = tmp_path / "hammer"
-    sources = [ROOT / "tests" / "interposer" / "hammer.c", ROOT / "interposer" / "quota.c"]
-    subprocess.run(["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, *sources], check=True)
+    sources = [ROOT / "tests" / "interposer" / "hammer.c", ROOT / "interposer" / "share" / "quota.c"]
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "interposer"]
+    subprocess.run(["gcc", *flags, "-o", program, *sources], check=True)
     result = subprocess.run([program, "4", "1000000"], capture_output=True, text=True, check=True, timeout=30)
     most, left = map(int, result.stdout.split())
     assert 60 <= most <= 90, "three of 30 fit into 100"

@@ -1,0 +1,47 @@
+/* The gate: where launches wait until the container has the lease of their GPU.
+ *
+ * gate_word is what every launch looks at. It is WIDE_OPEN when all GPUs that this process uses may be used freely, and
+ * then nothing more is done; otherwise a launch looks at the gate of its own GPU (launch.c). Only the helper thread
+ * opens and closes gates; other threads only ever take WIDE_OPEN back.
+ *
+ * A launch that has passed when the gate closes is still on its way to the driver: one a thread, which is not waited
+ * for. It counts as work of the next lease. */
+#ifndef GPUSHARE_GATE_H
+#define GPUSHARE_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GATE_WIDE_OPEN 1u
+extern uint32_t gate_word;
+
+/* Before anything can come to a gate: `tell` is called by each launch that begins to wait, or goes on waiting. */
+typedef void gate_tell_t(void);
+void gate_begin(gate_tell_t *tell);
+
+/* There may be work on this GPU from now on. */
+void gate_use(uint32_t gpu);
+bool gate_is_used(uint32_t gpu);
+
+/* A launch comes to the gate of a GPU, and returns when that is open. True: launches are counted now; `*launches_p` is
+ * how many have come, with this one. */
+bool gate_come(uint32_t gpu, uint64_t *launches_p);
+
+/* Until the gate is open, for a launch that has been counted, or that need not be. */
+void gate_wait(uint32_t gpu);
+
+/* For the helper thread: `counted`: every launch is to come to the gate, to be counted and kept from running ahead;
+ * `brief`: still less far, for somebody may have to be served at once. */
+void gate_open(uint32_t gpu, bool counted, bool brief);
+void gate_close(uint32_t gpu);
+bool gate_is_open(uint32_t gpu);
+bool gate_is_brief(uint32_t gpu);
+bool gate_is_only(void);            /* this process uses one GPU */
+uint32_t gate_opened(uint32_t gpu); /* how often */
+bool gate_is_waited_for(uint32_t gpu);
+/* How many launches have come by. It counts before it looks at the gate: if it has not changed after a close, nothing
+ * has slipped through. */
+uint64_t gate_launches(uint32_t gpu);
+uint64_t gate_passed(uint32_t gpu); /* without those that wait */
+
+#endif

@@ -1,0 +1,20 @@
+/* What a launch does before it goes to the driver: it is counted, waits at the gate of its GPU, and does not run far
+ * ahead. And what may launch: the contexts. */
+#ifndef GPUSHARE_LAUNCH_H
+#define GPUSHARE_LAUNCH_H
+
+#include <stdbool.h>
+
+#include "driver/hooks.h"
+
+/* Before a launch in this stream, by the calling thread, in its current context. What is not SUCCESS is the launch's
+ * result. `several`: it launches on other devices as well. */
+CUresult launch_pass(CUstream stream, bool several);
+
+/* There is a context on this device: from now on there may be work there, and its gate counts. */
+void launch_context(CUcontext context, CUdevice device);
+
+/* There may be work on this device, of a context that is not known. */
+void launch_device(CUdevice device);
+
+#endif

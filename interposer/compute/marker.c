@@ -1,0 +1,230 @@
+#define _GNU_SOURCE
+#include "compute/marker.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/contract.h"
+#include "base/fork.h"
+#include "compute/flow.h"
+#include "compute/streams.h"
+#include "cuda/event.h"
+#include "driver/driver.h"
+
+#define MAX_CONTEXTS 64
+#define SETTLE_LOOKS 1000
+#define SETTLE_LOOK_NS 20000
+
+typedef struct {
+    CUcontext context;
+    CUevent event;
+    uint32_t gpu;
+    unsigned aside; /* it may be ending, and so many threads are about to say whether it has */
+    bool marked;
+    bool due;    /* it was aside when it was to be marked */
+    bool legacy; /* its default stream is to be asked */
+    bool missed;
+} context_t;
+
+/* The mutex is held by the helper thread while it calls the driver, and by a thread that is about to end a context,
+ * which sets it aside: so the helper never uses a context that has ended, and nobody waits for it inside the driver. */
+static struct {
+    pthread_mutex_t mutex;
+    context_t contexts[MAX_CONTEXTS];
+    unsigned count;
+    bool asking;      /* the helper is asking the driver */
+    bool parked;      /* it asks no more */
+    bool own_streams; /* see marker_own_streams */
+    struct {
+        bool asked, missed, untold; /* untold: of too many contexts */
+    } streams[MAX_GPUS];
+} markers = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void marker_after_fork(void) {
+    memset(&markers, 0, sizeof markers);
+    markers.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+FORK_ON_CHILD(marker_after_fork)
+
+static context_t *find(CUcontext context) {
+    unsigned count = __atomic_load_n(&markers.count, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < count; i++) {
+        if (__atomic_load_n(&markers.contexts[i].context, __ATOMIC_ACQUIRE) == context)
+            return &markers.contexts[i];
+    }
+    return NULL;
+}
+
+void marker_context(CUcontext context, uint32_t gpu) {
+    if (find(context) != NULL)
+        return;
+    pthread_mutex_lock(&markers.mutex);
+    bool known = find(context) != NULL;
+    context_t *place = known ? NULL : find(NULL);
+    if (place == NULL && !known && markers.count < MAX_CONTEXTS)
+        place = &markers.contexts[markers.count];
+    if (place == NULL && !known)
+        markers.streams[gpu].untold = true;
+    if (place != NULL) {
+        *place = (context_t){.gpu = gpu};
+        __atomic_store_n(&place->context, context, __ATOMIC_RELEASE);
+        if (place == &markers.contexts[markers.count])
+            __atomic_store_n(&markers.count, markers.count + 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&markers.mutex);
+}
+
+void marker_set_aside(CUcontext context) {
+    if (context == NULL)
+        return;
+    flow_set_aside(context);
+    pthread_mutex_lock(&markers.mutex);
+    context_t *place = find(context);
+    if (place != NULL)
+        place->aside++;
+    pthread_mutex_unlock(&markers.mutex);
+    streams_set_aside(context);
+}
+
+/* Its events have ended with it. */
+void marker_drop(CUcontext context) {
+    if (context == NULL)
+        return;
+    flow_drop(context);
+    streams_drop(context);
+    pthread_mutex_lock(&markers.mutex);
+    context_t *place = find(context);
+    if (place != NULL)
+        __atomic_store_n(&place->context, NULL, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&markers.mutex);
+}
+
+void marker_restore(CUcontext context) {
+    if (context == NULL)
+        return;
+    flow_restore(context);
+    streams_restore(context);
+    pthread_mutex_lock(&markers.mutex);
+    context_t *place = find(context);
+    if (place != NULL && place->aside > 0)
+        place->aside--;
+    pthread_mutex_unlock(&markers.mutex);
+}
+
+void marker_own_streams(void) {
+    if (!__atomic_load_n(&markers.own_streams, __ATOMIC_RELAXED))
+        __atomic_store_n(&markers.own_streams, true, __ATOMIC_RELAXED);
+}
+
+void marker_settle(void) {
+    for (unsigned i = 0; i < SETTLE_LOOKS && __atomic_load_n(&markers.asking, __ATOMIC_SEQ_CST); i++)
+        pause_ns(SETTLE_LOOK_NS);
+}
+
+void marker_park(void) {
+    __atomic_store_n(&markers.parked, true, __ATOMIC_SEQ_CST);
+    marker_settle();
+}
+
+/* The helper is about to ask the driver, or has: before it looks whether anything is captured. False: it must not any
+ * more. */
+static bool ask(bool asking) {
+    if (asking)
+        pthread_mutex_lock(&markers.mutex);
+    __atomic_store_n(&markers.asking, asking, __ATOMIC_SEQ_CST);
+    if (!asking)
+        pthread_mutex_unlock(&markers.mutex);
+    return !__atomic_load_n(&markers.parked, __ATOMIC_SEQ_CST);
+}
+
+static void record(context_t *place) {
+    CUresult result = place->event == NULL ? event_make(place->context, &place->event) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuCtxRecordEvent)(place->context, place->event);
+    place->marked = result == CUDA_SUCCESS;
+}
+
+/* With the lock held, as all below. */
+static void record_all(uint32_t gpu) {
+    bool by_streams = streams_are_asked();
+    for (unsigned i = 0; i < markers.count; i++) {
+        context_t *place = &markers.contexts[i];
+        if (place->context == NULL || place->gpu != gpu)
+            continue;
+        place->marked = place->legacy = place->missed = false;
+        place->due = place->aside > 0;
+        if (place->due)
+            continue;
+        if (!by_streams)
+            record(place);
+        place->legacy = by_streams;
+        place->missed = place->legacy && __atomic_load_n(&markers.own_streams, __ATOMIC_RELAXED);
+    }
+    markers.streams[gpu].asked = by_streams;
+    markers.streams[gpu].missed = by_streams && !streams_mark(gpu);
+}
+
+void marker_record(uint32_t gpu) {
+    if (ask(true))
+        record_all(gpu);
+    (void)ask(false);
+}
+
+/* An event in the default stream would be a barrier between the others: of two kernels that wait for each other, the
+ * second one would come after the first. So it is only asked, and not while something that it would wait for is
+ * captured.
+ */
+static bool legacy_done(context_t *place) {
+    CUcontext popped;
+    int status = 1;
+    if (REAL(cuCtxPushCurrent_v2)(place->context) != CUDA_SUCCESS)
+        return true;
+    bool free = REAL(cuStreamIsCapturing)(CU_STREAM_LEGACY, &status) == CUDA_SUCCESS && status == 0;
+    bool done = !free || REAL(cuStreamQuery)(CU_STREAM_LEGACY) != CUDA_ERROR_NOT_READY;
+    (void)REAL(cuCtxPopCurrent_v2)(&popped);
+    place->missed = place->missed || !free;
+    return done;
+}
+
+static bool is_done(context_t *place) {
+    if (place->due)
+        return false;
+    if (place->aside > 0)
+        return !place->marked && !place->legacy;
+    if (place->marked)
+        place->marked = REAL(cuEventQuery)(place->event) == CUDA_ERROR_NOT_READY;
+    if (place->legacy)
+        place->legacy = !legacy_done(place);
+    return !place->marked && !place->legacy;
+}
+
+bool marker_done(uint32_t gpu) {
+    bool done = true, again = false, asks = ask(true);
+    for (unsigned i = 0; i < markers.count && asks; i++) {
+        const context_t *place = &markers.contexts[i];
+        again = again || (place->context != NULL && place->gpu == gpu && place->due && place->aside == 0);
+    }
+    if (again)
+        record_all(gpu);
+    for (unsigned i = 0; asks && i < markers.count && done; i++) {
+        context_t *place = &markers.contexts[i];
+        if (place->context != NULL && place->gpu == gpu)
+            done = is_done(place);
+    }
+    if (asks && done && markers.streams[gpu].asked)
+        done = streams_done(gpu);
+    (void)ask(false);
+    return done;
+}
+
+bool marker_missed(uint32_t gpu) {
+    pthread_mutex_lock(&markers.mutex);
+    bool missed = markers.streams[gpu].missed || markers.streams[gpu].untold;
+    for (unsigned i = 0; i < markers.count; i++) {
+        const context_t *place = &markers.contexts[i];
+        missed = missed || (place->context != NULL && place->gpu == gpu && place->missed);
+    }
+    pthread_mutex_unlock(&markers.mutex);
+    return missed;
+}

@@ -1,0 +1,84 @@
+#include "cuda/capture.h"
+
+#include "base/fork.h"
+#include "base/table.h"
+#include "driver/driver.h"
+
+static unsigned captures;
+static table_t captured = TABLE_INITIALIZER; /* that captures began in; owner: the context */
+
+static void capture_after_fork(void) {
+    captures = 0;
+    table_forget(&captured);
+}
+FORK_ON_CHILD(capture_after_fork)
+
+bool capture_any(void) {
+    return __atomic_load_n(&captures, __ATOMIC_SEQ_CST) > 0;
+}
+
+/* Streams that join a capture by waiting for an event of it are found by the driver's answer. One that cannot say,
+ * because another stream's capture forbids the question, is none that may be waited for. */
+bool capture_has(CUstream stream) {
+    int status = 0;
+    return capture_any() && (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != 0);
+}
+
+/* Default streams are never destroyed. */
+static uint64_t key_of(CUstream stream) {
+    return stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)stream : 0;
+}
+
+CUcontext capture_begins(CUstream stream) {
+    CUcontext context = NULL;
+    if (key_of(stream) != 0)
+        (void)REAL(cuStreamGetCtx)(stream, &context);
+    __atomic_add_fetch(&captures, 1, __ATOMIC_SEQ_CST);
+    return context;
+}
+
+static void ends(void) {
+    unsigned old = __atomic_load_n(&captures, __ATOMIC_SEQ_CST);
+    while (old > 0 && !__atomic_compare_exchange_n(&captures, &old, old - 1, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        continue;
+}
+
+/* What a stream that has gone without our seeing it has left ends here. */
+static void note(CUstream stream, CUcontext context) {
+    entry_t entry = {.key = key_of(stream), .owner = (uint64_t)(uintptr_t)context}, old;
+    if (entry.key != 0 && table_put(&captured, &entry, &old) && old.key != 0)
+        ends();
+}
+
+void capture_begun(CUstream stream, CUcontext context, bool begun) {
+    if (begun)
+        note(stream, context);
+    else
+        ends();
+}
+
+void capture_ended(CUstream stream) {
+    entry_t entry;
+    (void)table_take(&captured, key_of(stream), &entry);
+    ends();
+}
+
+capture_t capture_take(CUstream stream) {
+    entry_t entry;
+    bool taken = capture_any() && table_take(&captured, key_of(stream), &entry);
+    return taken ? (capture_t){.stream = stream, .context = (CUcontext)(uintptr_t)entry.owner, .is = true}
+                 : (capture_t){.is = false};
+}
+
+void capture_return(const capture_t *capture, bool ended) {
+    if (capture->is && ended)
+        ends();
+    else if (capture->is)
+        note(capture->stream, capture->context);
+}
+
+void capture_forget(CUcontext context) {
+    entry_t entry;
+    while (context != NULL && capture_any() && table_take_owned(&captured, (uint64_t)(uintptr_t)context, &entry))
+        ends();
+}

@@ -1,0 +1,60 @@
+#include "cuda/device.h"
+
+#include "base/fork.h"
+#include "driver/driver.h"
+#include "share/share.h"
+
+#define REMEMBERED 64
+#define UNKNOWN 0u
+#define NONE UINT32_MAX
+
+/* The record plus one, so that zero is "not asked yet". Devices keep their numbers while a process lives. */
+static uint32_t remembered[REMEMBERED];
+
+static void device_after_fork(void) {
+    for (unsigned i = 0; i < REMEMBERED; i++)
+        remembered[i] = UNKNOWN;
+}
+FORK_ON_CHILD(device_after_fork)
+
+CUresult device_gpu(CUdevice device, uint32_t *gpu_p) {
+    if (!share_is_mapped()) /* a hook that has not joined: what is not known is not let through */
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    bool fits = device >= 0 && device < REMEMBERED;
+    uint32_t known = fits ? __atomic_load_n(&remembered[device], __ATOMIC_RELAXED) : UNKNOWN;
+    if (known == UNKNOWN) {
+        CUuuid uuid;
+        CUresult result = REAL(cuDeviceGetUuid_v2)(&uuid, device);
+        if (result == CUDA_ERROR_NOT_FOUND) /* before CUDA 11.4 */
+            result = REAL(cuDeviceGetUuid)(&uuid, device);
+        if (result != CUDA_SUCCESS)
+            return result;
+        uint32_t gpu = share_gpu(uuid.bytes);
+        known = gpu != SHARE_NO_GPU ? gpu + 1 : NONE;
+        if (fits)
+            __atomic_store_n(&remembered[device], known, __ATOMIC_RELAXED);
+    }
+    *gpu_p = known != NONE ? known - 1 : SHARE_NO_GPU;
+    return CUDA_SUCCESS;
+}
+
+CUresult device_current(uint32_t *gpu_p) {
+    CUdevice device;
+    CUresult result = REAL(cuCtxGetDevice)(&device);
+    return result == CUDA_SUCCESS ? device_gpu(device, gpu_p) : result;
+}
+
+CUresult device_place(place_t *place) {
+    CUresult result = device_current(&place->gpu);
+    return result == CUDA_SUCCESS ? REAL(cuCtxGetCurrent)(&place->context) : result;
+}
+
+bool device_of_location(const CUmemLocation *location, CUdevice *device) {
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+        *device = location->id;
+    else if (location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
+        *device = location->id & 0xff; /* the domain is in the next byte */
+    else
+        return false;
+    return true;
+}

@@ -1,0 +1,68 @@
+#define _GNU_SOURCE
+#include "cuda/stream.h"
+
+#include "base/clock.h"
+#include "cuda/capture.h"
+#include "cuda/device.h"
+#include "driver/driver.h"
+
+#define LONGEST_LOOKS 2000
+#define LOOK_NS 500000
+
+CUresult stream_place(CUstream stream, place_t *place, CUdevice *device) {
+    CUcontext context;
+    CUcontext popped;
+    CUresult result = device_place(place);
+    CUcontext current = place->context;
+    place->context = NULL;
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuCtxGetDevice)(device);
+    if (result != CUDA_SUCCESS || stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return result;
+    if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || context == current)
+        return CUDA_SUCCESS;
+    result = REAL(cuCtxPushCurrent_v2)(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuCtxGetDevice)(device);
+    (void)REAL(cuCtxPopCurrent_v2)(&popped);
+    return result == CUDA_SUCCESS ? device_gpu(*device, &place->gpu) : result;
+}
+
+typedef CUresult ask_t(CUstream stream, int *status);
+
+/* The legacy stream cannot be captured, and must not be asked: the question itself would disturb a capture. */
+bool stream_is_capturing(CUstream stream, bool per_thread) {
+    int status = 0;
+    if (stream == CU_STREAM_LEGACY || (stream == NULL && !per_thread))
+        return false;
+    ask_t *ask = per_thread ? REAL(cuStreamIsCapturing_ptsz) : REAL(cuStreamIsCapturing);
+    return ask(stream, &status) == CUDA_SUCCESS && status != 0;
+}
+
+/* Of all that the context was given; before CUDA 12.5 of what the stream was given. */
+static bool is_done(CUevent event, CUstream stream, bool per_thread) {
+    CUresult result = event != NULL ? REAL(cuEventQuery)(event)
+                      : per_thread  ? REAL(cuStreamQuery_ptsz)(stream)
+                                    : REAL(cuStreamQuery)(stream);
+    return result != CUDA_ERROR_NOT_READY;
+}
+
+/* Asked again and again: to wait in the driver might be for ever, when the GPU waits for something that this thread is
+ * about to do. While a stream is captured nothing is asked. */
+void stream_wait(CUstream stream, bool per_thread) {
+    CUcontext context;
+    CUevent event = NULL;
+    if (capture_any() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+        return;
+    if (REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        event = NULL;
+    else if (REAL(cuCtxRecordEvent)(context, event) != CUDA_SUCCESS) {
+        (void)REAL(cuEventDestroy_v2)(event);
+        event = NULL;
+    }
+    for (unsigned i = 0; i < LONGEST_LOOKS && !capture_any() && !is_done(event, stream, per_thread); i++)
+        pause_ns(LOOK_NS);
+    if (event != NULL)
+        (void)REAL(cuEventDestroy_v2)(event);
+}

@@ -1,0 +1,136 @@
+/* How libc's own dlsym is found without asking anybody: every function that could tell is one that somebody may have
+ * replaced, this library among them, and a sanitizer's are not to be called before it has begun. So the loader's list
+ * of what is loaded is read, as debuggers read it, and the tables that the loader looks into. */
+#define _GNU_SOURCE
+#include "driver/libc.h"
+
+#include <elf.h>
+#include <link.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/auxv.h>
+
+typedef struct {
+    const ElfW(Sym) * symbols;
+    const char *strings;
+    const uint32_t *hashes;
+} tables_t;
+
+/* The loader turns offsets into addresses when it loads an object, but not on every machine. */
+static const void *address(const struct link_map *object, ElfW(Addr) value) {
+    return (const void *)(value < object->l_addr ? value + object->l_addr : value);
+}
+
+static tables_t tables_of(const struct link_map *object) {
+    tables_t tables = {NULL, NULL, NULL};
+    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB)
+            tables.symbols = address(object, entry->d_un.d_ptr);
+        else if (entry->d_tag == DT_STRTAB)
+            tables.strings = address(object, entry->d_un.d_ptr);
+        else if (entry->d_tag == DT_GNU_HASH)
+            tables.hashes = address(object, entry->d_un.d_ptr);
+    }
+    return tables;
+}
+
+static bool is_same(const char *left, const char *right) {
+    while (*left != '\0' && *left == *right)
+        left++, right++;
+    return *left == *right;
+}
+
+static uint32_t hash_of(const char *name) {
+    uint32_t hash = 5381;
+    for (; *name != '\0'; name++)
+        hash = hash * 33 + (unsigned char)*name;
+    return hash;
+}
+
+/* The table of hashes: how many buckets, the first symbol in them, the words of a filter that is of no use here, its
+ * shift; the filter, the buckets, and then for each symbol its hash, whose last bit ends a chain. */
+static void *find(const struct link_map *object, const char *name, unsigned type) {
+    tables_t tables = tables_of(object);
+    if (tables.symbols == NULL || tables.strings == NULL || tables.hashes == NULL || tables.hashes[0] == 0)
+        return NULL;
+    uint32_t count = tables.hashes[0], first = tables.hashes[1], hash = hash_of(name);
+    const uint32_t *buckets = tables.hashes + 4 + tables.hashes[2] * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+    const uint32_t *chains = buckets + count;
+    uint32_t at = buckets[hash % count];
+    if (at < first)
+        return NULL;
+    for (;; at++) {
+        const ElfW(Sym) *symbol = &tables.symbols[at];
+        if ((chains[at - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
+            ELF64_ST_TYPE(symbol->st_info) == type && is_same(tables.strings + symbol->st_name, name))
+            return (void *)(object->l_addr + symbol->st_value);
+        if (chains[at - first] & 1)
+            return NULL;
+    }
+}
+
+static bool ends_in(const char *path, const char *file) {
+    const char *last = path;
+    for (const char *at = path; *at != '\0'; at++) {
+        if (*at == '/')
+            last = at + 1;
+    }
+    return is_same(last, file);
+}
+
+static const ElfW(Dyn) * dynamic_in(const ElfW(Phdr) * headers, unsigned long count, ElfW(Addr) base) {
+    for (unsigned long i = 0; i < count; i++) {
+        if (headers[i].p_type == PT_DYNAMIC)
+            return (const void *)(base + headers[i].p_vaddr);
+    }
+    return NULL;
+}
+
+/* Where the program has the way to the list, in a place that the loader fills in. */
+static const struct r_debug *in_program(void) {
+    const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
+    unsigned long count = headers != NULL ? getauxval(AT_PHNUM) : 0;
+    ElfW(Addr) base = 0;
+    for (unsigned long i = 0; i < count; i++) {
+        if (headers[i].p_type == PT_PHDR)
+            base = (ElfW(Addr))headers - headers[i].p_vaddr;
+    }
+    const ElfW(Dyn) *entry = dynamic_in(headers, count, base);
+    for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_DEBUG)
+            return (const void *)entry->d_un.d_ptr;
+    }
+    return NULL;
+}
+
+/* And where the loader has it, for the programs without that place. */
+static const struct r_debug *in_loader(void) {
+    ElfW(Addr) base = getauxval(AT_BASE);
+    const ElfW(Ehdr) *header = (const void *)base;
+    if (header == NULL)
+        return NULL;
+    const ElfW(Dyn) *dynamic = dynamic_in((const void *)(base + header->e_phoff), header->e_phnum, base);
+    const struct link_map loader = {.l_addr = base, .l_ld = (ElfW(Dyn) *)dynamic};
+    return dynamic != NULL ? find(&loader, "_r_debug", STT_OBJECT) : NULL;
+}
+
+/* What is loaded, first the program itself. */
+static const struct link_map *loaded(void) {
+    const struct r_debug *list = in_program();
+    if (list == NULL)
+        list = in_loader();
+    return list != NULL ? list->r_map : NULL;
+}
+
+void *libc_function(const char *name) {
+    static const char *const homes[] = {"libc.so.6", "libdl.so.2"};
+    void *found = NULL;
+    for (unsigned i = 0; found == NULL && i < sizeof homes / sizeof *homes; i++) {
+        for (const struct link_map *object = loaded(); object != NULL && found == NULL; object = object->l_next) {
+            if (object->l_name != NULL && ends_in(object->l_name, homes[i]))
+                found = find(object, name, STT_FUNC);
+        }
+    }
+    return found;
+}

@@ -1,0 +1,14 @@
+#include "driver/refusal.h"
+
+#include <stdbool.h>
+
+#include "base/report.h"
+
+CUresult refusal(hook_t hook, const char *what) {
+    static bool told[HOOK_COUNT];
+    if (!__atomic_exchange_n(&told[hook], true, __ATOMIC_RELAXED))
+        report("%s is refused: %s cannot be held to the limits of this container; give the pod a whole GPU, "
+               "or have the program do it in another way",
+               hook_rows[hook].symbol, what);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}

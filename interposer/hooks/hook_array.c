@@ -1,0 +1,159 @@
+/* Arrays. A sparse one, and one whose memory is mapped later, take none by themselves.
+ *
+ * The driver tells how large an array is only of those whose memory is mapped later. So it is asked about one that is
+ * made like the array that is wanted, and otherwise takes no memory; where it does not know, it is reckoned. */
+#include "cuda/device.h"
+#include "driver/driver.h"
+#include "memory/array_size.h"
+#include "memory/charge.h"
+#include "memory/physical.h"
+#include "session/join.h"
+#include "share/share.h"
+
+#define WITHOUT_MEMORY (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
+
+static bool twin_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels, CUdevice device, uint64_t *bytes_p) {
+    CUDA_ARRAY3D_DESCRIPTOR like = *descriptor;
+    CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+    CUresult result;
+    like.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+    if (levels == 0) {
+        CUarray twin;
+        if (REAL(cuArray3DCreate_v2)(&twin, &like) != CUDA_SUCCESS)
+            return false;
+        result = REAL(cuArrayGetMemoryRequirements)(&needs, twin, device);
+        (void)REAL(cuArrayDestroy)(twin);
+    } else {
+        CUmipmappedArray twin;
+        if (REAL(cuMipmappedArrayCreate)(&twin, &like, levels) != CUDA_SUCCESS)
+            return false;
+        result = REAL(cuMipmappedArrayGetMemoryRequirements)(&needs, twin, device);
+        (void)REAL(cuMipmappedArrayDestroy)(twin);
+    }
+    *bytes_p = needs.size;
+    return result == CUDA_SUCCESS && needs.size > 0;
+}
+
+/* Both are at least what it takes. */
+static uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
+    CUdevice device;
+    uint64_t bytes;
+    uint64_t most_bytes = array_bytes_at_most(descriptor, levels > 0 ? levels : 1);
+    bool told = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && twin_bytes(descriptor, levels, device, &bytes);
+    return told && bytes < most_bytes ? bytes : most_bytes;
+}
+
+/* Before the real call; `levels` 0: no mipmap. */
+static CUresult begin(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels, place_t *place, uint64_t *bytes_p) {
+    *bytes_p = 0;
+    if (!session_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    CUresult result = device_place(place);
+    if (result != CUDA_SUCCESS || descriptor->Flags & WITHOUT_MEMORY)
+        return result;
+    *bytes_p = bytes_of(descriptor, levels);
+    return charge_begin(place, *bytes_p);
+}
+
+typedef CUresult destroy_t(void *array);
+
+/* After it. An array is an object in the host's memory, where no device pointer points. */
+static CUresult end(const place_t *place, CUresult result, uint64_t bytes, void *array, destroy_t *destroy) {
+    if (bytes == 0)
+        return result;
+    if (result == CUDA_SUCCESS && charge_note(place, (uint64_t)(uintptr_t)array, bytes))
+        return result;
+    if (result != CUDA_SUCCESS || destroy(array) == CUDA_SUCCESS)
+        share_refund(place->gpu, bytes);
+    return result != CUDA_SUCCESS ? result : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult destroy_array(void *array) {
+    return REAL(cuArrayDestroy)(array);
+}
+
+static CUresult destroy_mipmap(void *array) {
+    return REAL(cuMipmappedArrayDestroy)(array);
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
+    place_t place;
+    uint64_t bytes;
+    if (array == NULL || descriptor == NULL)
+        return REAL(cuArray3DCreate_v2)(array, descriptor);
+    CUresult result = begin(descriptor, 0, &place, &bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuArray3DCreate_v2)(array, descriptor);
+    return end(&place, result, bytes, *array, destroy_array);
+}
+
+CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor) {
+    place_t place;
+    uint64_t bytes;
+    if (array == NULL || descriptor == NULL)
+        return REAL(cuArray3DCreate)(array, descriptor);
+    const CUDA_ARRAY3D_DESCRIPTOR wide = {descriptor->Width,  descriptor->Height,      descriptor->Depth,
+                                          descriptor->Format, descriptor->NumChannels, descriptor->Flags};
+    CUresult result = begin(&wide, 0, &place, &bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuArray3DCreate)(array, descriptor);
+    return end(&place, result, bytes, *array, destroy_array);
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor) {
+    place_t place;
+    uint64_t bytes;
+    if (array == NULL || descriptor == NULL)
+        return REAL(cuArrayCreate_v2)(array, descriptor);
+    const CUDA_ARRAY3D_DESCRIPTOR wide = {descriptor->Width,  descriptor->Height,      0,
+                                          descriptor->Format, descriptor->NumChannels, 0};
+    CUresult result = begin(&wide, 0, &place, &bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuArrayCreate_v2)(array, descriptor);
+    return end(&place, result, bytes, *array, destroy_array);
+}
+
+CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor) {
+    place_t place;
+    uint64_t bytes;
+    if (array == NULL || descriptor == NULL)
+        return REAL(cuArrayCreate)(array, descriptor);
+    const CUDA_ARRAY3D_DESCRIPTOR wide = {descriptor->Width,  descriptor->Height,      0,
+                                          descriptor->Format, descriptor->NumChannels, 0};
+    CUresult result = begin(&wide, 0, &place, &bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuArrayCreate)(array, descriptor);
+    return end(&place, result, bytes, *array, destroy_array);
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
+    place_t place;
+    uint64_t bytes;
+    if (array == NULL || descriptor == NULL)
+        return REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
+    CUresult result = begin(descriptor, levels > 0 ? levels : 1, &place, &bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMipmappedArrayCreate)(array, descriptor, levels);
+    return end(&place, result, bytes, *array, destroy_mipmap);
+}
+
+static CUresult destroyed(const charge_t *charge, CUresult result, void *array) {
+    if (result == CUDA_SUCCESS)
+        physical_drop_array((uint64_t)(uintptr_t)array);
+    return charge_return(charge, result);
+}
+
+CUresult cuArrayDestroy(CUarray array) {
+    charge_t charge = charge_take((CUdeviceptr)(uintptr_t)array);
+    return destroyed(&charge, REAL(cuArrayDestroy)(array), array);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+    charge_t charge = charge_take((CUdeviceptr)(uintptr_t)array);
+    return destroyed(&charge, REAL(cuMipmappedArrayDestroy)(array), array);
+}

@@ -1,0 +1,143 @@
+/* Stream-ordered memory. It belongs to a pool, so it outlives contexts, and it is on the pool's GPU; the pool is
+ * charged for what it has of it. An allocation during a stream capture is a node of a graph: hook_graph.c. */
+#include "cuda/stream.h"
+#include "driver/driver.h"
+#include "driver/refusal.h"
+#include "memory/charge.h"
+#include "memory/graph.h"
+#include "memory/keeper.h"
+#include "memory/pool.h"
+#include "session/join.h"
+#include "share/share.h"
+
+typedef struct {
+    hook_t hook;
+    bool per_thread;
+    CUmemoryPool pool; /* NULL: whichever is the device's */
+    CUstream stream;
+} request_t;
+
+static CUresult allocate_real(const request_t *request, CUdeviceptr *pointer, size_t bytes) {
+    if (request->pool == NULL)
+        return (request->per_thread ? REAL(cuMemAllocAsync_ptsz) : REAL(cuMemAllocAsync))(pointer, bytes,
+                                                                                          request->stream);
+    return (request->per_thread ? REAL(cuMemAllocFromPoolAsync_ptsz)
+                                : REAL(cuMemAllocFromPoolAsync))(pointer, bytes, request->pool, request->stream);
+}
+
+static CUresult free_real(const request_t *request, CUdeviceptr pointer) {
+    return (request->per_thread ? REAL(cuMemFreeAsync_ptsz) : REAL(cuMemFreeAsync))(pointer, request->stream);
+}
+
+/* With the lock held. The pool may have what is asked for, freed and not yet returned: then it need not grow. */
+static bool reserve(keeper_t *keeper, size_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p) {
+    if (keeper_reserve(keeper, bytes, attempt, reserved_bytes_p))
+        return true;
+    uint64_t out_bytes = __atomic_load_n(&keeper->out_bytes, __ATOMIC_SEQ_CST);
+    *reserved_bytes_p = 0;
+    return attempt == ATTEMPT_REREAD && keeper->charged_bytes >= out_bytes &&
+           keeper->charged_bytes - out_bytes >= bytes;
+}
+
+/* With the lock held. */
+static CUresult attempt_once(const request_t *request, keeper_t *keeper, attempt_t attempt, CUdeviceptr *pointer,
+                             size_t bytes) {
+    uint64_t reserved_bytes;
+    if (!reserve(keeper, bytes, attempt, &reserved_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = allocate_real(request, pointer, bytes);
+    bool settled = keeper_settle(keeper, reserved_bytes);
+    if (result != CUDA_SUCCESS || (settled && pool_note(keeper, *pointer, bytes)))
+        return result;
+    (void)free_real(request, *pointer);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult allocate_from(const request_t *request, keeper_t *keeper, CUdeviceptr *pointer, size_t bytes) {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes > share_limit_bytes(keeper->gpu))
+        return result;
+    for (attempt_t attempt = ATTEMPT_AT_ONCE; attempt < ATTEMPTS && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
+        if (attempt == ATTEMPT_WAITED)
+            stream_wait(request->stream, request->per_thread);
+        keeper_make_room(keeper->gpu, attempt);
+        result = attempt_once(request, keeper, attempt, pointer, bytes);
+        keeper_unlock(keeper->gpu);
+    }
+    return result;
+}
+
+static keeper_t *keeper_of(const request_t *request, const place_t *place, CUdevice device) {
+    CUmemoryPool pool = request->pool;
+    if (pool == NULL && REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS)
+        return NULL;
+    keeper_t *keeper = keeper_find(KEEPER_POOL, (uint64_t)(uintptr_t)pool);
+    /* The device's own pool is on the device, whoever asked for it. */
+    if (keeper == NULL && request->pool == NULL)
+        keeper = pool_remember(pool, KEEPER_POOL, place->gpu);
+    uint32_t any = KEEPER_ANY_GPU;
+    if (keeper != NULL && keeper->kind == KEEPER_POOL)
+        (void)__atomic_compare_exchange_n(&keeper->gpu, &any, place->gpu, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return keeper;
+}
+
+static CUresult allocate(const request_t *request, CUdeviceptr *pointer, size_t bytes) {
+    place_t place;
+    CUdevice device;
+    if (!session_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    CUresult result = stream_place(request->stream, &place, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (stream_is_capturing(request->stream, request->per_thread)) {
+        if (place.gpu == SHARE_NO_GPU)
+            return CUDA_ERROR_NOT_PERMITTED;
+        graph_allocates();
+        return allocate_real(request, pointer, bytes);
+    }
+    keeper_t *keeper = keeper_of(request, &place, device);
+    if (keeper == NULL)
+        return refusal(request->hook, "memory from a pool of unknown origin");
+    if (keeper->kind == KEEPER_FOREIGN)
+        return allocate_real(request, pointer, bytes);
+    if (keeper->kind == KEEPER_MUTE)
+        return refusal(request->hook, "memory from a pool whose size this driver cannot tell (before CUDA 11.3)");
+    if (keeper->gpu >= share_gpu_count())
+        return CUDA_ERROR_NOT_PERMITTED;
+    return allocate_from(request, keeper, pointer, bytes);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    const request_t request = {.hook = HOOK_cuMemAllocAsync, .stream = stream};
+    return allocate(&request, pointer, bytes);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    const request_t request = {.hook = HOOK_cuMemAllocAsync_ptsz, .per_thread = true, .stream = stream};
+    return allocate(&request, pointer, bytes);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    const request_t request = {.hook = HOOK_cuMemAllocFromPoolAsync, .pool = pool, .stream = stream};
+    return pool != NULL ? allocate(&request, pointer, bytes)
+                        : REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    const request_t request = {
+        .hook = HOOK_cuMemAllocFromPoolAsync_ptsz, .per_thread = true, .pool = pool, .stream = stream};
+    return pool != NULL ? allocate(&request, pointer, bytes)
+                        : REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    charge_t charge = charge_take(pointer);
+    block_t block = pool_take(pointer);
+    return pool_return(&block, charge_return(&charge, REAL(cuMemFreeAsync)(pointer, stream)));
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+    charge_t charge = charge_take(pointer);
+    block_t block = pool_take(pointer);
+    return pool_return(&block, charge_return(&charge, REAL(cuMemFreeAsync_ptsz)(pointer, stream)));
+}

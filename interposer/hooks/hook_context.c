@@ -1,0 +1,237 @@
+/* The start of CUDA, and the end of contexts: memory that ends with its context is refunded with it. */
+#include <pthread.h>
+
+#include "base/fork.h"
+#include "base/table.h"
+#include "compute/launch.h"
+#include "compute/marker.h"
+#include "cuda/capture.h"
+#include "driver/driver.h"
+#include "memory/charge.h"
+#include "memory/cost.h"
+#include "session/exit.h"
+#include "session/join.h"
+
+#define MAX_DEVICES 64
+
+/* The primary contexts as they were last given out, to know whose allocations a reset ends. */
+static CUcontext primary[MAX_DEVICES];
+
+/* How often each context was attached: so often it can be detached and lives on. */
+static table_t attached = TABLE_INITIALIZER;
+
+/* Around the making of a primary context, so that of two threads one makes it and pays for it. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+static void context_after_fork(void) {
+    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    for (unsigned i = 0; i < MAX_DEVICES; i++)
+        primary[i] = NULL;
+    table_forget(&attached);
+}
+FORK_ON_CHILD(context_after_fork)
+
+CUresult cuInit(unsigned flags) {
+    if (!session_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    CUresult result = REAL(cuInit)(flags);
+    if (result == CUDA_SUCCESS)
+        exit_watch();
+    return result;
+}
+
+/* From now on there may be work on this device, and its gate counts. */
+static CUresult begun(CUresult result, const CUcontext *context, CUdevice device) {
+    if (result == CUDA_SUCCESS && session_join())
+        launch_context(*context, device);
+    return result;
+}
+
+static bool is_active(CUdevice device) {
+    unsigned flags;
+    int active;
+    return REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) != CUDA_SUCCESS || active;
+}
+
+static CUresult pay(cost_t *cost, CUdevice device) {
+    *cost = COST_NONE;
+    return session_join() ? cost_begin(cost, device) : CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+static CUresult make_primary(CUcontext *context, CUdevice device) {
+    cost_t cost = COST_NONE;
+    pthread_mutex_lock(&making);
+    CUresult result = is_active(device) ? CUDA_SUCCESS : pay(&cost, device);
+    if (result == CUDA_SUCCESS)
+        result = cost_end(&cost, REAL(cuDevicePrimaryCtxRetain)(context, device), context);
+    pthread_mutex_unlock(&making);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    CUresult result =
+        is_active(device) ? REAL(cuDevicePrimaryCtxRetain)(context, device) : make_primary(context, device);
+    if (result == CUDA_SUCCESS && device >= 0 && device < MAX_DEVICES)
+        __atomic_store_n(&primary[device], *context, __ATOMIC_RELEASE);
+    return begun(result, context, device);
+}
+
+/* A context of the program's own: paid for, then made by `call`. */
+#define CREATE(call)                                                                                                   \
+    cost_t cost;                                                                                                       \
+    CUresult result = pay(&cost, device);                                                                              \
+    return result == CUDA_SUCCESS ? begun(cost_end(&cost, call, context), context, device) : result
+
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuCtxCreate_v4)(context, parameters, flags, device));
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuCtxCreate_v3)(context, affinity, count, flags, device));
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuCtxCreate_v2)(context, flags, device));
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuCtxCreate)(context, flags, device));
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuGLCtxCreate_v2)(context, flags, device));
+}
+
+CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuGLCtxCreate)(context, flags, device));
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address) {
+    CREATE(REAL(cuVDPAUCtxCreate_v2)(context, flags, device, vdpau, get_address));
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address) {
+    CREATE(REAL(cuVDPAUCtxCreate)(context, flags, device, vdpau, get_address));
+}
+
+/* It holds the device's primary context without anybody's asking for that. */
+CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsigned flags) {
+    CUresult result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
+    if (result == CUDA_SUCCESS && session_join())
+        launch_device(device);
+    return result;
+}
+
+/* What is known of a context that may end is set aside, then dropped or given back to it. */
+static uint64_t set_aside(CUcontext context) {
+    marker_set_aside(context);
+    return charge_set_aside(context);
+}
+
+static void come_back(uint64_t aside, CUcontext context, bool ended) {
+    if (ended) {
+        marker_drop(context);
+        charge_drop(aside);
+        capture_forget(context);
+    } else {
+        charge_restore(aside, context);
+        marker_restore(context);
+    }
+}
+
+typedef CUresult end_primary_t(CUdevice device);
+
+static CUcontext primary_of(CUdevice device) {
+    bool known = device >= 0 && device < MAX_DEVICES;
+    return known ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
+}
+
+/* A release ends the context only when it was the last; whether it did, the driver says. */
+static CUresult end_primary(end_primary_t *end, CUdevice device) {
+    CUcontext context = primary_of(device);
+    uint64_t aside = set_aside(context);
+    CUresult result = end(device);
+    come_back(aside, context, result == CUDA_SUCCESS && !is_active(device));
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), device);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxRelease), device);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    return end_primary(REAL(cuDevicePrimaryCtxReset), device);
+}
+
+typedef CUresult destroy_t(CUcontext context);
+
+static CUresult destroy(destroy_t *real, CUcontext context) {
+    uint64_t aside = set_aside(context);
+    CUresult result = real(context);
+    come_back(aside, context, result == CUDA_SUCCESS);
+    return result;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    return destroy(REAL(cuCtxDestroy_v2), context);
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+    return destroy(REAL(cuCtxDestroy), context);
+}
+
+CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
+    CUresult result = REAL(cuCtxAttach)(context, flags);
+    entry_t entry, old;
+    if (result == CUDA_SUCCESS) {
+        uint64_t key = (uint64_t)(uintptr_t)*context;
+        unsigned count = table_get(&attached, key, &entry) ? entry.count : 0;
+        entry = (entry_t){.key = key, .count = count + 1};
+        (void)table_put(&attached, &entry, &old);
+    }
+    return result;
+}
+
+CUresult cuCtxDetach(CUcontext context) {
+    entry_t entry, old;
+    bool more = table_take(&attached, (uint64_t)(uintptr_t)context, &entry);
+    uint64_t aside = set_aside(context);
+    CUresult result = REAL(cuCtxDetach)(context);
+    if (more && (result != CUDA_SUCCESS || --entry.count > 0))
+        (void)table_put(&attached, &entry, &old);
+    come_back(aside, context, result == CUDA_SUCCESS && !more);
+    return result;
+}
+
+/* Its context ends with it, but not what was allocated there, which is the primary context's. That one ends too if
+ * nobody else holds it. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+    CUcontext context = NULL, popped;
+    CUdevice device = -1;
+    if (REAL(cuCtxFromGreenCtx)(&context, green) != CUDA_SUCCESS)
+        context = NULL;
+    if (context != NULL && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+            device = -1;
+        (void)REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    CUcontext holds = primary_of(device);
+    uint64_t aside = set_aside(holds);
+    if (context != holds)
+        marker_set_aside(context);
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    if (context != holds && result == CUDA_SUCCESS)
+        marker_drop(context);
+    else if (context != holds)
+        marker_restore(context);
+    come_back(aside, holds, result == CUDA_SUCCESS && holds != NULL && !is_active(device));
+    return result;
+}

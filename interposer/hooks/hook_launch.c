@@ -1,0 +1,33 @@
+/* Every function that starts work on the GPU comes here from its assembly, unless the gate is wide open. */
+#include <string.h>
+
+#include "compute/launch.h"
+#include "hooks/registers.h"
+#include "session/join.h"
+
+/* Where hStream is in CUlaunchConfig: after seven 32-bit numbers. */
+#define CONFIG_STREAM_OFFSET 32
+
+/* What is not SUCCESS is the launch's result. `where` is one of registers.h; `stack` begins with the first parameter
+ * that is in none of the registers. */
+CUresult hook_launch(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where);
+
+static CUstream stream_of(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where) {
+    CUstream stream = NULL;
+    unsigned place = where & ~(unsigned)LAUNCH_PER_THREAD;
+    if (place == LAUNCH_CONFIG && registers[0] != 0)
+        memcpy(&stream, (const char *)(uintptr_t)registers[0] + CONFIG_STREAM_OFFSET, sizeof stream);
+    else if (place == LAUNCH_STREAM_2 || place == LAUNCH_STREAM_4)
+        stream = (CUstream)(uintptr_t)registers[place - 1];
+    else if (place == LAUNCH_STREAM_9)
+        stream = (CUstream)(uintptr_t)stack[LAUNCH_STREAM_9 - 1 - LAUNCH_REGISTERS];
+    if (stream == NULL)
+        stream = where & LAUNCH_PER_THREAD ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    return stream;
+}
+
+CUresult hook_launch(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where) {
+    if (!session_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    return launch_pass(stream_of(registers, stack, where), where == LAUNCH_SEVERAL);
+}

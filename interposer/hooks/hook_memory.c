@@ -1,0 +1,108 @@
+/* Memory that belongs to a context: plain, pitched, managed. */
+#include "driver/driver.h"
+#include "memory/charge.h"
+#include "memory/keeper.h"
+#include "memory/pool.h"
+#include "session/join.h"
+
+#define PITCH_GUESS 512u /* rows are padded to at most this on every GPU so far; the true pitch is charged after */
+
+static CUresult begin(place_t *place, uint64_t bytes) {
+    return session_join() ? charge_here(place, bytes) : CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+    place_t place;
+    CUresult result = begin(&place, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemAlloc_v2)(pointer, bytes);
+    return charge_end(&place, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
+}
+
+CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
+    place_t place;
+    CUresult result = begin(&place, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemAlloc)(pointer, bytes);
+    return charge_end(&place, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
+    place_t place;
+    CUresult result = begin(&place, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
+    return charge_end(&place, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
+}
+
+static uint64_t product(uint64_t left, uint64_t right) {
+    uint64_t bytes;
+    return __builtin_mul_overflow(left, right, &bytes) ? UINT64_MAX : bytes;
+}
+
+static uint64_t pitch_guess(uint64_t width) {
+    return width > UINT64_MAX - PITCH_GUESS ? UINT64_MAX : (width + PITCH_GUESS - 1) / PITCH_GUESS * PITCH_GUESS;
+}
+
+/* Charged by a guess at first; the driver's pitch decides. If it is larger and does not fit, the memory goes back. */
+static CUresult settle(const place_t *place, CUdeviceptr pointer, uint64_t guess_bytes, uint64_t bytes) {
+    if (bytes > guess_bytes) {
+        CUresult result = charge_begin(place, bytes - guess_bytes);
+        if (result != CUDA_SUCCESS) {
+            CUresult freed = REAL(cuMemFree_v2)(pointer);
+            /* Not to be had back: then it stays charged by the guess, as memory that nobody frees. */
+            return freed == CUDA_SUCCESS ? charge_end(place, result, 0, guess_bytes) : result;
+        }
+    }
+    CUresult result = charge_end(place, CUDA_SUCCESS, pointer, bytes);
+    if (result == CUDA_SUCCESS && bytes < guess_bytes)
+        (void)charge_end(place, CUDA_ERROR_OUT_OF_MEMORY, 0, guess_bytes - bytes);
+    return result;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
+    place_t place;
+    uint64_t guess_bytes = product(pitch_guess(width), height);
+    CUresult result = begin(&place, guess_bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
+    if (result != CUDA_SUCCESS)
+        return charge_end(&place, result, 0, guess_bytes);
+    return settle(&place, *pointer, guess_bytes, product(*pitch, height));
+}
+
+CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
+    place_t place;
+    uint64_t guess_bytes = product(pitch_guess(width), height);
+    CUresult result = begin(&place, guess_bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
+    if (result != CUDA_SUCCESS)
+        return charge_end(&place, result, 0, guess_bytes);
+    return settle(&place, *pointer, guess_bytes, product(*pitch, height));
+}
+
+/* A pool's block goes back to its pool, and this call has waited for all that used it. */
+static CUresult freed(const charge_t *charge, const block_t *block, CUresult result) {
+    result = pool_return(block, charge_return(charge, result));
+    if (block->pointer != 0)
+        keeper_waited();
+    return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    charge_t charge = charge_take(pointer);
+    block_t block = pool_take(pointer);
+    return freed(&charge, &block, REAL(cuMemFree_v2)(pointer));
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 pointer) {
+    charge_t charge = charge_take(pointer);
+    block_t block = pool_take(pointer);
+    return freed(&charge, &block, REAL(cuMemFree)(pointer));
+}

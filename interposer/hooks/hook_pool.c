@@ -1,0 +1,95 @@
+/* Pools of memory: which GPU each is on, and how much of it. What is allocated from them: hook_async.c. */
+#include "cuda/device.h"
+#include "driver/driver.h"
+#include "memory/keeper.h"
+#include "memory/pool.h"
+#include "session/join.h"
+#include "share/share.h"
+
+/* A pool that a program has been given. Managed memory that prefers no GPU is of the one that first allocates. */
+static CUresult given(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location, int type) {
+    uint32_t gpu = KEEPER_ANY_GPU;
+    CUdevice device;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!session_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    bool on_device = device_of_location(location, &device);
+    if (on_device)
+        result = device_gpu(device, &gpu);
+    keeper_kind_t kind = on_device || type == CU_MEM_ALLOCATION_TYPE_MANAGED ? KEEPER_POOL : KEEPER_FOREIGN;
+    if (result == CUDA_SUCCESS && pool_remember(*pool, kind, gpu) == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
+    return result == CUDA_SUCCESS ? given(result, pool, &properties->location, properties->allocType) : result;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
+    const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    return given(REAL(cuDeviceGetDefaultMemPool)(pool, device), pool, &location, CU_MEM_ALLOCATION_TYPE_PINNED);
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
+    const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    return given(REAL(cuDeviceGetMemPool)(pool, device), pool, &location, CU_MEM_ALLOCATION_TYPE_PINNED);
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type) {
+    return given(REAL(cuMemGetDefaultMemPool)(pool, location, type), pool, location, type);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type) {
+    return given(REAL(cuMemGetMemPool)(pool, location, type), pool, location, type);
+}
+
+/* Its memory is the exporter's, and charged there. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type, uint64_t flags) {
+    CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
+    if (result == CUDA_SUCCESS && pool_remember(*pool, KEEPER_FOREIGN, KEEPER_ANY_GPU) == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
+}
+
+/* A threshold that is lowered lets memory go when the program waits the next time. */
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
+    keeper_loosened();
+    return REAL(cuMemPoolSetAttribute)(pool, attribute, value);
+}
+
+static keeper_t *charged_keeper(CUmemoryPool pool) {
+    keeper_t *keeper = keeper_find(KEEPER_POOL, (uint64_t)(uintptr_t)pool);
+    bool charged = keeper != NULL && keeper->kind == KEEPER_POOL && keeper->gpu < share_gpu_count();
+    return charged ? keeper : NULL;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
+    CUresult result = REAL(cuMemPoolTrimTo)(pool, keep_bytes);
+    const keeper_t *keeper = charged_keeper(pool);
+    if (keeper != NULL)
+        keeper_reread(keeper->gpu);
+    return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    keeper_t *keeper = charged_keeper(pool);
+    if (keeper == NULL) {
+        keeper = keeper_find(KEEPER_POOL, (uint64_t)(uintptr_t)pool);
+        CUresult result = REAL(cuMemPoolDestroy)(pool);
+        if (result == CUDA_SUCCESS && keeper != NULL)
+            keeper_remove(keeper);
+        return result;
+    }
+    uint32_t gpu = keeper->gpu;
+    keeper_lock(gpu);
+    (void)REAL(cuMemPoolTrimTo)(pool, 0);
+    (void)keeper_settle(keeper, 0);
+    CUresult result = REAL(cuMemPoolDestroy)(pool);
+    if (result == CUDA_SUCCESS)
+        pool_end(keeper);
+    keeper_unlock(gpu);
+    return result;
+}

@@ -1,0 +1,55 @@
+/* How large the GPU is, as CUDA tells it: as large as the share. */
+#include "cuda/device.h"
+#include "driver/driver.h"
+#include "memory/keeper.h"
+#include "session/join.h"
+#include "share/share.h"
+
+static uint64_t least(uint64_t left, uint64_t right) {
+    return left < right ? left : right;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+    uint32_t gpu;
+    if (!session_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    CUresult result = REAL(cuMemGetInfo_v2)(free_bytes, total_bytes);
+    if (result != CUDA_SUCCESS || (result = device_current(&gpu)) != CUDA_SUCCESS || gpu == SHARE_NO_GPU)
+        return result;
+    keeper_reread(gpu);
+    uint64_t limit_bytes = share_limit_bytes(gpu);
+    uint64_t used_bytes = least(share_used_bytes(gpu), limit_bytes);
+    *total_bytes = least(*total_bytes, limit_bytes);
+    *free_bytes = least(*free_bytes, limit_bytes - used_bytes);
+    return CUDA_SUCCESS;
+}
+
+/* The form of before CUDA 3.2 has 32 bits, and says the most they can. */
+CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes) {
+    size_t wide_free_bytes, wide_total_bytes;
+    CUresult result = cuMemGetInfo_v2(&wide_free_bytes, &wide_total_bytes);
+    if (result == CUDA_SUCCESS) {
+        *free_bytes = (unsigned)least(wide_free_bytes, UINT32_MAX);
+        *total_bytes = (unsigned)least(wide_total_bytes, UINT32_MAX);
+    }
+    return result;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    uint32_t gpu;
+    if (!session_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, device);
+    if (result != CUDA_SUCCESS || (result = device_gpu(device, &gpu)) != CUDA_SUCCESS || gpu == SHARE_NO_GPU)
+        return result;
+    *bytes = least(*bytes, share_limit_bytes(gpu));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
+    size_t wide_bytes;
+    CUresult result = cuDeviceTotalMem_v2(&wide_bytes, device);
+    if (result == CUDA_SUCCESS)
+        *bytes = (unsigned)least(wide_bytes, UINT32_MAX);
+    return result;
+}

@@ -1,0 +1,28 @@
+/* Waiting for the GPU: then pools let go of what they need not keep, and are charged for less. */
+#include "driver/driver.h"
+#include "memory/keeper.h"
+
+static CUresult waited(CUresult result) {
+    keeper_waited();
+    return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+    return waited(REAL(cuStreamSynchronize)(stream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    return waited(REAL(cuStreamSynchronize_ptsz)(stream));
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+    return waited(REAL(cuEventSynchronize)(event));
+}
+
+CUresult cuCtxSynchronize(void) {
+    return waited(REAL(cuCtxSynchronize)());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+    return waited(REAL(cuCtxSynchronize_v2)(context));
+}

@@ -1,0 +1,176 @@
+#define _GNU_SOURCE
+#include "link/arbiter.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fork.h"
+#include "base/report.h"
+#include "link/wire.h"
+
+#define RECONNECT_NS (500 * MS_NS)
+#define REFUSED_MAX_NS (16000 * MS_NS)
+#define RECLAIM_NS (1000 * MS_NS)
+
+/* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
+ * arbiter that the bytes are free. */
+static struct {
+    int socket; /* the same number also when it is another connection */
+    bool connected;
+    int fresh; /* that is being made, or -1 */
+    bool told;
+    bool refused;      /* by the one that is there now, and the program was told */
+    uint64_t pause_ns; /* after the last refusal */
+    uint64_t try_ns;
+    uint32_t reclaimed; /* a futex: answers so far */
+} arbiter = {.socket = -1, .fresh = -1};
+
+static void arbiter_after_fork(void) {
+    if (arbiter.socket >= 0)
+        close(arbiter.socket);
+    if (arbiter.fresh >= 0)
+        close(arbiter.fresh);
+    memset(&arbiter, 0, sizeof arbiter);
+    arbiter.socket = arbiter.fresh = -1;
+}
+FORK_ON_CHILD(arbiter_after_fork)
+
+void arbiter_begin(int socket) {
+    arbiter.socket = socket;
+    __atomic_store_n(&arbiter.connected, true, __ATOMIC_SEQ_CST);
+}
+
+void arbiter_end(void) {
+    if (arbiter.socket >= 0)
+        close(arbiter.socket);
+    arbiter.socket = -1;
+    __atomic_store_n(&arbiter.connected, false, __ATOMIC_SEQ_CST);
+}
+
+bool arbiter_is_there(void) {
+    return arbiter.connected;
+}
+
+bool arbiter_tell(unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease) {
+    return arbiter.connected && wire_send_lease(arbiter.socket, type, gpu, flags, lease);
+}
+
+static void lost(void) {
+    arbiter.connected = false;
+    arbiter.try_ns = 0;
+    if (!arbiter.told)
+        report("the arbiter went away: memory limits still hold, and where the GPU is shared this program "
+               "launches for its request's part of the time, until the node's agent runs again");
+    arbiter.told = true;
+}
+
+bool arbiter_heard(wire_lease_t *message) {
+    while (arbiter.connected) {
+        switch (wire_next(arbiter.socket, message)) {
+        case WIRE_NOTHING:
+            return false;
+        case WIRE_LEASE:
+            return true;
+        case WIRE_RECLAIMED:
+            __atomic_add_fetch(&arbiter.reclaimed, 1, __ATOMIC_SEQ_CST);
+            (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+            break;
+        case WIRE_UNKNOWN: /* from an agent that knows more than we do */
+            break;
+        case WIRE_END:
+            lost();
+            break;
+        }
+    }
+    return false;
+}
+
+static void give_up(void) {
+    close(arbiter.fresh);
+    arbiter.fresh = -1;
+}
+
+/* The new connection takes the place of the old one, whose descriptor is never free for the application to get. */
+static bool adopt(void) {
+    bool adopted = dup3(arbiter.fresh, arbiter.socket, O_CLOEXEC) >= 0;
+    give_up();
+    return adopted;
+}
+
+/* The next agent, or this one when it knows more, may think otherwise; it is not to be asked too often. */
+static void refused(const char *sentence) {
+    if (!arbiter.refused)
+        report("%s; until then this program goes on with the limits that it has", sentence);
+    arbiter.pause_ns = arbiter.refused ? 2 * arbiter.pause_ns : RECONNECT_NS;
+    if (arbiter.pause_ns > REFUSED_MAX_NS)
+        arbiter.pause_ns = REFUSED_MAX_NS;
+    arbiter.refused = true;
+    arbiter.try_ns = now_ns() + arbiter.pause_ns;
+}
+
+static bool finish(arbiter_pages_t *take_pages) {
+    char sentence[512];
+    wire_welcome_result_t welcome;
+    wire_answer_t answer = wire_finish(arbiter.fresh, &welcome, sentence, sizeof sentence);
+    if (answer == WIRE_NONE_YET)
+        return false;
+    if (answer != WIRE_WELCOMED) {
+        give_up();
+        if (answer == WIRE_REFUSED)
+            refused(sentence);
+        return false;
+    }
+    if (!take_pages(&welcome)) {
+        give_up();
+        report("the arbiter that runs now has other pages for this container: restart the container");
+        arbiter.try_ns = FOR_EVER;
+        return false;
+    }
+    arbiter.refused = false;
+    return adopt();
+}
+
+/* Whatever is said first tells it that this process goes by its limits page now. */
+bool arbiter_look_for(arbiter_pages_t *take_pages) {
+    char sentence[512];
+    int fresh;
+    if (arbiter.fresh < 0 && now_ns() < arbiter.try_ns)
+        return false;
+    if (arbiter.fresh < 0) {
+        if (wire_begin(&fresh, sentence, sizeof sentence))
+            arbiter.fresh = fresh;
+        arbiter.try_ns = now_ns() + RECONNECT_NS;
+        return false;
+    }
+    if (!finish(take_pages))
+        return false;
+    arbiter.connected = true;
+    (void)wire_ask_reclaim(arbiter.socket);
+    return true;
+}
+
+int arbiter_descriptor(void) {
+    return arbiter.connected ? arbiter.socket : arbiter.fresh;
+}
+
+uint64_t arbiter_wake_ns(void) {
+    if (arbiter.connected)
+        return FOR_EVER;
+    return arbiter.try_ns > now_ns() ? arbiter.try_ns : now_ns() + RECONNECT_NS;
+}
+
+/* Signals end a wait, and a program that is profiled has one every few milliseconds. */
+void arbiter_reclaim(void) {
+    uint64_t at_ns = now_ns(), until_ns = at_ns + RECLAIM_NS;
+    uint32_t before = __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) || !wire_ask_reclaim(arbiter.socket))
+        return;
+    for (; at_ns < until_ns && __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST) == before; at_ns = now_ns()) {
+        const struct timespec left = time_of(until_ns - at_ns);
+        (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAIT_PRIVATE, before, &left, NULL, 0);
+    }
+}

@@ -1,0 +1,255 @@
+#define _GNU_SOURCE
+#include "link/wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef GPUSHARE_VERSION
+#    define GPUSHARE_VERSION "unversioned"
+#endif
+
+#define SOCKET_PATH CONTAINER_ARBITER_DIRECTORY "/" ARBITER_SOCKET_NAME
+/* Longer than the arbiter takes at most to find out which pod this is, which for a pod just made may be ten seconds. */
+#ifndef WELCOME_TIMEOUT_MS
+#    define WELCOME_TIMEOUT_MS 20000
+#endif
+#define NO_DESCRIPTOR "no descriptor for the connection to the arbiter: raise the container's limit of open files"
+#define SENTENCE_MAX (sizeof(wire_refused_t) - sizeof(wire_header_t))
+#define RESTART "restart the container to get the library of this node's agent"
+
+typedef union {
+    char bytes[WIRE_MAX];
+    wire_header_t header;
+    wire_welcome_t welcome;
+    wire_refused_t refused;
+    wire_lease_t lease;
+} message_t;
+
+/* What the last WELCOME has chosen. */
+static uint16_t spoken = WIRE_OLDEST;
+
+static bool __attribute__((format(printf, 3, 4))) fail(char *sentence, unsigned size, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(sentence, size, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static bool wait_readable(int socket, int64_t deadline_ms) {
+    for (;;) {
+        int64_t left_ms = deadline_ms - now_ms();
+        struct pollfd descriptor = {.fd = socket, .events = POLLIN};
+        int ready = poll(&descriptor, 1, left_ms > 0 ? (int)left_ms : 0);
+        if (ready >= 0 || errno != EINTR)
+            return ready > 0;
+    }
+}
+
+static ssize_t receive(int socket, message_t *message, int *descriptors, unsigned *count_p, bool *cut_p, int flags) {
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = message, .iov_len = sizeof *message};
+    struct msghdr parts = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t length;
+    do {
+        length = recvmsg(socket, &parts, MSG_CMSG_CLOEXEC | flags);
+    } while (length < 0 && errno == EINTR);
+    *count_p = 0;
+    *cut_p = length >= 0 && (parts.msg_flags & MSG_CTRUNC) != 0;
+    struct cmsghdr *header = length >= 0 ? CMSG_FIRSTHDR(&parts) : NULL;
+    if (header != NULL && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+        *count_p = (unsigned)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(descriptors, CMSG_DATA(header), *count_p * sizeof(int));
+    }
+    return length;
+}
+
+/* Not send, at which a thread could be cancelled: whoever asks for memory may hold the lock of a pool's books. */
+static bool send_message(int socket, const void *message, size_t size) {
+    ssize_t sent;
+    do {
+        sent = syscall(SYS_sendto, socket, message, size, MSG_NOSIGNAL, NULL, 0);
+    } while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)size;
+}
+
+static bool connect_arbiter(int *socket_p, char *sentence, unsigned size) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
+    *socket_p = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (*socket_p < 0 && (errno == EMFILE || errno == ENFILE))
+        return fail(sentence, size, NO_DESCRIPTOR);
+    int connected = -1;
+    do {
+        connected = connect(*socket_p, (struct sockaddr *)&address, sizeof address);
+    } while (connected != 0 && errno == EINTR);
+    if (connected == 0)
+        return true;
+    return fail(sentence, size,
+                "the arbiter cannot be reached at " SOCKET_PATH
+                ": %s: CUDA is not available in this container until the "
+                "gpushare agent runs on this node; then restart the container",
+                strerror(errno));
+}
+
+static bool check_answer(const message_t *answer, ssize_t length, char *sentence, unsigned size) {
+    const wire_header_t *header = &answer->header;
+    if (length <= 0)
+        return fail(sentence, size, "the arbiter closed the connection without an answer: look at the agent's log");
+    if (length < (ssize_t)sizeof *header || header->magic != WIRE_MAGIC || header->size != (uint32_t)length)
+        return fail(sentence, size, "the arbiter's answer is not understood: " RESTART);
+    if (header->type == MESSAGE_REFUSED) {
+        size_t told = (size_t)length - sizeof *header;
+        return fail(sentence, size, "the arbiter refused this process: %.*s",
+                    (int)(told < SENTENCE_MAX ? told : SENTENCE_MAX), answer->refused.sentence);
+    }
+    if (header->version < WIRE_OLDEST || header->version > WIRE_VERSION)
+        return fail(sentence, size, "the arbiter speaks protocol %u and this library %u to %u: " RESTART,
+                    header->version, WIRE_OLDEST, WIRE_VERSION);
+    if (header->type != MESSAGE_WELCOME || length < (ssize_t)sizeof answer->welcome)
+        return fail(sentence, size, "the arbiter's answer is of an unknown kind (%u): " RESTART, header->type);
+    if (answer->welcome.gpu_count > MAX_GPUS || answer->welcome.slot >= LEDGER_SLOTS)
+        return fail(sentence, size, "the arbiter's welcome is out of range (%u GPUs, slot %u): " RESTART,
+                    answer->welcome.gpu_count, answer->welcome.slot);
+    return true;
+}
+
+/* A page that ends too early would kill the process at its first look. */
+static bool check_pages(const wire_welcome_result_t *result, char *sentence, unsigned size) {
+    if (lseek(result->limits, 0, SEEK_END) < PAGE_SIZE ||
+        lseek(result->ledger, 0, SEEK_END) < (off_t)result->gpu_count * PAGE_SIZE)
+        return fail(sentence, size, "the arbiter's pages are too short for %u GPUs: " RESTART, result->gpu_count);
+    uint32_t layout = 0;
+    if (pread(result->limits, &layout, sizeof layout, offsetof(limits_page_t, layout)) != sizeof layout ||
+        layout != PAGES_LAYOUT)
+        return fail(sentence, size, "the arbiter's pages have layout %u and this library knows layout %u: " RESTART,
+                    layout, PAGES_LAYOUT);
+    return true;
+}
+
+#define NO_ANSWER "the arbiter does not answer: look at the agent's log, then restart the container"
+
+static void close_all(const int *descriptors, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        if (descriptors[i] >= 0)
+            close(descriptors[i]);
+    }
+}
+
+bool wire_begin(int *socket_p, char *sentence, unsigned size) {
+    wire_hello_t hello = {.header = {.magic = WIRE_MAGIC,
+                                     .version = WIRE_OLDEST,
+                                     .type = MESSAGE_HELLO,
+                                     .size = sizeof hello,
+                                     .newest = WIRE_VERSION},
+                          .library_version = GPUSHARE_VERSION};
+    if (!connect_arbiter(socket_p, sentence, size)) {
+        close_all(socket_p, 1);
+        return false;
+    }
+    if (send_message(*socket_p, &hello, sizeof hello))
+        return true;
+    close(*socket_p);
+    return fail(sentence, size, NO_ANSWER);
+}
+
+static bool welcomed(int socket, wire_welcome_result_t *result, wire_answer_t *answer_p, char *sentence,
+                     unsigned size) {
+    message_t answer;
+    int descriptors[2];
+    unsigned count;
+    bool cut;
+    ssize_t length = receive(socket, &answer, descriptors, &count, &cut, MSG_DONTWAIT);
+    *answer_p = length > 0 ? WIRE_REFUSED : length < 0 && errno == EAGAIN ? WIRE_NONE_YET : WIRE_CLOSED;
+    if (count > 0)
+        result->limits = descriptors[0];
+    if (count > 1)
+        result->ledger = descriptors[1];
+    if (*answer_p == WIRE_NONE_YET || !check_answer(&answer, length, sentence, size))
+        return false;
+    if (cut)
+        return fail(sentence, size, NO_DESCRIPTOR);
+    if (count != 2)
+        return fail(sentence, size, "the arbiter's welcome came with %u of 2 pages: " RESTART, count);
+    result->slot = answer.welcome.slot;
+    result->gpu_count = answer.welcome.gpu_count;
+    if (!check_pages(result, sentence, size))
+        return false;
+    __atomic_store_n(&spoken, answer.header.version, __ATOMIC_RELAXED);
+    return true;
+}
+
+wire_answer_t wire_finish(int socket, wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
+    wire_answer_t answer;
+    *result = (wire_welcome_result_t){.socket = socket, .limits = -1, .ledger = -1};
+    if (welcomed(socket, result, &answer, sentence, sentence_size))
+        return WIRE_WELCOMED;
+    close_all((const int[]){result->limits, result->ledger}, 2);
+    return answer;
+}
+
+bool wire_join(wire_welcome_result_t *result, char *sentence, unsigned sentence_size) {
+    int socket;
+    if (!wire_begin(&socket, sentence, sentence_size))
+        return false;
+    if (!wait_readable(socket, now_ms() + WELCOME_TIMEOUT_MS))
+        (void)fail(sentence, sentence_size, NO_ANSWER);
+    else if (wire_finish(socket, result, sentence, sentence_size) == WIRE_WELCOMED)
+        return true;
+    close(socket);
+    return false;
+}
+
+static wire_header_t header_of(unsigned type, size_t size) {
+    uint16_t version = __atomic_load_n(&spoken, __ATOMIC_RELAXED);
+    return (wire_header_t){.magic = WIRE_MAGIC, .version = version, .type = (uint16_t)type, .size = (uint32_t)size};
+}
+
+bool wire_send_lease(int socket, unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease) {
+    wire_lease_t message = {.header = header_of(type, sizeof message), .gpu = gpu, .flags = flags, .lease = lease};
+    return send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof message;
+}
+
+wire_next_t wire_next(int socket, wire_lease_t *lease) {
+    message_t message;
+    int descriptors[2];
+    unsigned count;
+    bool cut;
+    ssize_t length = receive(socket, &message, descriptors, &count, &cut, MSG_DONTWAIT);
+    close_all(descriptors, count);
+    if (length < 0 && errno == EAGAIN)
+        return WIRE_NOTHING;
+    if (length < (ssize_t)sizeof message.header)
+        return WIRE_END;
+    if (message.header.type == MESSAGE_RECLAIMED)
+        return WIRE_RECLAIMED;
+    if (message.header.type != MESSAGE_OPEN && message.header.type != MESSAGE_REVOKE)
+        return WIRE_UNKNOWN;
+    if (length < (ssize_t)sizeof message.lease || message.lease.gpu >= MAX_GPUS)
+        return WIRE_END;
+    *lease = message.lease;
+    return WIRE_LEASE;
+}
+
+bool wire_ask_reclaim(int socket) {
+    wire_header_t question = header_of(MESSAGE_RECLAIM, sizeof question);
+    return send_message(socket, &question, sizeof question);
+}

@@ -1,0 +1,96 @@
+#include "memory/charge.h"
+
+#include "base/fork.h"
+#include "base/table.h"
+#include "cuda/device.h"
+#include "driver/driver.h"
+#include "memory/keeper.h"
+#include "share/share.h"
+
+/* No context has an odd address. */
+#define ASIDE_MARK 1u
+
+static table_t allocations = TABLE_INITIALIZER;
+static uint64_t asides;
+
+static void charge_after_fork(void) {
+    table_forget(&allocations);
+}
+FORK_ON_CHILD(charge_after_fork)
+
+CUresult charge_begin(const place_t *place, uint64_t bytes) {
+    if (place->gpu == SHARE_NO_GPU)
+        return CUDA_ERROR_NOT_PERMITTED;
+    /* Nothing more can be had also by a share that the driver's own memory has pushed beyond its limit. */
+    if (bytes == 0 || share_charge(place->gpu, bytes))
+        return CUDA_SUCCESS;
+    /* What pools keep is taken from them before a program is told that there is nothing, as the driver does it. */
+    if (bytes > share_limit_bytes(place->gpu) || !keeper_give_back(place->gpu))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_here(place_t *place, uint64_t bytes) {
+    CUresult result = device_place(place);
+    return result == CUDA_SUCCESS ? charge_begin(place, bytes) : result;
+}
+
+bool charge_note(const place_t *place, uint64_t key, uint64_t bytes) {
+    entry_t entry = {.key = key, .bytes = bytes, .owner = (uint64_t)(uintptr_t)place->context, .gpu = place->gpu};
+    entry_t old;
+    if (!table_put(&allocations, &entry, &old))
+        return false;
+    /* The driver gives an address twice only when what was there is gone, by a way that no hook saw. */
+    if (old.key != 0)
+        share_refund(old.gpu, old.bytes);
+    return true;
+}
+
+CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
+    if (result != CUDA_SUCCESS) {
+        share_refund(place->gpu, bytes);
+        return result;
+    }
+    if (charge_note(place, pointer, bytes))
+        return CUDA_SUCCESS;
+    if (REAL(cuMemFree_v2)(pointer) == CUDA_SUCCESS)
+        share_refund(place->gpu, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+charge_t charge_take(CUdeviceptr pointer) {
+    entry_t entry;
+    if (!table_take(&allocations, pointer, &entry))
+        return (charge_t){0};
+    return (charge_t){.pointer = pointer, .bytes = entry.bytes, .owner = entry.owner, .gpu = entry.gpu};
+}
+
+CUresult charge_return(const charge_t *charge, CUresult result) {
+    if (charge->pointer == 0)
+        return result;
+    if (result == CUDA_SUCCESS) {
+        share_refund(charge->gpu, charge->bytes);
+        return result;
+    }
+    entry_t entry = {.key = charge->pointer, .bytes = charge->bytes, .owner = charge->owner, .gpu = charge->gpu};
+    entry_t old;
+    (void)table_put(&allocations, &entry, &old); /* should it fail, the bytes stay charged: the safe side */
+    return result;
+}
+
+uint64_t charge_set_aside(CUcontext context) {
+    uint64_t aside = (__atomic_add_fetch(&asides, 1, __ATOMIC_RELAXED) << 1) | ASIDE_MARK;
+    if (context != NULL)
+        table_rename_owner(&allocations, (uint64_t)(uintptr_t)context, aside);
+    return aside;
+}
+
+void charge_drop(uint64_t aside) {
+    entry_t entry;
+    while (table_take_owned(&allocations, aside, &entry))
+        share_refund(entry.gpu, entry.bytes);
+}
+
+void charge_restore(uint64_t aside, CUcontext context) {
+    table_rename_owner(&allocations, aside, (uint64_t)(uintptr_t)context);
+}

@@ -1,0 +1,41 @@
+/* What every hook that allocates or frees does around the real call: charge first, remember what was had, refund after.
+ *
+ * An allocation is charged before the driver is asked and refunded after the driver has it back, so at no moment does
+ * the container hold more than it is charged for. */
+#ifndef GPUSHARE_CHARGE_H
+#define GPUSHARE_CHARGE_H
+
+#include <stdbool.h>
+
+#include "cuda/device.h"
+
+/* SUCCESS: charged. Otherwise what the application gets as the allocation's result. */
+CUresult charge_begin(const place_t *place, uint64_t bytes);
+
+/* Both: where the calling thread would have the memory. */
+CUresult charge_here(place_t *place, uint64_t bytes);
+
+/* After the real call: `result` is its result. On success the pointer is remembered; otherwise the bytes are refunded.
+ */
+CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes);
+
+/* Remembers what was charged by a key of the caller's: a pointer, or the address of something in the host's memory.
+ * False: there is no memory to remember it in. */
+bool charge_note(const place_t *place, uint64_t key, uint64_t bytes);
+
+/* Around a real free: what the pointer was charged is taken out, then refunded, or put back when the free failed. */
+typedef struct {
+    CUdeviceptr pointer; /* 0: not one that was charged */
+    uint64_t bytes;
+    uint64_t owner;
+    uint32_t gpu;
+} charge_t;
+charge_t charge_take(CUdeviceptr pointer);
+CUresult charge_return(const charge_t *charge, CUresult result);
+
+/* Around the end of a context: first its allocations are set aside, then they are dropped or given back to it. */
+uint64_t charge_set_aside(CUcontext context);
+void charge_drop(uint64_t aside);
+void charge_restore(uint64_t aside, CUcontext context);
+
+#endif

@@ -1,0 +1,45 @@
+#include "memory/cost.h"
+
+#include <inttypes.h>
+
+#include "base/report.h"
+#include "cuda/device.h"
+#include "memory/charge.h"
+#include "share/share.h"
+
+#define MIB_SHIFT 20
+
+static CUresult refuse(const cost_t *cost) {
+    uint64_t limit_bytes = share_limit_bytes(cost->place.gpu);
+    uint64_t used_bytes = share_used_bytes(cost->place.gpu);
+    report("no memory for a CUDA context: one takes about %" PRIu64 " MiB of this GPU, and %" PRIu64
+           " MiB of the %" PRIu64
+           " MiB that the container may use are taken: end some of its processes, or ask for more (gpushare.io/memory)",
+           cost->bytes >> MIB_SHIFT, used_bytes >> MIB_SHIFT, limit_bytes >> MIB_SHIFT);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cost_begin(cost_t *cost, CUdevice device) {
+    *cost = COST_NONE;
+    /* A device that there is not, the driver refuses itself; of a GPU that is not the share's nothing can be allocated.
+     */
+    if (device_gpu(device, &cost->place.gpu) != CUDA_SUCCESS || cost->place.gpu == SHARE_NO_GPU)
+        return CUDA_SUCCESS;
+    cost->bytes = share_context_bytes(cost->place.gpu);
+    return cost->bytes == 0 || share_charge(cost->place.gpu, cost->bytes) ? CUDA_SUCCESS : refuse(cost);
+}
+
+/* A context is in the host's memory, where no device pointer points: its address is the name of what it costs. The next
+ * addresses are other names of its own (hook_limit.c). */
+CUresult cost_end(cost_t *cost, CUresult result, const CUcontext *context) {
+    if (cost->bytes == 0)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        share_refund(cost->place.gpu, cost->bytes);
+        return result;
+    }
+    cost->place.context = *context;
+    /* Should it fail, the bytes stay charged: the safe side. */
+    (void)charge_note(&cost->place, (uint64_t)(uintptr_t)*context, cost->bytes);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,31 @@
+/* Memory that graphs take when they are launched: charged before the launch, for what it may take, and then for what
+ * the driver has for graphs. A graph that was launched before has its memory, unless another one has been given it.
+ *
+ * A graph without allocations costs nothing here: until the first allocation is put into one, launches go from the gate
+ * to the driver as ever. */
+#ifndef GPUSHARE_GRAPH_H
+#define GPUSHARE_GRAPH_H
+
+#include "base/table.h"
+#include "memory/footprint.h"
+
+/* An allocation becomes a node of a graph: from now on graphs are looked at. */
+void graph_allocates(void);
+bool graph_any(void);
+
+/* What an executable graph needs. False: no memory to note it in. */
+bool graph_note(CUgraphExec exec, const footprint_t *footprint);
+
+/* Around its end, and around a change of it: what it needed so far is set aside, then it is dropped, or given back to
+ * it in place of what was noted since. */
+typedef struct {
+    entry_t entries[MAX_GPUS]; /* key 0: none */
+} aside_t;
+void graph_set_aside(CUgraphExec exec, aside_t *aside);
+void graph_drop(const aside_t *aside);
+void graph_restore(CUgraphExec exec, const aside_t *aside);
+
+/* A launch or an upload, charged for. */
+CUresult graph_start(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream, bool per_thread);
+
+#endif

@@ -1,0 +1,166 @@
+#include "memory/physical.h"
+
+#include "base/fork.h"
+#include "base/table.h"
+#include "share/share.h"
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static table_t pieces = TABLE_INITIALIZER;   /* number -> bytes, gpu, count of references; owner: not 0 if shared */
+static table_t handles = TABLE_INITIALIZER;  /* handle -> owner: number, count of references by it */
+static table_t mappings = TABLE_INITIALIZER; /* address -> bytes, owner: number */
+static table_t arrays = TABLE_INITIALIZER;   /* array and number -> bytes: number, owner: array */
+static uint64_t last_number;
+
+static void physical_after_fork(void) {
+    mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    table_forget(&pieces);
+    table_forget(&handles);
+    table_forget(&mappings);
+    table_forget(&arrays);
+}
+FORK_ON_CHILD(physical_after_fork)
+
+/* With the lock held. The entries exist or have just been taken, so there is room for them. */
+static void put(table_t *table, const entry_t *entry) {
+    entry_t old;
+    (void)table_put(table, entry, &old);
+}
+
+static void hold(uint64_t number) {
+    entry_t piece;
+    if (table_get(&pieces, number, &piece)) {
+        piece.count++;
+        put(&pieces, &piece);
+    }
+}
+
+/* What has been exported stays charged until this process ends: others may hold it, here or in another container. */
+static void let_go(uint64_t number) {
+    entry_t piece;
+    if (!table_take(&pieces, number, &piece))
+        return;
+    if (--piece.count > 0)
+        put(&pieces, &piece);
+    else if (piece.owner == 0)
+        share_refund(piece.gpu, piece.bytes);
+}
+
+static void hold_handle(CUmemGenericAllocationHandle handle, uint64_t number) {
+    entry_t entry;
+    if (!table_get(&handles, handle, &entry) || entry.owner != number)
+        entry = (entry_t){.key = handle, .owner = number};
+    entry.count++;
+    put(&handles, &entry);
+    hold(number);
+}
+
+bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32_t gpu) {
+    entry_t old;
+    pthread_mutex_lock(&mutex);
+    entry_t piece = {.key = ++last_number, .bytes = bytes, .gpu = gpu, .count = 1};
+    entry_t entry = {.key = handle, .owner = piece.key, .count = 1};
+    bool noted = table_put(&pieces, &piece, &old) && table_put(&handles, &entry, &old);
+    pthread_mutex_unlock(&mutex);
+    return noted;
+}
+
+bool physical_again(CUmemGenericAllocationHandle handle) {
+    entry_t entry;
+    pthread_mutex_lock(&mutex);
+    bool known = table_get(&handles, handle, &entry);
+    if (known)
+        hold_handle(handle, entry.owner);
+    pthread_mutex_unlock(&mutex);
+    return known;
+}
+
+void physical_retain(CUmemGenericAllocationHandle handle, uint64_t address) {
+    entry_t mapping;
+    pthread_mutex_lock(&mutex);
+    if (table_containing(&mappings, address, &mapping))
+        hold_handle(handle, mapping.owner);
+    pthread_mutex_unlock(&mutex);
+}
+
+uint64_t physical_take(CUmemGenericAllocationHandle handle) {
+    entry_t entry;
+    pthread_mutex_lock(&mutex);
+    bool known = table_take(&handles, handle, &entry);
+    if (known && --entry.count > 0)
+        put(&handles, &entry);
+    pthread_mutex_unlock(&mutex);
+    return known ? entry.owner : PHYSICAL_NONE;
+}
+
+void physical_restore(CUmemGenericAllocationHandle handle, uint64_t number) {
+    pthread_mutex_lock(&mutex);
+    hold_handle(handle, number);
+    let_go(number);
+    pthread_mutex_unlock(&mutex);
+}
+
+uint64_t physical_hold(CUmemGenericAllocationHandle handle) {
+    entry_t entry;
+    pthread_mutex_lock(&mutex);
+    bool known = table_get(&handles, handle, &entry);
+    if (known)
+        hold(entry.owner);
+    pthread_mutex_unlock(&mutex);
+    return known ? entry.owner : PHYSICAL_NONE;
+}
+
+void physical_let_go(uint64_t number) {
+    pthread_mutex_lock(&mutex);
+    let_go(number);
+    pthread_mutex_unlock(&mutex);
+}
+
+void physical_share(CUmemGenericAllocationHandle handle) {
+    entry_t entry, piece;
+    pthread_mutex_lock(&mutex);
+    if (table_get(&handles, handle, &entry) && table_get(&pieces, entry.owner, &piece)) {
+        piece.owner = 1;
+        put(&pieces, &piece);
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+/* A mapping that cannot be noted holds its memory for good: charged for too long, never for too short. */
+void physical_map(CUdeviceptr pointer, uint64_t bytes, uint64_t number) {
+    entry_t mapping = {.key = pointer, .bytes = bytes, .owner = number};
+    entry_t old;
+    pthread_mutex_lock(&mutex);
+    if (table_put(&mappings, &mapping, &old) && old.key != 0)
+        let_go(old.owner);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* One call may end several mappings that follow each other, and only whole ones. */
+void physical_unmap(CUdeviceptr pointer, uint64_t bytes) {
+    entry_t mapping;
+    pthread_mutex_lock(&mutex);
+    CUdeviceptr end = pointer + bytes;
+    while (pointer < end && table_take(&mappings, pointer, &mapping) && mapping.bytes > 0) {
+        let_go(mapping.owner);
+        pointer += mapping.bytes;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+void physical_map_array(uint64_t array, uint64_t number) {
+    entry_t entry = {.key = array ^ number << 48, .bytes = number, .owner = array};
+    entry_t old;
+    pthread_mutex_lock(&mutex);
+    /* Of two that have one key by chance the first stays charged for good. */
+    if (table_put(&arrays, &entry, &old) && old.key != 0 && old.owner == array && old.bytes == number)
+        let_go(number);
+    pthread_mutex_unlock(&mutex);
+}
+
+void physical_drop_array(uint64_t array) {
+    entry_t entry;
+    pthread_mutex_lock(&mutex);
+    while (table_take_owned(&arrays, array, &entry))
+        let_go(entry.bytes);
+    pthread_mutex_unlock(&mutex);
+}

@@ -1,0 +1,41 @@
+/* Pieces of physical memory, and what refers to each: handles, mappings into addresses, mappings into sparse arrays. A
+ * piece lives as long as anything refers to it, whichever ends last.
+ *
+ * Each piece gets a number of our own, since the driver may use a handle's value again the moment it is free. The lock
+ * is held for the tables only, never across a call to the driver: what a call will do is noted before it and undone if
+ * it failed, or noted after it, so that the bytes are charged for at least as long as they exist. */
+#ifndef GPUSHARE_PHYSICAL_H
+#define GPUSHARE_PHYSICAL_H
+
+#include <stdbool.h>
+
+#include "driver/hooks.h"
+
+#define PHYSICAL_NONE 0u /* no piece that is known, and nothing to do about it */
+
+/* A handle that the driver has just given. `bytes` are charged already; 0 of memory that somebody else is charged for.
+ * False: no memory to note it in. */
+bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32_t gpu);
+
+/* One more reference by this handle to what it or that address refers to. */
+bool physical_again(CUmemGenericAllocationHandle handle);
+void physical_retain(CUmemGenericAllocationHandle handle, uint64_t address);
+
+/* Around a real release: the handle is taken out, then what it referred to is let go, or given back to it. */
+uint64_t physical_take(CUmemGenericAllocationHandle handle);
+void physical_restore(CUmemGenericAllocationHandle handle, uint64_t number);
+
+uint64_t physical_hold(CUmemGenericAllocationHandle handle); /* the piece's number */
+void physical_let_go(uint64_t number);
+
+/* Before an export: nobody can tell how long others hold it. */
+void physical_share(CUmemGenericAllocationHandle handle);
+
+void physical_map(CUdeviceptr pointer, uint64_t bytes, uint64_t number);
+void physical_unmap(CUdeviceptr pointer, uint64_t bytes);
+
+/* A sparse array refers to what was mapped into it until it is destroyed. */
+void physical_map_array(uint64_t array, uint64_t number);
+void physical_drop_array(uint64_t array);
+
+#endif

@@ -1,0 +1,107 @@
+#define _GNU_SOURCE
+#include "session/helper.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fork.h"
+#include "compute/gate.h"
+#include "compute/lease.h"
+#include "driver/driver.h"
+#include "link/arbiter.h"
+#include "share/share.h"
+
+static int wake = -1; /* an eventfd */
+
+static void helper_after_fork(void) {
+    if (wake >= 0)
+        close(wake);
+    wake = -1;
+}
+FORK_ON_CHILD(helper_after_fork)
+
+static void hear(void) {
+    wire_lease_t message;
+    while (arbiter_heard(&message)) {
+        if (message.header.type == MESSAGE_OPEN)
+            lease_open(message.gpu, message.flags, message.lease);
+        else if (message.header.type == MESSAGE_REVOKE)
+            lease_revoke(message.gpu, message.lease);
+    }
+}
+
+/* All that can be done now; until when nothing is to do, if nothing is heard. */
+static uint64_t step(void) {
+    hear();
+    bool anew = !arbiter_is_there() && arbiter_look_for(share_rejoin);
+    for (uint32_t gpu = 0; anew && gpu < share_gpu_count(); gpu++)
+        lease_resume(gpu);
+    uint64_t wake_ns = arbiter_wake_ns();
+    for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
+        uint64_t after_ns = lease_look(gpu);
+        if (after_ns != FOR_EVER && now_ns() + after_ns < wake_ns)
+            wake_ns = now_ns() + after_ns;
+    }
+    return wake_ns;
+}
+
+static void wait_until(uint64_t wake_ns) {
+    uint64_t at_ns = now_ns();
+    const struct timespec timeout = time_of(wake_ns > at_ns ? wake_ns - at_ns : 0);
+    struct pollfd descriptors[] = {
+        {.fd = wake, .events = POLLIN},
+        {.fd = arbiter_descriptor(), .events = POLLIN},
+    };
+    (void)ppoll(descriptors, 2, wake_ns == FOR_EVER ? NULL : &timeout, NULL);
+    uint64_t count;
+    if (descriptors[0].revents != 0 && read(wake, &count, sizeof count) < 0)
+        return; /* it does not matter how often */
+}
+
+static void *run(void *unused) {
+    (void)unused;
+    /* Its sleeps are short, and their ends are handovers: the kernel is not to put them off. */
+    (void)prctl(PR_SET_TIMERSLACK, 1ul);
+    for (;;)
+        wait_until(step());
+    return NULL;
+}
+
+/* A launch waits at a gate. At no call here is a thread cancelled: it may be at the gate, which counts it. */
+static void ring(void) {
+    uint64_t one = 1;
+    (void)syscall(SYS_write, wake, &one, sizeof one); /* should it be full, it will wake */
+}
+
+/* No signal of the application's is for this thread. */
+static bool start_thread(void) {
+    sigset_t all, old;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &old);
+    bool started = driver_thread(run);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    return started;
+}
+
+bool helper_start(char *sentence, size_t size) {
+    wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake < 0) {
+        (void)snprintf(sentence, size, "no descriptor to wake a thread by: raise the container's limit of open files");
+        return false;
+    }
+    gate_begin(ring);
+    if (start_thread())
+        return true;
+    close(wake);
+    wake = -1;
+    (void)snprintf(
+        sentence, size,
+        "no thread for leases can be started: raise the container's limit of processes, or on address space");
+    return false;
+}

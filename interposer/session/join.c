@@ -1,0 +1,66 @@
+#include "session/join.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/fork.h"
+#include "base/report.h"
+#include "link/arbiter.h"
+#include "link/wire.h"
+#include "session/helper.h"
+#include "share/share.h"
+
+static struct {
+    pthread_mutex_t mutex; /* of joining */
+    bool joined;
+    bool complained;
+} session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void session_after_fork(void) {
+    memset(&session, 0, sizeof session);
+    session.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+FORK_ON_CHILD(session_after_fork)
+
+static bool welcomed(char *sentence, size_t size) {
+    wire_welcome_result_t welcome;
+    if (!fork_watch()) {
+        (void)strcpy(sentence, "no memory to watch for forks: raise the container's memory limit");
+        return false;
+    }
+    if (!wire_join(&welcome, sentence, (unsigned)size))
+        return false;
+    arbiter_begin(welcome.socket);
+    if (share_map(&welcome))
+        return true;
+    (void)strcpy(sentence, "the arbiter's pages cannot be mapped: raise the container's limit on address space");
+    return false;
+}
+
+/* Without the helper thread every launch would wait for ever. */
+static bool join(void) {
+    char sentence[512];
+    if (welcomed(sentence, sizeof sentence) && helper_start(sentence, sizeof sentence))
+        return true;
+    share_unmap();
+    arbiter_end();
+    if (!session.complained)
+        report("%s", sentence);
+    session.complained = true;
+    return false;
+}
+
+/* A thread that is cancelled meanwhile would keep the lock. */
+bool session_join(void) {
+    int state = PTHREAD_CANCEL_ENABLE; /* old glibc says nothing in a program without threads */
+    if (__atomic_load_n(&session.joined, __ATOMIC_ACQUIRE))
+        return true;
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    pthread_mutex_lock(&session.mutex);
+    if (!session.joined && join())
+        __atomic_store_n(&session.joined, true, __ATOMIC_RELEASE);
+    bool joined = session.joined;
+    pthread_mutex_unlock(&session.mutex);
+    (void)pthread_setcancelstate(state, NULL);
+    return joined;
+}

@@ -1,0 +1,44 @@
+#include "share/quota.h"
+
+uint64_t quota_limit_bytes(const quota_t *quota) {
+    return __atomic_load_n(&quota->limits->gpu[quota->gpu].memory_bytes, __ATOMIC_SEQ_CST);
+}
+
+/* False: more than a number can hold. */
+static bool sum(const quota_t *quota, uint64_t *used_bytes_p) {
+    *used_bytes_p = __atomic_load_n(&quota->limits->gpu[quota->gpu].overhead_bytes, __ATOMIC_SEQ_CST);
+    uint32_t count = __atomic_load_n(&quota->limits->slot_count, __ATOMIC_SEQ_CST);
+    for (uint32_t i = 0; i < count && i < LEDGER_SLOTS; i++) {
+        uint64_t slot_bytes = __atomic_load_n(&quota->ledger->slot_bytes[i], __ATOMIC_SEQ_CST);
+        if (__builtin_add_overflow(*used_bytes_p, slot_bytes, used_bytes_p))
+            return false;
+    }
+    return true;
+}
+
+uint64_t quota_used_bytes(const quota_t *quota) {
+    uint64_t used_bytes;
+    return sum(quota, &used_bytes) ? used_bytes : UINT64_MAX;
+}
+
+bool quota_charge(const quota_t *quota, uint64_t bytes) {
+    uint64_t used_bytes;
+    if (bytes > quota_limit_bytes(quota))
+        return false;
+    /* Not a plain addition: a slot that wrapped around would look empty. */
+    uint64_t *slot_bytes = &quota->ledger->slot_bytes[quota->slot];
+    uint64_t held_bytes = __atomic_load_n(slot_bytes, __ATOMIC_SEQ_CST);
+    do {
+        if (bytes > UINT64_MAX - held_bytes)
+            return false;
+    } while (!__atomic_compare_exchange_n(slot_bytes, &held_bytes, held_bytes + bytes, true, __ATOMIC_SEQ_CST,
+                                          __ATOMIC_SEQ_CST));
+    if (sum(quota, &used_bytes) && used_bytes <= quota_limit_bytes(quota))
+        return true;
+    quota_refund(quota, bytes);
+    return false;
+}
+
+void quota_refund(const quota_t *quota, uint64_t bytes) {
+    (void)__atomic_fetch_sub(&quota->ledger->slot_bytes[quota->slot], bytes, __ATOMIC_SEQ_CST);
+}
