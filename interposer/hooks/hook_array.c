@@ -76,59 +76,24 @@ static CUresult destroy_mipmap(void *array) {
     return REAL(cuMipmappedArrayDestroy)(array);
 }
 
-CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
-    place_t place;
-    uint64_t bytes;
-    if (array == NULL || descriptor == NULL)
-        return REAL(cuArray3DCreate_v2)(array, descriptor);
-    CUresult result = begin(descriptor, 0, &place, &bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuArray3DCreate_v2)(array, descriptor);
-    return end(&place, result, bytes, *array, destroy_array);
-}
-
-CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor) {
-    place_t place;
-    uint64_t bytes;
-    if (array == NULL || descriptor == NULL)
-        return REAL(cuArray3DCreate)(array, descriptor);
-    const CUDA_ARRAY3D_DESCRIPTOR wide = {descriptor->Width,  descriptor->Height,      descriptor->Depth,
-                                          descriptor->Format, descriptor->NumChannels, descriptor->Flags};
-    CUresult result = begin(&wide, 0, &place, &bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuArray3DCreate)(array, descriptor);
-    return end(&place, result, bytes, *array, destroy_array);
-}
-
-CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor) {
-    place_t place;
-    uint64_t bytes;
-    if (array == NULL || descriptor == NULL)
-        return REAL(cuArrayCreate_v2)(array, descriptor);
-    const CUDA_ARRAY3D_DESCRIPTOR wide = {descriptor->Width,  descriptor->Height,      0,
-                                          descriptor->Format, descriptor->NumChannels, 0};
-    CUresult result = begin(&wide, 0, &place, &bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuArrayCreate_v2)(array, descriptor);
-    return end(&place, result, bytes, *array, destroy_array);
-}
-
-CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor) {
-    place_t place;
-    uint64_t bytes;
-    if (array == NULL || descriptor == NULL)
-        return REAL(cuArrayCreate)(array, descriptor);
-    const CUDA_ARRAY3D_DESCRIPTOR wide = {descriptor->Width,  descriptor->Height,      0,
-                                          descriptor->Format, descriptor->NumChannels, 0};
-    CUresult result = begin(&wide, 0, &place, &bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuArrayCreate)(array, descriptor);
-    return end(&place, result, bytes, *array, destroy_array);
-}
+#define CREATE(symbol, descriptor_t, depth, flags)                                                                     \
+    CUresult symbol(CUarray *array, const descriptor_t *descriptor) {                                                  \
+        place_t place;                                                                                                 \
+        uint64_t bytes;                                                                                                \
+        if (array == NULL || descriptor == NULL)                                                                       \
+            return REAL(symbol)(array, descriptor);                                                                    \
+        const CUDA_ARRAY3D_DESCRIPTOR wide = {descriptor->Width,  descriptor->Height,      depth,                      \
+                                              descriptor->Format, descriptor->NumChannels, flags};                     \
+        CUresult result = begin(&wide, 0, &place, &bytes);                                                             \
+        if (result != CUDA_SUCCESS)                                                                                    \
+            return result;                                                                                             \
+        result = REAL(symbol)(array, descriptor);                                                                      \
+        return end(&place, result, bytes, *array, destroy_array);                                                      \
+    }
+CREATE(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, descriptor->Depth, descriptor->Flags)
+CREATE(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, descriptor->Depth, descriptor->Flags)
+CREATE(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, 0, 0)
+CREATE(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, 0, 0)
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) {
     place_t place;

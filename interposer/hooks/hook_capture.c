@@ -18,47 +18,25 @@ static CUresult begun(CUresult result, CUstream stream, CUcontext context) {
     return result;
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
-    CUcontext context = begins(stream);
-    return begun(REAL(cuStreamBeginCapture_v2)(stream, mode), stream, context);
-}
-
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) {
-    CUcontext context = begins(stream);
-    return begun(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode), stream, context);
-}
-
-CUresult cuStreamBeginCapture(CUstream stream) {
-    CUcontext context = begins(stream);
-    return begun(REAL(cuStreamBeginCapture)(stream), stream, context);
-}
-
-CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-    CUcontext context = begins(stream);
-    return begun(REAL(cuStreamBeginCapture_ptsz)(stream), stream, context);
-}
-
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, void *graph, const void *before, const void *edges, size_t count,
-                                     int mode) {
-    CUcontext context = begins(stream);
-    return begun(REAL(cuStreamBeginCaptureToGraph)(stream, graph, before, edges, count, mode), stream, context);
-}
-
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, void *graph, const void *before, const void *edges,
-                                          size_t count, int mode) {
-    CUcontext context = begins(stream);
-    return begun(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, before, edges, count, mode), stream, context);
-}
-
-CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, void *graph, void *callback, void *data) {
-    CUcontext context = begins(stream);
-    return begun(REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, data), stream, context);
-}
-
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, void *graph, void *callback, void *data) {
-    CUcontext context = begins(stream);
-    return begun(REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, callback, data), stream, context);
-}
+#define BEGIN(symbol, parameters, ...)                                                                                 \
+    CUresult symbol parameters {                                                                                       \
+        CUcontext context = begins(stream);                                                                            \
+        return begun(REAL(symbol)(__VA_ARGS__), stream, context);                                                      \
+    }
+#define BEGIN_TO_GRAPH(symbol)                                                                                         \
+    BEGIN(symbol, (CUstream stream, void *graph, const void *before, const void *edges, size_t count, int mode),       \
+          stream, graph, before, edges, count, mode)
+#define BEGIN_AGAIN(symbol)                                                                                            \
+    BEGIN(symbol, (CUstream stream, int mode, void *graph, void *callback, void *data), stream, mode, graph, callback, \
+          data)
+BEGIN(cuStreamBeginCapture_v2, (CUstream stream, int mode), stream, mode)
+BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), stream, mode)
+BEGIN(cuStreamBeginCapture, (CUstream stream), stream)
+BEGIN(cuStreamBeginCapture_ptsz, (CUstream stream), stream)
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
+BEGIN_AGAIN(cuStreamBeginRecaptureToGraph)
+BEGIN_AGAIN(cuStreamBeginRecaptureToGraph_ptsz)
 
 typedef CUresult end_t(CUstream stream, void **graph);
 

@@ -76,43 +76,30 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return begun(result, context, device);
 }
 
-/* A context of the program's own: paid for, then made by `call`. */
-#define CREATE(call)                                                                                                   \
-    cost_t cost;                                                                                                       \
-    CUresult result = pay(&cost, device);                                                                              \
-    return result == CUDA_SUCCESS ? begun(cost_end(&cost, call, context), context, device) : result
-
-CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device) {
-    CREATE(REAL(cuCtxCreate_v4)(context, parameters, flags, device));
-}
-
-CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
-    CREATE(REAL(cuCtxCreate_v3)(context, affinity, count, flags, device));
-}
-
-CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
-    CREATE(REAL(cuCtxCreate_v2)(context, flags, device));
-}
-
-CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
-    CREATE(REAL(cuCtxCreate)(context, flags, device));
-}
-
-CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
-    CREATE(REAL(cuGLCtxCreate_v2)(context, flags, device));
-}
-
-CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
-    CREATE(REAL(cuGLCtxCreate)(context, flags, device));
-}
-
-CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address) {
-    CREATE(REAL(cuVDPAUCtxCreate_v2)(context, flags, device, vdpau, get_address));
-}
-
-CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address) {
-    CREATE(REAL(cuVDPAUCtxCreate)(context, flags, device, vdpau, get_address));
-}
+/* A context of the program's own: paid for, then made. */
+#define CREATE(symbol, parameters, ...)                                                                                \
+    CUresult symbol parameters {                                                                                       \
+        cost_t cost;                                                                                                   \
+        CUresult result = pay(&cost, device);                                                                          \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            result = cost_end(&cost, REAL(symbol)(__VA_ARGS__), context);                                              \
+        return begun(result, context, device);                                                                         \
+    }
+#define CREATE_PLAIN(symbol)                                                                                           \
+    CREATE(symbol, (CUcontext * context, unsigned flags, CUdevice device), context, flags, device)
+#define CREATE_VDPAU(symbol)                                                                                           \
+    CREATE(symbol, (CUcontext * context, unsigned flags, CUdevice device, uint32_t vdpau, void *get_address), context, \
+           flags, device, vdpau, get_address)
+CREATE(cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned flags, CUdevice device), context, parameters,
+       flags, device)
+CREATE(cuCtxCreate_v3, (CUcontext * context, void *affinity, int count, unsigned flags, CUdevice device), context,
+       affinity, count, flags, device)
+CREATE_PLAIN(cuCtxCreate_v2)
+CREATE_PLAIN(cuCtxCreate)
+CREATE_PLAIN(cuGLCtxCreate_v2)
+CREATE_PLAIN(cuGLCtxCreate)
+CREATE_VDPAU(cuVDPAUCtxCreate_v2)
+CREATE_VDPAU(cuVDPAUCtxCreate)
 
 /* It holds the device's primary context without anybody's asking for that. */
 CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsigned flags) {
@@ -139,54 +126,34 @@ static void come_back(uint64_t aside, CUcontext context, bool ended) {
     }
 }
 
-typedef CUresult end_primary_t(CUdevice device);
-
 static CUcontext primary_of(CUdevice device) {
     bool known = device >= 0 && device < MAX_DEVICES;
     return known ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE) : NULL;
 }
 
 /* A release ends the context only when it was the last; whether it did, the driver says. */
-static CUresult end_primary(end_primary_t *end, CUdevice device) {
-    CUcontext context = primary_of(device);
-    uint64_t aside = set_aside(context);
-    CUresult result = end(device);
-    come_back(aside, context, result == CUDA_SUCCESS && !is_active(device));
-    return result;
-}
+#define END_PRIMARY(symbol)                                                                                            \
+    CUresult symbol(CUdevice device) {                                                                                 \
+        CUcontext context = primary_of(device);                                                                        \
+        uint64_t aside = set_aside(context);                                                                           \
+        CUresult result = REAL(symbol)(device);                                                                        \
+        come_back(aside, context, result == CUDA_SUCCESS && !is_active(device));                                       \
+        return result;                                                                                                 \
+    }
+END_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+END_PRIMARY(cuDevicePrimaryCtxRelease)
+END_PRIMARY(cuDevicePrimaryCtxReset_v2)
+END_PRIMARY(cuDevicePrimaryCtxReset)
 
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), device);
-}
-
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxRelease), device);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device);
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    return end_primary(REAL(cuDevicePrimaryCtxReset), device);
-}
-
-typedef CUresult destroy_t(CUcontext context);
-
-static CUresult destroy(destroy_t *real, CUcontext context) {
-    uint64_t aside = set_aside(context);
-    CUresult result = real(context);
-    come_back(aside, context, result == CUDA_SUCCESS);
-    return result;
-}
-
-CUresult cuCtxDestroy_v2(CUcontext context) {
-    return destroy(REAL(cuCtxDestroy_v2), context);
-}
-
-CUresult cuCtxDestroy(CUcontext context) {
-    return destroy(REAL(cuCtxDestroy), context);
-}
+#define DESTROY(symbol)                                                                                                \
+    CUresult symbol(CUcontext context) {                                                                               \
+        uint64_t aside = set_aside(context);                                                                           \
+        CUresult result = REAL(symbol)(context);                                                                       \
+        come_back(aside, context, result == CUDA_SUCCESS);                                                             \
+        return result;                                                                                                 \
+    }
+DESTROY(cuCtxDestroy_v2)
+DESTROY(cuCtxDestroy)
 
 CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
     CUresult result = REAL(cuCtxAttach)(context, flags);
