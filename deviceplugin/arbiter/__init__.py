@@ -15,6 +15,7 @@ choice      who is next; pure
 waiting     those that wait, kept in that order; pure
 resizing    what shares have, kept true to the GPUNode while they run
 turns       one GPU's leases, given, taken back, ended; pure: events in, commands out
+gangs       the same for shares that have several GPUs together; pure
 gpu_leases  the same with clients and messages; leases: for all GPUs, with a clock
 departed    what shares owe that have no process now; pure
 recent, patience   what part of the last seconds a share used a GPU, and for how long it waited for it; pure

@@ -27,6 +27,19 @@ def choose(candidates: Mapping[str, Account]) -> str | None:
     return min(able, key=lambda key: able[key].surplus_ns)
 
 
+# Of the latency class and owed something; what it is owed; how far it is behind in the rest, by weight.
+Standing = tuple[bool, float, float]
+
+
+def standing(account: Account, surplus_ns: float) -> Standing:
+    """The same order as a value: the greatest is served first. It compares shares of several GPUs as well.
+
+    surplus_ns: the surplus of whoever is served now from the time that nobody is owed, on the account's GPU.
+    """
+    owed_ns = account.owed_ns if is_owed(account) else 0.0
+    return owed_ns > 0 and account.given.latency, owed_ns, surplus_ns - account.surplus_ns
+
+
 def is_owed(account: Account) -> bool:
     """Whether it has time coming by its guarantee."""
     return account.owed_ns > NOTHING_NS

@@ -91,7 +91,7 @@ class GpuLeases:
         self._settled = settled
         self._numbers = numbers
         self._departed = departed
-        self._turns = Turns()
+        self.turns = Turns()
         self._shares: dict[str, _Share] = {}
         self._urgent: set[str] = set()  # of the latency class
 
@@ -102,11 +102,21 @@ class GpuLeases:
 
     def due_ns(self) -> int | None:
         """When to `tick` next, if nothing happens before."""
-        return self._turns.due_ns()
+        return self.turns.due_ns()
 
     def tick(self, now_ns: int) -> None:
         """Let time pass."""
-        self._do(self._turns.tick(now_ns))
+        self.obey(self.turns.tick(now_ns))
+
+    def obey(self, commands: list[Command]) -> None:
+        """Tell the processes what is to be done."""
+        for command in commands:
+            share = self._shares[command.key]
+            if isinstance(command, Open):
+                self._give(share)
+                continue
+            for client, number in share.having.items():
+                client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
 
     def join(self, client: Client, card: int, now_ns: int) -> None:
         """A process is there; `card` is the place of this GPU in its limits page."""
@@ -115,7 +125,7 @@ class GpuLeases:
             self._shares[key] = _Share(client.tenant, now_ns)
             seat = self._departed.take(self._uuid, key)
             if seat is not None:
-                self._turns.seats[key] = seat
+                self.turns.seats[key] = seat
             self._renew(client.tenant, client.tenant.grants[card], now_ns)
         self._shares[key].clients.setdefault(client, card)
 
@@ -132,10 +142,10 @@ class GpuLeases:
         del share.clients[client]
         if not share.clients:
             key = share.tenant.key
-            seat = self._turns.seats[key]
+            seat = self.turns.seats[key]
             del self._shares[key]
             self._urgent.discard(key)
-            self._do(self._turns.leave(key, now_ns))
+            self.obey(self.turns.leave(key, now_ns))
             self._departed.keep(self._uuid, key, seat, now_ns)
 
     def said(self, client: Client, kind: int, said: wire.Lease, now_ns: int) -> None:
@@ -148,31 +158,31 @@ class GpuLeases:
         elif kind == contract.MESSAGE_CLOSED:
             share.closed.add(client)
             if share.closed == share.having.keys():
-                self._do(self._turns.closed(share.tenant.key, now_ns))
+                self.obey(self.turns.closed(share.tenant.key, now_ns))
         elif kind == contract.MESSAGE_RELEASED:
             self._released(share, client, now_ns)
 
     def settle(self, now_ns: int) -> None:
         """Tell flags that have changed, and see what everybody does now."""
-        key = self._turns.holder
-        if key is not None and self._turns.seats[key].phase is Phase.OPEN:
+        key = self.turns.holder
+        if key is not None and self.turns.seats[key].phase is Phase.OPEN:
             share = self._shares[key]
             flags = self._flags(share)
             if flags != share.flags:
                 share.flags = flags
                 for client in share.having:
                     self._send_open(share, client)
-                self._turns.changed.add(key)
-        for each in self._turns.changed:
+                self.turns.changed.add(key)
+        for each in self.turns.changed:
             share = self._shares[each]
             share.recent.see(self._sight(each, share), now_ns)
-            share.patience.see(self._turns.seats[each], now_ns)
-        self._turns.changed.clear()
+            share.patience.see(self.turns.seats[each], now_ns)
+        self.turns.changed.clear()
 
     def held(self, now_ns: int) -> Iterator[Held]:
         """What every share that is here now has had."""
         for key, share in self._shares.items():
-            seat = self._turns.seats[key]
+            seat = self.turns.seats[key]
             waited_ns, throttled_ns = share.patience.by_ns(now_ns)
             yield Held(
                 share.tenant,
@@ -189,24 +199,24 @@ class GpuLeases:
         self._shares[tenant.key].tenant = tenant
         (self._urgent.add if tenant.latency else self._urgent.discard)(tenant.key)
         given = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
-        self._do(self._turns.join(tenant.key, given, now_ns))
+        self.obey(self.turns.join(tenant.key, given, now_ns))
 
     def _want(self, share: _Share, client: Client, now_ns: int, *, held: bool) -> None:
         key = share.tenant.key
-        seat = self._turns.seats[key]
+        seat = self.turns.seats[key]
         # Who says that it holds the GPU since before we were there is believed once: later on, and after its first
         # lease, it has what we gave it. It would have turns beyond its limit by saying so.
         believed = held and not seat.leases and not self._settled()
-        if believed and self._turns.adopt(key, now_ns):
+        if believed and self.turns.adopt(key, now_ns):
             share.wanting.add(client)
             self._give(share)
-        elif self._turns.holder == key and seat.phase is Phase.OPEN:
+        elif self.turns.holder == key and seat.phase is Phase.OPEN:
             self._hand(share, client)
         else:
             if held:
                 client.tell(wire.revoked(wire.Lease(share.clients[client], 0, 0)))
             share.wanting.add(client)
-            self._do(self._turns.want(key, now_ns))
+            self.obey(self.turns.want(key, now_ns))
 
     def _released(self, share: _Share, client: Client, now_ns: int) -> None:
         if client not in share.having:
@@ -215,20 +225,11 @@ class GpuLeases:
         share.closed.discard(client)
         key = share.tenant.key
         if not share.having:
-            self._do(self._turns.released(key, now_ns))
+            self.obey(self.turns.released(key, now_ns))
             if share.wanting and not share.having:
-                self._do(self._turns.want(key, now_ns))
+                self.obey(self.turns.want(key, now_ns))
         elif share.closed == share.having.keys():
-            self._do(self._turns.closed(key, now_ns))
-
-    def _do(self, commands: list[Command]) -> None:
-        for command in commands:
-            share = self._shares[command.key]
-            if isinstance(command, Open):
-                self._give(share)
-                continue
-            for client, number in share.having.items():
-                client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
+            self.obey(self.turns.closed(key, now_ns))
 
     def _give(self, share: _Share) -> None:
         share.flags = self._flags(share)
@@ -237,7 +238,7 @@ class GpuLeases:
             self._hand(share, client)
         if not wanting:  # who asked for it has gone, and others of the share want nothing
             key = share.tenant.key
-            self._do(self._turns.released(key, self._turns.seats[key].since_ns))
+            self.obey(self.turns.released(key, self.turns.seats[key].since_ns))
 
     def _hand(self, share: _Share, client: Client) -> None:
         share.having[client] = self._numbers.next()
@@ -248,17 +249,17 @@ class GpuLeases:
         client.tell(wire.opened(wire.Lease(share.clients[client], share.flags, share.having[client])))
 
     def _sight(self, key: str, share: _Share) -> Sight:
-        if self._turns.seats[key].account.charge is Charge.NOTHING:
+        if self.turns.seats[key].account.charge is Charge.NOTHING:
             return Sight.USES_NOT
-        asked_for = self._turns.holder != key or share.flags & contract.LEASE_CONTENDED
+        asked_for = self.turns.holder != key or share.flags & contract.LEASE_CONTENDED
         return Sight.USES if asked_for else Sight.UNKNOWN
 
     def _flags(self, share: _Share) -> int:
         """Alone on a GPU and without a limit, nobody needs to count."""
         key = share.tenant.key
-        limited = self._turns.seats[key].account.limited
+        limited = self.turns.seats[key].account.limited
         alone = len(self._shares) == 1 and self._settled()
         counted = 0 if alone and not limited else contract.LEASE_COUNTED
-        contended = contract.LEASE_CONTENDED if limited or self._turns.contended(key) else 0
+        contended = contract.LEASE_CONTENDED if limited or self.turns.contended(key) else 0
         near = len(self._urgent) > (key in self._urgent)
         return counted | contended | (contract.LEASE_BRIEF if near else 0)

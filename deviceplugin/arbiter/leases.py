@@ -13,8 +13,10 @@ from typing import Final
 
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.departed import Departed
+from deviceplugin.arbiter.gangs import Gangs
 from deviceplugin.arbiter.gpu_leases import Client, GpuLeases, Held, Numbers
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.arbiter.turns import Turns
 
 _NANOSECONDS: Final = 1e9
 # After a start nobody is believed to be alone for so long: others from before may not have found us yet.
@@ -54,6 +56,9 @@ class Leases:
         self._timers: collections.defaultdict[str, _Timer] = collections.defaultdict(_Timer)
         self._of_client: collections.defaultdict[Client, set[str]] = collections.defaultdict(set)
         self._numbers = Numbers(clock())
+        self._turns: dict[str, Turns] = {}
+        self._gangs = Gangs(self._turns)
+        self._gang_timer = _Timer()
         self._departed = Departed()
 
     def said(self, client: Client, kind: int, said: wire.Lease) -> None:
@@ -82,6 +87,8 @@ class Leases:
         now_ns = self._clock()
         for uuid in self._of_client.pop(client, set()):
             self._gpus[uuid].leave(client, now_ns)
+            if client.tenant.key not in self._turns[uuid].seats:
+                self._gangs.leave(client.tenant.key, uuid, client.tenant.key)
             self._settle(uuid, now_ns)
 
     def settle(self) -> None:
@@ -98,7 +105,9 @@ class Leases:
         """Forget everything, say nothing; clients keep what they have until they find the next agent."""
         for timer in self._timers.values():
             timer.cancel()
+        self._gang_timer.cancel()
         self._timers.clear()
+        self._turns.clear()
         self._gpus.clear()
         self._of_client.clear()
 
@@ -107,7 +116,10 @@ class Leases:
         uuid = client.tenant.grants[card].uuid
         if uuid not in self._gpus:
             self._gpus[uuid] = GpuLeases(uuid, self._numbers, self._departed, settled=self._is_settled)
+            self._turns[uuid] = self._gpus[uuid].turns
         self._gpus[uuid].join(client, card, now_ns)
+        if len(client.tenant.grants) > 1:
+            self._gangs.join(client.tenant.key, uuid, client.tenant.key, now_ns)
         self._of_client[client].add(uuid)
         return uuid
 
@@ -116,15 +128,27 @@ class Leases:
 
     def _settle(self, uuid: str, now_ns: int) -> None:
         """After every event: what has changed is told, and the next moment is waited for."""
-        gpu = self._gpus[uuid]
-        gpu.settle(now_ns)
-        self._timers[uuid].set(gpu.due_ns(), now_ns, lambda: self._tick(uuid))
-        if gpu.empty:
-            self._timers.pop(uuid).cancel()
-            del self._gpus[uuid]
+        touched = {uuid}
+        while commands := self._gangs.settle(now_ns):
+            for other, command in commands:
+                self._gpus[other].obey([command])
+        touched |= {other for other, turns in self._turns.items() if turns.changed}
+        self._gang_timer.set(self._gangs.due_ns(now_ns), now_ns, self._tick_gangs)
+        for each in sorted(touched):
+            gpu = self._gpus[each]
+            gpu.settle(now_ns)
+            self._timers[each].set(gpu.due_ns(), now_ns, lambda each=each: self._tick(each))  # type: ignore[misc]
+            if gpu.empty:
+                self._timers.pop(each).cancel()
+                del self._gpus[each], self._turns[each]
 
     def _tick(self, uuid: str) -> None:
         self._timers[uuid].cancel()
         now_ns = self._clock()
         self._gpus[uuid].tick(now_ns)
         self._settle(uuid, now_ns)
+
+    def _tick_gangs(self) -> None:
+        self._gang_timer.cancel()
+        if self._gpus:
+            self._settle(next(iter(self._gpus)), self._clock())

@@ -25,7 +25,7 @@ class Patience:
         """From now on it is so."""
         self._waited_ns, self._throttled_ns = self.by_ns(now_ns)
         self._at_ns = now_ns
-        self._waits = seat.account.wanting and seat.phase is not Phase.OPEN
+        self._waits = seat.asked and seat.phase is not Phase.OPEN
         self._kept_back_ns = seat.account.eligible_in_ns() if self._waits else 0
         self.evictions += seat.phase is Phase.LATE and self._phase is not Phase.LATE
         self._phase = seat.phase

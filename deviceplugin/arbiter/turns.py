@@ -9,6 +9,10 @@ runs any more (released). Who does neither in time is late: the next one begins 
 kernels wait for each other across two GPUs would otherwise wait for ever. The late one goes on being charged.
 
 While nobody else is to be served, the holder keeps its turn, without a message, and without a timer.
+
+A share of several GPUs is served on all of them together. Who looks at all GPUs (`gangs`) keeps each of them for it
+(`keep`), lets it begin (`begin`), ends its turn (`stop`) and gives the GPU back (`give_back`); and while such a share
+waits, what is to come next is for them to decide, and then for this GPU (`decide`).
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ class Lengths:
     longest_ns: int = 100 * MILLISECOND_NS
     drains: int = 4  # a turn is at least so many times what it took the share to give the last ones back
     drain_timeout_ns: int = 100 * MILLISECOND_NS
+    lend_ns: int = 2 * MILLISECOND_NS  # a GPU that is kept for a share which does not ask for it so long serves others
     late_ns: int = WINDOW_NS  # so long a late one is charged: its process may be stopped, and hold nothing
 
 
@@ -72,6 +77,9 @@ class Seat:
     def __init__(self, given: Entitlement, now_ns: int) -> None:
         self.account = Account(given, now_ns)
         self.phase: Phase | None = None
+        self.asked = False  # it has something to launch here; a member of a gang may want its turn because of others
+        self.member = False  # of a gang, which is served on several GPUs together
+        self.spared = False  # a member that is kept from what it waits for pays nothing
         self.since_ns = 0  # the beginning of the turn, or of what it renewed
         self.due_ns: int | None = 0  # None: its turn does not end by itself
         self.revoked_ns = 0
@@ -89,6 +97,11 @@ class Turns:
         self._draining: str | None = None
         self._late: set[str] = set()
         self._waiting = Waiting()
+        self._members = Waiting()  # those that wait and are served on several GPUs together
+        self.kept_for: str | None = None  # a member
+        self.undecided = False  # who is next
+        self.barred = False  # nobody begins, until the member for whom the GPU is kept does, or gives it back
+        self._lent_from_ns = 0
         self._urgent: set[str] = set()  # that want it, of the latency class
         self._lengths = lengths
         self._surplus_ns = 0.0
@@ -111,23 +124,35 @@ class Turns:
             return []
         self._end(key, now_ns)
         self._set(key, now_ns, wanting=False)
+        self.seats[key].asked = self.seats[key].spared = False
+        if self.kept_for == key:
+            self.give_back(now_ns)
         del self.seats[key]
         self.changed.discard(key)
         return self.tick(now_ns)
 
     def want(self, key: str, now_ns: int) -> list[Command]:
         """It has something to launch."""
+        self.seats[key].asked = True
+        self.changed.add(key)
+        return self.expect(key, now_ns, wanting=True)
+
+    def expect(self, key: str, now_ns: int, *, wanting: bool) -> list[Command]:
+        """A member will have something to launch once its gang is served; or it will not, unless it has asked."""
         seat = self.seats[key]
-        if not seat.account.wanting:
+        if wanting and not seat.account.wanting:
             seat.account.surplus_ns = max(seat.account.surplus_ns, self._surplus_ns)
             self._set(key, now_ns, wanting=True)
             self._shorten(key, now_ns)
+        elif not wanting and not seat.asked:
+            self._set(key, now_ns, wanting=False)
         return self.tick(now_ns)
 
     def adopt(self, key: str, now_ns: int) -> bool:
         """It says that it holds the GPU since before we were there. False: another one does."""
         if self.holder is not None:
             return False
+        self.seats[key].asked = True
         self._set(key, now_ns, wanting=True)
         self._open(key, now_ns)
         return True
@@ -145,23 +170,107 @@ class Turns:
         if seat.phase in {Phase.REVOKED, Phase.DRAINING, Phase.LATE}:
             seat.drain_ns += ((now_ns - seat.revoked_ns) - seat.drain_ns) / 4
         self._end(key, now_ns)
-        if seat.account.wanting:
+        if seat.asked:
             self._shorten(key, now_ns)  # it has asked again, and could not be served until now
         return self.tick(now_ns)
 
     def contended(self, key: str) -> bool:
         """Whether another share waits for what this one holds."""
-        return len(self._waiting) > (key in self._waiting)
+        return any(len(those) > (key in those) for those in (self._waiting, self._members))
+
+    def join_gang(self, key: str, now_ns: int) -> None:
+        """From now on it is served together with others."""
+        self.seats[key].member = True
+        self._waiting.discard(key)
+        self._refile(key, now_ns)
+
+    @property
+    def vacant(self) -> bool:
+        """Whether somebody can begin, or the turn of who is there is over if another one goes first."""
+        return self.holder is None or self.is_over(self.holder)
+
+    def standing(self, key: str, now_ns: int) -> choice.Standing:
+        """How soon it is to be served; comparable with others, also of other GPUs."""
+        account = self.seats[key].account
+        account.pass_time(now_ns)
+        return choice.standing(account, self._surplus_ns)
+
+    def first(self, now_ns: int) -> str | None:
+        """The first of those that wait for this GPU alone."""
+        return self._waiting.first(now_ns)
+
+    def is_over(self, key: str) -> bool:
+        """Whether another one may have the turn of this one, should it go first."""
+        seat = self.seats[key]
+        return seat.phase is Phase.OPEN and seat.due_ns is not None and self._now_ns >= seat.due_ns
+
+    def keep(self, key: str, now_ns: int) -> list[Command]:
+        """Serve nobody else: this member begins as soon as all of its gang can."""
+        self.kept_for, self.barred = key, True
+        self._refile(key, now_ns)
+        holds = self.holder not in {None, key} and self.seats[self.holder or ""].phase is Phase.OPEN
+        return [self._revoke(self.holder or "", now_ns)] if holds else []
+
+    def begin(self, now_ns: int) -> list[Command]:
+        """The turn of the gang for which this GPU is kept begins."""
+        self.barred = False
+        self._lent_from_ns = now_ns + self._lengths.lend_ns
+        self.changed.add(self.kept_for or "")
+        return self.decide(now_ns)
+
+    def prolong(self, now_ns: int) -> None:
+        """It goes on: another turn, if there is anybody for whom it could end."""
+        if self.holder is not None and self.holder == self.kept_for and self.is_over(self.holder):
+            self._renew(self.holder, now_ns, self._best(now_ns))
+
+    def stop(self, now_ns: int) -> list[Command]:
+        """It is over, but nobody else begins until the gang has given back all of its GPUs."""
+        self.barred = True
+        key = self.kept_for
+        stops = key is not None and self.holder == key and self.seats[key].phase is Phase.OPEN
+        return [self._revoke(key or "", now_ns)] if stops else []
+
+    def let_in(self, now_ns: int) -> list[Command]:
+        """Although its turn is over, it may launch once more, until it is stopped again."""
+        key = self.kept_for or ""
+        self._open(key, now_ns)
+        self.seats[key].due_ns = None
+        return [Open(key)]
+
+    def give_back(self, now_ns: int) -> None:
+        """The GPU is kept for nobody. To be followed by `decide`."""
+        key, self.kept_for, self.barred, self.undecided = self.kept_for, None, False, True
+        if key is not None:
+            self._refile(key, now_ns)
+
+    def spare(self, key: str, now_ns: int, *, spared: bool) -> None:
+        """It pays nothing while it is kept from what it waits for."""
+        seat = self.seats[key]
+        if seat.spared == spared:
+            return
+        seat.spared = spared
+        if seat.phase is Phase.OPEN:
+            self._pay(key, now_ns, self._best(now_ns))
+        elif seat.phase in {Phase.REVOKED, Phase.DRAINING}:
+            self._set(key, now_ns, charge=self._debt(key))
 
     def tick(self, now_ns: int) -> list[Command]:
         """Let time pass; to be called at `due_ns`, or at any time."""
         self._now_ns = now_ns
         self._give_up(now_ns)
+        if self._members or self.kept_for is not None:
+            self.undecided = True
+            return []
+        return self.decide(now_ns)
+
+    def decide(self, now_ns: int) -> list[Command]:
+        """Serve who is next at this GPU, if nobody is to be served here and elsewhere together."""
+        self.undecided = False
         commands: list[Command] = []
         if self.holder is not None:
             commands += self._review(self.holder, now_ns)
-        if self.holder is None:
-            key = self._waiting.first(now_ns)
+        if self.holder is None and not self.barred:
+            key = self._next(now_ns)
             if key is not None:
                 self._open(key, now_ns)
                 commands.append(Open(key))
@@ -178,10 +287,31 @@ class Turns:
                 times.append(seat.revoked_ns + self._lengths.drain_timeout_ns)
             elif seat.phase is Phase.LATE and seat.account.charge is not Charge.NOTHING:
                 times.append(seat.revoked_ns + self._lengths.late_ns)
-        if self.holder is None:
-            next_ns = self._waiting.next_ns(self._now_ns)
+        if self.holder is None and not self.barred:
+            next_ns = self._next_ns(self._now_ns)
             times += [next_ns] if next_ns is not None else []
+            if self.kept_for is not None and self._waiting.able and self._now_ns < self._lent_from_ns:
+                times.append(self._lent_from_ns)
         return min(times, default=None)
+
+    def _next(self, now_ns: int) -> str | None:
+        """Who begins now."""
+        if self.kept_for is not None:
+            kept_for = self.seats[self.kept_for]
+            kept_for.account.pass_time(now_ns)
+            if kept_for.asked and kept_for.phase in _READY:
+                return self.kept_for if kept_for.account.lasts_ns() != 0 else None
+            if now_ns < self._lent_from_ns:
+                return None
+        return self._waiting.first(now_ns)
+
+    def _best(self, now_ns: int) -> str | None:
+        """The first of those that wait and that their limits let begin."""
+        return self._waiting.first(now_ns) or self._members.first(now_ns)
+
+    def _next_ns(self, now_ns: int) -> int | None:
+        times = (self._waiting.next_ns(now_ns), self._members.next_ns(now_ns))
+        return min((time for time in times if time is not None), default=None)
 
     def _set(
         self,
@@ -201,10 +331,11 @@ class Turns:
     def _refile(self, key: str, now_ns: int) -> None:
         seat = self.seats[key]
         self.changed.add(key)
-        if seat.account.wanting and seat.phase in _READY:
-            self._waiting.add(key, seat.account, now_ns)
+        those = self._members if seat.member else self._waiting
+        if seat.account.wanting and seat.phase in _READY and key != self.kept_for:
+            those.add(key, seat.account, now_ns)
         else:
-            self._waiting.discard(key)
+            those.discard(key)
         (self._late.add if seat.phase is Phase.LATE else self._late.discard)(key)
         urgent = seat.account.given.latency and seat.account.wanting
         (self._urgent.add if urgent else self._urgent.discard)(key)
@@ -212,25 +343,34 @@ class Turns:
     def _review(self, key: str, now_ns: int) -> list[Command]:
         """The holder's turn: over, renewed, or going on."""
         seat = self.seats[key]
-        if seat.phase is not Phase.OPEN or seat.due_ns is None or now_ns < seat.due_ns:
+        if self.kept_for is not None and self.kept_for != key:  # it is lent
+            asks = seat.phase is Phase.OPEN and self.seats[self.kept_for].asked and not self.barred
+            if asks:
+                return [self._revoke(key, now_ns)]
+        if not self.is_over(key) or key == self.kept_for:
             return []
         seat.account.pass_time(now_ns)
         if seat.account.lasts_ns() == 0:
             return [self._revoke(key, now_ns)]
         # The holder competes as one of those that want; its limit is no question of beginning.
-        best = self._waiting.first(now_ns)
-        if best is not None and not _goes_before(seat.account, self.seats[best].account):
+        first = self._waiting.first(now_ns)
+        if first is not None and not _goes_before(seat.account, self.seats[first].account):
             return [self._revoke(key, now_ns)]
-        self._renew(key, now_ns, best)
+        self._renew(key, now_ns, self._best(now_ns))
         return []
 
     def _revoke(self, key: str, now_ns: int) -> Revoke:
         seat = self.seats[key]
         seat.revoked_ns = now_ns
-        charge = Charge.OWED if seat.account.charge is not Charge.NOTHING else None
+        seat.asked = False
+        charge = self._debt(key) if seat.account.charge is not Charge.NOTHING else None
         # Whether it still has something to launch is for it to say.
         self._set(key, now_ns, wanting=False, charge=charge, phase=Phase.REVOKED)
         return Revoke(key)
+
+    def _debt(self, key: str) -> Charge:
+        """What pays for work that is still there when its turn is over."""
+        return Charge.NOTHING if self.seats[key].spared else Charge.OWED
 
     def _open(self, key: str, now_ns: int) -> None:
         seat = self.seats[key]
@@ -238,7 +378,7 @@ class Turns:
         seat.leases += 1
         seat.since_ns = now_ns
         self.holder = key
-        self._renew(key, now_ns, self._waiting.first(now_ns))
+        self._renew(key, now_ns, self._best(now_ns))
 
     def _renew(self, key: str, now_ns: int, best: str | None) -> None:
         """best: the first of those that wait, and may begin."""
@@ -248,7 +388,7 @@ class Turns:
         if best is not None:
             ends.append(self._length_ns(seat))
         else:
-            next_ns = self._waiting.next_ns(now_ns)
+            next_ns = self._next_ns(now_ns)
             ends += [next_ns - now_ns] if next_ns is not None else []
         seat.due_ns = min((now_ns + end_ns for end_ns in ends if end_ns is not None), default=None)
 
@@ -259,7 +399,8 @@ class Turns:
         if charge is Charge.SURPLUS:
             self._surplus_ns = max(self._surplus_ns, account.surplus_ns)
         # While the last work of the one before runs out, that one pays.
-        self._set(key, now_ns, charge=Charge.NOTHING if self._draining is not None else charge)
+        pays = self._draining is None and not self.seats[key].spared
+        self._set(key, now_ns, charge=charge if pays else Charge.NOTHING)
 
     def _length_ns(self, seat: Seat) -> int:
         if self._urgent:
@@ -300,7 +441,7 @@ class Turns:
             if key is None or seat is None or seat.phase is Phase.OPEN:
                 continue
             if now_ns >= seat.revoked_ns + self._lengths.drain_timeout_ns:
-                self._set(key, now_ns, charge=Charge.OWED, phase=Phase.LATE)
+                self._set(key, now_ns, charge=self._debt(key), phase=Phase.LATE)
                 self._let_go(key, now_ns)
         for key in list(self._late):
             seat = self.seats[key]
@@ -313,6 +454,9 @@ class Turns:
         if seat.phase is None:
             return
         wanting = False if seat.phase is Phase.OPEN else None
+        seat.asked = seat.asked and wanting is None
+        if self.kept_for == key:
+            self._lent_from_ns = now_ns + self._lengths.lend_ns
         seat.phase = None
         self._set(key, now_ns, wanting=wanting, charge=Charge.NOTHING)
         self._let_go(key, now_ns)
@@ -324,9 +468,9 @@ class Turns:
             self._draining = None
             if self.holder is not None:
                 if self.seats[self.holder].phase is Phase.REVOKED:
-                    self._set(self.holder, now_ns, charge=Charge.OWED)
+                    self._set(self.holder, now_ns, charge=self._debt(self.holder))
                 else:
-                    self._pay(self.holder, now_ns, self._waiting.first(now_ns))
+                    self._pay(self.holder, now_ns, self._best(now_ns))
 
 
 def _goes_before(holder: Account, best: Account) -> bool:

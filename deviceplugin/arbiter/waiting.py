@@ -72,6 +72,11 @@ class Waiting:
         """Who is to be served now, if the limit of anybody lets them begin."""
         return choice.choose(self.heads(now_ns))
 
+    @property
+    def able(self) -> bool:
+        """Whether somebody waits who was seen not to be kept back by a limit."""
+        return bool(self._queues[_SURPLUS])
+
     def heads(self, now_ns: int) -> Mapping[str, Account]:
         """Some of them, of whom one is the first."""
         self._let_begin(now_ns)

@@ -197,14 +197,40 @@ async def test_when_the_agent_ends_nobody_is_told_that_it_is_their_turn(node: No
     assert (len(one.told), two.told) == (told, [])
 
 
-async def test_gpus_do_not_wait_for_each_other(node: Node) -> None:
+async def test_a_share_of_two_gpus_begins_when_it_may_have_both(node: Node) -> None:
     both = node.client("a", gpus=("GPU-0", "GPU-1"))
     other = node.client("b", gpus=("GPU-1",))
     node.says(other, WANT)
     node.says(both, WANT, card=0)
-    assert both.told[-1][:2] == (OPEN, 0)
+    assert both.told == []
+    node.later(30)
+    assert other.last()[0] == REVOKE
+    node.says(other, RELEASED)
+    assert [(kind, card) for kind, card, *_ in both.told] == [(OPEN, 0)]
+    node.says(both, WANT, card=1)  # kept for it
+    assert [(kind, card) for kind, card, *_ in both.told] == [(OPEN, 0), (OPEN, 1)]
+    node.says(other, WANT)
+    node.later(40)
+    assert [(kind, card) for kind, card, *_ in both.told[-2:]] == [(REVOKE, 0), (REVOKE, 1)]
+    numbers = {card: number for _, card, _, number in both.told}
+    node.says(both, RELEASED, card=1, number=numbers[1])
+    assert other.last()[0] == REVOKE  # what runs on the other GPU may wait for this one
+    node.says(both, RELEASED, card=0, number=numbers[0])
+    assert other.last()[0] == OPEN
+
+
+async def test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile(node: Node) -> None:
+    both = node.client("a", gpus=("GPU-0", "GPU-1"))
+    other = node.client("b", gpus=("GPU-1",))
+    node.says(both, WANT, card=0)
+    node.says(other, WANT)
+    assert other.told == []
+    node.later(3)
+    assert other.last()[0] == OPEN
     node.says(both, WANT, card=1)
-    assert [kind for kind, card, *_ in both.told if card == 1] == []
+    assert other.last()[0] == REVOKE  # it is its turn
+    node.says(other, RELEASED)
+    assert both.told[-1][:2] == (OPEN, 1)
 
 
 async def test_what_makes_no_sense_changes_nothing_for_others(node: Node) -> None:

@@ -1,0 +1,338 @@
+"""Gangs: shares of several GPUs, which are served on all of them together. Pure: events and times in, commands out.
+
+    WAITING ─called→ CALLED ─all given back→ TURN ─over→ ENDING ─nothing runs on any→ WAITING
+
+The kernels of such a share wait for each other across its GPUs. Had it one GPU and not the other, the first would be
+kept busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (1982), with a column for each GPU.
+
+Who is next is decided here, for all GPUs at once: a gang may begin if it goes before whoever is there
+(`choice.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
+another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU of which it
+makes no use, until it does.
+
+A turn that ends in the middle of a collective leaves a kernel that waits for one that is not launched any more. Where
+that is seen, the one that was too late is let in for a moment, before anybody else is served.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from deviceplugin.arbiter import choice
+from deviceplugin.arbiter.account import MILLISECOND_NS
+from deviceplugin.arbiter.turns import Command, Phase, Seat, Turns
+
+# A GPU that it has not used for so long it can do without.
+UNUSED_NS: Final = 1000 * MILLISECOND_NS
+# It has had the time to end what it had launched, and so long it is let in again to launch what that waits for.
+STUCK_NS: Final = 3 * MILLISECOND_NS
+MEET_NS: Final = 1 * MILLISECOND_NS
+LONGEST_END_NS: Final = 100 * MILLISECOND_NS
+# Of each turn, it does not pay for more than so much waiting for a GPU that it has not been given.
+SPARED_NS: Final = 10 * MILLISECOND_NS
+_DONE: Final = frozenset({None, Phase.LATE})
+
+Commands = list[tuple[str, Command]]  # with the GPU that each is about
+
+
+class Stage(enum.Enum):
+    """What a gang's turn has come to."""
+
+    WAITING = "waiting"
+    CALLED = "called"
+    TURN = "turn"
+    ENDING = "ending"
+
+
+@dataclasses.dataclass(slots=True)
+class Gang:
+    """Seats that are served together, by GPU."""
+
+    seats: dict[str, str] = dataclasses.field(default_factory=dict)
+    used_ns: dict[str, int] = dataclasses.field(default_factory=dict)
+    stage: Stage = Stage.WAITING
+    kept: list[str] = dataclasses.field(default_factory=list)  # the GPUs of its turn, in order
+    waits_ns: int | None = None  # since when
+    ended_ns: int = 0
+    stirred_ns: int = 0  # when it was stopped last, or let in for a moment
+    spared_until_ns: int = 0
+
+
+class Gangs:
+    """All gangs of a node; `gpus`: the turns of each GPU, by UUID. After each event there, call `settle`."""
+
+    def __init__(self, gpus: Mapping[str, Turns]) -> None:
+        self._gpus = gpus
+        self._gangs: dict[str, Gang] = {}
+        self._at: collections.defaultdict[str, set[str]] = collections.defaultdict(set)  # names by GPU
+
+    def join(self, name: str, uuid: str, key: str, now_ns: int) -> None:
+        """The share with this key, which is at this GPU, is of this gang; it is taken to use that GPU soon."""
+        gang = self._gangs.setdefault(name, Gang())
+        if uuid in gang.seats:
+            return
+        gang.seats[uuid] = key
+        gang.used_ns[uuid] = now_ns
+        self._at[uuid].add(name)
+        self._gpus[uuid].join_gang(key, now_ns)
+
+    def leave(self, name: str, uuid: str, key: str) -> None:
+        """It has left this GPU."""
+        gang = self._gangs.get(name)
+        if gang is None or gang.seats.get(uuid) != key:
+            return
+        del gang.seats[uuid], gang.used_ns[uuid]
+        self._at[uuid].discard(name)
+        if uuid in gang.kept:
+            gang.kept.remove(uuid)
+        if not gang.seats:
+            del self._gangs[name]
+
+    def settle(self, now_ns: int) -> Commands:
+        """What is to be done now. To be called again, once it is done, until it is nothing."""
+        commands: Commands = []
+        for _ in range(len(Stage) * len(self._gangs)):
+            called = self._next(now_ns)
+            if called is not None:
+                called.stage, called.kept = Stage.CALLED, self._uses(called, now_ns)
+                for uuid in called.kept:
+                    self._gpus[uuid].undecided = True
+            going_on = called is not None
+            for gang in self._concerned():
+                stage = gang.stage
+                self._look(gang, now_ns)
+                commands += _STEPS[stage](self, gang, now_ns)
+                going_on = going_on or gang.stage is not stage
+            if not going_on:
+                break
+        for uuid, turns in self._gpus.items():
+            if turns.undecided:
+                commands += [(uuid, command) for command in turns.decide(now_ns)]
+        return commands
+
+    def due_ns(self, now_ns: int) -> int | None:
+        """When to settle next, if nothing happens before."""
+        times: list[int] = []
+        for gang in self._gangs.values():
+            times += self._stirs_ns(gang) if gang.stage is Stage.ENDING else []
+            spared = any(seat.spared for seat in self._seats(gang))
+            times += [gang.spared_until_ns] if spared and gang.spared_until_ns > now_ns else []
+        return min(times, default=None)
+
+    def _concerned(self) -> list[Gang]:
+        """Those at whose GPUs something is not as it was, and those that are about to begin or to end."""
+        changed = (uuid for uuid, turns in self._gpus.items() if turns.undecided or turns.changed)
+        names = {name for uuid in changed for name in self._at.get(uuid, ())}
+        moving = {Stage.CALLED, Stage.ENDING}
+        return [
+            gang
+            for name, gang in self._gangs.items()
+            if name in names or gang.stage in moving or any(seat.spared for seat in self._seats(gang))
+        ]
+
+    def _next(self, now_ns: int) -> Gang | None:
+        """The first of those that wait, if there is one that may begin: one turn at least is over where it would."""
+        vacant = {uuid for uuid in self._gpus if self._is_vacant(uuid)}
+        waiting = [
+            gang
+            for gang in self._gangs.values()
+            if gang.stage is Stage.WAITING and not vacant.isdisjoint(self._uses(gang, now_ns)) and self._asks(gang)
+        ]
+        able = [gang for gang in waiting if self._may_begin(gang, now_ns)]
+        return max(able, key=lambda gang: (self._owed_ns(gang, now_ns), -(gang.waits_ns or now_ns)), default=None)
+
+    def _is_vacant(self, uuid: str) -> bool:
+        owners = self._owners(uuid)
+        if not owners:
+            return self._gpus[uuid].vacant
+        return all(
+            owner.stage is Stage.ENDING or any(self._gpus[each].is_over(owner.seats[each]) for each in owner.kept)
+            for owner in owners
+        )
+
+    def _owners(self, uuid: str) -> list[Gang]:
+        """The gang whose turn this GPU is in, and the one that has been called to be next."""
+        there = (self._gangs[name] for name in self._at.get(uuid, ()))
+        return [gang for gang in there if uuid in gang.kept]
+
+    def _may_begin(self, gang: Gang, now_ns: int) -> bool:
+        """Whether it goes before whoever is there on each GPU that it uses."""
+        return all(
+            self._yields(uuid, self._standing(gang, uuid, now_ns), now_ns) for uuid in self._uses(gang, now_ns)
+        ) and all(self._seat(gang, uuid).account.eligible() for uuid in self._uses(gang, now_ns))
+
+    def _yields(self, uuid: str, standing: choice.Standing, now_ns: int) -> bool:
+        turns, owners = self._gpus[uuid], self._owners(uuid)
+        alone = [turns.first(now_ns)]
+        if not owners and turns.holder is not None and turns.seats[turns.holder].phase is Phase.OPEN:
+            alone.append(turns.holder)
+        return all(key is None or turns.standing(key, now_ns) <= standing for key in alone) and all(
+            owner.stage is Stage.ENDING
+            or (owner.stage is Stage.TURN and self._standing(owner, uuid, now_ns) <= standing)
+            for owner in owners
+        )
+
+    def _standing(self, gang: Gang, uuid: str, now_ns: int) -> choice.Standing:
+        """How soon it is to be served on this GPU. What it is owed, it is owed where it has had most.
+
+        The latency class has no precedence here: it would interrupt others on all GPUs for what it is owed on one.
+        """
+        *_, behind_ns = self._gpus[uuid].standing(gang.seats[uuid], now_ns)
+        return False, self._owed_ns(gang, now_ns), behind_ns
+
+    def _owed_ns(self, gang: Gang, now_ns: int) -> float:
+        each = (self._gpus[uuid].standing(gang.seats[uuid], now_ns) for uuid in self._uses(gang, now_ns))
+        return min((owed_ns for _, owed_ns, _ in each), default=0.0)
+
+    def _uses(self, gang: Gang, now_ns: int) -> list[str]:
+        """The GPUs that it will use, it seems, in order: those that it used until it had to wait."""
+        until_ns = now_ns if gang.waits_ns is None else gang.waits_ns
+        return sorted(uuid for uuid, used_ns in gang.used_ns.items() if until_ns < used_ns + UNUSED_NS)
+
+    def _seat(self, gang: Gang, uuid: str) -> Seat:
+        return self._gpus[uuid].seats[gang.seats[uuid]]
+
+    def _seats(self, gang: Gang) -> Iterator[Seat]:
+        return (self._seat(gang, uuid) for uuid in gang.seats)
+
+    def _asks(self, gang: Gang) -> bool:
+        return any(seat.asked for seat in self._seats(gang))
+
+    def _look(self, gang: Gang, now_ns: int) -> None:
+        """What it uses; and who waits for one that we keep back does not pay for that."""
+        for uuid in gang.seats:
+            seat = self._seat(gang, uuid)
+            if seat.asked or seat.phase not in _DONE:
+                gang.used_ns[uuid] = now_ns
+        if gang.stage is not Stage.WAITING or not self._asks(gang):
+            gang.waits_ns = None
+        elif gang.waits_ns is None:
+            gang.waits_ns = now_ns
+        kept_back = any(seat.asked and seat.phase is None for seat in self._seats(gang))
+        for uuid, key in gang.seats.items():
+            self._gpus[uuid].spare(key, now_ns, spared=kept_back and now_ns < gang.spared_until_ns)
+
+    def _wait(self, gang: Gang, now_ns: int) -> Commands:
+        """What it will use, it wants."""
+        held = [uuid for uuid, key in gang.seats.items() if self._gpus[uuid].holder == key]
+        if held:  # since before we were there
+            gang.stage, gang.kept = Stage.CALLED, sorted(held)
+            return []
+        expected = self._uses(gang, now_ns) if self._asks(gang) else []
+        commands: Commands = []
+        for uuid, key in gang.seats.items():
+            if (uuid in expected) != self._seat(gang, uuid).account.wanting:
+                wanted = self._gpus[uuid].expect(key, now_ns, wanting=uuid in expected)
+                commands += [(uuid, command) for command in wanted]
+        return commands
+
+    def _begin(self, gang: Gang, now_ns: int) -> Commands:
+        """Once whoever was there has given back all of them."""
+        if not any(seat.asked or seat.phase not in _DONE for seat in self._seats(gang)):
+            return self._free(gang, now_ns)
+        commands: Commands = []
+        for uuid in gang.kept:
+            if self._gpus[uuid].kept_for is None:
+                commands += [(uuid, command) for command in self._gpus[uuid].keep(gang.seats[uuid], now_ns)]
+        if all(self._gpus[uuid].kept_for == gang.seats[uuid] and self._is_free(gang, uuid) for uuid in gang.kept):
+            gang.stage, gang.spared_until_ns = Stage.TURN, now_ns + SPARED_NS
+            commands += self._each(gang, lambda turns, _: turns.begin(now_ns))
+        return commands
+
+    def _is_free(self, gang: Gang, uuid: str) -> bool:
+        return self._gpus[uuid].holder in {None, gang.seats[uuid]}
+
+    def _go_on(self, gang: Gang, now_ns: int) -> Commands:
+        if not any(seat.asked or seat.phase not in _DONE for seat in self._seats(gang)):
+            return self._free(gang, now_ns)
+        more = [
+            uuid
+            for uuid, key in gang.seats.items()
+            if self._seat(gang, uuid).asked and uuid not in gang.kept and self._gpus[uuid].holder != key
+        ]
+        # One that it has not used lately; if it cannot be had at once, it waits for all of them anew.
+        had = all(not self._owners(uuid) and self._seat(gang, uuid).account.eligible() for uuid in more)
+        if not had or self._is_over(gang, now_ns):
+            gang.stage, gang.ended_ns, gang.stirred_ns = Stage.ENDING, now_ns, now_ns
+            gang.spared_until_ns = now_ns + SPARED_NS
+            return self._each(gang, lambda turns, _: turns.stop(now_ns))
+        gang.kept = sorted({*gang.kept, *more})
+        commands: Commands = []
+        for uuid in gang.kept:
+            turns, key = self._gpus[uuid], gang.seats[uuid]
+            turns.prolong(now_ns)
+            wanted = turns.keep(key, now_ns) if uuid in more else []
+            wanted += turns.begin(now_ns) if turns.barred and self._is_free(gang, uuid) else []
+            commands += [(uuid, command) for command in wanted]
+        return commands
+
+    def _is_over(self, gang: Gang, now_ns: int) -> bool:
+        """Whether its limit says so, another gang has been called, or it is long enough and one alone goes first."""
+        kept = [(self._gpus[uuid], gang.seats[uuid]) for uuid in gang.kept]
+        for turns, key in kept:
+            account = turns.seats[key].account
+            account.pass_time(now_ns)
+            if (turns.is_over(key) or turns.seats[key].asked) and account.lasts_ns() == 0:
+                return True
+        if any(len(self._owners(uuid)) > 1 for uuid in gang.kept):
+            return True
+        if not any(turns.is_over(key) for turns, key in kept):
+            return False
+        return any(
+            (first := self._gpus[uuid].first(now_ns)) is not None
+            and self._gpus[uuid].standing(first, now_ns) >= self._standing(gang, uuid, now_ns)
+            for uuid in gang.kept
+        )
+
+    def _drain(self, gang: Gang, now_ns: int) -> Commands:
+        if all(seat.phase in _DONE for seat in self._seats(gang)):
+            return self._free(gang, now_ns)
+        if now_ns < min(self._stirs_ns(gang), default=now_ns + 1):
+            return []
+        gang.stirred_ns = now_ns
+        commands: Commands = []
+        for uuid in gang.kept:
+            if self._is_let_in(gang, uuid):
+                commands += [(uuid, command) for command in self._gpus[uuid].stop(now_ns)]
+            elif self._is_missed(gang, uuid):
+                commands += [(uuid, command) for command in self._gpus[uuid].let_in(now_ns)]
+        return commands
+
+    def _stirs_ns(self, gang: Gang) -> list[int]:
+        """When one that is let in for a moment is stopped, or one that is missed is let in."""
+        if any(self._is_let_in(gang, uuid) for uuid in gang.kept):
+            return [gang.stirred_ns + MEET_NS]
+        missed = any(self._is_missed(gang, uuid) for uuid in gang.kept)
+        at_ns = gang.stirred_ns + STUCK_NS
+        return [at_ns] if missed and at_ns < gang.ended_ns + LONGEST_END_NS else []
+
+    def _is_let_in(self, gang: Gang, uuid: str) -> bool:
+        return self._seat(gang, uuid).phase is Phase.OPEN
+
+    def _is_missed(self, gang: Gang, uuid: str) -> bool:
+        seat = self._seat(gang, uuid)
+        return seat.asked and seat.phase is None and self._gpus[uuid].holder is None
+
+    def _free(self, gang: Gang, now_ns: int) -> Commands:
+        """Its turn is over. Who is next on these GPUs is decided once all of them are free."""
+        for uuid in gang.kept:
+            if self._gpus[uuid].kept_for == gang.seats[uuid]:
+                self._gpus[uuid].give_back(now_ns)
+        gang.kept, gang.stage = [], Stage.WAITING
+        return []
+
+    def _each(self, gang: Gang, what: Callable[[Turns, str], list[Command]]) -> Commands:
+        """On each GPU of its turn, in order."""
+        return [(uuid, command) for uuid in gang.kept for command in what(self._gpus[uuid], gang.seats[uuid])]
+
+
+_STEPS: Final[Mapping[Stage, Callable[[Gangs, Gang, int], Commands]]] = {
+    Stage.WAITING: Gangs._wait,
+    Stage.CALLED: Gangs._begin,
+    Stage.TURN: Gangs._go_on,
+    Stage.ENDING: Gangs._drain,
+}

@@ -1,0 +1,125 @@
+"""Shares of several GPUs, whose kernels wait for each other, get their part of the time and waste nobody's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.arbiter import gangs
+from deviceplugin.arbiter.account import Entitlement
+from tests.deviceplugin.arbiter.virtual_gpu import MS
+from tests.deviceplugin.arbiter.virtual_node import KERNEL_NS, Tenant, VirtualNode
+
+SECONDS = 2
+POSSIBLE = SECONDS * 1000 * MS // KERNEL_NS
+
+
+def steps(count: int, tenants: dict[str, Tenant], *, together: bool = True) -> dict[str, float]:
+    """What each got done, in percent of what it would have done alone."""
+    node = VirtualNode(count, tenants, together=together)
+    node.run(400)
+    before = {key: tenant.steps for key, tenant in tenants.items()}
+    node.run(SECONDS * 1000)
+    return {key: 100 * (tenant.steps - before[key]) / POSSIBLE for key, tenant in tenants.items()}
+
+
+def two_gangs(count: int, *, threads: bool, crosswise: bool, request: int = 50) -> dict[str, Tenant]:
+    order = tuple(range(count))
+    return {
+        "a": Tenant(order, Entitlement(request, 100), threads=threads),
+        "b": Tenant(order[::-1] if crosswise else order, Entitlement(100 - request, 100), threads=threads),
+    }
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("threads", [True, False], ids=["a thread a GPU", "one thread"])
+@pytest.mark.parametrize("crosswise", [False, True], ids=["the same order", "crosswise"])
+def test_two_gangs_lose_little_and_get_their_parts(count: int, threads: bool, crosswise: bool) -> None:
+    got = steps(count, two_gangs(count, threads=threads, crosswise=crosswise))
+    assert sum(got.values()) >= (80 if threads else 60)  # messages there and back, and the drain, take the rest
+    assert got["a"] / sum(got.values()) == pytest.approx(0.5, abs=0.03)
+
+
+def test_gangs_have_what_they_asked_for() -> None:
+    got = steps(2, two_gangs(2, threads=True, crosswise=False, request=30))
+    assert got["a"] / sum(got.values()) == pytest.approx(0.3, abs=0.03)
+
+
+def test_without_that_each_of_them_waits_for_the_other() -> None:
+    """The same workload with every GPU by itself, so that the tests above can fail."""
+    got = steps(4, two_gangs(4, threads=False, crosswise=True), together=False)
+    assert sum(got.values()) < 10
+
+
+def test_a_gang_beside_shares_of_one_gpu_each() -> None:
+    tenants = {"gang": Tenant((0, 1, 2, 3), Entitlement(50, 100))}
+    tenants |= {str(gpu): Tenant((gpu,), Entitlement(50, 100)) for gpu in range(4)}
+    got = steps(4, tenants)
+    assert got["gang"] == pytest.approx(50, abs=7)
+    assert all(got[str(gpu)] == pytest.approx(50, abs=7) for gpu in range(4))
+
+
+def test_while_a_gang_cannot_begin_others_fill_its_gpus() -> None:
+    tenants = {
+        "gang": Tenant((0, 1), Entitlement(10, 100)),
+        "one": Tenant((0,), Entitlement(90, 100)),
+        "two": Tenant((1,), Entitlement(40, 100)),
+        "three": Tenant((1,), Entitlement(50, 100)),
+    }
+    got = steps(2, tenants)
+    assert got["gang"] == pytest.approx(10, abs=3)
+    assert got["one"] >= 82
+    assert got["two"] + got["three"] >= 82
+
+
+def test_three_gangs_that_overlap_all_go_on() -> None:
+    tenants = {name: Tenant(gpus, Entitlement(50, 100)) for name, gpus in (("a", (0, 1)), ("b", (1, 2)), ("c", (2, 0)))}
+    assert min(steps(3, tenants).values()) >= 20  # no two of them can run at once, so a third is all there is
+
+
+def test_a_gang_of_all_is_not_starved_by_those_of_some() -> None:
+    tenants = {
+        "all": Tenant((0, 1, 2, 3), Entitlement(40, 100)),
+        "left": Tenant((0, 1), Entitlement(60, 100)),
+        "right": Tenant((2, 3), Entitlement(60, 100)),
+    }
+    got = steps(4, tenants)
+    assert got["all"] == pytest.approx(40, abs=6)
+
+
+def test_a_gang_has_no_more_than_its_limit() -> None:
+    got = steps(2, {"gang": Tenant((0, 1), Entitlement(20, 20))})
+    assert got["gang"] == pytest.approx(20, abs=3)
+
+
+def test_who_waits_for_a_gpu_that_is_kept_back_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was stopped in the middle of a collective spins; if nobody helps it, its books are as if it did not."""
+    monkeypatch.setattr(gangs, "LONGEST_END_NS", 0)
+    got = steps(2, two_gangs(2, threads=False, crosswise=True))
+    assert min(got.values()) >= 0.3 * max(got.values())
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> dict[str, Tenant]:
+    left, tenants = dict.fromkeys(range(4), 100), {}
+    for number in range(draw(st.integers(2, 6))):
+        gpus = tuple(draw(st.permutations(range(4)))[: draw(st.integers(1, 4))])
+        request = draw(st.sampled_from([0, 10, 20, 30, 50]))
+        request = min(request, *(left[gpu] for gpu in gpus))
+        for gpu in gpus:
+            left[gpu] -= request
+        limit = draw(st.sampled_from([max(30, request), 100, 100]))
+        tenants[str(number)] = Tenant(gpus, Entitlement(request, limit, draw(st.booleans())), draw(st.booleans()))
+    return tenants
+
+
+@settings(max_examples=6)
+@given(nodes())
+def test_whoever_is_on_a_node_goes_on(tenants: dict[str, Tenant]) -> None:
+    node = VirtualNode(4, tenants)
+    node.run(300)
+    before = {key: tenant.steps for key, tenant in tenants.items()}
+    node.run(1200)
+    least = {key: tenant.steps - before[key] for key, tenant in tenants.items() if tenant.given.request_percent}
+    assert min(least.values(), default=1) > 0, least

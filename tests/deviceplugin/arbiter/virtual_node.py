@@ -1,0 +1,113 @@
+"""Several GPUs on a virtual clock, and shares whose kernels wait for each other across them. Nothing here sleeps.
+
+A step of a gang is a kernel on each of its GPUs, which ends a while after all of them have begun; until then it keeps
+its GPU busy. Kernels of two shares on one GPU take turns, as the driver lets them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from deviceplugin.arbiter.account import Entitlement
+from deviceplugin.arbiter.gangs import Gangs
+from deviceplugin.arbiter.turns import Command, Open, Revoke, Turns
+from tests.deviceplugin.arbiter.virtual_gpu import MS, BrokenLawError
+
+TICK_NS = MS // 5
+KERNEL_NS = 2 * MS
+MOST_SETTLES = 20
+
+
+@dataclasses.dataclass
+class Tenant:
+    """A share on these GPUs. `threads`: each GPU has a thread that launches; or one launches on one after the other."""
+
+    gpus: tuple[int, ...]
+    given: Entitlement
+    threads: bool = True
+    steps: int = 0
+    launched: dict[int, int] = dataclasses.field(default_factory=dict)
+    open: set[int] = dataclasses.field(default_factory=set)
+    asked_ns: dict[int, int] = dataclasses.field(default_factory=dict)  # a message is on its way
+    done_ns: float = 0  # of the step that all have begun
+
+    def runs_on(self, gpu: int) -> bool:
+        return self.launched.get(gpu, 0) > self.steps
+
+    def next_launches(self) -> list[int]:
+        waiting = [gpu for gpu in self.gpus if not self.runs_on(gpu)]
+        return waiting if self.threads else waiting[:1]
+
+
+class VirtualNode:
+    """GPUs with their tenants. `together`: as the arbiter does it; or each GPU by itself."""
+
+    def __init__(self, count: int, tenants: dict[str, Tenant], *, together: bool = True) -> None:
+        self.turns = {str(number): Turns() for number in range(count)}
+        self.gangs = Gangs(self.turns)
+        self.tenants = tenants
+        self.now_ns = 0
+        for key, tenant in tenants.items():
+            for gpu in tenant.gpus:
+                self._obey(gpu, self.turns[str(gpu)].join(key, tenant.given, 0))
+                if together and len(tenant.gpus) > 1:
+                    self.gangs.join(key, str(gpu), key, 0)
+
+    def run(self, milliseconds: int) -> None:
+        until_ns = self.now_ns + milliseconds * MS
+        while self.now_ns < until_ns:
+            self.now_ns += TICK_NS
+            for number, turns in self.turns.items():
+                due_ns = turns.due_ns()
+                if due_ns is not None and due_ns <= self.now_ns:
+                    self._obey(int(number), turns.tick(self.now_ns))
+                    self._settle()
+            due_ns = self.gangs.due_ns(self.now_ns)
+            if due_ns is not None and due_ns <= self.now_ns:
+                self._settle()
+            for key, tenant in self.tenants.items():
+                self._act(key, tenant)
+            self._compute()
+
+    def _act(self, key: str, tenant: Tenant) -> None:
+        for gpu in tenant.next_launches():
+            if gpu in tenant.open:
+                tenant.launched[gpu] = tenant.steps + 1
+            elif tenant.asked_ns.setdefault(gpu, self.now_ns) == self.now_ns - TICK_NS:
+                self._obey(gpu, self.turns[str(gpu)].want(key, self.now_ns))
+                self._settle()
+        for gpu in tenant.gpus:
+            seat = self.turns[str(gpu)].seats[key]
+            if seat.phase is not None and gpu not in tenant.open and not tenant.runs_on(gpu):
+                self._obey(gpu, self.turns[str(gpu)].released(key, self.now_ns))
+                self._settle()
+
+    def _compute(self) -> None:
+        residents = [sum(one.runs_on(gpu) for one in self.tenants.values()) for gpu in range(len(self.turns))]
+        for tenant in self.tenants.values():
+            if all(tenant.runs_on(gpu) for gpu in tenant.gpus):
+                tenant.done_ns += TICK_NS / max(residents[gpu] for gpu in tenant.gpus)
+                if tenant.done_ns >= KERNEL_NS:
+                    tenant.done_ns = 0
+                    tenant.steps += 1
+
+    def _settle(self) -> None:
+        for _ in range(MOST_SETTLES):
+            commands = self.gangs.settle(self.now_ns)
+            if not commands:
+                break
+            for uuid, command in commands:
+                self._obey(int(uuid), [command])
+        else:
+            raise BrokenLawError(f"there is no end of what is to be done at {self.now_ns}: {commands}")
+        for turns in self.turns.values():
+            turns.changed.clear()
+
+    def _obey(self, gpu: int, commands: list[Command]) -> None:
+        for command in commands:
+            tenant = self.tenants[command.key]
+            tenant.asked_ns.pop(gpu, None)
+            if isinstance(command, Open):
+                tenant.open.add(gpu)
+            elif isinstance(command, Revoke):
+                tenant.open.discard(gpu)
