@@ -1,9 +1,11 @@
-"""Gangs: shares of several GPUs, which are served on all of them together. Pure: events and times in, commands out.
+"""Gangs: what is served on several GPUs together. Pure: events and times in, commands out.
+
+A share of several GPUs is one, and so are the shares of a group (`gpushare.io/group`) on this node.
 
     WAITING ─called→ CALLED ─all given back→ TURN ─over→ ENDING ─nothing runs on any→ WAITING
 
-The kernels of such a share wait for each other across its GPUs. Had it one GPU and not the other, the first would be
-kept busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (1982), with a column for each GPU.
+The kernels of a gang wait for each other across its GPUs. Had it one GPU and not the other, the first would be kept
+busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (1982), with a column for each GPU.
 
 Who is next is decided here, for all GPUs at once: a gang may begin if it goes before whoever is there
 (`choice.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
@@ -19,7 +21,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.arbiter import choice
@@ -68,10 +70,19 @@ class Gangs:
     def __init__(self, gpus: Mapping[str, Turns]) -> None:
         self._gpus = gpus
         self._gangs: dict[str, Gang] = {}
+        self._names: dict[str, str] = {}  # of the gangs, by share
         self._at: collections.defaultdict[str, set[str]] = collections.defaultdict(set)  # names by GPU
 
-    def join(self, name: str, uuid: str, key: str, now_ns: int) -> None:
-        """The share with this key, which is at this GPU, is of this gang; it is taken to use that GPU soon."""
+    def join(self, key: str, uuid: str, now_ns: int, *, uuids: Sequence[str], group: str = "") -> None:
+        """A share that is at this GPU is served together on all of its GPUs (`uuids`), and with others of its group.
+
+        Shares of a group that have a GPU in common take turns there, as others do. It is taken to use the GPU soon.
+        """
+        name = self._names.get(key)
+        if name is None:
+            there = self._gangs[group].seats if group in self._gangs else {}
+            name = group if group and there.keys().isdisjoint(uuids) else key
+            self._names[key] = name
         gang = self._gangs.setdefault(name, Gang())
         if uuid in gang.seats:
             return
@@ -80,8 +91,9 @@ class Gangs:
         self._at[uuid].add(name)
         self._gpus[uuid].join_gang(key, now_ns)
 
-    def leave(self, name: str, uuid: str, key: str) -> None:
+    def leave(self, key: str, uuid: str) -> None:
         """It has left this GPU."""
+        name = self._names.get(key, "")
         gang = self._gangs.get(name)
         if gang is None or gang.seats.get(uuid) != key:
             return
@@ -89,6 +101,8 @@ class Gangs:
         self._at[uuid].discard(name)
         if uuid in gang.kept:
             gang.kept.remove(uuid)
+        if key not in gang.seats.values():
+            del self._names[key]
         if not gang.seats:
             del self._gangs[name]
 
@@ -181,7 +195,10 @@ class Gangs:
 
         The latency class has no precedence here: it would interrupt others on all GPUs for what it is owed on one.
         """
-        *_, behind_ns = self._gpus[uuid].standing(gang.seats[uuid], now_ns)
+        standing = self._gpus[uuid].standing(gang.seats[uuid], now_ns)
+        if len(gang.seats) == 1:
+            return standing
+        *_, behind_ns = standing
         return False, self._owed_ns(gang, now_ns), behind_ns
 
     def _owed_ns(self, gang: Gang, now_ns: int) -> float:
@@ -295,8 +312,9 @@ class Gangs:
             return []
         gang.stirred_ns = now_ns
         commands: Commands = []
-        for uuid in gang.kept:
-            if self._is_let_in(gang, uuid):
+        let_in = [uuid for uuid in gang.kept if self._is_let_in(gang, uuid)]
+        for uuid in let_in or gang.kept:
+            if let_in:
                 commands += [(uuid, command) for command in self._gpus[uuid].stop(now_ns)]
             elif self._is_missed(gang, uuid):
                 commands += [(uuid, command) for command in self._gpus[uuid].let_in(now_ns)]

@@ -119,6 +119,7 @@ class Groups:
             raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
         made = found is None
         chosen = Group.make(tenant) if found is None else found
+        chosen.tenant = dataclasses.replace(chosen.tenant, group=tenant.group)  # no record has it
         try:
             self.expect_contexts(chosen)
             slot = chosen.slot_of(who)

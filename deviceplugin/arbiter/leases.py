@@ -23,6 +23,11 @@ _NANOSECONDS: Final = 1e9
 SETTLING_NS: Final = 10 * 1_000_000_000
 
 
+# Who is let begin and has nothing to launch any more gives its turn to the next; what is left after so many of them is
+# for the next event.
+MOST_SETTLES: Final = 1000
+
+
 class _Timer:
     """When a GPU is to be looked at again."""
 
@@ -88,7 +93,7 @@ class Leases:
         for uuid in self._of_client.pop(client, set()):
             self._gpus[uuid].leave(client, now_ns)
             if client.tenant.key not in self._turns[uuid].seats:
-                self._gangs.leave(client.tenant.key, uuid, client.tenant.key)
+                self._gangs.leave(client.tenant.key, uuid)
             self._settle(uuid, now_ns)
 
     def settle(self) -> None:
@@ -118,8 +123,9 @@ class Leases:
             self._gpus[uuid] = GpuLeases(uuid, self._numbers, self._departed, settled=self._is_settled)
             self._turns[uuid] = self._gpus[uuid].turns
         self._gpus[uuid].join(client, card, now_ns)
-        if len(client.tenant.grants) > 1:
-            self._gangs.join(client.tenant.key, uuid, client.tenant.key, now_ns)
+        if len(client.tenant.grants) > 1 or client.tenant.group:
+            uuids = [grant.uuid for grant in client.tenant.grants]
+            self._gangs.join(client.tenant.key, uuid, now_ns, uuids=uuids, group=client.tenant.group)
         self._of_client[client].add(uuid)
         return uuid
 
@@ -129,9 +135,12 @@ class Leases:
     def _settle(self, uuid: str, now_ns: int) -> None:
         """After every event: what has changed is told, and the next moment is waited for."""
         touched = {uuid}
-        while commands := self._gangs.settle(now_ns):
+        for _ in range(MOST_SETTLES):
+            commands = self._gangs.settle(now_ns)
             for other, command in commands:
                 self._gpus[other].obey([command])
+            if not commands:
+                break
         touched |= {other for other, turns in self._turns.items() if turns.changed}
         self._gang_timer.set(self._gangs.due_ns(now_ns), now_ns, self._tick_gangs)
         for each in sorted(touched):

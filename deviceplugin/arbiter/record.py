@@ -42,7 +42,9 @@ class Record:
 
 def write(directory: Path, record: Record) -> None:
     """Write it, whole or not at all."""
-    text = json.dumps(dataclasses.asdict(record), separators=(",", ":"))
+    told = dataclasses.asdict(record)
+    del told["tenant"]["group"]  # 0.1.0 reads no field that it does not know; whoever joins brings it
+    text = json.dumps(told, separators=(",", ":"))
     whole_file.write(path_of(directory, record.tenant), text)
 
 

@@ -42,6 +42,7 @@ class Tenant:
     grants: tuple[Grant, ...]
     latency: bool = False
     allocation: str = ""  # its id; an agent that did not know of resizing left none
+    group: str = ""  # with the namespace; its shares are served together
 
     @property
     def memory_bytes(self) -> int:
@@ -103,8 +104,17 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
     for position, share in enumerate(entry.shares):
         if called is None or called in share.containers:
             grants = _grants(share, memory_bytes(node, entry, position))
+            group = pod.annotations_of(manifest).get(contract.GROUP, "").strip()
             tenant = Tenant(
-                container.pod_uid, namespace, name, share.containers, position, grants, entry.latency, entry.id
+                container.pod_uid,
+                namespace,
+                name,
+                share.containers,
+                position,
+                grants,
+                entry.latency,
+                entry.id,
+                f"{namespace}/{group}" if group else "",
             )
             return _unusable(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")

@@ -124,7 +124,7 @@ class Turns:
             return []
         self._end(key, now_ns)
         self._set(key, now_ns, wanting=False)
-        self.seats[key].asked = self.seats[key].spared = False
+        self.seats[key].asked = self.seats[key].spared = self.seats[key].member = False
         if self.kept_for == key:
             self.give_back(now_ns)
         del self.seats[key]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.arbiter import gangs
 from deviceplugin.arbiter.account import Entitlement
+from deviceplugin.arbiter.tenant import Grant
+from deviceplugin.arbiter.tenant import Tenant as Share
+from gpushare import contract
+from tests.deviceplugin.arbiter.lease_clients import Client, Node
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 from tests.deviceplugin.arbiter.virtual_node import KERNEL_NS, Tenant, VirtualNode
 
@@ -100,6 +107,41 @@ def test_who_waits_for_a_gpu_that_is_kept_back_does_not_pay(monkeypatch: pytest.
     assert min(got.values()) >= 0.3 * max(got.values())
 
 
+def test_the_shares_of_a_group_are_served_together() -> None:
+    """Ranks that are pods of their own, beside another group."""
+    request = {"a": 30, "b": 70}
+    ranks = {
+        f"{name}{gpu}": Tenant((gpu,), Entitlement(request[name], 100), group=name, meets=name)
+        for gpu, names in enumerate(("ab", "ba"))
+        for name in names
+    }
+    got = steps(2, ranks)
+    assert got["a0"] == got["a1"] == pytest.approx(30, abs=5)
+    assert got["b0"] == got["b1"] == pytest.approx(70, abs=10)
+    alone = steps(2, {name: dataclasses.replace(tenant, group="") for name, tenant in ranks.items()})
+    assert alone["a0"] > 40  # each waits for the other beside the other, whatever it asked for
+
+
+def test_shares_of_a_group_on_one_gpu_take_turns() -> None:
+    got = steps(1, {name: Tenant((0,), Entitlement(50, 100), group="ranks") for name in "ab"})
+    assert min(got.values()) >= 40
+
+
+def test_every_one_of_many_limits_is_kept_and_nobody_waits_for_ever() -> None:
+    """Limits end their turns at different times, and all of them wait for GPUs that others have had."""
+    tenants = {
+        "0": Tenant((3, 2), Entitlement(0, 30, latency=True), threads=False),
+        "1": Tenant((0, 3), Entitlement(0, 30)),
+        "2": Tenant((0, 1, 2), Entitlement(10, 30, latency=True)),
+        "3": Tenant((0, 1), Entitlement(0, 30), threads=False),
+        "4": Tenant((0, 1), Entitlement(50, 100, latency=True)),
+    }
+    got = steps(4, tenants)
+    assert got["2"] == pytest.approx(10, abs=5)
+    assert got["4"] >= 45
+    assert all(got[key] <= 33 for key in "0123")
+
+
 @st.composite
 def nodes(draw: st.DrawFn) -> dict[str, Tenant]:
     left, tenants = dict.fromkeys(range(4), 100), {}
@@ -121,5 +163,64 @@ def test_whoever_is_on_a_node_goes_on(tenants: dict[str, Tenant]) -> None:
     node.run(300)
     before = {key: tenant.steps for key, tenant in tenants.items()}
     node.run(1200)
-    least = {key: tenant.steps - before[key] for key, tenant in tenants.items() if tenant.given.request_percent}
-    assert min(least.values(), default=1) > 0, least
+    got = {key: tenant.steps - before[key] for key, tenant in tenants.items()}
+    assert all(got[key] > 0 for key, tenant in tenants.items() if tenant.given.request_percent), got
+    most = 1200 * MS / KERNEL_NS / 100
+    assert all(got[key] <= most * (tenant.given.limit_percent + 12) for key, tenant in tenants.items()), got
+
+
+WORDS = (contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED)
+
+
+class Rank(Client):
+    """A process on several GPUs, which may say what it likes; polite, it gives back what it is asked to."""
+
+    def numbers(self) -> dict[int, int]:
+        """Of the leases that it was told of last, by card."""
+        return {card: number for kind, card, _, number in self.told if kind == contract.MESSAGE_OPEN}
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1 << 32))
+async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> None:
+    chance, node, ranks = random.Random(seed), Node(), list[Rank]()
+
+    def come(number: int) -> None:
+        gpus = chance.sample(range(3), chance.randint(1, 3))
+        grants = tuple(Grant(f"GPU-{gpu}", 1 << 30, 10, chance.choice([30, 100])) for gpu in gpus)
+        group = chance.choice(["", "", "default/ranks"])
+        ranks.append(Rank(Share(f"p{number}", "default", "p", ("main",), 0, grants, group=group)))
+        node.leases.joined(ranks[-1])
+
+    def go() -> None:
+        node.leases.left(ranks.pop(chance.randrange(len(ranks))))
+
+    for number in range(60):
+        if len(ranks) < 2 or (len(ranks) < 5 and chance.random() < 0.1):
+            come(number)
+        elif chance.random() < 0.05:
+            go()
+        rank = chance.choice(ranks)
+        card = chance.randrange(len(rank.tenant.grants))
+        lease = rank.numbers().get(card, 0) if chance.random() < 0.8 else chance.randrange(100)
+        node.says(rank, chance.choice(WORDS), card=card, number=lease)
+        node.later(chance.choice([0, 0, 1, 7, 40, 150]))
+    for rank in ranks:
+        for card, lease in rank.numbers().items():
+            node.says(rank, contract.MESSAGE_RELEASED, card=card, number=lease)
+    for _ in range(400):
+        node.later(200)  # until what each has had too much is forgotten
+    served = {rank: set[int]() for rank in ranks}
+    for _ in range(600):
+        for rank in ranks:
+            for kind, card, _, number in rank.told:
+                if kind == contract.MESSAGE_OPEN:
+                    served[rank].add(card)
+                elif number:
+                    node.says(rank, contract.MESSAGE_RELEASED, card=card, number=number)
+            rank.told.clear()
+            for card in range(len(rank.tenant.grants)):
+                node.says(rank, contract.MESSAGE_WANT, card=card, number=0)
+        node.later(5)
+    assert all(len(cards) == len(rank.tenant.grants) for rank, cards in served.items())
+    node.leases.close()

@@ -1,7 +1,7 @@
 """Several GPUs on a virtual clock, and shares whose kernels wait for each other across them. Nothing here sleeps.
 
-A step of a gang is a kernel on each of its GPUs, which ends a while after all of them have begun; until then it keeps
-its GPU busy. Kernels of two shares on one GPU take turns, as the driver lets them.
+A step is a kernel on each GPU of a tenant, and of those that it meets, which ends a while after all of them have begun;
+until then it keeps its GPU busy. Kernels of two shares on one GPU take turns, as the driver lets them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Tenant:
     gpus: tuple[int, ...]
     given: Entitlement
     threads: bool = True
+    group: str = ""
+    meets: str = ""  # its kernels wait for those of others with the same
     steps: int = 0
     launched: dict[int, int] = dataclasses.field(default_factory=dict)
     open: set[int] = dataclasses.field(default_factory=set)
@@ -50,8 +52,9 @@ class VirtualNode:
         for key, tenant in tenants.items():
             for gpu in tenant.gpus:
                 self._obey(gpu, self.turns[str(gpu)].join(key, tenant.given, 0))
-                if together and len(tenant.gpus) > 1:
-                    self.gangs.join(key, str(gpu), key, 0)
+                if together and (len(tenant.gpus) > 1 or tenant.group):
+                    uuids = [str(each) for each in tenant.gpus]
+                    self.gangs.join(key, str(gpu), 0, uuids=uuids, group=tenant.group)
 
     def run(self, milliseconds: int) -> None:
         until_ns = self.now_ns + milliseconds * MS
@@ -84,12 +87,16 @@ class VirtualNode:
 
     def _compute(self) -> None:
         residents = [sum(one.runs_on(gpu) for one in self.tenants.values()) for gpu in range(len(self.turns))]
-        for tenant in self.tenants.values():
-            if all(tenant.runs_on(gpu) for gpu in tenant.gpus):
-                tenant.done_ns += TICK_NS / max(residents[gpu] for gpu in tenant.gpus)
-                if tenant.done_ns >= KERNEL_NS:
-                    tenant.done_ns = 0
-                    tenant.steps += 1
+        together: dict[str, list[Tenant]] = {}
+        for key, tenant in self.tenants.items():
+            together.setdefault(tenant.meets or key, []).append(tenant)
+        for ranks in together.values():
+            if all(rank.runs_on(gpu) for rank in ranks for gpu in rank.gpus):
+                ranks[0].done_ns += TICK_NS / max(residents[gpu] for rank in ranks for gpu in rank.gpus)
+                if ranks[0].done_ns >= KERNEL_NS:
+                    ranks[0].done_ns = 0
+                    for rank in ranks:
+                        rank.steps += 1
 
     def _settle(self) -> None:
         for _ in range(MOST_SETTLES):
