@@ -3,15 +3,18 @@
     python -m bench.collectives [--seconds 3]
 
 The real library and arbiter over simulated GPUs. A step is a kernel of 2 ms on each GPU of a tenant, which ends when
-all of them have begun. Compared, in one run, with the same programs without the library, by kernels a second.
+all of them have begun. Compared, in one run, with the same programs without the library, by kernels a second. In the
+last cases each rank is a pod; its kernels meet those of its group, also on a node with another arbiter.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,7 +28,7 @@ NODE = (
     "[node]\nname = bench\n[gpu 0]\ncount = 4\nmodel = NVIDIA A100-SXM4-40GB\nmemory = 4GiB\ncompute-capability = 8.0\n"
 )
 STEPS = """
-import sys, threading, time
+import mmap, os, struct, sys, threading, time
 c = Cuda()
 PTR = ctypes.c_void_p
 seconds, kernel, threads = float(sys.argv[1]), sys.argv[2], sys.argv[4] == "True"
@@ -39,6 +42,14 @@ for device in order:
 print("ready", flush=True)
 sys.stdin.readline()
 until = time.monotonic() + seconds
+# Ranks that are processes of their own begin a step when the first has said so, and end with it.
+rank_number, said = int(sys.argv[5]), mmap.mmap(os.open(sys.argv[6], os.O_RDWR), 8) if sys.argv[6] else None
+def goes_on():
+    if said is None or not rank_number:
+        number = steps + 1 if time.monotonic() < until else 1 << 40
+        if said is not None: said[:] = struct.pack("Q", number)
+    while said is not None and (number := struct.unpack("Q", said[:])[0]) <= steps: time.sleep(20e-6)
+    return number < 1 << 40
 def launch(device):
     c.use(device)
     c.check("cuLaunchKernel", functions[device], 1, 1, 1, 1, 1, 1, 0, None, None, None)
@@ -59,12 +70,15 @@ if threads:
     ranks = [threading.Thread(target=rank, args=(device,)) for device in order]
     for each in ranks: each.start()
     for each in ranks: each.join()
-while not threads and time.monotonic() < until:
+while not threads and goes_on():
     for device in order: launch(device)
     for device in order: wait(device)
     steps += 1
 print(steps)
 """
+
+
+Place = tuple[arbiter_node.ArbiterNode, container.Container]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +90,18 @@ class Tenant:
     request: int = 50
     threads: bool = False
     backwards: bool = False
+    group: str = ""
+    ranks: int = 1  # of its group
+    node: int = 0
+
+
+def groups(ranks: int, *, nodes: int) -> tuple[Tenant, ...]:
+    """Two groups of a pod on each GPU; the nodes have equal parts of the GPUs."""
+    return tuple(
+        Tenant(f"{group}{card}", str(card), group=group, ranks=ranks, node=card * nodes // ranks)
+        for card in range(ranks)
+        for group in "ab"
+    )
 
 
 def gangs(cards: str, *, threads: bool, backwards: bool = False, request: int = 50) -> tuple[Tenant, ...]:
@@ -83,7 +109,7 @@ def gangs(cards: str, *, threads: bool, backwards: bool = False, request: int = 
     return (Tenant("a", cards, request, threads), Tenant("b", cards, 100 - request, threads, backwards))
 
 
-CASES = {
+CASES: dict[str, tuple[Tenant, ...]] = {
     "2 GPUs, a thread each": gangs("01", threads=True),
     "2 GPUs, one thread, crosswise": gangs("01", threads=False, backwards=True),
     "3 GPUs, a thread each, 30/70": gangs("012", threads=True, backwards=True, request=30),
@@ -93,6 +119,10 @@ CASES = {
         Tenant("gang", "0123", 50, threads=True),
         *(Tenant(f"one-{card}", str(card)) for card in range(4)),
     ),
+    "2 groups of 2 pods": groups(2, nodes=1),
+    "2 groups of 4 pods": groups(4, nodes=1),
+    "2 groups of 2 pods, on 2 nodes": groups(2, nodes=2),
+    "2 groups of 4 pods, on 2 nodes": groups(4, nodes=2),
 }
 
 
@@ -104,36 +134,50 @@ async def run(tenants: tuple[Tenant, ...], seconds: float, *, leases: bool) -> d
         gpus = directory / "gpus"
         await simulated.change("create", directory / "node.ini", gpus)
         uuids = simulated.uuids(gpus)
-        async with arbiter_node.opened(directory) as node:
-            node.server.leases.settle()
-            box = container.Container(node.socket.parent, gpus, (container.LIBRARY,) if leases else ())
-            return await _rates(node, box, tenants, uuids, seconds)
+        async with contextlib.AsyncExitStack() as stack:
+            places: list[Place] = []
+            for number in range(1 + max(tenant.node for tenant in tenants)):
+                (directory / str(number)).mkdir()
+                node = await stack.enter_async_context(arbiter_node.opened(directory / str(number)))
+                node.server.leases.settle()
+                library = (container.LIBRARY,) if leases else ()
+                places.append((node, container.Container(node.socket.parent, gpus, library)))
+            return await _rates(places, tenants, uuids, seconds)
 
 
 async def _rates(
-    node: arbiter_node.ArbiterNode,
-    box: container.Container,
-    tenants: tuple[Tenant, ...],
-    uuids: list[str],
-    seconds: float,
+    places: list[Place], tenants: tuple[Tenant, ...], uuids: list[str], seconds: float
 ) -> dict[str, float]:
     processes: list[subprocess.Popen[str]] = []
+    seen: dict[str, int] = {}
     for tenant in tenants:
+        node, box = places[tenant.node]
         given = tuple(uuids[int(card)] for card in tenant.cards)
-        node.add_pod(tenant.name, GivenShare(("main",), given, tenant.request, 100, 1 << 28))
+        share = GivenShare(("main",), given, tenant.request, 100, 1 << 28)
+        node.add_pod(tenant.name, share, group=tenant.group)
         environment = {
             "TEST_POD": tenant.name,
             "TEST_CONTAINER": "main",
             "CUDA_VISIBLE_DEVICES": ",".join(tenant.cards),
         }
-        places = "".join(str(place) for place in range(len(tenant.cards)))
+        order = "".join(str(place) for place in range(len(tenant.cards)))
         kernel = f"meet{len(tenant.cards)}_2ms" if len(tenant.cards) > 1 else "spin_2ms"
-        words = [str(seconds), kernel, places[::-1] if tenant.backwards else places, str(tenant.threads)]
+        words = [str(seconds), kernel, order[::-1] if tenant.backwards else order, str(tenant.threads), "0", ""]
+        if tenant.group:
+            rank = seen[tenant.group] = seen.get(tenant.group, -1) + 1
+            said = places[0][0].directory / tenant.group
+            said.touch()
+            os.truncate(said, 8)
+            words[1], words[4:] = f"meet{tenant.ranks}_{tenant.group}_2ms", [str(rank), str(said)]
         processes.append(box.start([sys.executable, "-c", container.CLIENT_PRELUDE + STEPS, *words], environment))
     for process in processes:
         assert process.stdout is not None
         await asyncio.to_thread(process.stdout.readline)
-    answers = await asyncio.gather(*(asyncio.to_thread(each.communicate, "\n", timeout=60) for each in processes))
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = [await asyncio.to_thread(each.communicate, timeout=60) for each in processes]
     return {tenant.name: int(said) / seconds for tenant, (said, _) in zip(tenants, answers, strict=True)}
 
 

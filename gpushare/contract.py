@@ -122,6 +122,7 @@ PLACER_LEASE: Final = "gpushare-placer"
 # --- Reasons of Events; their notes are the sentences of refusals and errors ----------------------------------------
 EVENT_GATED: Final = "Gated"  # on a pod: it waits, and why
 EVENT_PLACED: Final = "Placed"  # on a pod: it was gated and now has a GPU
+EVENT_GROUP_APART: Final = "GroupApart"  # on a pod: its group shares GPUs of several nodes
 EVENT_EXPIRED: Final = "ReservationExpired"  # on a GPUNode: its pod never appeared
 EVENT_ADOPTED: Final = "ShareFound"  # on a pod: the ledger had lost its share, and has it again
 EVENT_LOST: Final = "ShareLost"  # on a pod: the ledger has lost its share, and there is no room for it

@@ -70,7 +70,7 @@ class Waiting:
 
     def first(self, now_ns: int) -> str | None:
         """Who is to be served now, if the limit of anybody lets them begin."""
-        return choice.choose(self.heads(now_ns))
+        return choice.choose(self.heads(now_ns)) if self._accounts else None
 
     @property
     def able(self) -> bool:
@@ -88,6 +88,8 @@ class Waiting:
 
     def next_ns(self, now_ns: int) -> int | None:
         """When the limit of another one lets it begin; None: it keeps nobody back."""
+        if not self._accounts:
+            return None
         times = [now_ns + self._accounts[key].eligible_in_ns() for key in self._charged]
         kept_back = self._queues[_KEPT_BACK]
         if kept_back:

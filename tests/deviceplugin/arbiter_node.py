@@ -96,12 +96,19 @@ class ArbiterNode:
             asyncio.get_running_loop().call_soon(self.resizing.look)
 
     def add_pod(
-        self, name: str, *shares: GivenShare, statuses: bool = True, memory: int = GIB, gpus: int = 1, holder: str = ""
+        self,
+        name: str,
+        *shares: GivenShare,
+        statuses: bool = True,
+        memory: int = GIB,
+        gpus: int = 1,
+        holder: str = "",
+        group: str = "",
     ) -> None:
         given = shares or (GivenShare(("main",), tuple(GPUS[:gpus]), 50, 100, memory),)
         names = [container for share in given for container in share.containers]
         status = [{"name": one, "containerID": f"containerd://{container_id(name, one)}"} for one in names]
-        annotations = {contract.ALLOCATION: f"of-{name}"}
+        annotations = {contract.ALLOCATION: f"of-{name}", contract.GROUP: group}
         self.pods.append(
             {
                 "metadata": {"namespace": "default", "name": name, "uid": uid(name), "annotations": annotations},

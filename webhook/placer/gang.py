@@ -9,14 +9,16 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from webhook.placer import queue
 from webhook.pods import waits
+from webhook.pods.mutation import Placed
 
 PodJson = Mapping[str, Any]
 Group = tuple[str, str]  # namespace, name
+WHOLE_PERCENT: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +66,22 @@ def arrange(pods: Iterable[PodJson], *, opened: Collection[str] = ()) -> Arrange
         units += found
         held_back += back
     return Arranged(tuple(sorted(units, key=lambda unit: unit.order)), tuple(held_back))
+
+
+def apart(group: str, placed: Iterable[Placed]) -> str:
+    """What to say of a group that was placed where its kernels would wait for each other's turns; empty for nothing.
+
+    Shares of one node have their turns together. Nobody does that over several nodes.
+    """
+    nodes = {one.node for one in placed}
+    whole = all(share.request_percent >= WHOLE_PERCENT for one in placed for share in one.shares)
+    if len(nodes) < 2 or whole:
+        return ""
+    return (
+        f"its group {errors.quoted(group)} shares GPUs on {len(nodes)} nodes: each node gives turns by itself, so "
+        f"kernels that wait for those of another node waste most of theirs. Ask for whole GPUs ({contract.REQUEST}: "
+        '"1"), or for so few that one node has them'
+    )
 
 
 def group_of(one: PodJson) -> Group | None:

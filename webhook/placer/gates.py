@@ -55,7 +55,9 @@ class Gates:
         self._wall_clock = wall_clock
         self._telling = Telling(api, recorder, clock=clock)
         self._opened: dict[str, str] = {}  # uid -> the version that was opened, until our copy shows a later one
-        self._turns = Turns(ledger_now, reservation, opens=self._open, still_gated=self._still_gated, bound=bound)
+        self._turns = Turns(
+            ledger_now, reservation, opens=self._open, still_gated=self._still_gated, warns=self._warn, bound=bound
+        )
 
     async def open_all(self, pods: list[PodJson], *, now: float | None = None) -> float | None:
         """Place what can be placed; return in how many seconds there is more to tell, None if there is nothing.
@@ -107,6 +109,9 @@ class Gates:
         uuids = ",".join(uuid for share in placed.shares for uuid in share.gpu_uuids)
         logger.info("Placed a gated pod", extra={"pod": who, "node": placed.node, "gpus": uuids})
         self._recorder.record(one, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
+
+    def _warn(self, one: PodJson, sentence: str) -> None:
+        self._recorder.record(one, contract.EVENT_GROUP_APART, sentence, type="Warning")
 
     async def _still_gated(self, pods: Collection[PodJson]) -> list[str]:
         """Of these pods the uids of those that are gated now, by a read that lags behind nothing."""

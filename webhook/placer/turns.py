@@ -26,7 +26,7 @@ from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.ledger import draft, holds, store
 from webhook.ledger.reservation import Reservation
-from webhook.placer import backfill, queue
+from webhook.placer import backfill, gang, queue
 from webhook.placer.gang import Arranged, Unit
 from webhook.placer.holding import Holding
 from webhook.placer.standing import Gone, Standing
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 PodJson = Mapping[str, Any]
 Told = list[tuple[PodJson, Refusal]]
 Opens = Callable[[PodJson, Request, mutation.Placed], Awaitable[None]]
+Warns = Callable[[PodJson, str], None]
 StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
 Asks = Sequence[tuple[PodJson, Request]]
 
@@ -46,8 +47,8 @@ PLACED_AT_ONCE: Final = 32
 class Turns:
     """Gives every unit its turn.
 
-    opens: called for a pod whose share is in the ledger. still_gated: of some pods the uids of those that have surely
-    not been opened; asked before the share of one is taken back.
+    opens: called for a pod whose share is in the ledger. warns: told what a placed pod's user should know. still_gated:
+    of some pods the uids of those that have surely not been opened; asked before the share of one is taken back.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class Turns:
         *,
         opens: Opens,
         still_gated: StillGated,
+        warns: Warns = lambda *_: None,
         bound: backfill.Bound = backfill.DEFAULT,
     ) -> None:
         self._store = ledger_now
         self._reservation = reservation
         self._opens = opens
         self._still_gated = still_gated
+        self._warns = warns
         self._holding = Holding(ledger_now, bound)
         self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
 
@@ -142,6 +145,9 @@ class Turns:
                 return
             # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
             await asyncio.gather(*(self._open(one, request, outcomes[pod.uid(one)]) for one, request in asks))
+            apart = gang.apart(unit.group, [one for one in outcomes.values() if isinstance(one, mutation.Placed)])
+            for one, _ in asks if apart else ():
+                self._warns(one, apart)
             return
         await self._give_back(
             [

@@ -37,8 +37,14 @@ class Cluster:
         self.order: list[str] = []  # in which they were placed
         self.reservation = Reservation(self.store, policy="pack")
         self.turns = turns.Turns(
-            self.store, self.reservation, opens=self.open, still_gated=self.still_gated, bound=bound
+            self.store,
+            self.reservation,
+            opens=self.open,
+            still_gated=self.still_gated,
+            warns=lambda one, sentence: self.warned.update({one["metadata"]["name"]: sentence}),
+            bound=bound,
         )
+        self.warned: dict[str, str] = {}
 
     async def open(self, one: Mapping[str, Any], request: Request, placed: mutation.Placed) -> None:
         name = one["metadata"]["name"]
@@ -135,6 +141,23 @@ async def test_a_gang_is_placed_whole_across_nodes() -> None:
     await cluster.step()
     assert cluster.waiting() == []
     assert sum(len(view.node.allocations) for view in cluster.store.views()) == 4
+
+
+@pytest.mark.parametrize(
+    ("request_", "gpus", "apart"),
+    [("0.6", 1, True), ("0.6", 2, False), ("1", 1, False), ("0.5", 1, False)],
+    ids=["two nodes", "one node", "whole GPUs", "one GPU"],
+)
+async def test_a_gang_that_shares_gpus_of_several_nodes_is_warned(request_: str, gpus: int, apart: bool) -> None:
+    cluster = Cluster(builders.node("node-a", gpus=gpus), builders.node("node-b", gpus=gpus))
+    for number in range(2):
+        cluster.create(f"worker-{number}", request=request_, group="ring", group_size="2")
+    await cluster.step()
+    assert len(cluster.order) == 2
+    sentence = 'its group "ring" shares GPUs on 2 nodes: each node gives turns by itself'
+    assert [name for name, said in cluster.warned.items() if said.startswith(sentence)] == (
+        ["worker-0", "worker-1"] if apart else []
+    )
 
 
 async def test_a_gang_that_does_not_fit_holds_nothing_and_says_who_did_not_fit() -> None:
