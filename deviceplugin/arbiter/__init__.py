@@ -10,6 +10,7 @@ record      who has which slot, on disk, so that a restart forgets nothing
 group       one share's ledger: slots taken, slots freed
 inheritance what the last agent left; loss: until when something of that may be missing
 groups      all of this node's
+timetable   when each share launches while there is no arbiter; pure
 account     what a share has coming to it of a GPU's time, and may take; pure
 choice      who is next; pure
 waiting     those that wait, kept in that order; pure

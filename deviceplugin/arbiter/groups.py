@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import whole_file
-from deviceplugin.arbiter import inheritance, loss, process, record
+from deviceplugin.arbiter import inheritance, loss, process, record, timetable
 from deviceplugin.arbiter.group import Group, JoinError
 from deviceplugin.arbiter.process import Process
 from deviceplugin.arbiter.tenant import Tenant
@@ -100,6 +100,7 @@ class Groups:
                     asyncio.get_running_loop().add_reader(holder.pidfd, self._holder_ended, found.tenant, holder)
                 extra = {**_named(found.tenant), "processes": len(old.holders), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
+        self.schedule()
 
     @property
     def lost_ticks(self) -> int:
@@ -139,7 +140,16 @@ class Groups:
         chosen.admit(member, slot)
         self._groups[tenant.key] = chosen
         self._watch(chosen, member)
+        if made:
+            self.schedule()
         return chosen, slot
+
+    def schedule(self) -> None:
+        """Tell all when to launch while there is no arbiter; to be called once a share is given more or less."""
+        table = timetable.timetable(one.tenant for one in self._groups.values())
+        for key, one in self._groups.items():
+            for card, turn in enumerate(table[key]):
+                one.limits.schedule(card, turn)
 
     def reap(self, chosen: Group) -> None:
         """Clear the slots of processes that are dead by now."""
@@ -246,6 +256,7 @@ class Groups:
         del self._groups[chosen.tenant.key]
         record.path_of(self._directory, chosen.tenant).unlink(missing_ok=True)
         chosen.close()
+        self.schedule()
 
 
 def _same_gpus(one: Tenant, other: Tenant) -> bool:

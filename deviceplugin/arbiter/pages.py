@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.timetable import NO_TURN, Turn
 from gpushare import contract
 
 _HEADER: Final = struct.Struct(contract.LIMITS_HEADER)
 _RECORD: Final = struct.Struct(contract.LIMITS_RECORD)
-NO_TURN: Final = (0, 0)  # by the clock, while there is no arbiter: each process finds one by itself
 _MEASURED_OFFSET: Final = 32  # of a record's overhead, with the context's bytes after it
+_TURN_OFFSET: Final = 48  # of a turn's begin, with its length in the same word
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 _KEEP_SIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _BARRIER: Final = threading.Lock()
@@ -62,6 +63,7 @@ class Limits:
         self._map[: _HEADER.size] = _HEADER.pack(len(grants), slot_count, contract.PAGES_LAYOUT)
         self.slot_count = slot_count
         self._measured = [(0, 0)] * len(grants)
+        self._turns = [NO_TURN] * len(grants)
         self.write(grants)
 
     def write(self, grants: Sequence[tenant.Grant]) -> None:
@@ -72,11 +74,10 @@ class Limits:
         for position, grant in enumerate(grants):
             start = _HEADER.size + position * contract.LIMITS_RECORD_SIZE
             given = (grant.memory_bytes, grant.request_percent, grant.limit_percent)
-            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *given, *self._measured[position], *NO_TURN)
+            turn = dataclasses.astuple(self._turns[position])
+            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *given, *self._measured[position], *turn)
             for offset in range(0, _RECORD.size, 8):
-                word = ctypes.c_uint64.from_buffer(self._map, start + offset)
-                word.value = int.from_bytes(packed[offset : offset + 8], "little")
-                del word
+                self._store(start + offset, int.from_bytes(packed[offset : offset + 8], "little"))
         # A processor may do what comes next before its stores are seen, but not beyond a lock's atomic instruction.
         with _BARRIER:
             pass
@@ -88,6 +89,13 @@ class Limits:
     def expect(self, card: int, context_bytes: int) -> None:
         """Say what is to be charged for a context on a GPU before it is made."""
         self._say(card, (self._measured[card][0], context_bytes))
+
+    def schedule(self, card: int, turn: Turn) -> None:
+        """Say when to launch on a GPU while there is no arbiter."""
+        if turn != self._turns[card]:
+            self._turns[card] = turn
+            place = _HEADER.size + card * contract.LIMITS_RECORD_SIZE + _TURN_OFFSET
+            self._store(place, turn.begin_permille | turn.permille << 32)
 
     def overhead_bytes(self) -> tuple[int, ...]:
         """What is held beyond what was charged, by GPU in the order of the grants."""
@@ -117,9 +125,12 @@ class Limits:
         self._measured[card] = measured
         start = _HEADER.size + card * contract.LIMITS_RECORD_SIZE + _MEASURED_OFFSET
         for number, value in enumerate(measured):
-            word = ctypes.c_uint64.from_buffer(self._map, start + 8 * number)
-            word.value = value
-            del word
+            self._store(start + 8 * number, value)
+
+    def _store(self, place: int, value: int) -> None:
+        word = ctypes.c_uint64.from_buffer(self._map, place)
+        word.value = value
+        del word
 
 
 class Ledger:

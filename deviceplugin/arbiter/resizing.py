@@ -130,6 +130,7 @@ class Resizing:
             given = tenant.with_memory(given, one.tenant.memory_bytes)
         if given != one.tenant:
             one.change(given)
+            self._groups.schedule()
             self._leases.changed(given)
             logger.info("Changed what a share is given", extra=_named(given))
 

@@ -75,6 +75,7 @@ class Share:
             "slots": slots,
             "records": [[record[0].hex(), *record[1:4]] for record in records],
             "measured": [list(record[4:6]) for record in records],
+            "turns": [list(record[6:8]) for record in records],
         }
 
     def total(self, card: int) -> int:

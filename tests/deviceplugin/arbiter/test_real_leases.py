@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from tests.interposer import container
 pytestmark = pytest.mark.slow
 
 WINDOWS = 3
+AS_PID_ONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")  # as the first process of a container is
 SOURCE = simulated.ROOT / "bench" / "launches" / "load.c"
 
 
@@ -47,14 +48,14 @@ class Programs:
 
     @contextlib.asynccontextmanager
     async def ready(
-        self, request: int, limit: int, mode: str = "async", kernel_us: int = 1000
+        self, request: int, limit: int, mode: str = "async", kernel_us: int = 1000, *, within: Sequence[str] = ()
     ) -> AsyncIterator[subprocess.Popen[str]]:
-        """One that is about to begin."""
+        """One that is about to begin; `within`: a command that runs it."""
         pod = f"pod{len(self.pods) + 1}"
         self.pods.append(pod)
         self._node.add_pod(pod, GivenShare(("main",), (self._uuid,), request, limit, 1 << 28))
         environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
-        process = self._box.start([self._load, mode, str(kernel_us)], environment)
+        process = self._box.start([*within, self._load, mode, str(kernel_us)], environment)
         with container.finishing(process):
             assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
@@ -150,6 +151,29 @@ async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
             return shares
 
     await split(window, (20, 40), 60)
+
+
+@pytest.mark.parametrize(("count", "least_percent"), [(2, 38), (10, 5)])
+async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_after_the_other(
+    programs: Programs, node: ArbiterNode, count: int, least_percent: float
+) -> None:
+    async def window() -> list[float]:
+        async with contextlib.AsyncExitStack() as stack:
+            ready = [programs.ready(100 // count, 100, within=AS_PID_ONE) for _ in range(count)]
+            running = [await stack.enter_async_context(one) for one in ready]
+            for one in running:
+                begin(one, after=1.0)
+            await asyncio.sleep(0.3)
+            await node.stop()
+            found = await asyncio.gather(*map(percent, running))
+        await node.start()
+        return found
+
+    for _ in range(WINDOWS):
+        had = await window()
+        if min(had) > least_percent:
+            return
+    pytest.fail(f"the last of {WINDOWS} windows: {had}")
 
 
 async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Programs, node: ArbiterNode) -> None:

@@ -1,0 +1,175 @@
+"""When each share launches while there is no arbiter: its part of every 100 ms, as its limits page says. Pure.
+
+On each GPU the parts come one after the other, in thousandths. A share has its request at least; what is left over is
+shared out by request, up to the limits. One without a request counts as one percent, but all of those together take no
+more than a twentieth from the others. The class of a share makes no difference: a part is one piece.
+
+A share of several GPUs has the same part on all of them, or its kernels would wait for each other most of the time. So
+those come first, the widest before the others, each at the first moment that is free on all of its GPUs; the rest fills
+what lies between. That always succeeds where of any two shares' GPUs the ones are among the others, or none is in both.
+Where they overlap otherwise, there may be no common moment that leaves room for the rest: then a share has a part on
+each of its GPUs by itself.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from deviceplugin.arbiter.tenant import Tenant
+
+PERIOD: Final = 1000
+UNASKED: Final = 10  # of a share without a request
+UNASKED_TOGETHER: Final = 50  # what those may cost the others
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Turn:
+    """From when, and for how long, in thousandths of the period; of no length: nothing is said."""
+
+    begin_permille: int = 0
+    permille: int = 0
+
+
+NO_TURN: Final = Turn()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """What one share is to have of one GPU."""
+
+    key: str
+    least: int
+    most: int
+    weight: int
+
+
+class _Card:
+    """One GPU: who is to have a part of it, and who has one already."""
+
+    def __init__(self, shares: Mapping[str, tuple[int, int]]) -> None:
+        """shares: the request and the limit of each, in percent."""
+        unasked = sum(request == 0 for request, _ in shares.values())
+        each = max(1, min(UNASKED, UNASKED_TOGETHER // unasked)) if unasked else 0
+        asked = sum(10 * request for request, _ in shares.values())
+        room = max(0, PERIOD - unasked * each)
+        self.waiting: dict[str, _Part] = {}
+        for key, (request, limit) in sorted(shares.items()):
+            least = 10 * request * min(room, asked) // asked if request else each
+            most = max(1, 10 * limit)
+            self.waiting[key] = _Part(key, min(max(1, least), most), most, max(1, request))
+        if sum(part.least for part in self.waiting.values()) > PERIOD:
+            self.waiting = {}  # more than can be told apart
+        self.turns: dict[str, Turn] = {}
+
+    def gaps(self) -> list[Turn]:
+        """What nobody has yet."""
+        found, at = [], 0
+        for turn in sorted(self.turns.values(), key=lambda one: one.begin_permille):
+            if turn.begin_permille > at:
+                found.append(Turn(at, turn.begin_permille - at))
+            at = turn.begin_permille + turn.permille
+        return [*found, *([Turn(at, PERIOD - at)] if at < PERIOD else [])]
+
+    def give(self, key: str, turn: Turn) -> bool:
+        """Whether the others still have room beside that; if not, it is not given."""
+        part = self.waiting.pop(key)
+        self.turns[key] = turn
+        if self._filled() is not None:
+            return True
+        self.take(key, part)
+        return False
+
+    def take(self, key: str, part: _Part) -> None:
+        """It waits again."""
+        del self.turns[key]
+        self.waiting[key] = part
+
+    def fill(self) -> None:
+        """Give a part to all that wait."""
+        for gap, parts in self._filled() or ():
+            at = gap.begin_permille
+            for key, length in sorted(_divided(gap.permille, parts).items()):
+                self.turns[key] = Turn(at, length)
+                at += length
+
+    def _filled(self) -> list[tuple[Turn, list[_Part]]] | None:
+        """Who goes into which gap: the largest first, where the most room is; None: not all have room."""
+        filled: list[tuple[Turn, list[_Part]]] = [(gap, []) for gap in self.gaps()]
+        for part in sorted(self.waiting.values(), key=lambda one: (-one.least, one.key)):
+            if not filled:
+                return None
+            gap, parts = max(filled, key=lambda one: one[0].permille - sum(other.least for other in one[1]))
+            if gap.permille < part.least + sum(other.least for other in parts):
+                return None
+            parts.append(part)
+        return filled
+
+
+def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[Turn, ...]]:
+    """The turns of each share by its key, by GPU in the order of its grants. The same for the same shares, always."""
+    shares = {one.key: one for one in tenants}
+    given = collections.defaultdict[str, dict[str, tuple[int, int]]](dict)
+    for key, one in shares.items():
+        for grant in one.grants:
+            given[grant.uuid][key] = (grant.request_percent, grant.limit_percent)
+    cards = {uuid: _Card(of) for uuid, of in given.items()}
+    alike = {uuid: _divided(PERIOD, card.waiting.values()) for uuid, card in cards.items()}
+    for key, one in sorted(shares.items(), key=lambda item: (-len(item[1].grants), item[0])):
+        uuids = [grant.uuid for grant in one.grants]
+        if len(uuids) > 1 and all(key in cards[uuid].waiting for uuid in uuids):
+            length = min(alike[uuid][key] for uuid in uuids)
+            least = min(cards[uuid].waiting[key].least for uuid in uuids)
+            _align(key, [cards[uuid] for uuid in uuids], (length, least))
+    for card in cards.values():
+        card.fill()
+    return {
+        key: tuple(cards[grant.uuid].turns.get(key, NO_TURN) for grant in one.grants) for key, one in shares.items()
+    }
+
+
+def _align(key: str, cards: Sequence[_Card], lengths: Iterable[int]) -> None:
+    """Give it the same part on each of these, of the first of the lengths that all have room for, if any."""
+    for length in lengths:
+        begin = _common([card.gaps() for card in cards], length)
+        if begin is not None and _given(key, cards, Turn(begin, length)):
+            return
+
+
+def _given(key: str, cards: Sequence[_Card], turn: Turn) -> bool:
+    before = [card.waiting[key] for card in cards]
+    for number, card in enumerate(cards):
+        if not card.give(key, turn):
+            for other, part in zip(cards[:number], before, strict=False):
+                other.take(key, part)
+            return False
+    return True
+
+
+def _common(gaps: Sequence[Sequence[Turn]], length: int) -> int | None:
+    """The first moment from which so much is free on all."""
+
+    def is_free(begin: int, of_card: Sequence[Turn]) -> bool:
+        ends = ((gap.begin_permille, gap.begin_permille + gap.permille) for gap in of_card)
+        return any(first <= begin and begin + length <= end for first, end in ends)
+
+    begins = sorted({gap.begin_permille for of_card in gaps for gap in of_card})
+    return next((begin for begin in begins if all(is_free(begin, of_card) for of_card in gaps)), None)
+
+
+def _divided(length: int, parts: Iterable[_Part]) -> dict[str, int]:
+    """What each has of it: all that there is, by weight, if their limits let them have it."""
+    having = {part.key: part.least for part in parts}
+    growing = [part for part in parts if part.least < part.most]
+    left = length - sum(having.values())
+    while left > 0 and growing:
+        shared, weight = left, sum(part.weight for part in growing)
+        for part in growing:
+            # Whoever is before has what is too little to be divided.
+            more = min(max(1, shared * part.weight // weight), part.most - having[part.key], left)
+            having[part.key] += more
+            left -= more
+        growing = [part for part in growing if having[part.key] < part.most]
+    return having

@@ -1,0 +1,200 @@
+"""The laws of the parts in which shares launch while there is no arbiter."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.arbiter import timetable
+from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.arbiter.timetable import Turn
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin.arbiter_node import ArbiterNode
+
+GPUS = [f"GPU-{number}" for number in range(4)]
+NESTED = [GPUS[:4], GPUS[:2], GPUS[2:], *([uuid] for uuid in GPUS)]
+ANY = [list(uuids) for count in range(1, 5) for uuids in itertools.combinations(GPUS, count)]
+
+
+def share(name: str, request: int, limit: int = 100, gpus: list[str] | None = None) -> Tenant:
+    grants = tuple(Grant(uuid, 1 << 30, request, limit) for uuid in gpus or GPUS[:1])
+    return Tenant(name, "default", name, ("main",), 0, grants)
+
+
+def turns(shares: list[Tenant]) -> dict[str, tuple[tuple[int, int], ...]]:
+    """From when to when each launches, by pod and GPU."""
+    return {
+        key.removesuffix("-0"): tuple((one.begin_permille, one.begin_permille + one.permille) for one in given)
+        for key, given in timetable.timetable(shares).items()
+    }
+
+
+@st.composite
+def nodes(draw: st.DrawFn, sets: list[list[str]] = ANY, most_percent: int = 100) -> list[Tenant]:
+    """Shares that together ask for no more than the GPUs; some ask for nothing."""
+    left = dict.fromkeys(GPUS, most_percent)
+    shares = []
+    for number in range(draw(st.integers(0, 20))):
+        gpus = draw(st.sampled_from(sets))
+        request = draw(st.integers(0, min(left[uuid] for uuid in gpus)))
+        limit = draw(st.one_of(st.just(100), st.integers(max(1, request), 100)))
+        shares.append(share(f"pod{number}", request, limit, gpus))
+        for uuid in gpus:
+            left[uuid] -= request
+    return shares
+
+
+def by_gpu(shares: list[Tenant]) -> dict[str, list[tuple[Tenant, Turn]]]:
+    found: dict[str, list[tuple[Tenant, Turn]]] = {uuid: [] for uuid in GPUS}
+    table = timetable.timetable(shares)
+    for one in shares:
+        for grant, turn in zip(one.grants, table[one.key], strict=True):
+            found[grant.uuid].append((one, turn))
+    return found
+
+
+@given(nodes())
+def test_no_two_launch_at_once_and_nobody_never(shares: list[Tenant]) -> None:
+    for there in by_gpu(shares).values():
+        spans = sorted((turn.begin_permille, turn.begin_permille + turn.permille) for _, turn in there)
+        assert all(begin < end for begin, end in spans)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+        assert not spans or (spans[0][0] >= 0 and spans[-1][1] <= 1000)
+
+
+@given(nodes())
+def test_nobody_has_more_than_its_limit_and_nobody_less_than_its_request_but_for_those_that_ask_for_nothing(
+    shares: list[Tenant],
+) -> None:
+    for one, turn in itertools.chain.from_iterable(by_gpu(shares).values()):
+        grant = one.grants[0]
+        assert turn.permille <= 10 * grant.limit_percent
+        assert turn.permille >= int(10 * grant.request_percent * 0.95)
+
+
+@given(nodes(most_percent=80))
+def test_where_there_is_room_for_those_that_ask_for_nothing_everybody_has_its_request(shares: list[Tenant]) -> None:
+    for one, turn in itertools.chain.from_iterable(by_gpu(shares).values()):
+        assert turn.permille >= 10 * one.grants[0].request_percent
+
+
+@given(nodes(NESTED))
+def test_in_nested_sets_a_share_launches_on_all_of_its_gpus_at_once(shares: list[Tenant]) -> None:
+    assert all(len(set(given)) == 1 for given in timetable.timetable(shares).values())
+
+
+@given(nodes([[uuid] for uuid in GPUS]))
+def test_no_time_is_left_over_that_somebody_may_have(shares: list[Tenant]) -> None:
+    for there in by_gpu(shares).values():
+        at_their_limit = all(turn.permille == 10 * one.grants[0].limit_percent for one, turn in there)
+        assert at_their_limit or sum(turn.permille for _, turn in there) == 1000
+
+
+@given(nodes(), st.randoms())
+def test_it_is_the_same_whoever_came_first(shares: list[Tenant], dice: random.Random) -> None:
+    mixed = list(shares)
+    dice.shuffle(mixed)
+    assert dict(timetable.timetable(mixed)) == dict(timetable.timetable(shares))
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=60))
+def test_also_where_more_was_given_than_there_is_no_two_launch_at_once(amounts: list[tuple[int, int]]) -> None:
+    there = by_gpu([share(f"pod{number}", *each) for number, each in enumerate(amounts)])[GPUS[0]]
+    spans = sorted((turn.begin_permille, turn.begin_permille + turn.permille) for _, turn in there)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+    assert not spans or spans[-1][1] <= 1000
+
+
+@pytest.mark.parametrize(
+    ("amounts", "expected"),
+    [
+        ([(50, 100), (50, 100)], [(0, 500), (500, 1000)]),
+        ([(10, 100)] * 10, [(100 * number, 100 * number + 100) for number in range(10)]),
+        ([(20, 100), (40, 100)], [(0, 333), (333, 1000)]),  # what nobody asked for goes by request
+        ([(30, 30), (30, 100)], [(0, 300), (300, 1000)]),  # what one may not have, the other gets
+        ([(10, 10)], [(0, 100)]),
+        ([(50, 100)], [(0, 1000)]),
+        ([(100, 100), (0, 100)], [(0, 990), (990, 1000)]),
+        ([(0, 100), (0, 100)], [(0, 500), (500, 1000)]),
+    ],
+)
+def test_examples(amounts: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
+    shares = [share(f"pod{number}", *each) for number, each in enumerate(amounts)]
+    assert [span for (span,) in turns(shares).values()] == expected
+
+
+def test_gangs_come_first_and_others_fill_what_lies_between() -> None:
+    shares = [
+        share("a", 50, 50, GPUS[:1]),
+        share("b", 50, 100, GPUS[1:2]),
+        share("pair", 30, 30, GPUS[1:3]),
+        share("wide", 20, 20, GPUS[:3]),
+    ]
+    assert turns(shares) == {
+        "wide": ((0, 200),) * 3,
+        "pair": ((200, 500),) * 2,
+        "a": ((200, 700),),
+        "b": ((500, 1000),),
+    }
+
+
+def test_a_gang_that_finds_no_common_moment_has_its_request_on_each_gpu_by_itself() -> None:
+    """Each two of three GPUs are shared by halves: the third of such gangs cannot launch on both at once."""
+    pairs = [GPUS[0:2], GPUS[1:3], [GPUS[0], GPUS[2]]]
+    shares = [share(f"pair{number}", 50, 100, gpus) for number, gpus in enumerate(pairs)]
+    assert turns(shares) == {
+        "pair0": ((0, 500), (0, 500)),
+        "pair1": ((500, 1000), (500, 1000)),
+        "pair2": ((500, 1000), (0, 500)),
+    }
+
+
+def test_more_shares_than_there_are_moments_are_told_nothing() -> None:
+    found = timetable.timetable([share(f"pod{number}", 0) for number in range(1001)])
+    assert set(found.values()) == {(timetable.NO_TURN,)}
+
+
+async def said(one: arbiter_node.Share) -> list[list[int]]:
+    """From when and for how long a process launches on each of its GPUs, as its page says."""
+    return list((await one("limits"))["turns"])
+
+
+async def test_pages_say_it_as_shares_come_and_go_and_are_resized(node: ArbiterNode) -> None:
+    for pod in ("one", "two"):
+        node.add_pod(pod, GivenShare(("main",), tuple(arbiter_node.GPUS[:2]), 30, 100, 1 << 20))
+    first = await node.share("one")
+    await first("hello")
+    assert await said(first) == [[0, 1000]] * 2
+    second, third = await node.share("two"), await node.share("two")
+    for process in (second, third):
+        await process("hello")
+    assert await said(first) == [[0, 500]] * 2
+    assert await said(second) == await said(third) == [[500, 500]] * 2
+    node.change("two", request_percent=70)
+    assert await said(first) == [[0, 300]] * 2
+    assert await said(second) == [[300, 700]] * 2
+    await second.kill()
+    assert await said(first) == [[0, 300]] * 2
+    await third.kill()
+    await waiting.until(lambda: node.used("two") is None)
+    assert await said(first) == [[0, 1000]] * 2
+
+
+async def test_the_next_agent_says_it_too(node: ArbiterNode) -> None:
+    for pod, request in (("one", 20), ("two", 30)):
+        node.add_pod(pod, GivenShare(("main",), (arbiter_node.GPUS[0],), request, 50, 1 << 20))
+    shares = [await node.share("one"), await node.share("two")]
+    for process in shares:
+        await process("hello")
+    before = [await said(one) for one in shares]
+    await node.stop()
+    await node.start()
+    for process in shares:
+        await process("close")
+        await process("hello")
+    assert [await said(one) for one in shares] == before == [[[0, 500]], [[500, 500]]]
