@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "simgpu\n"
-#define IMAGE_VERSION 6u
+#define IMAGE_VERSION 7u
 #define IMAGE_MAX_GPUS 64u
 #define IMAGE_SLOTS 512u
 #define IMAGE_EVENTS 64u
@@ -73,6 +73,7 @@ typedef struct {
     image_channel_t channels[IMAGE_CHANNELS];
     image_launch_t launches[IMAGE_LAUNCHES];
     uint64_t ended_ns[IMAGE_ENDS]; /* when the last ones ended, by their number */
+    _Atomic uint64_t busy_buckets[IMAGE_BUCKETS];
 } image_queue_t;
 
 /* Whose turn it is. Times are CLOCK_MONOTONIC. */

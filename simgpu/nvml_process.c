@@ -35,17 +35,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlP
                                                       unsigned *count, unsigned long long last_seen_us);
 NVML_API nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length);
 
-typedef bool (*is_one_t)(const image_t *image, unsigned slot);
-
-static unsigned count_those(is_one_t is_one, const image_t *image, const slot_holder_t *holders, size_t count) {
-    unsigned those = 0;
-    for (size_t i = 0; i < count; i++)
-        those += is_one(image, holders[i].slot);
-    return those;
-}
-
-/* The GPU's own utilisation in equal parts: those with work take turns of one length. If nobody has work left, those
- * have had it that ever had any. */
+/* How much of the time since then each of them had kernels run. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned *count, unsigned long long last_seen_us) {
     static _Thread_local slot_holder_t holders[IMAGE_SLOTS];
@@ -66,19 +56,13 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     if (*count > room)
         return NVML_ERROR_INSUFFICIENT_SIZE;
 
-    is_one_t is_one = usage_is_working;
-    unsigned those = count_those(is_one, image, holders, found);
-    if (those == 0) {
-        is_one = usage_has_worked;
-        those = count_those(is_one, image, holders, found);
-    }
-    unsigned part_percent = those > 0 ? usage_percent(image, now_ns) / those : 0, at = 0;
+    unsigned at = 0;
     for (size_t i = 0; i < found; i++) {
-        if (holders[i].pid != 0)
-            samples[at++] =
-                (nvmlProcessUtilizationSample_t){.pid = holders[i].pid,
-                                                 .timeStamp = now_ns / 1000,
-                                                 .smUtil = is_one(image, holders[i].slot) ? part_percent : 0};
+        if (holders[i].pid == 0)
+            continue;
+        unsigned percent = usage_percent_of(image, holders[i].slot, last_seen_us * 1000, now_ns);
+        samples[at++] =
+            (nvmlProcessUtilizationSample_t){.pid = holders[i].pid, .timeStamp = now_ns / 1000, .smUtil = percent};
     }
     return NVML_SUCCESS;
 }

@@ -66,6 +66,8 @@ static void take_over(gpu_t *gpu) {
     queue->instance = gpu->instance;
     queue->mps = gpu->mps;
     queue->percent = gpu->percent;
+    for (unsigned i = 0; i < IMAGE_BUCKETS; i++)
+        queue->busy_buckets[i] = 0;
 }
 
 static uint64_t look_again_ns(gpu_t *gpu, image_line_t *line, uint64_t mark) {

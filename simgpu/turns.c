@@ -156,11 +156,13 @@ static void go_on(image_line_t *line, const runners_t *runners, bool contended, 
         if (runner->percent > 0 && !runner->launch->held)
             step_ns = least(step_ns, rest_ns(runner, runner->launch->left_ns));
     }
-    usage_add(image, at_ns, at_ns + step_ns);
+    usage_add(image->busy_buckets, at_ns, at_ns + step_ns);
     for (unsigned i = 0; i < runners->count; i++) {
         const runner_t *runner = &runners->all[i];
         if (runner->percent == 0)
             continue;
+        if (had_by(runners, i, runner->queue) == 0)
+            usage_add(runner->queue->busy_buckets, at_ns, at_ns + step_ns);
         atomic_store_explicit(&runner->launch->begun, 1, memory_order_relaxed);
         if (runner->launch->held)
             continue;

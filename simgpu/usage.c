@@ -7,6 +7,7 @@
 #define SECOND_NS 1000000000ull
 #define BUCKET_NS (SECOND_NS / 4)
 #define BUCKETS_PER_SECOND (SECOND_NS / BUCKET_NS)
+#define BUCKETS_REMEMBERED (15 * BUCKETS_PER_SECOND)
 
 /* A bucket is a quarter of a second: its number in the upper half, the busy nanoseconds in it in the lower. One word,
  * so that a bucket's reuse for a later time and its first addition are one step. */
@@ -21,14 +22,14 @@ static void bucket_add(_Atomic uint64_t *buckets, uint64_t number, uint64_t busy
 }
 
 /* Of a long time that nobody looked at, only what the buckets can hold. */
-void usage_add(image_t *image, uint64_t start_ns, uint64_t end_ns) {
+void usage_add(_Atomic uint64_t *buckets, uint64_t start_ns, uint64_t end_ns) {
     uint64_t longest_ns = (IMAGE_BUCKETS - 1) * BUCKET_NS;
     if (end_ns - start_ns > longest_ns)
         start_ns = end_ns - longest_ns;
     while (start_ns < end_ns) {
         uint64_t number = start_ns / BUCKET_NS;
         uint64_t until_ns = (number + 1) * BUCKET_NS < end_ns ? (number + 1) * BUCKET_NS : end_ns;
-        bucket_add(image->busy_buckets, number, until_ns - start_ns);
+        bucket_add(buckets, number, until_ns - start_ns);
         start_ns = until_ns;
     }
 }
@@ -65,24 +66,44 @@ static uint64_t unseen_ns(const image_t *image, uint64_t from_ns, uint64_t until
     return within(at_ns, at_ns + work_ns, from_ns, until_ns);
 }
 
-unsigned usage_percent(const image_t *image, uint64_t now_ns) {
-    uint64_t current = now_ns / BUCKET_NS;
-    uint64_t first = current - BUCKETS_PER_SECOND;
-    uint64_t busy_ns = unseen_ns(image, first * BUCKET_NS, current * BUCKET_NS);
-    for (uint64_t number = first; number < current; number++) {
-        uint64_t bucket = image->busy_buckets[number % IMAGE_BUCKETS];
-        if (bucket >> 32 == (uint32_t)number)
-            busy_ns += bucket & UINT32_MAX;
+/* Or rather in turns: as many as have work had one after another. */
+static uint64_t unseen_of_ns(const image_t *image, const image_queue_t *of, uint64_t from_ns, uint64_t until_ns) {
+    unsigned those = 0;
+    for (unsigned i = 0; i < image->slots_high; i++)
+        those += channels_have_work(image_queue(image, i));
+    uint64_t at_ns = image->line.at_ns;
+    return those > 0 ? within(at_ns, at_ns + left_ns(of) * those, from_ns, until_ns) / those : 0;
+}
+
+static uint64_t counted_ns(const _Atomic uint64_t *buckets, uint64_t first, uint64_t after) {
+    uint64_t busy_ns = 0;
+    for (uint64_t number = first; number < after; number++) {
+        uint64_t bucket = buckets[number % IMAGE_BUCKETS];
+        busy_ns += bucket >> 32 == (uint32_t)number ? bucket & UINT32_MAX : 0;
     }
-    uint64_t percent = busy_ns * 100 / SECOND_NS;
+    return busy_ns;
+}
+
+static unsigned percent_of(uint64_t busy_ns, uint64_t whole_ns) {
+    uint64_t percent = busy_ns * 100 / whole_ns;
     return percent > 100 ? 100 : (unsigned)percent;
 }
 
-bool usage_has_worked(const image_t *image, unsigned slot) {
-    const image_queue_t *queue = image_queue(image, slot);
-    return queue->pid == image->slots[slot].pid && queue->start_ticks == image->slots[slot].start_ticks;
+unsigned usage_percent(const image_t *image, uint64_t now_ns) {
+    uint64_t after = now_ns / BUCKET_NS, first = after - BUCKETS_PER_SECOND;
+    uint64_t unseen = unseen_ns(image, first * BUCKET_NS, after * BUCKET_NS);
+    return percent_of(unseen + counted_ns(image->busy_buckets, first, after), SECOND_NS);
 }
 
-bool usage_is_working(const image_t *image, unsigned slot) {
-    return usage_has_worked(image, slot) && channels_have_work(image_queue(image, slot));
+unsigned usage_percent_of(const image_t *image, unsigned slot, uint64_t since_ns, uint64_t now_ns) {
+    const image_queue_t *queue = image_queue(image, slot);
+    if (queue->pid != image->slots[slot].pid || queue->start_ticks != image->slots[slot].start_ticks)
+        return 0;
+    uint64_t after = now_ns / BUCKET_NS, first = since_ns / BUCKET_NS;
+    if (since_ns == 0 || first + BUCKETS_PER_SECOND > after)
+        first = after - BUCKETS_PER_SECOND;
+    else if (first + BUCKETS_REMEMBERED < after)
+        first = after - BUCKETS_REMEMBERED;
+    uint64_t unseen = unseen_of_ns(image, queue, first * BUCKET_NS, after * BUCKET_NS);
+    return percent_of(unseen + counted_ns(queue->busy_buckets, first, after), (after - first) * BUCKET_NS);
 }

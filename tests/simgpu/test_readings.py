@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -76,6 +77,45 @@ print([parts(), nvml.nvmlDeviceGetUtilizationRates(h).gpu])
     assert parts[idle.pid] == 0
     assert 0 < parts[one.pid] <= 100
     assert whole >= 40
+
+
+HALF_BUSY = """
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuModuleLoadData(ctypes.byref(module), b"any") == 0
+assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"spin_20000us") == 0
+while True:
+    assert cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None) == cuda.cuCtxSynchronize() == 0
+    time.sleep(0.02)
+"""
+SINCE = """
+import time
+h = gpu(0)
+def since(seen):
+    return nvml.nvmlDeviceGetProcessUtilization(h, seen)
+while not any(one.smUtil for one in since(0)):
+    time.sleep(0.02)
+first = since(0)[0].timeStamp
+time.sleep(2)
+print({one.pid: one.smUtil for one in since(first)})
+"""
+
+
+def test_each_has_what_its_own_kernels_took(node: Node) -> None:
+    with finishing(node.start([sys.executable, "-c", HALF_BUSY])) as alone:
+        assert 20 < answer(node, SINCE)[alone.pid] < 70
+        with finishing(node.start(BUSY)) as other:
+            parts = answer(node, f"while len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu(0))) < 2: pass\n{SINCE}")
+    assert parts[alone.pid] < parts[other.pid]
+    assert 60 < parts[alone.pid] + parts[other.pid] <= 102  # each is rounded
+
+
+def test_a_kernel_that_nobody_looks_at_counts_while_it_runs(node: Node) -> None:
+    with finishing(node.start([PROBE, "--seconds", "60", "--duration-us", "60000000"])) as one:
+        assert answer(node, SINCE)[one.pid] > 90
 
 
 def test_fields_are_the_same_figures_and_each_says_whether_it_is_there(node: Node) -> None:
