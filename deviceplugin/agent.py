@@ -95,6 +95,7 @@ class Agent:
         self.auditor = auditor.Auditor(
             self.view.driver,
             self.ledgers,
+            self.arbiter.leases,
             contexts.Contexts(settings.root, until_learned_bytes=settings.context_memory_bytes),
             auditor.Surroundings(
                 gpus=lambda: self.view.offer.gpus,

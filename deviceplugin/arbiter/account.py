@@ -5,8 +5,11 @@ Three books, kept from one event to the next:
 owed     what it is guaranteed and has not had yet. It grows by `request` while the share wants the GPU; while it does
          not, only up to a small credit, so that nobody saves up an hour. Time that it holds the GPU by its guarantee
          is taken off, and so is all time that it holds the GPU for longer than it was given: that is its debt.
-room     what its limit still allows: a small bucket that fills by `limit` and empties by 1 while it holds the GPU.
+room     what its limit still allows: a small bucket that fills by `limit` and empties by 1 while it holds the GPU. All
+         that a kernel runs over is waited for: a minute of one with a limit of 10 % is nine minutes without.
 surplus  what it has had of the time that nobody was owed, divided by its weight: the least is served next.
+
+What is owed, to a share or by it, is ten seconds at most: a guarantee is not made up for without end.
 
 A plain sliding window would do for the first two, but it forgets a debt after ten seconds and repeats every burst ten
 seconds later; over any ten seconds in which a share wants the GPU the books promise what the window would.
@@ -94,7 +97,7 @@ class Account:
         filled_ns = passed_ns * (self.given.limit_percent / 100 - (1 if holds else 0))
         # Whoever has waited for what it is owed must be let have it then: the bucket may hold as much.
         most_ns = max(BURST_NS, self.room_ns - passed_ns, self.owed_ns if self.wanting else 0)
-        self.room_ns = max(-float(WINDOW_NS), min(most_ns, self.room_ns + filled_ns))
+        self.room_ns = min(most_ns, self.room_ns + filled_ns)
 
     @property
     def weight(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from deviceplugin.arbiter import wire
@@ -86,6 +86,14 @@ class Leases:
             if grant.uuid in self._gpus:
                 self._gpus[grant.uuid].change(tenant, grant, now_ns)
                 self._settle(grant.uuid, now_ns)
+
+    def seen(self, works: Mapping[tuple[str, str], bool]) -> None:
+        """By a GPU's UUID and a share's key, whether the driver has run anything of it there lately."""
+        now_ns = self._clock()
+        for (uuid, key), runs in works.items():
+            if uuid in self._gpus:
+                self._gpus[uuid].seen(key, now_ns, works=runs)
+                self._settle(uuid, now_ns)
 
     def left(self, client: Client) -> None:
         """It has gone, and what it ran with it."""

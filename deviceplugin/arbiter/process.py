@@ -86,6 +86,14 @@ def _held(pid: int, pidfd: int, proc: Path) -> Process:
     return held
 
 
+def is_stopped(pid: int, *, proc: Path = PROC) -> bool:
+    """Whether it has been told to stand still, by a signal or a debugger; what is gone has not."""
+    try:
+        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+    except (OSError, IndexError):
+        return False
+
+
 def cgroups(pid: int, *, proc: Path = PROC) -> str:
     """The text of its cgroup file; raises OSError when it is gone."""
     return (proc / str(pid) / "cgroup").read_text()

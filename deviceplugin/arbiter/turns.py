@@ -6,7 +6,8 @@
 One share at a time holds the GPU. It is asked to give it back (revoke) when its time is up and another is to be served;
 it says first that nothing new is launched (closed: the next one begins while the last work runs out), then that nothing
 runs any more (released). Who does neither in time is late: the next one begins beside it, because two shares whose
-kernels wait for each other across two GPUs would otherwise wait for ever. The late one goes on being charged.
+kernels wait for each other across two GPUs would otherwise wait for ever. The late one goes on being charged until it
+says so after all, unless the driver is seen to run nothing of it: then its process is stopped, and holds nothing.
 
 While nobody else is to be served, the holder keeps its turn, without a message, and without a timer.
 
@@ -36,7 +37,7 @@ class Lengths:
     drains: int = 4  # a turn is at least so many times what it took the share to give the last ones back
     drain_timeout_ns: int = 100 * MILLISECOND_NS
     lend_ns: int = 2 * MILLISECOND_NS  # a GPU that is kept for a share which does not ask for it so long serves others
-    late_ns: int = WINDOW_NS  # so long a late one is charged: its process may be stopped, and hold nothing
+    late_ns: int = WINDOW_NS  # so long a late one is charged although nothing of it is seen to run
 
 
 DEFAULT: Final = Lengths()
@@ -83,6 +84,7 @@ class Seat:
         self.since_ns = 0  # the beginning of the turn, or of what it renewed
         self.due_ns: int | None = 0  # None: its turn does not end by itself
         self.revoked_ns = 0
+        self.worked_ns = 0  # when a late one was last seen to run something
         self.drain_ns = 0.0  # how long it took to give back, lately
         self.leases = 0
 
@@ -95,7 +97,6 @@ class Turns:
         self.holder: str | None = None  # OPEN or REVOKED
         self.changed: set[str] = set()  # whose seats are not as they were; to be cleared by whoever has looked
         self._draining: str | None = None
-        self._late: set[str] = set()
         self._waiting = Waiting()
         self._members = Waiting()  # those that wait and are served on several GPUs together
         self.kept_for: str | None = None  # a member
@@ -172,6 +173,17 @@ class Turns:
         self._end(key, now_ns)
         if seat.asked:
             self._shorten(key, now_ns)  # it has asked again, and could not be served until now
+        return self.tick(now_ns)
+
+    def seen(self, key: str, now_ns: int, *, works: bool) -> list[Command]:
+        """The driver says whether it has run anything of this share lately."""
+        seat = self.seats[key]
+        if seat.phase is not Phase.LATE:
+            return []
+        if works:
+            seat.worked_ns = now_ns
+        is_stopped = now_ns >= max(seat.revoked_ns, seat.worked_ns) + self._lengths.late_ns
+        self._set(key, now_ns, charge=Charge.NOTHING if is_stopped else self._debt(key))
         return self.tick(now_ns)
 
     def contended(self, key: str) -> bool:
@@ -279,14 +291,11 @@ class Turns:
     def due_ns(self) -> int | None:
         """When to tick next, if nothing happens before."""
         times = []
-        held = (key for key in (self.holder, self._draining) if key is not None)
-        for seat in (self.seats[key] for key in (*held, *self._late)):
+        for seat in (self.seats[key] for key in (self.holder, self._draining) if key is not None):
             if seat.phase is Phase.OPEN and seat.due_ns is not None:
                 times.append(seat.due_ns)
             elif seat.phase in {Phase.REVOKED, Phase.DRAINING}:
                 times.append(seat.revoked_ns + self._lengths.drain_timeout_ns)
-            elif seat.phase is Phase.LATE and seat.account.charge is not Charge.NOTHING:
-                times.append(seat.revoked_ns + self._lengths.late_ns)
         if self.holder is None and not self.barred:
             next_ns = self._next_ns(self._now_ns)
             times += [next_ns] if next_ns is not None else []
@@ -336,7 +345,6 @@ class Turns:
             those.add(key, seat.account, now_ns)
         else:
             those.discard(key)
-        (self._late.add if seat.phase is Phase.LATE else self._late.discard)(key)
         urgent = seat.account.given.latency and seat.account.wanting
         (self._urgent.add if urgent else self._urgent.discard)(key)
 
@@ -435,7 +443,7 @@ class Turns:
             self._shorten(key, now_ns)
 
     def _give_up(self, now_ns: int) -> None:
-        """Those that take too long to give back are late; and those that are late are not charged for ever."""
+        """Those that take too long to give back are late."""
         for key in (self.holder, self._draining):
             seat = self.seats[key] if key is not None else None
             if key is None or seat is None or seat.phase is Phase.OPEN:
@@ -443,11 +451,6 @@ class Turns:
             if now_ns >= seat.revoked_ns + self._lengths.drain_timeout_ns:
                 self._set(key, now_ns, charge=self._debt(key), phase=Phase.LATE)
                 self._let_go(key, now_ns)
-        for key in list(self._late):
-            seat = self.seats[key]
-            charged = seat.account.charge is not Charge.NOTHING
-            if charged and now_ns >= seat.revoked_ns + self._lengths.late_ns:
-                self._set(key, now_ns, charge=Charge.NOTHING)
 
     def _end(self, key: str, now_ns: int) -> None:
         seat = self.seats[key]

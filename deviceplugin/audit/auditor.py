@@ -9,9 +9,10 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from deviceplugin.arbiter import process
+from deviceplugin.arbiter.gpu_leases import Held
 from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.server import Identify
 from deviceplugin.audit import document, ending, judgement, looking, overhead
@@ -46,6 +47,16 @@ class Surroundings:
     changed: Callable[[], None]
 
 
+class Books(Protocol):
+    """The arbiter's, of who has which GPU."""
+
+    def held(self) -> Iterable[Held]:
+        """What every share has had."""
+
+    def seen(self, works: Mapping[looking.Place, bool]) -> None:
+        """Whether anything of a share has run on a GPU lately."""
+
+
 class Auditor:
     """Audits until cancelled. `audit` is the last one, `conditions` what the GPUNode is to say of it.
 
@@ -56,6 +67,7 @@ class Auditor:
         self,
         driver: Driver,
         ledgers: Groups,
+        books: Books,
         contexts: Contexts,
         surroundings: Surroundings,
         *,
@@ -68,6 +80,7 @@ class Auditor:
     ) -> None:
         self._driver = driver
         self._ledgers = ledgers
+        self._books = books
         self._contexts = contexts
         self._surroundings = surroundings
         self._node_name = node_name
@@ -115,6 +128,7 @@ class Auditor:
         ]
         look = await self._driver.ask(self._looking.look, gpus, groups, unreachable)
         self._charge(look)
+        self._books.seen(look.works)
         seen = dataclasses.replace(look.seen, shares=tuple(self._now(look.seen.shares)))
         node, pods = self._surroundings.node(), tuple(self._surroundings.pods())
         suspects = self.audit.suspects

@@ -7,7 +7,7 @@ mapped is a long text, and the library does not leave a process that it is in.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -25,6 +25,8 @@ from gpushare.gpu import Gpu, Mode
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
 LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # how the kernel calls one that is mapped
 
+Place = tuple[str, str]  # the UUID of a GPU, and the key of a share
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
@@ -38,11 +40,17 @@ class _Known:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen, and what the processes of shares held; `silent`: GPUs of which that is not known this time."""
+    """What was seen, and what the processes of shares held; `silent`: GPUs of which that is not known this time.
+
+    used: for what part of the time since the last look the driver ran kernels of a share, where it tells.
+    works: whether anything of a share can have run since then, by all that is known.
+    """
 
     seen: Seen
     readings: dict[Key, Reading]
     silent: frozenset[str]
+    used: dict[Place, float]
+    works: dict[Place, bool]
 
 
 class Looking:
@@ -59,6 +67,7 @@ class Looking:
         self._proc = proc
         self._known: dict[Who, _Known] = {}
         self._lost_ticks = lost_ticks
+        self._told_us: dict[str, int] = {}  # up to when the driver has told what was used of a GPU
 
     def look(self, gpus: Sequence[Gpu], groups: Sequence[Group], unreachable: Iterable[Who]) -> Look:
         """Look once. What ends or begins meanwhile may be seen or not."""
@@ -86,13 +95,43 @@ class Looking:
             except nvml_call.NvmlError as error:
                 silent.add(uuid)
                 problems.append(Problem(f"the driver does not list the processes on {uuid}: {error}", blind=False))
+        used, works = self._used(gpus, groups)
         shares = [share for group in groups if (share := self._share(group)) is not None]
         members = {member.who[0]: member.who for share in shares for member in share.members}
         processes = [found for uuid, one in listed if (found := self._process(uuid, one, members)) is not None]
         there = {one.who for one in processes} | set(members.values())
         self._known = {who: known for who, known in self._known.items() if who in there}
         seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(problems))
-        return Look(seen, readings, frozenset(silent))
+        return Look(seen, readings, frozenset(silent), used, works)
+
+    def _used(self, gpus: Sequence[Gpu], groups: Sequence[Group]) -> tuple[dict[Place, float], dict[Place, bool]]:
+        told: dict[str, Mapping[int, float]] = {}
+        for card in gpus:
+            found = self._utilization(card) if card.mode is Mode.FRACTIONAL else None
+            if found is not None:
+                told[card.uuid] = found
+        used, works = {}, {}
+        for group in groups:
+            pids = [member.pid for member in list(group.members.values())]
+            for grant in group.tenant.grants:
+                place = (grant.uuid, group.tenant.key)
+                if grant.uuid in told:
+                    used[place] = min(1.0, sum(told[grant.uuid].get(pid, 0.0) for pid in pids))
+                    works[place] = used[place] > 0
+                else:
+                    works[place] = not all(kernel.is_stopped(pid, proc=self._proc) for pid in pids)
+        return used, works
+
+    def _utilization(self, card: Gpu) -> Mapping[int, float] | None:
+        """By pid, since the last look; None at the first one, and where the driver does not tell."""
+        since_us = self._told_us.pop(card.uuid, 0)
+        try:
+            found = self._driver.utilization(card.uuid, since_us)
+        except nvml_call.NvmlError:
+            return None
+        if found is not None:
+            self._told_us[card.uuid] = found.until_us
+        return found.parts if found is not None and since_us else None
 
     def _measure(self, uuid: str, groups: Sequence[Group], readings: dict[Key, Reading]) -> tuple[nvml.Process, ...]:
         """List a GPU's processes; add the readings of those that belong to shares. Raises NvmlError."""

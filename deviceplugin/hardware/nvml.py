@@ -37,6 +37,7 @@ _REMEDY: Final = {
 _COMPUTING: Final = (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2)
 _DRAWING: Final = (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2)
 _SYS: Final = Path("/sys")
+_WHOLE: Final = 100  # percent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +62,17 @@ class Process:
 
     pid: int
     memory_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Utilization:
+    """For what part of the time each process had kernels run, by pid; who is not in it, for none.
+
+    until_us: up to when, by the driver's clock.
+    """
+
+    parts: Mapping[int, float]
+    until_us: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,6 +150,21 @@ class Nvml:
             known = (found.get(int(one.pid)), one.usedGpuMemory)
             found[int(one.pid)] = max((bytes_ for bytes_ in known if bytes_ is not None), default=None)
         return tuple(Process(pid, memory_bytes) for pid, memory_bytes in found.items())
+
+    def utilization(self, uuid: str, since_us: int) -> Utilization | None:
+        """What processes have used of a GPU's time since then; of 0, lately. None where the driver does not tell."""
+        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        nothing = (pynvml.NVML_ERROR_NOT_FOUND,)
+        try:
+            samples = ask(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us, default=[], allowed=nothing)
+        except NvmlError:
+            return None
+        percents = collections.defaultdict[int, list[int]](list)
+        for one in samples:
+            if one.timeStamp > since_us and one.smUtil <= _WHOLE:  # drivers are known to give others, too
+                percents[int(one.pid)].append(int(one.smUtil))
+        until_us = max((int(one.timeStamp) for one in samples), default=since_us)
+        return Utilization({pid: sum(found) / len(found) / _WHOLE for pid, found in percents.items()}, until_us)
 
     def system(self) -> System:
         """The driver's own versions."""

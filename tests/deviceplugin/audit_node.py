@@ -40,6 +40,7 @@ class Node:
         self.auditor = auditor.Auditor(
             Driver(opened),
             made.groups,
+            made.server.leases,
             contexts.Contexts(directory),
             auditor.Surroundings(
                 gpus=lambda: self.gpus,

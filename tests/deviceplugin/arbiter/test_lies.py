@@ -110,6 +110,23 @@ async def test_short_processes_one_after_the_other_are_held_to_the_limit_of_thei
     assert had_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + runs_ms + BURST_NS / MS
 
 
+async def test_a_process_that_stands_still_with_a_gpu_pays_for_seconds_and_one_whose_kernel_runs_for_all(
+    node: Node,
+) -> None:
+    stopped, other = node.client("a"), node.client("b")
+    running = node.client("c", gpus=("GPU-1",), limit=10)
+    for one in (stopped, other, running):
+        node.says(one, WANT)
+    for _ in range(30):
+        node.later(2000)
+        node.leases.seen(
+            {("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("GPU-0", "gone"): True, ("gone", "a-0"): True}
+        )
+    held = {each.tenant.pod: each.seconds for each in node.leases.held()}
+    assert 10 < held["a"] < 15
+    assert held["c"] == pytest.approx(60, abs=1)
+
+
 async def test_a_debt_is_paid_by_whoever_comes_next_and_forgotten_once_it_is_paid(node: Node) -> None:
     other, one = node.client("b"), node.client("a")
     node.says(one, WANT)

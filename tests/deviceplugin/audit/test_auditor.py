@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.arbiter.groups import Groups
+from deviceplugin.arbiter.leases import Leases
 from deviceplugin.audit import auditor
 from deviceplugin.audit.contexts import Contexts
 from deviceplugin.hardware import nvml
@@ -32,6 +33,9 @@ class Listing:
             raise self.problem
         return [nvml.Process(pid, 1) for pid in self.pids]
 
+    def utilization(self, *_: object) -> None:
+        return None
+
 
 class Node:
     """An auditor with all that it tells."""
@@ -42,6 +46,7 @@ class Node:
         self.auditor = auditor.Auditor(
             Driver(listing),  # type: ignore[arg-type]
             Groups(directory / "ledgers"),
+            Leases(),
             Contexts(directory),
             auditor.Surroundings(
                 gpus=lambda: (Gpu(UUID, 0, "A100", 40 << 30),),

@@ -28,13 +28,21 @@ GONE = 2**22 + 1  # more than a pid can be
 class Listing:
     """NVML's lists, as a driver that does not tell everything gives them."""
 
-    def __init__(self, *listed: nvml.Process, problem: str = "") -> None:
-        self.listed, self.problem = listed, problem
+    def __init__(
+        self, *listed: nvml.Process, problem: str = "", used: tuple[dict[int, float] | None, ...] = ()
+    ) -> None:
+        self.listed, self.problem, self.used = listed, problem, list(used)
+        self.asked_us: list[int] = []
 
     def users(self, _: str) -> tuple[nvml.Process, ...]:
         if self.problem:
             raise nvml_call.NvmlError(self.problem, 15)
         return self.listed
+
+    def utilization(self, _: str, since_us: int) -> nvml.Utilization | None:
+        self.asked_us.append(since_us)
+        parts = self.used.pop(0) if self.used else None
+        return nvml.Utilization(parts, 7 * len(self.asked_us)) if parts is not None else None
 
 
 def made(listing: Listing, *, lost_ticks: int = 0) -> looking.Looking:
@@ -99,6 +107,39 @@ def test_a_gpu_that_does_not_answer_is_told_of_unless_its_own_condition_does() -
     assert [one.blind for one in found.seen.problems] == [True]
     ill = dataclasses.replace(CARD, healthy=False)
     assert made(Listing(problem="it is lost")).look([ill], [], []).seen.problems == ()
+
+
+def test_what_a_share_used_is_what_its_processes_did_since_the_last_look(group: Group) -> None:
+    who = joined(group)
+    place = (UUID, TENANT.key)
+    listing = Listing(used=({who.pid: 0.9}, {who.pid: 0.5, GONE: 0.3}, {GONE: 0.3}, None, {who.pid: 0.1}))
+    looks = made(listing)
+    found = [looks.look([CARD], [group], []) for _ in range(5)]
+    assert [one.used.get(place) for one in found] == [None, 0.5, 0, None, None]
+    assert [one.works[place] for one in found] == [True, True, False, True, True]
+    assert listing.asked_us == [0, 7, 14, 21, 0]
+    other = dataclasses.replace(CARD, mode=Mode.MPS)
+    assert looks.look([other], [group], []).used == {}
+    group.close()
+
+
+def test_where_the_driver_does_not_tell_a_share_works_unless_its_processes_are_stopped(
+    group: Group, tmp_path: Path
+) -> None:
+    who = joined(group)
+    looks = looking.Looking(
+        Listing(),  # type: ignore[arg-type]
+        identify=lambda _: Container("uid", "id"),
+        lost_ticks=lambda: 0,
+        proc=tmp_path,
+    )
+    works = []
+    (tmp_path / str(who.pid)).mkdir()
+    for state in "STtD":
+        (tmp_path / str(who.pid) / "stat").write_text(f"{who.pid} (a) T b) {state} 1")
+        works += looks.look([CARD], [group], []).works.values()
+    assert works == [True, False, False, True]
+    group.close()
 
 
 def test_a_process_that_is_over_already_is_left_out() -> None:
