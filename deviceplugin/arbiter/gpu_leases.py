@@ -40,6 +40,7 @@ class Held:
     recent: what part of the last seconds it used, from 0 to 1; None while that is not known.
     waited_seconds: wanted it and did not have it; throttled_seconds: of that, kept back by its own limit.
     evictions: how often it did not give it back in time, and was passed over.
+    had_seconds: from its leases until it had given them back, whoever pays for that; late ones count for ten seconds.
     """
 
     tenant: Tenant
@@ -50,6 +51,7 @@ class Held:
     waited_seconds: float = 0.0
     throttled_seconds: float = 0.0
     evictions: int = 0
+    had_seconds: float = 0.0
 
 
 class Numbers:
@@ -198,6 +200,7 @@ class GpuLeases:
                 waited_seconds=waited_ns / _NANOSECONDS,
                 throttled_seconds=throttled_ns / _NANOSECONDS,
                 evictions=share.patience.evictions,
+                had_seconds=share.patience.had_by_ns(now_ns) / _NANOSECONDS,
             )
 
     def _renew(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from deviceplugin.arbiter import process
+from deviceplugin.arbiter import process, timetable
 from deviceplugin.arbiter.gpu_leases import Held
 from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.server import Identify
-from deviceplugin.audit import document, ending, judgement, looking, overhead
+from deviceplugin.audit import document, ending, excess, judgement, looking, overhead
 from deviceplugin.audit.contexts import Contexts
 from deviceplugin.audit.report import Audit, Judged
 from deviceplugin.audit.seen import Problem, Share
@@ -28,6 +28,10 @@ from gpushare.pod import PodJson
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 2.0  # between two looks
+_LOGGED: Final = {
+    contract.EVENT_UNLIMITED: "A process runs without limits",
+    contract.EVENT_BEYOND: "A share runs beyond its limit",
+}
 MOST_EVENTS: Final = 20  # of one look: who starts processes as fast as can be is not to write as many Events
 
 
@@ -53,7 +57,7 @@ class Books(Protocol):
     def held(self) -> Iterable[Held]:
         """What every share has had."""
 
-    def seen(self, works: Mapping[looking.Place, bool]) -> None:
+    def seen(self, works: Mapping[excess.Place, bool]) -> None:
         """Whether anything of a share has run on a GPU lately."""
 
 
@@ -77,6 +81,7 @@ class Auditor:
         ends: bool = False,
         proc: Path = process.PROC,
         wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
         self._ledgers = ledgers
@@ -89,10 +94,12 @@ class Auditor:
         self._ends = ends
         self._proc = proc
         self._wall_clock = wall_clock
+        self._clock = clock
         self._looking = looking.Looking(
             driver.nvml, identify=identify, lost_ticks=lambda: ledgers.lost_ticks, proc=proc
         )
         self._overheads = overhead.Overheads()
+        self._excess = excess.Excess()
         self._told: frozenset[Hashable] = frozenset()
         self._events_left = 0
         self._checked_at: float | None = None
@@ -129,7 +136,9 @@ class Auditor:
         look = await self._driver.ask(self._looking.look, gpus, groups, unreachable)
         self._charge(look)
         self._books.seen(look.works)
-        seen = dataclasses.replace(look.seen, shares=tuple(self._now(look.seen.shares)))
+        shares = tuple(self._now(look.seen.shares))
+        self._compare(look, shares)
+        seen = dataclasses.replace(look.seen, shares=shares, beyond=self._excess.told)
         node, pods = self._surroundings.node(), tuple(self._surroundings.pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(judgement.judge, seen, pods=pods, node=node, suspects=suspects))
@@ -183,8 +192,18 @@ class Auditor:
             )
             self._ledgers.expect_contexts(group)
 
+    def _compare(self, look: looking.Look, shares: Iterable[Share]) -> None:
+        """What the driver says that shares used, with what they were let have."""
+        held = {(one.gpu_uuid, one.tenant.key): one.had_seconds for one in self._books.held()}
+        turns = {
+            (grant.uuid, one.tenant.key): record.turn_permille / timetable.PERIOD
+            for one in shares
+            for grant, record in zip(one.tenant.grants, one.enforced, strict=True)
+        }
+        self._excess.look(self._clock(), used=look.used, held=held, turns=turns)
+
     def _tell(self) -> None:
-        """Events, once for each process; and the end of those that are not to run."""
+        """Events, once for each process and share; and the end of processes that are not to run."""
         troubles = judgement.troubles(self.audit)
         certain = {one.key for one in judgement.to_be_ended(self.audit)} if self._ends else set()
         self._events_left = MOST_EVENTS
@@ -198,7 +217,16 @@ class Auditor:
                 self._end(judged)
             elif key not in self._told:
                 self._event(judged, document.sentence(self.audit, judged))
-        self._told = frozenset(troubles)
+        beyond = {
+            (one.namespace, one.pod, one.containers, one.gpu): one
+            for one in self.audit.shares
+            if one.beyond is not None
+        }
+        for key, share in beyond.items():
+            if key not in self._told:
+                note = document.beyond(self.audit, share)
+                self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
+        self._told = frozenset((*troubles, *beyond))
 
     def _end(self, judged: Judged) -> None:
         problem = ending.end(judged.process, identify=self._identify, proc=self._proc)
@@ -207,16 +235,13 @@ class Auditor:
             self._event(judged, f"{document.sentence(self.audit, judged)}; {what}")
 
     def _event(self, judged: Judged, note: str) -> None:
+        who = {"gpu": judged.process.gpu, "pid": judged.process.pid, "state": str(judged.state)}
+        self._warn(contract.EVENT_UNLIMITED, note, (judged.namespace, judged.pod) if judged.pod else None, who)
+
+    def _warn(self, reason: str, note: str, of: tuple[str, str] | None, extra: Mapping[str, object]) -> None:
         if self._events_left == 0:
             return
         self._events_left -= 1
-        logger.warning(
-            "A process runs without limits", extra={"gpu": judged.process.gpu, **_named(judged), "note": note}
-        )
-        of = (judged.namespace, judged.pod) if judged.pod else None
-        self._surroundings.warn(contract.EVENT_UNLIMITED, note, of)
-
-
-def _named(judged: Judged) -> Mapping[str, object]:
-    pod = {"pod": {"namespace": judged.namespace, "name": judged.pod}} if judged.pod else {}
-    return {"pid": judged.process.pid, "state": str(judged.state), **pod}
+        pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
+        logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
+        self._surroundings.warn(reason, note, of)

@@ -40,9 +40,10 @@ def condition(audit: Audit) -> Condition:
     around = {(one.namespace, one.pod, one.process.gpu) for one in unlimited}
     differing = [one for one in audit.shares if not one.in_force and (one.namespace, one.pod, one.gpu) not in around]
     sentences = [sentence(audit, one) for one in (*unlimited, *foreign)]
-    sentences += [f"the pod {one.namespace}/{one.pod} on {audit.label(one.gpu)}: {one.reason}" for one in differing]
+    sentences += [_of_share(audit, one, one.reason) for one in differing]
     if sentences:
-        reason = "ProcessUnlimited" if unlimited else "ForeignProcess" if foreign else "LimitsDiffer"
+        reason = "ShareBeyondLimit" if any(one.beyond is not None for one in differing) else "LimitsDiffer"
+        reason = "ProcessUnlimited" if unlimited else "ForeignProcess" if foreign else reason
         more = len(sentences) - _MOST_NAMED
         message = "; ".join((*sentences[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])))
         return Condition(kind, "False", reason, message)
@@ -58,6 +59,15 @@ def sentence(audit: Audit, judged: Judged) -> str:
     process = judged.process
     where = audit.label(process.gpu)
     return f"{process.name} (process {process.pid}){of} runs without limits on {where}: {judged.reason}"
+
+
+def beyond(audit: Audit, share: Share) -> str:
+    """What is to be told of a share that uses more of a GPU's time than it is let have."""
+    return _of_share(audit, share, share.beyond.sentence if share.beyond is not None else "")
+
+
+def _of_share(audit: Audit, share: Share, reason: str) -> str:
+    return f"the pod {share.namespace}/{share.pod} on {audit.label(share.gpu)}: {reason}"
 
 
 def _process(one: Judged) -> dict[str, Any]:
@@ -89,6 +99,8 @@ def _share(one: Share) -> dict[str, Any]:
         "enforcedBytes": enforced.memory_bytes if enforced is not None else None,
         "chargedBytes": one.charged_bytes,
         "overheadBytes": one.overhead_bytes,
+        "usedPercent": round(100 * one.beyond.used) if one.beyond is not None else None,
+        "letPercent": round(100 * one.beyond.let) if one.beyond is not None else None,
         "processes": one.processes,
         "withLibrary": one.with_library,
         "inForce": one.in_force,

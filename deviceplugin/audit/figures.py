@@ -32,12 +32,18 @@ def figures(audit: Audit, *, node_name: str) -> Iterator[Metric]:
         "By how much what is counted exceeds a share's limit; it is granted nothing while this is not 0.",
         labels=["node", "namespace", "pod", "containers", "gpu"],
     )
+    compute = GaugeMetricFamily(
+        "gpushare_share_beyond_limit_compute_ratio",
+        "Part of a GPU's time that a share uses beyond what the arbiter lets it have, by the driver; 1 is all of it.",
+        labels=["node", "namespace", "pod", "containers", "gpu"],
+    )
     for share in audit.shares:
         if share.processes:
             of = [node_name, share.namespace, share.pod, ",".join(share.containers), share.gpu]
             beyond.add_metric(of, share.beyond_bytes)
+            compute.add_metric(of, share.beyond.used - share.beyond.let if share.beyond is not None else 0.0)
     complete = GaugeMetricFamily(
         "gpushare_audit_complete", "1 if the last audit could see everything; /audit says why not.", labels=["node"]
     )
     complete.add_metric([node_name], float(not audit.problems))
-    yield from (unlimited, foreign, beyond, complete)
+    yield from (unlimited, foreign, beyond, compute, complete)

@@ -58,7 +58,7 @@ def judge(
     unseen = sum(member.with_library is None for one in seen.shares for member in one.members)
     if unseen:
         problems = (*problems, Problem(f"{unseen} processes cannot be looked into: the agent needs SYS_PTRACE"))
-    of_node, differing = shares.judged(seen.shares, node, judged, suspects)
+    of_node, differing = shares.judged(seen, node, judged, suspects)
     return Audit(seen.gpus, tuple(judged), of_node, problems, frozenset(waiting) | differing)
 
 

@@ -16,6 +16,7 @@ from deviceplugin.arbiter import process as kernel
 from deviceplugin.arbiter.group import Group
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.server import Identify
+from deviceplugin.audit.excess import Place
 from deviceplugin.audit.overhead import Key, Reading
 from deviceplugin.audit.seen import Member, Problem, Process, Seen, Share, Who
 from deviceplugin.hardware import nvml, nvml_call
@@ -24,8 +25,6 @@ from gpushare.gpu import Gpu, Mode
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
 LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # how the kernel calls one that is mapped
-
-Place = tuple[str, str]  # the UUID of a GPU, and the key of a share
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

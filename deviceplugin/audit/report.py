@@ -7,6 +7,7 @@ import enum
 from collections.abc import Hashable
 
 from deviceplugin.arbiter.pages import Record
+from deviceplugin.audit.excess import Beyond
 from deviceplugin.audit.seen import Problem, Process
 from gpushare.gpu import Gpu
 
@@ -44,7 +45,10 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """A share on one GPU: what the GPUNode gives it, and what is enforced, which is None while it has no process."""
+    """A share on one GPU: what the GPUNode gives it, and what is enforced, which is None while it has no process.
+
+    beyond: what it used of the GPU's time, if that is more than it was let.
+    """
 
     namespace: str
     pod: str
@@ -59,6 +63,7 @@ class Share:
     with_library: int = 0
     in_force: bool = True
     reason: str = ""
+    beyond: Beyond | None = None
 
     @property
     def overhead_bytes(self) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.pages import Record
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.audit.excess import Beyond, Place
 from gpushare.gpu import Gpu
 
 Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's ticks
@@ -64,10 +66,14 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """All of it. `unreachable`: processes with a ledger that this agent cannot open; they keep their limits."""
+    """All of it. `unreachable`: processes with a ledger that this agent cannot open; they keep their limits.
+
+    beyond: the shares that used more of a GPU's time than they were let.
+    """
 
     gpus: tuple[Gpu, ...]
     processes: tuple[Process, ...]
     shares: tuple[Share, ...]
     unreachable: frozenset[Who] = frozenset()
     problems: tuple[Problem, ...] = ()
+    beyond: Mapping[Place, Beyond] = dataclasses.field(default_factory=dict)

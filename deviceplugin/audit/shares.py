@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.arbiter import tenant
+from deviceplugin.audit.excess import Beyond
 from deviceplugin.audit.report import Judged, Share, State
+from deviceplugin.audit.seen import Seen
 from deviceplugin.audit.seen import Share as SeenShare
 from gpushare import quantity
 from gpushare.gpunode import GpuNode
@@ -21,7 +23,7 @@ Place = tuple[str, int, str]  # an allocation's id, the position of the share in
 
 
 def judged(
-    seen: Iterable[SeenShare], node: GpuNode, processes: Iterable[Judged], suspects: frozenset[Hashable]
+    seen: Seen, node: GpuNode, processes: Iterable[Judged], suspects: frozenset[Hashable]
 ) -> tuple[tuple[Share, ...], frozenset[Hashable]]:
     """Every share of the GPUNode on each of its GPUs, and those that run without being in it; with the next suspects.
 
@@ -32,15 +34,18 @@ def judged(
         if process.state is State.UNLIMITED and process.place is not None:
             around[*process.place, process.process.gpu].append(process)
     told, waiting = [], set()
-    for place, share in _compared(seen, node):
+    for place, share in _compared(seen.shares, node, seen.beyond):
         if share.reason:
             waiting.add(("share", *place))
-        reason = _around(around[place]) or (share.reason if ("share", *place) in suspects else "")
+        differs = share.reason if ("share", *place) in suspects else ""
+        reason = _around(around[place]) or differs or (share.beyond.sentence if share.beyond is not None else "")
         told.append(dataclasses.replace(share, in_force=not reason, reason=reason or _full(share)))
     return tuple(told), frozenset(waiting)
 
 
-def _compared(seen: Iterable[SeenShare], node: GpuNode) -> Iterator[tuple[Place, Share]]:
+def _compared(
+    seen: Iterable[SeenShare], node: GpuNode, beyond: Mapping[tuple[str, str], Beyond]
+) -> Iterator[tuple[Place, Share]]:
     """Each share with its place; its reason is how it differs from what it should be, empty if it does not."""
     of_place: dict[tuple[str, int], SeenShare] = {}
     for one in seen:
@@ -50,7 +55,7 @@ def _compared(seen: Iterable[SeenShare], node: GpuNode) -> Iterator[tuple[Place,
             continue
         for card, grant in enumerate(one.tenant.grants):
             share = Share(one.tenant.namespace, one.tenant.pod, one.tenant.containers, grant.uuid, 0, 0, 0, reason=GONE)
-            yield (one.tenant.key, one.tenant.share, grant.uuid), _measured(share, one, card)
+            yield (one.tenant.key, one.tenant.share, grant.uuid), _measured(share, one, card, beyond)
     for entry in node.allocations:
         for position, given in enumerate(() if entry.is_hold else entry.shares):
             amounts = (given.request_percent, given.limit_percent, given.memory_bytes)
@@ -58,7 +63,7 @@ def _compared(seen: Iterable[SeenShare], node: GpuNode) -> Iterator[tuple[Place,
                 share = Share(entry.pod.namespace, entry.pod.name, given.containers, uuid, *amounts)
                 found = of_place.get((entry.id, position))
                 if found is not None:
-                    share = _measured(share, found, card)
+                    share = _measured(share, found, card, beyond)
                     without = sum(member.with_library is False for member in found.members)
                     may_bytes = {given.memory_bytes, tenant.memory_bytes(node, entry, position)}
                     reason = _difference(share, may_bytes) or _without(without, share.processes)
@@ -66,13 +71,14 @@ def _compared(seen: Iterable[SeenShare], node: GpuNode) -> Iterator[tuple[Place,
                 yield (entry.id, position, uuid), share
 
 
-def _measured(share: Share, seen: SeenShare, card: int) -> Share:
+def _measured(share: Share, seen: SeenShare, card: int, beyond: Mapping[tuple[str, str], Beyond]) -> Share:
     return dataclasses.replace(
         share,
         enforced=seen.enforced[card],
         charged_bytes=sum(member.charged_bytes[card] for member in seen.members),
         processes=len(seen.members),
         with_library=sum(member.with_library is True for member in seen.members),
+        beyond=beyond.get((share.gpu, seen.tenant.key)),
     )
 
 

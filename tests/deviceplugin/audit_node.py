@@ -1,6 +1,7 @@
 """An arbiter with its auditor on simulated GPUs, in a process of its own because NVML is one per process.
 
-Run by tests: arguments are a directory, the directory of the GPUs, and the pods, as JSON: {NAME: [MEMORY, GPU's index]}.
+Run by tests: arguments are a directory, and the pods, as JSON: {NAME: [MEMORY, GPU's index]}, with the request and the
+limit behind it if they are not 50 and 100 percent.
 Each line on standard input is a question; the answer is a line of JSON.
 
 look             audit once; the document, the conditions, the Events since the last look
@@ -101,8 +102,9 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     opened = nvml.Nvml()
     uuids = [card.uuid for card in opened.snapshot().gpus]
     made = arbiter_node.ArbiterNode(directory)
-    for name, (memory_bytes, card) in pods.items():
-        made.add_pod(name, GivenShare(("main",), (uuids[card],), 50, 100, memory_bytes))
+    for name, (memory_bytes, card, *compute) in pods.items():
+        request, limit = compute or (50, 100)
+        made.add_pod(name, GivenShare(("main",), (uuids[card],), request, limit, memory_bytes))
     await made.start()
     node = Node(directory, opened, made, "end" in more)
     made.context_bytes = node.auditor.context_bytes

@@ -251,6 +251,10 @@ CASES: dict[str, Case] = {
                 of("gpushare_gpu_unlimited_processes", GPU): f"1{LONG}",
                 of("gpushare_gpu_unlimited_processes", OTHER_GPU): f"0{LONG}",
             },
+            {
+                condition("LimitsInForce", "False", "ShareBeyondLimit"): f"1{LONG}",
+                of("gpushare_share_beyond_limit_compute_ratio", SHARE): f"0.5{LONG}",
+            },
         ),
     ),
     "GpushareAuditIncomplete": Case(
@@ -260,6 +264,10 @@ CASES: dict[str, Case] = {
     "GpushareMemoryBeyondLimit": Case(
         {of("gpushare_share_beyond_limit_memory_bytes", SHARE): f"1048576{LONG}"},
         ({of("gpushare_share_beyond_limit_memory_bytes", SHARE): f"0{LONG}"},),
+    ),
+    "GpushareRunsBeyondLimit": Case(
+        {of("gpushare_share_beyond_limit_compute_ratio", SHARE): f"0.5{LONG}"},
+        ({of("gpushare_share_beyond_limit_compute_ratio", SHARE): f"0{LONG}"},),
     ),
     "GpushareKeepsGpu": Case(
         {of("gpushare_share_evictions_total", SHARE): f"0+1{LONG}"},

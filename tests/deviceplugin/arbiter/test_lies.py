@@ -127,6 +127,36 @@ async def test_a_process_that_stands_still_with_a_gpu_pays_for_seconds_and_one_w
     assert held["c"] == pytest.approx(60, abs=1)
 
 
+async def test_who_has_a_gpu_has_it_until_it_is_given_back_and_late_ones_for_ten_seconds(node: Node) -> None:
+    late, other = node.client("a"), node.client("b")
+
+    def had() -> dict[str, float]:
+        return {each.tenant.pod: round(each.had_seconds, 3) for each in node.leases.held()}
+
+    node.later(1000)
+    assert had() == {"a": 0, "b": 0}
+    node.says(late, WANT)
+    node.later(20)
+    node.says(other, WANT)
+    node.later(20)  # its turn is over
+    node.says(late, CLOSED)
+    node.later(2)
+    node.says(late, RELEASED)
+    assert had() == {"a": 0.042, "b": 0.002}  # both had it while the last work ran out
+    node.says(other, RELEASED)
+    node.says(late, WANT)
+    node.says(other, WANT)
+    node.later(40)
+    node.later(100)  # it has not given it back
+    before = had()
+    for _ in range(30):
+        node.later(1000)
+        node.leases.seen({("GPU-0", "a-0"): True})
+    after = had()
+    assert after["a"] - before["a"] == pytest.approx(10)
+    assert after["b"] - before["b"] == pytest.approx(30)
+
+
 async def test_a_debt_is_paid_by_whoever_comes_next_and_forgotten_once_it_is_paid(node: Node) -> None:
     other, one = node.client("b"), node.client("a")
     node.says(one, WANT)

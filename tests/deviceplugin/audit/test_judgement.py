@@ -10,6 +10,7 @@ import pytest
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.pages import Record
 from deviceplugin.audit import document, judgement
+from deviceplugin.audit.excess import Beyond
 from deviceplugin.audit.report import Audit, State
 from deviceplugin.audit.seen import Member, Problem, Process, Seen, Share
 from gpushare import contract
@@ -166,6 +167,18 @@ def test_limits_that_differ_are_told_by_the_second_look(change: dict[str, int]) 
     assert status(audit) == ("False", "LimitsDiffer")
 
 
+def test_a_share_that_uses_more_than_it_is_let_have_is_told_at_once() -> None:
+    beyond = {(A, TENANT.key): Beyond(0.9, 0.1)}
+    audit = judge(seen(process(), beyond=beyond), looks=1)
+    sentence = "the driver ran its kernels for 90% of the time, and the arbiter let it have 10%"
+    assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, sentence)
+    assert status(audit) == ("False", "ShareBeyondLimit")
+    told = document.to_json(audit, node_name="node-a", checked_at=1.0)["shares"][0]
+    assert (told["usedPercent"], told["letPercent"]) == (90, 10)
+    around = judge(seen(process(9), beyond=beyond))
+    assert status(around) == ("False", "ProcessUnlimited")
+
+
 def test_a_share_that_is_to_shrink_may_be_held_to_either_size() -> None:
     shrinking = dataclasses.replace(GIVEN, shrink_to_bytes=4 * GIB)
     node = dataclasses.replace(
@@ -250,6 +263,8 @@ def test_the_document_has_what_the_plugin_reads() -> None:
             "enforcedBytes": 8 * GIB,
             "chargedBytes": GIB,
             "overheadBytes": 300,
+            "usedPercent": None,
+            "letPercent": None,
             "processes": 1,
             "withLibrary": 1,
             "inForce": True,

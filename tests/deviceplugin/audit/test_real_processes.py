@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,10 +87,10 @@ class AuditNode:
         assert ended.returncode != 0
         return ended.stderr
 
-    def client(self, pod: str, *, preload: tuple[Path, ...] = (container.LIBRARY,)) -> Asked:
+    def client(self, pod: str, *, preload: tuple[Path, ...] = (container.LIBRARY,), prelude: str = "") -> Asked:
         """A program of a pod's container that has a context; without `preload`, one that the library is not in."""
         box = container.Container(self._box.arbiter_directory, self._box.gpus, preload)
-        command = [sys.executable, "-c", container.CLIENT_PRELUDE + WAITS]
+        command = [sys.executable, "-c", container.CLIENT_PRELUDE + prelude + WAITS]
         environment = {"TEST_POD": pod, "TEST_CONTAINER": "main"} if pod else {}
         process = box.start(command, environment)
         self._stack.enter_context(container.finishing(process))
@@ -98,7 +100,7 @@ class AuditNode:
 
 
 def beyond(figures: str) -> float:
-    (line,) = [line for line in figures.splitlines() if line.startswith("gpushare_share_beyond_limit")]
+    (line,) = [line for line in figures.splitlines() if line.startswith("gpushare_share_beyond_limit_memory")]
     return float(line.split()[-1])
 
 
@@ -115,7 +117,7 @@ def start(_library: None, _simulation: None, short_path: Path, tmp_path: Path) -
     simulated.command("create", description, gpus)
     with contextlib.ExitStack() as stack:
 
-        def begin(*more: str, pods: dict[str, tuple[int, int]] | None = None) -> AuditNode:
+        def begin(*more: str, pods: dict[str, tuple[int, ...]] | None = None) -> AuditNode:
             given = json.dumps(pods or {"trainer": (LIMIT, 0)})
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.deviceplugin.audit_node", short_path, given, *more],
@@ -318,3 +320,61 @@ def test_who_keeps_the_limits_of_an_agent_of_which_nothing_was_left_is_told_of_a
     assert client.process.poll() is None
     os.kill(client.pid, signal.SIGCONT)
     assert client("1") == "1"
+
+
+LAUNCHES = """
+import ctypes, subprocess, threading
+def launch_for_ever(launch):
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    c.check("cuModuleLoadData", ctypes.byref(module), b"any")
+    c.check("cuModuleGetFunction", ctypes.byref(function), module, b"spin_5000us")
+    def work():
+        c.use(0)
+        while launch(function, 1, 1, 1, 1, 1, 1, 0, None, None, None) == 0:
+            c.check("cuCtxSynchronize")
+    threading.Thread(target=work, daemon=True).start()
+def by_the_library():
+    return ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+def past_it():
+    path, begin = next(
+        (line.split()[-1], int(line.split("-")[0], 16)) for line in open("/proc/self/maps") if "libcuda.so" in line
+    )
+    names = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True).stdout
+    offset = next(int(line.split()[0], 16) for line in names.splitlines() if line.endswith(" cuLaunchKernel"))
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)(begin + offset)
+"""
+
+
+def looks_of(node: AuditNode, count: int) -> Iterator[Any]:
+    """One a second, for the driver has to have something to tell."""
+    for _ in range(count):
+        time.sleep(1)
+        yield node.look(1)
+
+
+@pytest.mark.slow
+def test_a_registered_program_that_launches_past_the_gate_is_told_of_and_its_neighbour_is_not(
+    start: Callable[..., AuditNode],
+) -> None:
+    node = start(pods={"sneaky": (LIMIT, 0, 10, 10), "trainer": (LIMIT, 0, 50, 60)})
+    sneaky, trainer = node.client("sneaky", prelude=LAUNCHES), node.client("trainer", prelude=LAUNCHES)
+    trainer("launch_for_ever(by_the_library())")
+    sneaky("launch_for_ever(by_the_library())")
+    assert [found["events"] for found in looks_of(node, 8)] == [[]] * 8
+    sneaky("launch_for_ever(past_it())")
+    found = next(found for found in looks_of(node, 20) if found["events"])
+    ((reason, note, pod),) = found["events"]
+    assert (reason, pod) == ("RunsBeyondLimit", "default/sneaky")
+    assert re.fullmatch(
+        r"the pod default/sneaky on GPU 0 \(GPU-.*\): the driver ran its kernels for \d+% of the time, "
+        r"and the arbiter let it have \d+%",
+        note,
+    )
+    assert condition(found) == ("False", "ShareBeyondLimit", note)
+    shares = {share["pod"]: share for share in found["audit"]["shares"]}
+    assert (shares["sneaky"]["inForce"], shares["trainer"]["inForce"]) == (False, True)
+    assert shares["sneaky"]["usedPercent"] > shares["sneaky"]["letPercent"] + 15
+    assert shares["trainer"]["usedPercent"] is None
+    assert all(not found["events"] for found in looks_of(node, 3))  # once is enough
+    (line,) = re.findall(r"gpushare_share_beyond_limit_compute_ratio{.*sneaky.*} (.*)", node("figures"))
+    assert float(line) > 0.15

@@ -1,0 +1,90 @@
+"""Who uses a GPU for longer than it was let: the driver's word against the arbiter's books, from look to look. Pure.
+
+The driver samples, and tells a second late; between two turns a launch slips through. So what a share used beyond what
+it was let is added up, less a tolerance for each second that passes, and never below nothing: a cumulative sum, as in
+E. S. Page, Continuous Inspection Schemes, Biometrika 41 (1954). Errors of less than the tolerance never add up, however
+long they last, and a reading that is late is made up for by the next one before the sum is enough to be told of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+TOLERATED: Final = 0.15  # of all time
+TOLD_SECONDS: Final = 3.0  # beyond that; a share that is let have 10 % and has all of a GPU has come to it after four
+MOST_SECONDS: Final = 4.5  # and to nothing again half a minute after it ended
+
+Place = tuple[str, str]  # the UUID of a GPU, and the key of a share
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Beyond:
+    """A share used a GPU for so much of the time, and was let have so much, since it began to use more; 1 is all."""
+
+    used: float
+    let: float
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        used, let = round(100 * self.used), round(100 * self.let)
+        return f"the driver ran its kernels for {used}% of the time, and the arbiter let it have {let}%"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sum:
+    excess_seconds: float = 0.0
+    used_seconds: float = 0.0  # since the sum was nothing
+    let_seconds: float = 0.0
+    passed_seconds: float = 0.0
+    told: bool = False
+
+
+_NOTHING: Final = _Sum()
+
+
+class Excess:
+    """From look to look. `told`: those that used more than they were let, until it is made up for."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._held: Mapping[Place, float] = {}
+        self._sums: dict[Place, _Sum] = {}
+        self.told: Mapping[Place, Beyond] = {}
+
+    def look(
+        self, now: float, *, used: Mapping[Place, float], held: Mapping[Place, float], turns: Mapping[Place, float]
+    ) -> None:
+        """What is seen now, in seconds.
+
+        used: for what part of the time since the last look the driver ran kernels of a share, where it tells.
+        held: for how long the arbiter has let it, ever; one that is not in it has no books now.
+        turns: what part of the time it may take by itself, without an arbiter.
+        """
+        passed = now - self._at
+        sums = dict.fromkeys(used, _NOTHING)
+        for place in used.keys() & self._sums.keys():
+            had = held.get(place, 0.0) - self._held.get(place, 0.0)
+            let = max(had if had >= 0 else held.get(place, 0.0), turns.get(place, 0.0) * passed)  # books may begin anew
+            sums[place] = _added(self._sums[place], used[place] * passed, let, passed)
+        self._at, self._held, self._sums = now, dict(held), sums
+        self.told = {
+            place: Beyond(one.used_seconds / one.passed_seconds, one.let_seconds / one.passed_seconds)
+            for place, one in sums.items()
+            if one.told
+        }
+
+
+def _added(before: _Sum, used: float, let: float, passed: float) -> _Sum:
+    excess = min(MOST_SECONDS, before.excess_seconds + used - let - TOLERATED * passed)
+    if excess <= 0:
+        return _NOTHING
+    return _Sum(
+        excess,
+        before.used_seconds + used,
+        before.let_seconds + let,
+        before.passed_seconds + passed,
+        before.told or excess >= TOLD_SECONDS,
+    )

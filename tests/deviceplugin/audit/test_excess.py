@@ -1,0 +1,114 @@
+"""Who uses more than it is let is told of soon, and who does not is never, however badly the driver measures."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.audit import excess
+from deviceplugin.audit.excess import Beyond, Excess, Place
+
+PLACE: Place = ("GPU-a", "trainer-0")
+LATE_SECONDS = 2.0  # that the driver tells of what happened
+ERROR = 0.1  # of its readings
+STEP = 0.1
+
+
+def look(watch: Excess, now: float, used: float | None, held: float | None = None, turn: float = 0.0) -> Beyond | None:
+    watch.look(
+        now,
+        used={PLACE: used} if used is not None else {},
+        held={PLACE: held} if held is not None else {},
+        turns={PLACE: turn},
+    )
+    return watch.told.get(PLACE)
+
+
+def told_after(used: float, let: float, *, pause: float = 2.0, until: float = 100.0) -> float | None:
+    """When it is told that a share always uses so much, from its first look on."""
+    watch, now = Excess(), 50.0
+    look(watch, now, used, 0.0)
+    while now < 50 + until:
+        now += pause
+        if look(watch, now, used, let * (now - 50)) is not None:
+            return now - 50
+    return None
+
+
+@pytest.mark.parametrize(("used", "let", "at_most"), [(1.0, 0.1, 6), (0.55, 0.1, 12), (1.0, 0.5, 10), (0.5, 0.0, 10)])
+def test_who_evades_the_gate_is_told_of_within_seconds(used: float, let: float, at_most: float) -> None:
+    found = told_after(used, let)
+    assert found is not None
+    assert found <= at_most
+
+
+@given(st.floats(0.2, 1.0), st.floats(0, 1), st.floats(0.5, 5))
+def test_whatever_it_uses_beyond_the_tolerance_adds_up(beyond: float, let: float, pause: float) -> None:
+    used = min(1.0, let + beyond)
+    if used - let - excess.TOLERATED < 0.01:
+        return
+    found = told_after(used, let, pause=pause, until=400)
+    assert found is not None
+    assert found <= excess.TOLD_SECONDS / (used - let - excess.TOLERATED) + 2 * pause
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=20),
+    st.lists(st.integers(2, 50), min_size=1, max_size=30),
+    st.floats(0, LATE_SECONDS),
+    st.lists(st.floats(-ERROR, ERROR), min_size=1, max_size=30),
+)
+def test_who_uses_what_it_is_let_is_never_told_of(
+    turns: list[tuple[int, bool]], pauses: list[int], late: float, errors: list[float]
+) -> None:
+    """It has the GPU in turns, from moments to seconds long, and uses all of each; the driver's figures are of before."""
+    has = list(itertools.chain.from_iterable([on] * length for length, on in turns))
+    has = (has * (1 + 1000 // max(1, len(has))))[:1000] if has else [False] * 1000
+    held = [0.0, *itertools.accumulate(STEP * on for on in has)]
+
+    def at(seconds: float) -> float:
+        return held[max(0, min(len(held) - 1, round(seconds / STEP)))]
+
+    watch, now = Excess(), 0.0
+    look(watch, now, 0.0, at(now))
+    for pause, error in zip(itertools.cycle(pauses), itertools.cycle(errors), strict=False):
+        before, now = now, now + pause * STEP
+        if now > STEP * len(has):
+            break
+        seen = (at(now - late) - at(before - late)) / (now - before)
+        assert look(watch, now, min(1.0, max(0.0, seen + error)), at(now)) is None
+
+
+def test_what_its_page_lets_it_have_without_an_arbiter_is_not_held_against_it() -> None:
+    watch = Excess()
+    assert all(look(watch, second, 0.5, None, turn=0.5) is None for second in range(0, 60, 2))
+    assert [look(watch, second, 1.0, None, turn=0.5) is None for second in range(60, 72, 2)] == [True] * 4 + [False] * 2
+
+
+def test_it_is_told_until_it_is_made_up_for_and_says_how_much() -> None:
+    watch = Excess()
+    look(watch, 0, 0.0, 0.0)
+    for second in range(2, 22, 2):
+        found = look(watch, second, 0.95, 0.1 * second)
+    assert found == pytest.approx(Beyond(0.95, 0.1))
+    assert found is not None
+    assert found.sentence == "the driver ran its kernels for 95% of the time, and the arbiter let it have 10%"
+    ended = next(second for second in range(22, 100, 2) if look(watch, second, 0.0, 2.0) is None)
+    assert 40 < ended < 60
+
+
+def test_nothing_is_said_of_one_that_has_just_come_or_whose_driver_does_not_tell() -> None:
+    watch = Excess()
+    for second in range(0, 60, 2):
+        assert look(watch, second, 1.0 if second % 4 else None, 0.0) is None
+
+
+def test_books_that_begin_anew_are_no_debt() -> None:
+    watch = Excess()
+    for second in range(0, 20, 2):
+        assert look(watch, second, 1.0, float(second)) is None
+    for second in range(20, 40, 2):  # its processes have left the GPU for a moment
+        assert look(watch, second, 1.0, float(second - 19)) is None
