@@ -8,9 +8,10 @@ cdi/                       the devices described for container runtimes
 allocation/                which devices a container gets, and how it is given them
 gpunode_status, node_capacity, labels/, announcing, announcer   what the cluster is told
 library, old_libraries     what share containers get mounted, and what nobody has any more
+unspoken                   which pods have a library that the arbiter does not understand
 slack                      what pods that were made smaller still count for
 arbiter/                   who may launch now, and how much memory is left, on this node
-audit/                     who runs without limits, and what contexts take
+audit/                     who runs without limits or beyond them, and what contexts take
 metrics, share_figures, holders, peaks   what Prometheus is told; the most that shares have used
 node_pods                  the pods of this node
 node_view, agent           all of it wired together

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import library, metrics, node_pods, node_view, old_libraries, peaks
+from deviceplugin import library, metrics, node_pods, node_view, old_libraries, peaks, unspoken
 from deviceplugin.arbiter import groups, lookup, resizing, server
 from deviceplugin.audit import auditor, contexts
 from deviceplugin.hardware import nvml
@@ -82,6 +82,7 @@ class Agent:
             identify=server.by_cgroup(settings.proc_root),
             proc=settings.proc_root,
         )
+        self.arbiter.unspoken = unspoken.Unspoken(self._pods.objects.values, self.view.announcer.warn).refused
         self.resizing = resizing.Resizing(
             self.ledgers,
             self.arbiter.leases,

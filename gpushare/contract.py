@@ -137,6 +137,8 @@ EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod tha
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
 EVENT_UNLIMITED: Final = "RunsUnlimited"  # on a GPUNode and a pod: a process on a shared GPU is not held to a limit
 EVENT_BEYOND: Final = "RunsBeyondLimit"  # likewise: a share uses a GPU for longer than the arbiter lets it
+# On a GPUNode and a pod: the node's agent does not speak the protocol of the pod's library.
+EVENT_LIBRARY_REFUSED: Final = "LibraryRefused"
 EVENT_NO_DEVICES: Final = "NoDevices"  # on a GPUNode and a pod: a container with a share runs, and sees no GPU
 
 # --- Conditions of a GPUNode ------------------------------------------------------------------------------------------

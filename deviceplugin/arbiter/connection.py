@@ -49,6 +49,7 @@ class Connection:
         lookup: Lookup,
         groups: Groups,
         closed: Callable[[Connection], None],
+        unspoken: Callable[[Container, str], None],
     ) -> None:
         self.container = container
         self.version: int | None = None  # of the protocol, as it was agreed on
@@ -59,6 +60,7 @@ class Connection:
         self._lookup = lookup
         self._groups = groups
         self._closed = closed
+        self._unspoken = unspoken
         self._loop = asyncio.get_running_loop()
         self._group: Group | None = None
         self._told_freed_bytes = 0
@@ -134,8 +136,11 @@ class Connection:
             if self.version is not None:
                 wire.check_version(data, self.version)
         except wire.VersionError as error:
+            has_none_of_ours = self.version is None
             self.version = error.version
             self.refuse(str(error))
+            if has_none_of_ours:
+                self._unspoken(self.container, str(error))
             return self._guest.pace
         except wire.WireError as error:
             self._end(str(error))

@@ -80,6 +80,8 @@ class Server:
         self._paused: asyncio.TimerHandle | None = None
         self._leaving: dict[socket.socket, asyncio.TimerHandle] = {}
         self.turned_away = 0
+        # Called when a library of a container is refused for the versions of the protocol that it speaks, with why.
+        self.unspoken: Callable[[Container, str], None] = lambda *_: None
 
     @property
     def connections(self) -> int:
@@ -170,6 +172,7 @@ class Server:
                     lookup=self._lookup,
                     groups=self._groups,
                     closed=self._forget,
+                    unspoken=lambda *what: self.unspoken(*what),
                 )
             )
             return

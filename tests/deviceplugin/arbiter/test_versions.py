@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from deviceplugin.arbiter.identity import Container
 from gpushare import contract
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter.test_hostility import connect, own_process
-from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.arbiter_node import ArbiterNode, uid
 
 HEADER = struct.Struct(contract.WIRE_HEADER)
 UNKNOWN = 99
@@ -100,3 +101,19 @@ async def test_a_library_that_is_too_new_is_refused_in_a_version_that_it_underst
         kind, version, body = await heard(client)
         assert (kind, version) == (contract.MESSAGE_REFUSED, 7)
         assert b"versions 7 to 9 of the protocol and this node's agent versions 1 to 2" in body
+
+
+async def test_who_is_refused_for_that_is_told_to_the_agent_in_the_same_words(node: ArbiterNode) -> None:
+    told: list[tuple[Container, str]] = []
+    node.server.unspoken = lambda *what: told.append(what)
+    async with greeted(node, 1, 2) as (client, _):
+        client.send(message(contract.MESSAGE_RECLAIM, 9))  # nothing that a release of ours says
+        assert (await heard(client))[0] == contract.MESSAGE_REFUSED
+    assert told == []
+    with contextlib.closing(await connect(node)) as client:
+        client.send(message(contract.MESSAGE_HELLO, 7, bytes(32), newest=9))
+        _, _, body = await heard(client)
+    ((container, sentence),) = told
+    assert container.pod_uid == uid("trainer")
+    assert sentence == body.split(b"\0")[0].decode()
+    assert sentence.endswith("recreate the pod, so that it gets the agent's library")
