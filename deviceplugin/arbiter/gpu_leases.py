@@ -139,7 +139,7 @@ class GpuLeases:
     def seen(self, key: str, now_ns: int, *, works: bool) -> None:
         """The driver says whether it has run anything of a share lately."""
         if key in self._shares:
-            self._do(self._turns.seen(key, now_ns, works=works))
+            self.obey(self.turns.seen(key, now_ns, works=works))
 
     def leave(self, client: Client, now_ns: int) -> None:
         """A process has gone, and what it ran with it."""
