@@ -15,6 +15,7 @@ account     what a share has coming to it of a GPU's time, and may take; pure
 choice      who is next; pure
 waiting     those that wait, kept in that order; pure
 resizing    what shares have, kept true to the GPUNode while they run
+seat        one share at a GPU: its books, its lease, what it is told; pure
 turns       one GPU's leases, given, taken back, ended; pure: events in, commands out
 gangs       the same for shares that have several GPUs together; pure
 gpu_leases  the same with clients and messages; leases: for all GPUs, with a clock

@@ -8,7 +8,7 @@ paid. So they are kept for as long as they say that it owes something; nothing i
 from __future__ import annotations
 
 from deviceplugin.arbiter.account import BURST_NS
-from deviceplugin.arbiter.turns import Seat
+from deviceplugin.arbiter.seat import Seat
 
 _Place = tuple[str, str]  # a GPU's UUID, and a share's key
 

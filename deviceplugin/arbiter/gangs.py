@@ -26,7 +26,8 @@ from typing import Final
 
 from deviceplugin.arbiter import choice
 from deviceplugin.arbiter.account import MILLISECOND_NS
-from deviceplugin.arbiter.turns import Command, Phase, Seat, Turns
+from deviceplugin.arbiter.seat import Command, Phase, Seat
+from deviceplugin.arbiter.turns import Turns
 
 # A GPU that it has not used for so long it can do without.
 UNUSED_NS: Final = 1000 * MILLISECOND_NS

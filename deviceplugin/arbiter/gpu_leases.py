@@ -15,8 +15,9 @@ from deviceplugin.arbiter.account import Charge, Entitlement
 from deviceplugin.arbiter.departed import Departed
 from deviceplugin.arbiter.patience import Patience
 from deviceplugin.arbiter.recent import Recent, Sight
+from deviceplugin.arbiter.seat import Command, Open, Phase
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.arbiter.turns import Command, Open, Phase, Turns
+from deviceplugin.arbiter.turns import Turns
 from gpushare import contract
 
 _NANOSECONDS: Final = 1e9

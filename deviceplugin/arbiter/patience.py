@@ -8,7 +8,7 @@ are in nanoseconds.
 from __future__ import annotations
 
 from deviceplugin.arbiter.account import WINDOW_NS
-from deviceplugin.arbiter.turns import Phase, Seat
+from deviceplugin.arbiter.seat import Phase, Seat
 
 
 class Patience:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.arbiter import account, choice, turns
 from deviceplugin.arbiter.account import Account, Charge, Entitlement
-from deviceplugin.arbiter.turns import Lengths, Open, Revoke, Turns
+from deviceplugin.arbiter.seat import Command, Open, Revoke
+from deviceplugin.arbiter.turns import Lengths, Turns
 from tests.deviceplugin.arbiter import virtual_gpu
 from tests.deviceplugin.arbiter.virtual_gpu import MS, SECOND, BrokenLawError, VirtualGpu, Worker
 
@@ -266,7 +267,7 @@ def collectives(dice: random.Random, *, seconds: int) -> list[int]:
     now = 0
     events: list[tuple[int, Callable[[], list[object]]]] = []
 
-    def obey(number: int, commands: list[turns.Command]) -> None:
+    def obey(number: int, commands: list[Command]) -> None:
         for command in commands:
             is_open[command.key, number] = isinstance(command, Open)
             if isinstance(command, Revoke):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.arbiter import choice
 from deviceplugin.arbiter.account import Account, Charge, Entitlement
-from deviceplugin.arbiter.turns import Revoke, Turns
+from deviceplugin.arbiter.seat import Revoke
+from deviceplugin.arbiter.turns import Turns
 from deviceplugin.arbiter.waiting import Waiting
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 

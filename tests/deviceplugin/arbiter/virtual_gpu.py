@@ -13,7 +13,8 @@ import itertools
 from collections.abc import Callable
 
 from deviceplugin.arbiter.account import MILLISECOND_NS, Entitlement
-from deviceplugin.arbiter.turns import Command, Open, Phase, Turns
+from deviceplugin.arbiter.seat import Command, Open, Phase
+from deviceplugin.arbiter.turns import Turns
 
 MS = MILLISECOND_NS
 SECOND = 1000 * MS

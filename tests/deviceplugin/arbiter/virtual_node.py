@@ -10,7 +10,8 @@ import dataclasses
 
 from deviceplugin.arbiter.account import Entitlement
 from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.turns import Command, Open, Revoke, Turns
+from deviceplugin.arbiter.seat import Command, Open, Revoke
+from deviceplugin.arbiter.turns import Turns
 from tests.deviceplugin.arbiter.virtual_gpu import MS, BrokenLawError
 
 TICK_NS = MS // 5
