@@ -20,8 +20,9 @@ typedef struct {
     gpu_t *gpu;
     size_t bytes;
     int memory;
-    int types;    /* of handles that it can be shared by */
-    bool foreign; /* another process holds it of the GPU */
+    int types;     /* of handles that it can be shared by */
+    bool foreign;  /* another process holds it of the GPU */
+    bool exported; /* others may have it */
 } handle_t;
 
 typedef struct {
@@ -59,8 +60,11 @@ bool mapping_place(CUdeviceptr address, place_t *place) {
 static void drop_reference(handle_t *handle) {
     if (--handle->references > 0)
         return;
+    uint64_t number = shared_number(handle->memory);
     close(handle->memory);
-    if (!handle->foreign)
+    if (handle->exported)
+        slots_abandon(handle->gpu, handle->bytes, number);
+    else if (!handle->foreign)
         slots_refund(handle->gpu, handle->bytes);
 }
 
@@ -134,9 +138,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, uint64_t flags) {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&mutex);
-    const handle_t *found = find_handle(handle);
+    handle_t *found = find_handle(handle);
     if (shareable != NULL && found != NULL && flags == 0 && type == CU_MEM_HANDLE_FILE_DESCRIPTOR &&
         (found->types & type) != 0) {
+        found->exported = !found->foreign && shared_watch(found->memory);
         int descriptor = shared_copy(found->memory);
         *(int *)shareable = descriptor;
         result = descriptor >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;

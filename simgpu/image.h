@@ -21,6 +21,7 @@
 #define IMAGE_CHANNELS 32u   /* as CUDA_DEVICE_MAX_CONNECTIONS at most */
 #define IMAGE_LAUNCHES 1024u /* that wait or run */
 #define IMAGE_ENDS 4096u
+#define IMAGE_ORPHANS 1024u
 #define IMAGE_NO_SWITCH UINT32_MAX
 
 /* One process with a context on this GPU. Its memory counts only while that process holds the slot's lock. */
@@ -32,6 +33,13 @@ typedef struct {
     uint64_t part;                   /* the same for the compute instance */
     uint64_t cgroups[IMAGE_CGROUPS]; /* from its own upwards; 0 behind the last */
 } image_slot_t;
+
+/* Memory that its maker has let go while others may have it, or a descriptor of it: see shared.h. */
+typedef struct {
+    uint64_t memory; /* its inode; 0: none */
+    uint64_t bytes;
+    uint64_t instance;
+} image_orphan_t;
 
 /* What the processes of a control group may have: see limits.h. */
 typedef struct {
@@ -165,6 +173,8 @@ typedef struct {
     _Atomic uint32_t slots_high; /* slots ever used: how far a walk must look */
     _Atomic uint32_t changes;    /* odd while the slots are being changed: see slots.c */
     image_slot_t slots[IMAGE_SLOTS];
+    _Atomic uint32_t orphans_high;
+    image_orphan_t orphans[IMAGE_ORPHANS];
 } image_t;
 
 /* A GPU's file: it ends with the queue of the last slot that was ever used. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define NAME_PREFIX "simgpu-"
@@ -32,6 +33,29 @@ uint64_t shared_extend(int memory, uint64_t offset, size_t bytes) {
 
 void shared_discard(int memory, uint64_t offset, size_t bytes) {
     (void)fallocate(memory, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
+}
+
+bool shared_watch(int memory) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(memory, F_OFD_SETLK, &lock) == 0;
+}
+
+uint64_t shared_number(int memory) {
+    struct stat status;
+    return fstat(memory, &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
+bool shared_is_had(uint64_t number) {
+    char line[256];
+    bool had = false;
+    FILE *locks = fopen("/proc/locks", "re");
+    while (locks != NULL && !had && fgets(line, sizeof line, locks) != NULL) {
+        unsigned long long inode;
+        had = sscanf(line, "%*d: OFDLCK %*s %*s %*d %*x:%*x:%llu", &inode) == 1 && inode == number;
+    }
+    if (locks != NULL)
+        fclose(locks);
+    return had;
 }
 
 bool shared_is_on(int memory, const gpu_t *gpu) {

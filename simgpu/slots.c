@@ -13,6 +13,7 @@
 #include "cgroup.h"
 #include "limits.h"
 #include "mig.h"
+#include "shared.h"
 
 /* Locks lie beyond the file's end, where no data can be confused with them. */
 #define LOCK_QUEUES ((off_t)1 << 28)
@@ -124,6 +125,12 @@ static void sweep(gpu_t *gpu) {
         if ((int)i != gpu->slot && slot->pid != 0 && !slot_is_held(gpu, i, &holder))
             *slot = (image_slot_t){0};
     }
+    high = gpu->image->orphans_high;
+    for (unsigned i = 0; i < high; i++) {
+        image_orphan_t *orphan = &gpu->image->orphans[i];
+        if (orphan->memory != 0 && !shared_is_had(orphan->memory))
+            *orphan = (image_orphan_t){0};
+    }
 }
 
 /* The file grows with the processes that use it. */
@@ -190,6 +197,15 @@ static bool fits(const gpu_t *gpu, uint64_t bytes) {
             return false;
         left_bytes -= held_bytes;
     }
+    high = gpu->image->orphans_high;
+    for (unsigned i = 0; i < high; i++) {
+        const image_orphan_t *orphan = &gpu->image->orphans[i];
+        if (gpu->instance != 0 && orphan->instance != gpu->instance)
+            continue;
+        if (orphan->bytes > left_bytes)
+            return false;
+        left_bytes -= orphan->bytes;
+    }
     return limits_allow(gpu, &gpu->image->slots[gpu->slot], bytes, left_bytes);
 }
 
@@ -209,6 +225,27 @@ bool slots_charge(gpu_t *gpu, uint64_t bytes) {
 void slots_refund(gpu_t *gpu, uint64_t bytes) {
     slots_change_begin(gpu);
     if (gpu->slot >= 0)
+        gpu->image->slots[gpu->slot].memory_bytes -= bytes;
+    slots_change_end(gpu);
+}
+
+/* Where there is no room to note it, it stays its maker's. */
+static bool note_orphan(image_t *image, const image_orphan_t *orphan) {
+    for (unsigned i = 0; i < IMAGE_ORPHANS; i++) {
+        if (image->orphans[i].memory != 0)
+            continue;
+        image->orphans[i] = *orphan;
+        if (image->orphans_high < i + 1)
+            image->orphans_high = i + 1;
+        return true;
+    }
+    return false;
+}
+
+void slots_abandon(gpu_t *gpu, uint64_t bytes, uint64_t memory) {
+    const image_orphan_t orphan = {.memory = memory, .bytes = bytes, .instance = gpu->instance};
+    slots_change_begin(gpu);
+    if (gpu->slot >= 0 && (!shared_is_had(memory) || note_orphan(gpu->image, &orphan)))
         gpu->image->slots[gpu->slot].memory_bytes -= bytes;
     slots_change_end(gpu);
 }
@@ -253,6 +290,13 @@ static uint64_t sum_held(const gpu_t *gpu, uint64_t cgroup) {
         if (is_in(slot, gpu->instance, 0) && (cgroup == 0 || slots_is_of(slot, cgroup)) &&
             ((int)i == gpu->slot || slot_is_held(gpu, i, &holder)))
             used_bytes += slot->memory_bytes;
+    }
+    high = cgroup == 0 ? gpu->image->orphans_high : 0;
+    for (unsigned i = 0; i < high; i++) {
+        const image_orphan_t *orphan = &gpu->image->orphans[i];
+        if (orphan->memory != 0 && (gpu->instance == 0 || orphan->instance == gpu->instance) &&
+            shared_is_had(orphan->memory))
+            used_bytes += orphan->bytes;
     }
     return used_bytes;
 }

@@ -28,6 +28,10 @@ bool slots_join(gpu_t *gpu);
 bool slots_charge(gpu_t *gpu, uint64_t bytes);
 void slots_refund(gpu_t *gpu, uint64_t bytes);
 
+/* As a refund of what was shared: what anybody has yet is nobody's and still taken, until the last one lets it go. The
+ * real driver says then that it is of one of those who imported it, if any process did; this one of no process. */
+void slots_abandon(gpu_t *gpu, uint64_t bytes, uint64_t memory);
+
 /* Forget what dead processes held, now rather than when memory runs short. */
 void slots_sweep(gpu_t *gpu);
 
@@ -44,7 +48,7 @@ void slots_queues_begin(gpu_t *gpu);
 void slots_queues_end(gpu_t *gpu);
 bool slots_is_alive(const gpu_t *gpu, unsigned index, uint64_t pid, uint64_t start_ticks);
 
-/* Bytes held by living processes, of a MIG device those in its GPU instance. */
+/* Bytes held by living processes and abandoned ones, of a MIG device those in its GPU instance. */
 uint64_t slots_used_bytes(const gpu_t *gpu);
 
 /* The same of one control group, and whether a slot's process was in it, or below, when it took the slot. */
