@@ -1,5 +1,7 @@
 /* Stream-ordered memory. It belongs to a pool, so it outlives contexts, and it is on the pool's GPU; the pool is
  * charged for what it has of it. An allocation during a stream capture is a node of a graph: hook_graph.c. */
+#include <stdatomic.h>
+
 #include "cuda/stream.h"
 #include "driver/driver.h"
 #include "driver/refusal.h"
@@ -29,25 +31,33 @@ static CUresult free_real(const request_t *request, CUdeviceptr pointer) {
     return (request->per_thread ? REAL(cuMemFreeAsync_ptsz) : REAL(cuMemFreeAsync))(pointer, request->stream);
 }
 
-/* With the lock held. The pool may have what is asked for, freed and not yet returned: then it need not grow. */
+/* With the lock held. The pool may have what is asked for, freed and not yet returned, and not wanted by another call
+ * that is under way: then it need not grow. */
 static bool reserve(keeper_t *keeper, size_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p) {
     if (keeper_reserve(keeper, bytes, attempt, reserved_bytes_p))
         return true;
-    uint64_t out_bytes = __atomic_load_n(&keeper->out_bytes, __ATOMIC_SEQ_CST);
+    uint64_t taken_bytes = keeper->out_bytes + keeper->wanted_bytes;
     *reserved_bytes_p = 0;
-    return attempt == ATTEMPT_REREAD && keeper->charged_bytes >= out_bytes &&
-           keeper->charged_bytes - out_bytes >= bytes;
+    return attempt == ATTEMPT_REREAD && keeper->charged_bytes >= taken_bytes &&
+           keeper->charged_bytes - taken_bytes >= bytes;
 }
 
-/* With the lock held. */
 static CUresult attempt_once(const request_t *request, keeper_t *keeper, attempt_t attempt, CUdeviceptr *pointer,
                              size_t bytes) {
-    uint64_t reserved_bytes;
-    if (!reserve(keeper, bytes, attempt, &reserved_bytes))
+    growth_t growth = {.wanted_bytes = bytes};
+    keeper_lock(keeper->gpu);
+    bool fits = reserve(keeper, bytes, attempt, &growth.reserved_bytes);
+    if (fits)
+        keeper_begin(keeper, &growth);
+    keeper_unlock(keeper->gpu);
+    if (!fits)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = allocate_real(request, pointer, bytes);
-    bool settled = keeper_settle(keeper, reserved_bytes);
-    if (result != CUDA_SUCCESS || (settled && pool_note(keeper, *pointer, bytes)))
+    keeper_lock(keeper->gpu);
+    bool settled = keeper_settle(keeper, &growth);
+    bool noted = result == CUDA_SUCCESS && settled && pool_note(keeper, *pointer, bytes);
+    keeper_unlock(keeper->gpu);
+    if (result != CUDA_SUCCESS || noted)
         return result;
     (void)free_real(request, *pointer);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -62,7 +72,6 @@ static CUresult allocate_from(const request_t *request, keeper_t *keeper, CUdevi
             stream_wait(request->stream, request->per_thread);
         keeper_make_room(keeper->gpu, attempt);
         result = attempt_once(request, keeper, attempt, pointer, bytes);
-        keeper_unlock(keeper->gpu);
     }
     return result;
 }
@@ -77,7 +86,7 @@ static keeper_t *keeper_of(const request_t *request, const place_t *place, CUdev
         keeper = pool_remember(pool, KEEPER_POOL, place->gpu);
     uint32_t any = KEEPER_ANY_GPU;
     if (keeper != NULL && keeper->kind == KEEPER_POOL)
-        (void)__atomic_compare_exchange_n(&keeper->gpu, &any, place->gpu, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+        (void)atomic_compare_exchange_strong(&keeper->gpu, &any, place->gpu);
     return keeper;
 }
 

@@ -83,13 +83,12 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
             keeper_remove(keeper);
         return result;
     }
-    uint32_t gpu = keeper->gpu;
-    keeper_lock(gpu);
     (void)REAL(cuMemPoolTrimTo)(pool, 0);
-    (void)keeper_settle(keeper, 0);
+    keeper_close(keeper);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
     if (result == CUDA_SUCCESS)
         pool_end(keeper);
-    keeper_unlock(gpu);
+    else
+        keeper_closed(keeper, KEEPER_POOL);
     return result;
 }

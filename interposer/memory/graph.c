@@ -30,51 +30,74 @@ static uint64_t key_of(CUgraphExec exec, uint32_t gpu) {
     return (uint64_t)(uintptr_t)exec | (uint64_t)gpu << GPU_SHIFT;
 }
 
+/* A start on one GPU. */
+typedef struct {
+    keeper_t *keeper;
+    entry_t entry;
+    growth_t growth;
+} part_t;
+
 /* With the lock held. No more than the graph's own pages can be wanting, and no more than all graphs' together beyond
- * what there is. */
-static bool reserve(keeper_t *keeper, const entry_t *entry, attempt_t attempt, uint64_t *reserved_bytes_p) {
-    uint64_t all_bytes = keeper->out_bytes + keeper->orphaned_bytes + (entry->count == 0 ? entry->bytes : 0);
-    uint64_t beyond_bytes = all_bytes > keeper->charged_bytes ? all_bytes - keeper->charged_bytes : 0;
-    return keeper_reserve(keeper, beyond_bytes < entry->bytes ? beyond_bytes : entry->bytes, attempt, reserved_bytes_p);
+ * what there is, or will be when the starts that are under way are done. */
+static bool reserve(part_t *part, attempt_t attempt) {
+    const keeper_t *keeper = part->keeper;
+    uint64_t bytes = part->entry.bytes;
+    uint64_t new_bytes = part->entry.count == 0 ? bytes : 0;
+    uint64_t all_bytes = keeper->out_bytes + keeper->orphaned_bytes + keeper->wanted_bytes + new_bytes;
+    uint64_t there_bytes = keeper->charged_bytes + keeper->reserved_bytes;
+    uint64_t beyond_bytes = all_bytes > there_bytes ? all_bytes - there_bytes : 0;
+    part->growth.wanted_bytes = beyond_bytes < bytes ? beyond_bytes : bytes;
+    return keeper_reserve(part->keeper, part->growth.wanted_bytes, attempt, &part->growth.reserved_bytes);
 }
 
-/* With the lock held. */
-static void launched(keeper_t *keeper, entry_t *entry) {
-    entry_t old;
-    if (entry->count > 0)
+/* With the lock held. Another thread may have launched it meanwhile. */
+static void launched(keeper_t *keeper, uint64_t key) {
+    entry_t entry, old;
+    if (!table_get(&execs, key, &entry) || entry.count > 0)
         return;
-    entry->count = 1;
-    keeper->out_bytes += entry->bytes;
-    (void)table_put(&execs, entry, &old); /* it is there */
+    entry.count = 1;
+    keeper->out_bytes += entry.bytes;
+    (void)table_put(&execs, &entry, &old); /* it is there */
 }
 
-/* GPUs are locked in their order. False: it does not fit, and nothing was started. */
+static void finish(const part_t *part, bool started) {
+    keeper_lock(part->keeper->gpu);
+    if (started)
+        launched(part->keeper, part->entry.key);
+    (void)keeper_settle(part->keeper, &part->growth); /* what runs cannot be taken back */
+    keeper_unlock(part->keeper->gpu);
+}
+
+/* False: it does not fit. */
+static bool begin(part_t *part, attempt_t attempt) {
+    keeper_make_room(part->keeper->gpu, attempt);
+    keeper_lock(part->keeper->gpu);
+    bool fits = reserve(part, attempt);
+    if (fits)
+        keeper_begin(part->keeper, &part->growth);
+    keeper_unlock(part->keeper->gpu);
+    return fits;
+}
+
+/* False: it does not fit, and nothing was started. */
 static bool attempt_once(const start_t *start, attempt_t attempt, CUresult *result_p) {
-    keeper_t *locked[MAX_GPUS];
-    entry_t entries[MAX_GPUS];
-    uint64_t reserved_bytes[MAX_GPUS];
+    part_t parts[MAX_GPUS];
     unsigned count = 0;
     bool fits = true;
     for (uint32_t gpu = 0; gpu < share_gpu_count() && fits; gpu++) {
-        if (!table_get(&execs, key_of(start->exec, gpu), &entries[count]))
+        part_t *part = &parts[count];
+        *part = (part_t){.keeper = NULL};
+        if (table_get(&execs, key_of(start->exec, gpu), &part->entry))
+            part->keeper = keeper_find(KEEPER_GRAPHS, part->entry.gpu);
+        if (part->keeper == NULL)
             continue;
-        keeper_t *keeper = keeper_find(KEEPER_GRAPHS, entries[count].gpu);
-        if (keeper == NULL)
-            continue;
-        keeper_make_room(gpu, attempt);
-        reserved_bytes[count] = 0;
-        fits = reserve(keeper, &entries[count], attempt, &reserved_bytes[count]);
-        reserved_bytes[count] = fits ? reserved_bytes[count] : 0;
-        locked[count++] = keeper;
+        fits = begin(part, attempt);
+        count += fits;
     }
     if (fits)
         *result_p = start->real(start->exec, start->stream);
-    while (count-- > 0) {
-        if (fits && *result_p == CUDA_SUCCESS)
-            launched(locked[count], &entries[count]);
-        (void)keeper_settle(locked[count], reserved_bytes[count]); /* what runs cannot be taken back */
-        keeper_unlock(locked[count]->gpu);
-    }
+    while (count-- > 0)
+        finish(&parts[count], fits && *result_p == CUDA_SUCCESS);
     return fits;
 }
 

@@ -1,7 +1,10 @@
+#define _GNU_SOURCE
 #include "memory/keeper.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
+#include "base/clock.h"
 #include "base/contract.h"
 #include "base/fork.h"
 #include "cuda/capture.h"
@@ -13,18 +16,21 @@
 #define LARGEST_UNIT_BYTES (32ull << 20)
 #define GRAPHS_UNIT_BYTES (2ull << 20)
 
+#define CLOSE_LOOK_NS 100000ull
+
 static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER; /* of making and ending */
 static pthread_mutex_t mutexes[MAX_GPUS];                      /* all zeros is a mutex that is free */
 static keeper_t keepers[MAX_KEEPERS];
-static unsigned high;
-static bool loose;
+static _Atomic unsigned high;
+static _Atomic bool loose;
+static _Atomic uint64_t growths[MAX_GPUS];
 
 static void keeper_after_fork(void) {
     list_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (unsigned i = 0; i < MAX_GPUS; i++)
         mutexes[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (unsigned i = 0; i < high; i++)
-        keepers[i] = (keeper_t){.kind = KEEPER_NONE};
+        keepers[i].kind = KEEPER_NONE;
     high = 0;
     loose = false;
 }
@@ -43,9 +49,9 @@ static bool is_pool(keeper_kind_t kind) {
 }
 
 keeper_t *keeper_find(keeper_kind_t kind, uint64_t handle) {
-    unsigned count = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
+    unsigned count = atomic_load_explicit(&high, memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
-        keeper_kind_t found = __atomic_load_n(&keepers[i].kind, __ATOMIC_ACQUIRE);
+        keeper_kind_t found = atomic_load_explicit(&keepers[i].kind, memory_order_acquire);
         bool same = found == kind || (is_pool(kind) && is_pool(found));
         if (same && keepers[i].handle == handle)
             return &keepers[i];
@@ -56,14 +62,20 @@ keeper_t *keeper_find(keeper_kind_t kind, uint64_t handle) {
 /* The place is filled in before its kind tells that there is something. */
 static keeper_t *place(keeper_kind_t kind, uint64_t handle, uint32_t gpu) {
     for (unsigned i = 0; i < MAX_KEEPERS; i++) {
-        if (keepers[i].kind != KEEPER_NONE)
+        keeper_t *keeper = &keepers[i];
+        if (atomic_load_explicit(&keeper->kind, memory_order_acquire) != KEEPER_NONE)
             continue;
-        uint64_t unit_bytes = kind == KEEPER_GRAPHS ? GRAPHS_UNIT_BYTES : LARGEST_UNIT_BYTES;
-        keepers[i] = (keeper_t){.gpu = gpu, .handle = handle, .unit_bytes = unit_bytes};
-        __atomic_store_n(&keepers[i].kind, kind, __ATOMIC_RELEASE);
+        keeper->gpu = gpu;
+        keeper->handle = handle;
+        keeper->out_bytes = keeper->blocks = 0;
+        keeper->charged_bytes = keeper->orphaned_bytes = keeper->reserved_bytes = keeper->wanted_bytes = 0;
+        keeper->unit_bytes = kind == KEEPER_GRAPHS ? GRAPHS_UNIT_BYTES : LARGEST_UNIT_BYTES;
+        keeper->calls = keeper->looks = 0;
+        keeper->crowded = false;
+        atomic_store_explicit(&keeper->kind, kind, memory_order_release);
         if (i >= high)
-            __atomic_store_n(&high, i + 1, __ATOMIC_RELEASE);
-        return &keepers[i];
+            atomic_store_explicit(&high, i + 1, memory_order_release);
+        return keeper;
     }
     return NULL;
 }
@@ -78,7 +90,7 @@ keeper_t *keeper_add(keeper_kind_t kind, uint64_t handle, uint32_t gpu) {
 }
 
 void keeper_remove(keeper_t *keeper) {
-    __atomic_store_n(&keeper->kind, KEEPER_NONE, __ATOMIC_RELEASE);
+    atomic_store_explicit(&keeper->kind, KEEPER_NONE, memory_order_release);
 }
 
 static bool read_bytes(const keeper_t *keeper, uint64_t *bytes_p) {
@@ -90,53 +102,77 @@ static bool read_bytes(const keeper_t *keeper, uint64_t *bytes_p) {
                                               bytes_p) == CUDA_SUCCESS;
 }
 
-static void trim(const keeper_t *keeper) {
-    if (keeper->kind == KEEPER_POOL)
-        (void)REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)keeper->handle, 0);
-    else if (keeper->kind == KEEPER_GRAPHS)
-        (void)REAL(cuDeviceGraphMemTrim)((CUdevice)keeper->handle);
-}
-
 static uint64_t round_up(uint64_t bytes, uint64_t unit_bytes) {
     return bytes > UINT64_MAX - unit_bytes ? bytes : (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
 }
 
 /* Of a pool: the largest that all its growth was a multiple of, which may be too large. Of graphs, whose growth cannot
  * be taken back but is wanted by the page: the smallest that explains what it grew by. */
-static void learn_unit(keeper_t *keeper, uint64_t growth_bytes) {
+static void learn_unit(keeper_t *keeper, uint64_t wanted_bytes, uint64_t growth_bytes) {
     uint64_t unit_bytes = keeper->unit_bytes;
     uint64_t divisor_bytes = growth_bytes & -growth_bytes;
     if (keeper->kind == KEEPER_POOL && divisor_bytes < unit_bytes)
         unit_bytes = divisor_bytes;
     while (keeper->kind == KEEPER_GRAPHS && unit_bytes < LARGEST_UNIT_BYTES &&
-           round_up(keeper->wanted_bytes, unit_bytes) < growth_bytes)
+           round_up(wanted_bytes, unit_bytes) < growth_bytes)
         unit_bytes *= 2;
     keeper->unit_bytes = unit_bytes;
 }
 
-bool keeper_settle(keeper_t *keeper, uint64_t reserved_bytes) {
-    uint64_t before_bytes = keeper->charged_bytes;
-    uint64_t covered_bytes = before_bytes + reserved_bytes;
+static uint64_t least(uint64_t left, uint64_t right) {
+    return left < right ? left : right;
+}
+
+static void grows(const keeper_t *keeper) {
+    uint32_t gpu = keeper->gpu;
+    growths[gpu]++;
+}
+
+/* With the lock held: charged for what it has, if `over_bytes` more were charged than its books say, for a call that
+ * has ended. Others that are under way may have taken all of what was reserved for them, or nothing yet: it may come to
+ * have what it has now and what is reserved for them, and never more than what was charged for it before. */
+static bool charge_exactly(keeper_t *keeper, uint64_t over_bytes) {
     uint64_t bytes;
-    keeper->charged_bytes = covered_bytes;
+    uint64_t before_bytes = keeper->charged_bytes + over_bytes;
+    uint64_t reserved_bytes = keeper->reserved_bytes;
+    keeper->charged_bytes = before_bytes;
     if (!read_bytes(keeper, &bytes))
         return true; /* it stays charged for all that it may have taken */
-    if (keeper->wanted_bytes > 0 && bytes > before_bytes)
-        learn_unit(keeper, bytes - before_bytes);
-    keeper->wanted_bytes = 0;
-    if (keeper->orphaned_bytes > bytes)
-        keeper->orphaned_bytes = bytes;
-    if (bytes > covered_bytes && !share_try(keeper->gpu, bytes - covered_bytes))
-        return false;
-    if (bytes < covered_bytes)
-        share_refund(keeper->gpu, covered_bytes - bytes);
-    keeper->charged_bytes = bytes;
+    keeper->orphaned_bytes = least(keeper->orphaned_bytes, bytes);
+    if (bytes > before_bytes + reserved_bytes) {
+        uint64_t more_bytes = bytes - before_bytes - reserved_bytes;
+        grows(keeper);
+        if (!share_try(keeper->gpu, more_bytes))
+            return false;
+        keeper->charged_bytes += more_bytes;
+    } else if (bytes < before_bytes) {
+        share_refund(keeper->gpu, before_bytes - bytes);
+        keeper->charged_bytes = bytes;
+    }
     return true;
+}
+
+void keeper_begin(keeper_t *keeper, const growth_t *growth) {
+    keeper->crowded = keeper->calls++ > 0;
+    keeper->reserved_bytes += growth->reserved_bytes;
+    keeper->wanted_bytes += growth->wanted_bytes;
+    grows(keeper);
+}
+
+bool keeper_settle(keeper_t *keeper, const growth_t *growth) {
+    uint64_t before_bytes = keeper->charged_bytes;
+    uint64_t bytes;
+    keeper->reserved_bytes -= growth->reserved_bytes;
+    keeper->wanted_bytes -= growth->wanted_bytes;
+    grows(keeper);
+    if (--keeper->calls == 0 && !keeper->crowded && growth->wanted_bytes > 0 && read_bytes(keeper, &bytes) &&
+        bytes > before_bytes)
+        learn_unit(keeper, growth->wanted_bytes, bytes - before_bytes);
+    return charge_exactly(keeper, growth->reserved_bytes);
 }
 
 bool keeper_reserve(keeper_t *keeper, uint64_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p) {
     uint64_t whole_bytes = round_up(bytes, keeper->unit_bytes);
-    keeper->wanted_bytes = bytes;
     *reserved_bytes_p = whole_bytes;
     /* What needs nothing more is let be also when the driver's own memory has pushed the share beyond its limit. */
     if (whole_bytes == 0 || share_try(keeper->gpu, whole_bytes))
@@ -144,49 +180,102 @@ bool keeper_reserve(keeper_t *keeper, uint64_t bytes, attempt_t attempt, uint64_
     return attempt >= ATTEMPT_TRIMMED && share_charge(keeper->gpu, whole_bytes);
 }
 
-/* True: there was something of this GPU to look at. */
+/* Without the lock: it may take as long as the driver likes. The pool is not destroyed meanwhile. */
+static void trim(keeper_t *keeper, keeper_kind_t kind) {
+    keeper->looks++;
+    keeper_unlock(keeper->gpu);
+    if (kind == KEEPER_POOL)
+        (void)REAL(cuMemPoolTrimTo)((CUmemoryPool)(uintptr_t)keeper->handle, 0);
+    else
+        (void)REAL(cuDeviceGraphMemTrim)((CUdevice)keeper->handle);
+    keeper_lock(keeper->gpu);
+    keeper->looks--;
+}
+
+/* With the lock held, which is let go of for a trim. True: there was something of this GPU to look at. */
 static bool each_of(uint32_t gpu, bool trimming) {
-    unsigned count = __atomic_load_n(&high, __ATOMIC_ACQUIRE);
+    unsigned count = atomic_load_explicit(&high, memory_order_acquire);
     bool any = false;
     for (unsigned i = 0; i < count; i++) {
         keeper_t *keeper = &keepers[i];
-        keeper_kind_t kind = __atomic_load_n(&keeper->kind, __ATOMIC_ACQUIRE);
+        keeper_kind_t kind = atomic_load_explicit(&keeper->kind, memory_order_acquire);
         if (keeper->gpu != gpu || (kind != KEEPER_POOL && kind != KEEPER_GRAPHS))
             continue;
-        if (trimming)
-            trim(keeper);
         any = any || keeper->charged_bytes > 0;
-        (void)keeper_settle(keeper, 0);
+        if (trimming)
+            trim(keeper, kind);
+        (void)charge_exactly(keeper, 0); /* of one that is closing meanwhile nothing is read */
     }
     return any;
 }
 
 /* While a stream is being captured nothing is trimmed: it might break the capture. */
-void keeper_make_room(uint32_t gpu, attempt_t attempt) {
+static bool look(uint32_t gpu, bool trimming) {
     keeper_lock(gpu);
-    if (attempt != ATTEMPT_AT_ONCE)
-        (void)each_of(gpu, attempt >= ATTEMPT_TRIMMED && !capture_any());
-}
-
-void keeper_reread(uint32_t gpu) {
-    keeper_make_room(gpu, ATTEMPT_REREAD);
-    keeper_unlock(gpu);
-}
-
-bool keeper_give_back(uint32_t gpu) {
-    keeper_lock(gpu);
-    bool any = each_of(gpu, !capture_any());
+    bool any = each_of(gpu, trimming && !capture_any());
     keeper_unlock(gpu);
     return any;
 }
 
+void keeper_make_room(uint32_t gpu, attempt_t attempt) {
+    if (attempt != ATTEMPT_AT_ONCE)
+        (void)look(gpu, attempt >= ATTEMPT_TRIMMED);
+}
+
+void keeper_reread(uint32_t gpu) {
+    (void)look(gpu, false);
+}
+
+bool keeper_give_back(uint32_t gpu) {
+    return look(gpu, true);
+}
+
+/* Whoever trims it is in the driver, which would let a destruction wait as well. */
+void keeper_close(keeper_t *keeper) {
+    uint32_t gpu = keeper->gpu;
+    keeper_lock(gpu);
+    (void)charge_exactly(keeper, 0);
+    keeper->kind = KEEPER_CLOSING;
+    while (keeper->looks > 0) {
+        keeper_unlock(gpu);
+        pause_ns(CLOSE_LOOK_NS);
+        keeper_lock(gpu);
+    }
+    keeper_unlock(gpu);
+}
+
+void keeper_closed(keeper_t *keeper, keeper_kind_t kind) {
+    atomic_store_explicit(&keeper->kind, kind, memory_order_release);
+}
+
 void keeper_loosened(void) {
-    __atomic_store_n(&loose, true, __ATOMIC_RELEASE);
+    atomic_store_explicit(&loose, true, memory_order_release);
 }
 
 void keeper_waited(void) {
-    if (!__atomic_load_n(&loose, __ATOMIC_ACQUIRE) || !__atomic_exchange_n(&loose, false, __ATOMIC_ACQ_REL))
+    if (!atomic_load_explicit(&loose, memory_order_acquire) ||
+        !atomic_exchange_explicit(&loose, false, memory_order_acq_rel))
         return;
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++)
         keeper_reread(gpu);
+}
+
+uint64_t keeper_growths(uint32_t gpu) {
+    return growths[gpu];
+}
+
+uint64_t keeper_kept_bytes(uint32_t gpu, uint64_t since) {
+    unsigned count = atomic_load_explicit(&high, memory_order_acquire);
+    uint64_t kept_bytes = 0;
+    keeper_lock(gpu);
+    (void)each_of(gpu, false);
+    for (unsigned i = 0; i < count; i++) {
+        keeper_kind_t kind = atomic_load_explicit(&keepers[i].kind, memory_order_acquire);
+        bool asked = (kind == KEEPER_POOL || kind == KEEPER_GRAPHS) && keepers[i].gpu == gpu;
+        if (asked && keepers[i].calls == 0)
+            kept_bytes += keepers[i].charged_bytes;
+    }
+    bool same = growths[gpu] == since;
+    keeper_unlock(gpu);
+    return same ? kept_bytes : 0;
 }

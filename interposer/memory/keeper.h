@@ -1,9 +1,12 @@
 /* What keeps memory to hand it out again: the driver's pools, and what it has for the nodes of graphs.
  *
  * A keeper is charged for what it has of the GPU, which the driver tells, and not for what it has handed out. Around a
- * call that may make it grow, what the call may take is charged before, and the difference to what it took goes back
- * after; one lock a GPU, held meanwhile, keeps two calls from taking each other's growth for their own. A keeper
- * shrinks when the driver likes: it is looked at again before anything is refused, and after a program has waited. */
+ * call that may make it grow, what the call may take is charged before, and what it did not take goes back after. The
+ * lock, one a GPU, is held for the books and for questions that the driver answers at once, never across such a call:
+ * a launch waits when the GPU has too much to do, and what it waits for may be up to another thread, which has to get
+ * past here. So several calls may be under way, and a keeper has at most what it is charged and what was reserved for
+ * all of them. A keeper shrinks when the driver likes: it is looked at again before anything is refused, and after a
+ * program has waited. */
 #ifndef GPUSHARE_KEEPER_H
 #define GPUSHARE_KEEPER_H
 
@@ -15,21 +18,29 @@ typedef enum {
     KEEPER_NONE,
     KEEPER_POOL,
     KEEPER_GRAPHS,  /* of one device, of which `handle` is the number */
+    KEEPER_CLOSING, /* a pool that is being destroyed: the driver is not asked about it any more */
     KEEPER_ENDING,  /* a pool that has been destroyed: it ends with the last of its blocks */
     KEEPER_FOREIGN, /* memory of the host, or of the process that it was imported from */
     KEEPER_MUTE,    /* a pool of a driver that cannot tell its size */
 } keeper_kind_t;
 
+/* Found without a lock: `kind` is stored last when a keeper is made, with release, and read first, with acquire, so
+ * whoever sees it sees the handle and the GPU too. `gpu` and `out_bytes` change later, each by itself: only their own
+ * order matters. All else is with the lock held. */
 typedef struct {
-    keeper_kind_t kind;
-    uint32_t gpu;            /* KEEPER_ANY_GPU: not known before its first allocation */
-    uint64_t handle;         /* the pool, or the device */
-    uint64_t charged_bytes;  /* with the lock held */
+    _Atomic keeper_kind_t kind;
+    _Atomic uint32_t gpu;       /* KEEPER_ANY_GPU: not known before its first allocation */
+    uint64_t handle;            /* the pool, or the device; as long as it is of this kind */
+    _Atomic uint64_t out_bytes; /* handed out, or wanted by graphs that have been launched */
+    _Atomic uint64_t blocks;    /* of a pool: how many are handed out */
+    uint64_t charged_bytes;
     uint64_t unit_bytes;     /* it grows by multiples of this, as far as is known */
-    uint64_t wanted_bytes;   /* of the call that is under way, before it was made whole units */
-    uint64_t out_bytes;      /* handed out, or wanted by graphs that have been launched */
     uint64_t orphaned_bytes; /* of graphs: what may outlive the executable graph that took it */
-    uint64_t blocks;         /* of a pool: how many are handed out */
+    uint64_t reserved_bytes; /* for the calls that are under way */
+    uint64_t wanted_bytes;   /* by them */
+    unsigned calls;          /* how many there are */
+    bool crowded;            /* there were several at once since there were none */
+    unsigned looks;          /* threads that ask the driver about it without the lock */
 } keeper_t;
 
 #define KEEPER_ANY_GPU (UINT32_MAX - 1)
@@ -42,17 +53,29 @@ void keeper_remove(keeper_t *keeper);
 void keeper_lock(uint32_t gpu);
 void keeper_unlock(uint32_t gpu);
 
-/* The four attempts at a call that may grow a keeper, each after more has been done to make room. Before an attempt
- * nothing is locked; keeper_make_room locks and does what that attempt is preceded by. */
+/* The four attempts at a call that may grow a keeper, each after more has been done to make room. */
 typedef enum { ATTEMPT_AT_ONCE, ATTEMPT_REREAD, ATTEMPT_TRIMMED, ATTEMPT_WAITED, ATTEMPTS } attempt_t;
+/* Does what an attempt is preceded by, with no lock held. */
 void keeper_make_room(uint32_t gpu, attempt_t attempt);
 
-/* With the lock held: charges what growing by `bytes` may take; tells how much that was. False: it does not fit. */
+/* A call that may grow a keeper. */
+typedef struct {
+    uint64_t wanted_bytes;   /* before it was made whole units */
+    uint64_t reserved_bytes; /* of them, what it may make the keeper grow by */
+} growth_t;
+
+/* With the lock held: charges what growing by `bytes` may take. False: it does not fit. */
 bool keeper_reserve(keeper_t *keeper, uint64_t bytes, attempt_t attempt, uint64_t *reserved_bytes_p);
 
-/* With the lock held, after the call: from what was reserved to what it took. False: it took more than was reserved,
- * and that does not fit. */
-bool keeper_settle(keeper_t *keeper, uint64_t reserved_bytes);
+/* With the lock held, before and after a call for which so much was reserved; in between without it. False: keepers
+ * took more than was reserved, and that does not fit. */
+void keeper_begin(keeper_t *keeper, const growth_t *growth);
+bool keeper_settle(keeper_t *keeper, const growth_t *growth);
+
+/* A pool about to be destroyed. From the first on nobody asks the driver about it; the second says how that ended.
+ * With no lock held. */
+void keeper_close(keeper_t *keeper);
+void keeper_closed(keeper_t *keeper, keeper_kind_t kind);
 
 /* Something of a keeper's has been given back, and may be with the driver once the program has waited for it. */
 void keeper_loosened(void);
@@ -61,5 +84,9 @@ void keeper_waited(void);
 /* As ATTEMPT_REREAD and ATTEMPT_TRIMMED, for others who charge this GPU. False: there was nothing to give back. */
 void keeper_reread(uint32_t gpu);
 bool keeper_give_back(uint32_t gpu);
+
+/* How often keepers have begun or ended to grow; and what they have, all of it since that was the number, or 0. */
+uint64_t keeper_growths(uint32_t gpu);
+uint64_t keeper_kept_bytes(uint32_t gpu, uint64_t growths);
 
 #endif

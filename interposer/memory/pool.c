@@ -26,8 +26,8 @@ bool pool_note(keeper_t *keeper, CUdeviceptr pointer, uint64_t bytes) {
     entry_t old;
     if (!table_put(&blocks, &block, &old))
         return false;
-    __atomic_add_fetch(&keeper->out_bytes, bytes, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&keeper->blocks, 1, __ATOMIC_SEQ_CST);
+    keeper->out_bytes += bytes;
+    keeper->blocks++;
     return true;
 }
 
@@ -40,7 +40,7 @@ block_t pool_take(CUdeviceptr pointer) {
 
 /* With the lock held. A pool that was destroyed is there until the last of its blocks is freed. */
 static void finish(keeper_t *keeper) {
-    if (keeper->kind != KEEPER_ENDING || __atomic_load_n(&keeper->blocks, __ATOMIC_SEQ_CST) > 0)
+    if (keeper->kind != KEEPER_ENDING || keeper->blocks > 0)
         return;
     share_refund(keeper->gpu, keeper->charged_bytes);
     keeper_remove(keeper);
@@ -58,9 +58,9 @@ CUresult pool_return(const block_t *block, CUresult result) {
         (void)table_put(&blocks, &entry, &old); /* should it fail, it counts as handed out: the safe side */
         return result;
     }
-    __atomic_sub_fetch(&keeper->out_bytes, block->bytes, __ATOMIC_SEQ_CST);
-    __atomic_sub_fetch(&keeper->blocks, 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&keeper->kind, __ATOMIC_SEQ_CST) == KEEPER_ENDING) {
+    keeper->out_bytes -= block->bytes;
+    keeper->blocks--;
+    if (keeper->kind == KEEPER_ENDING) {
         uint32_t gpu = keeper->gpu;
         keeper_lock(gpu);
         finish(keeper);
@@ -71,6 +71,9 @@ CUresult pool_return(const block_t *block, CUresult result) {
 
 /* Nobody can ask it any more how much it has: it stays charged for what it had. */
 void pool_end(keeper_t *keeper) {
-    __atomic_store_n(&keeper->kind, KEEPER_ENDING, __ATOMIC_SEQ_CST);
+    uint32_t gpu = keeper->gpu;
+    keeper_lock(gpu);
+    keeper_closed(keeper, KEEPER_ENDING);
     finish(keeper);
+    keeper_unlock(gpu);
 }

@@ -19,7 +19,7 @@ typedef struct {
 block_t pool_take(CUdeviceptr pointer);
 CUresult pool_return(const block_t *block, CUresult result);
 
-/* The pool has been destroyed. With its lock held. */
+/* The pool has been destroyed. */
 void pool_end(keeper_t *keeper);
 
 #endif
