@@ -67,6 +67,7 @@ class Agent:
             settings.state_directory / LEDGERS,
             proc=settings.proc_root,
             context_bytes=lambda uuid: self.auditor.context_bytes(uuid),
+            unclaimed_bytes=lambda *asked: self.auditor.unclaimed_bytes(*asked),
         )
         shares = lookup.Lookup(
             pods=lambda: list(map(dict, self._pods.objects.values())),

@@ -193,6 +193,10 @@ MESSAGE_OPEN: Final = 7  # arbiter -> library: launch until it is revoked; the s
 MESSAGE_REVOKE: Final = 8  # arbiter -> library: launch nothing more, and give the lease back; number 0: whatever it is
 MESSAGE_CLOSED: Final = 9  # library -> arbiter: nothing more is launched, and what runs ends within milliseconds
 MESSAGE_RELEASED: Final = 10  # library -> arbiter: nothing runs any more; also unasked, when it has nothing to do
+# The same body: gpu u32, a number of the asker's u32, bytes u64 (0 in the question). Only where the limits page names
+# CERTAIN_SLOT.
+MESSAGE_MEASURE: Final = 11  # library -> arbiter: how much of the GPU is nobody known to hold, looked at from now on?
+MESSAGE_MEASURED: Final = 12  # arbiter -> library: at most so much; as many as there can be: that is not known
 LEASE_HELD: Final = 1  # in WANT
 LEASE_COUNTED: Final = 2  # in OPEN: others use this GPU, or there is a limit: do not run far ahead
 LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: give it back as soon as there is nothing to do
@@ -205,9 +209,10 @@ WIRE_LEASE: Final = "<IIQ"
 WIRE_MAX: Final = 512
 
 # The limits page: written by the arbiter, sealed so that the container can only map it for reading.
-# Header: gpu_count u32, slot_count u32 (slots ever handed out: how far a sum must look), layout u32, reserved to 64
-# bytes. `layout` is of both pages. What is added in reserved bytes, where 0 means that nothing is said, does not change
-# it; any other change does, and takes a version of the protocol in which processes are given such pages.
+# Header: gpu_count u32, slot_count u32 (slots ever handed out: how far a sum must look), layout u32, certain slot u32
+# (CERTAIN_SLOT; 0: nobody looks for what is certain), reserved to 64 bytes. `layout` is of both pages. What is added in
+# reserved bytes, where 0 means that nothing is said, does not change it; any other change does, and takes a version of
+# the protocol in which processes are given such pages.
 # Then one record of 64 bytes a GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent),
 # overhead u64 (bytes: what the share's processes hold beyond what they have charged, as the agent measures it; counts
 # towards the limit), context u64 (bytes: what a process charges for a context before it makes its first), turn begin
@@ -215,7 +220,7 @@ WIRE_MAX: Final = 512
 # turn of 0: not said).
 PAGE_SIZE: Final = 4096
 PAGES_LAYOUT: Final = 0
-LIMITS_HEADER: Final = "<III52x"
+LIMITS_HEADER: Final = "<IIII48x"
 LIMITS_RECORD: Final = "<16sQIIQQII8x"
 LIMITS_RECORD_SIZE: Final = 64
 MAX_GPUS: Final = 63
@@ -225,3 +230,8 @@ MAX_GPUS: Final = 63
 # by its process alone (atomically, it has threads), and zeroed by the arbiter once that process is dead.
 LEDGER_SLOTS: Final = 512
 LEDGER_SLOT: Final = "<Q"
+# The process of slot n says in the word of slot n + CERTAIN_SLOT how much of its charges the GPU certainly has, in the
+# lower CERTAIN_BITS; the rest counts, modulo its size, how often it was about to be less. That word is no charge: no
+# slot from there on is handed out.
+CERTAIN_SLOT: Final = 256
+CERTAIN_BITS: Final = 42

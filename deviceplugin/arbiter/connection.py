@@ -65,6 +65,7 @@ class Connection:
         self._group: Group | None = None
         self._told_freed_bytes = 0
         self._greeting: asyncio.Task[None] | None = None
+        self._measuring: set[asyncio.Task[None]] = set()
         self._open = True
         self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "it said nothing")
         self._loop.add_reader(connected, self._readable)
@@ -75,8 +76,9 @@ class Connection:
             return
         self._open = False
         self._timer.cancel()
-        if self._greeting is not None:
-            self._greeting.cancel()
+        for task in (self._greeting, *self._measuring):
+            if task is not None:
+                task.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._leases.left(self)
@@ -158,6 +160,8 @@ class Connection:
             self._greeting = self._loop.create_task(self._greeted(hello.library))
         elif kind == contract.MESSAGE_RECLAIM and self._group is not None:
             self._reclaim(self._group)
+        elif kind == contract.MESSAGE_MEASURE and self._group is not None:
+            self._measure(self._group, wire.lease(data))
         elif kind not in wire.KNOWN and self._group is not None:
             self._log(logging.DEBUG, "Ignored a message", err=f"this agent knows none of type {kind}")
         else:
@@ -209,6 +213,17 @@ class Connection:
         # Also what was freed since this client last heard of it: it may have counted before that.
         freed, self._told_freed_bytes = group.freed_bytes - self._told_freed_bytes, group.freed_bytes
         self._send(wire.reclaimed(freed))
+
+    def _measure(self, group: Group, asked: wire.Lease) -> None:
+        task = self._loop.create_task(self._measured(group, asked))
+        self._measuring.add(task)
+        task.add_done_callback(self._measuring.discard)
+
+    async def _measured(self, group: Group, asked: wire.Lease) -> None:
+        unclaimed_bytes = None
+        if asked.card < len(group.tenant.grants):
+            unclaimed_bytes = await self._groups.measure(group, self._who, asked.card)
+        self.tell(wire.measured(asked, unclaimed_bytes))
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
         said = wire.of_version(message, self.version or contract.WIRE_OLDEST)

@@ -57,10 +57,23 @@ class Group:
         """Whether a process may go by a limits page that is not ours."""
         return bool(self._outdated)
 
+    def used_bytes(self) -> tuple[int, ...]:
+        """What the processes are charged, by GPU in the order of the grants."""
+        return self.ledger.used_bytes(self.limits.slot_count)
+
     def held_bytes(self) -> int:
         """What is in use on the GPU where the most is."""
-        held = zip(self.ledger.used_bytes(), self.limits.overhead_bytes(), strict=True)
+        held = zip(self.used_bytes(), self.limits.overhead_bytes(), strict=True)
         return max((used + overhead for used, overhead in held), default=0)
+
+    def certain(self, slot: int, card: int) -> tuple[int, int]:
+        """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
+        return self.ledger.certain(slot, card) if slot < self.limits.certain_slot else (0, 0)
+
+    def overhead_bytes(self, slot: int, card: int) -> int:
+        """What is counted of a process on a GPU beyond its charges."""
+        held = self._overheads.get(slot)
+        return held[card] if held is not None else 0
 
     def slot_of(self, who: Process) -> int | None:
         """The slot that the process has."""
@@ -71,11 +84,10 @@ class Group:
 
     def free_slot(self) -> int:
         """The lowest slot that nobody has. Raises JoinError."""
-        slot = next((slot for slot in range(contract.LEDGER_SLOTS) if slot not in self._members), None)
+        most = self.limits.certain_slot or contract.LEDGER_SLOTS
+        slot = next((slot for slot in range(most) if slot not in self._members), None)
         if slot is None:
-            raise JoinError(
-                f"{contract.LEDGER_SLOTS} processes of this container use the GPU already: no more are possible"
-            )
+            raise JoinError(f"{most} processes of this container use the GPU already: no more are possible")
         if self._inherited and slot >= self.limits.slot_count:
             raise JoinError(
                 f"the node's agent was restarted, and until a process from before has ended, only "
@@ -119,7 +131,7 @@ class Group:
 
     def clear(self, slot: int) -> int:
         """Clear a slot whose process lives on as another program."""
-        freed = self.ledger.clear(slot)
+        freed = self.ledger.clear(slot, with_certain=self.limits.certain_slot > 0)
         self.freed_bytes += freed
         if slot in self._overheads:
             self.measured({other: held for other, held in self._overheads.items() if other != slot})

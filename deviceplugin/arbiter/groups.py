@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,20 +41,34 @@ class Use:
     overhead_bytes: tuple[int, ...]
 
 
+async def nothing_known(chosen: Group, slot: int, card: int) -> int | None:
+    """Where nobody measures."""
+    del chosen, slot, card
+    return None
+
+
 class Groups:
     """The node's ledgers. To be used in a running event loop.
 
     directory: where the records are kept; it must be one that the next agent finds again.
     context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
+    unclaimed_bytes: how much of a GPU, by its place in the share, nobody is known to hold beside what the process of a
+        slot says itself; None where that is not known.
     """
 
     def __init__(
-        self, directory: Path, *, proc: Path = process.PROC, context_bytes: Callable[[str], int] = lambda _: 0
+        self,
+        directory: Path,
+        *,
+        proc: Path = process.PROC,
+        context_bytes: Callable[[str], int] = lambda _: 0,
+        unclaimed_bytes: Callable[[Group, int, int], Awaitable[int | None]] = nothing_known,
     ) -> None:
         self._directory = directory
         self._proc = proc
         self._boot_id = process.boot_id(proc=proc)
         self._context_bytes = context_bytes
+        self._unclaimed_bytes = unclaimed_bytes
         self._groups: dict[str, Group] = {}
         self._unreachable: dict[str, list[Process]] = {}
         self._lost_ticks = 0
@@ -156,6 +170,11 @@ class Groups:
         for slot in list(chosen.dead()):
             self._leave(chosen, slot)
 
+    async def measure(self, chosen: Group, who: Process, card: int) -> int | None:
+        """Look, from now on, how much of a GPU nobody is known to hold; None where that is not known."""
+        slot = chosen.slot_of(who)
+        return await self._unclaimed_bytes(chosen, slot, card) if slot is not None else None
+
     def disconnected(self, chosen: Group, who: Process) -> None:
         """A process closed its socket: give up its slot if that was because it became another program."""
         slot = chosen.slot_of(who)
@@ -168,7 +187,7 @@ class Groups:
     def uses(self) -> Iterator[Use]:
         """What every share holds."""
         for one in self._groups.values():
-            yield Use(one.tenant, one.ledger.used_bytes(), len(one.members), one.limits.overhead_bytes())
+            yield Use(one.tenant, one.used_bytes(), len(one.members), one.limits.overhead_bytes())
 
     def all(self) -> tuple[Group, ...]:
         """Every share with a process."""

@@ -48,11 +48,12 @@ def take_over(found: Record, *, proc: Path) -> Group | Unreachable | None:
     if ledger is None:
         return Unreachable(tuple(living.values()))
     group = Group(found.tenant, ledger, slot_count=found.slot_count, inherited=True)
-    for slot in range(contract.LEDGER_SLOTS):
+    with_certain = group.limits.certain_slot > 0  # or what living processes say of themselves would be taken for slots
+    for slot in range(group.limits.certain_slot or contract.LEDGER_SLOTS):
         if slot in living:
             group.admit(living[slot], slot, outdated=True)
         else:
-            ledger.clear(slot)
+            ledger.clear(slot, with_certain=with_certain)
     return group
 
 

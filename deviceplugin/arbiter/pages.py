@@ -60,7 +60,9 @@ class Limits:
         os.ftruncate(self.descriptor, contract.PAGE_SIZE)
         self._map = mmap.mmap(self.descriptor, contract.PAGE_SIZE)
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE | _F_SEAL_FUTURE_WRITE)
-        self._map[: _HEADER.size] = _HEADER.pack(len(grants), slot_count, contract.PAGES_LAYOUT)
+        # One that took over more slots than that has charges where the others would say what is certain.
+        self.certain_slot = contract.CERTAIN_SLOT if slot_count <= contract.CERTAIN_SLOT else 0
+        self._map[: _HEADER.size] = _HEADER.pack(len(grants), slot_count, contract.PAGES_LAYOUT, self.certain_slot)
         self.slot_count = slot_count
         self._measured = [(0, 0)] * len(grants)
         self._turns = [NO_TURN] * len(grants)
@@ -171,10 +173,10 @@ class Ledger:
         found = os.fstat(self.descriptor)
         return found.st_dev, found.st_ino
 
-    def used_bytes(self) -> tuple[int, ...]:
-        """What the share's processes hold, by GPU in the order of the grants."""
-        slots = contract.LEDGER_SLOTS
-        return tuple(sum(self._words[card * slots : (card + 1) * slots]) for card in range(self.gpu_count))
+    def used_bytes(self, slot_count: int) -> tuple[int, ...]:
+        """What the share's processes hold in the first slots, by GPU in the order of the grants."""
+        starts = [card * contract.LEDGER_SLOTS for card in range(self.gpu_count)]
+        return tuple(sum(self._words[start : start + slot_count]) for start in starts)
 
     def slot_bytes(self, slot: int) -> tuple[int, ...]:
         """What one slot is charged, by GPU in the order of the grants. Raises PagesError once it is closed."""
@@ -183,11 +185,24 @@ class Ledger:
         except ValueError as error:
             raise PagesError("the ledger is closed") from error
 
-    def clear(self, slot: int) -> int:
-        """Set a slot to nothing on each GPU; return the bytes that were in it."""
+    def certain(self, slot: int, card: int) -> tuple[int, int]:
+        """How much of a slot's charges is on the GPU for certain, and how often it was about to be less.
+
+        Raises PagesError once it is closed.
+        """
+        try:
+            word = self._words[card * contract.LEDGER_SLOTS + slot + contract.CERTAIN_SLOT]
+        except ValueError as error:
+            raise PagesError("the ledger is closed") from error
+        return word % (1 << contract.CERTAIN_BITS), word >> contract.CERTAIN_BITS
+
+    def clear(self, slot: int, *, with_certain: bool = True) -> int:
+        """Set a slot to nothing on each GPU, and what is certain of it; return the bytes that were in it."""
         freed = 0
         for card in range(self.gpu_count):
             position = card * contract.LEDGER_SLOTS + slot
+            if with_certain and slot < contract.CERTAIN_SLOT:
+                self._words[position + contract.CERTAIN_SLOT] = 0
             freed += self._words[position]
             self._words[position] = 0
         return freed

@@ -23,6 +23,7 @@ _LEASE: Final = struct.Struct(contract.WIRE_LEASE)
 _SIZES: Final = {
     contract.MESSAGE_HELLO: _HEADER.size + _HELLO.size,
     contract.MESSAGE_RECLAIM: _HEADER.size,
+    contract.MESSAGE_MEASURE: _HEADER.size + _LEASE.size,
     contract.MESSAGE_WANT: _HEADER.size + _LEASE.size,
     contract.MESSAGE_CLOSED: _HEADER.size + _LEASE.size,
     contract.MESSAGE_RELEASED: _HEADER.size + _LEASE.size,
@@ -130,6 +131,13 @@ def refused(sentence: str) -> bytes:
 def reclaimed(freed_bytes: int) -> bytes:
     """How much became free."""
     return _message(contract.MESSAGE_RECLAIMED, _RECLAIMED.pack(min(freed_bytes, 2**64 - 1)))
+
+
+def measured(asked: Lease, unclaimed_bytes: int | None) -> bytes:
+    """The answer to a MEASURE; None: it is not known."""
+    most = 2**64 - 1
+    left = most if unclaimed_bytes is None else min(unclaimed_bytes, most)
+    return _message(contract.MESSAGE_MEASURED, _LEASE.pack(asked.card, asked.flags, left))
 
 
 def _message(kind: int, body: bytes) -> bytes:

@@ -13,12 +13,14 @@ from typing import Any, Final, Protocol
 
 from deviceplugin.arbiter import process, timetable
 from deviceplugin.arbiter.gpu_leases import Held
+from deviceplugin.arbiter.group import Group
 from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.server import Identify
-from deviceplugin.audit import document, ending, excess, judgement, looking, overhead
+from deviceplugin.audit import document, ending, excess, judgement, looking, overhead, unclaimed
 from deviceplugin.audit.contexts import Contexts
 from deviceplugin.audit.report import Audit, Judged
 from deviceplugin.audit.seen import Problem, Share
+from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
 from gpushare import contract
 from gpushare.gpu import Gpu
@@ -169,6 +171,21 @@ class Auditor:
         """What a context on this GPU is to be charged before it is made."""
         card = next((one for one in self._surroundings.gpus() if one.uuid == uuid), None)
         return self._contexts.bytes_of(self._kind(card)) if card is not None else 0
+
+    async def unclaimed_bytes(self, chosen: Group, slot: int, card: int) -> int | None:
+        """What of a GPU of a share nobody is known to hold beside the process of a slot, looked at from now on.
+
+        None where the driver does not tell.
+        """
+        member = chosen.members[slot]
+        asker = (member.pid, member.start_ticks)
+        share, uuid = chosen.tenant.key, chosen.tenant.grants[card].uuid
+        nvml_ = self._driver.nvml
+        try:
+            return await self._driver.ask(unclaimed.look, nvml_, uuid, self._ledgers.all(), share=share, asker=asker)
+        except nvml_call.NvmlError as error:
+            logger.debug("Could not look who holds a GPU's memory", extra={"err": str(error)})
+            return None
 
     def _kind(self, card: Gpu) -> str:
         return f"{card.model}, driver {self._driver_version}"

@@ -166,6 +166,15 @@ class Nvml:
         until_us = max((int(one.timeStamp) for one in samples), default=since_us)
         return Utilization({pid: sum(found) / len(found) / _WHOLE for pid, found in percents.items()}, until_us)
 
+    def used_bytes(self, uuid: str) -> int:
+        """What a GPU or MIG device has in use altogether, also by nobody who is listed.
+
+        A driver before 510 cannot tell it without what it has reserved for itself.
+        """
+        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        found = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, default=None, allowed=None)
+        return int((found or ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=uuid)).used)
+
     def system(self) -> System:
         """The driver's own versions."""
         cuda = int(ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))

@@ -23,6 +23,8 @@
 #define MESSAGE_REVOKE 8    /* arbiter -> library: launch nothing more, give it back; lease 0: whatever it is */
 #define MESSAGE_CLOSED 9    /* library -> arbiter: nothing more is launched, what runs ends within milliseconds */
 #define MESSAGE_RELEASED 10 /* library -> arbiter: nothing runs any more; also unasked */
+#define MESSAGE_MEASURE 11  /* library -> arbiter: how much of the GPU is nobody known to hold, from now on? */
+#define MESSAGE_MEASURED 12 /* arbiter -> library: at most so much; UINT64_MAX: not known */
 #define LEASE_HELD 1        /* in WANT: the gate is open since before */
 #define LEASE_COUNTED 2     /* in OPEN: do not run far ahead */
 #define LEASE_CONTENDED 4   /* in OPEN: give it back as soon as there is nothing to do */
@@ -63,7 +65,7 @@ typedef struct {
     uint32_t gpu; /* the record in the limits page */
     uint32_t flags;
     uint64_t lease;
-} wire_lease_t;
+} wire_lease_t; /* in MEASURE and MEASURED `flags` is the asker's number, `lease` bytes */
 
 /* The limits page: written by the arbiter, read-only here. */
 #define PAGE_SIZE 4096
@@ -86,12 +88,15 @@ typedef struct {
     uint32_t gpu_count;
     uint32_t slot_count; /* slots ever handed out: how far a sum must look */
     uint32_t layout;
-    uint8_t reserved[52];
+    uint32_t certain_slot; /* CERTAIN_SLOT; 0: nobody looks for what is certain */
+    uint8_t reserved[48];
     limits_record_t gpu[MAX_GPUS];
 } limits_page_t;
 
 /* The ledger pages: one a GPU, in the order of the records; one slot a process. */
 #define LEDGER_SLOTS 512
+#define CERTAIN_SLOT 256 /* from here on: what the process of slot - CERTAIN_SLOT certainly has of the GPU */
+#define CERTAIN_BITS 42  /* the rest counts how often that was about to be less */
 
 typedef struct {
     uint64_t slot_bytes[LEDGER_SLOTS];

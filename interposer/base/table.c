@@ -98,11 +98,14 @@ bool table_containing(table_t *table, uint64_t address, entry_t *entry_p) {
     return found;
 }
 
-void table_rename_owner(table_t *table, uint64_t from, uint64_t to) {
+void table_rename_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry)) {
     pthread_mutex_lock(&table->mutex);
     for (size_t i = 0; i < table->capacity; i++) {
-        if (table->entries[i].key != 0 && table->entries[i].owner == from)
-            table->entries[i].owner = to;
+        if (table->entries[i].key == 0 || table->entries[i].owner != from)
+            continue;
+        table->entries[i].owner = to;
+        if (each != NULL)
+            each(&table->entries[i]);
     }
     pthread_mutex_unlock(&table->mutex);
 }

@@ -36,7 +36,8 @@ bool table_take(table_t *table, uint64_t key, entry_t *entry_p);
 /* The entry whose range, key to key + bytes, has the address. Looks at all of them. */
 bool table_containing(table_t *table, uint64_t address, entry_t *entry_p);
 
-void table_rename_owner(table_t *table, uint64_t from, uint64_t to);
+/* `each`, if not NULL, is called for every entry of them, with the lock held. */
+void table_rename_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry));
 
 /* Takes one entry of this owner; false when there is none left. */
 bool table_take_owned(table_t *table, uint64_t owner, entry_t *entry_p);

@@ -45,6 +45,7 @@ CUresult device_current(uint32_t *gpu_p) {
 }
 
 CUresult device_place(place_t *place) {
+    *place = (place_t){.gpu = SHARE_NO_GPU};
     CUresult result = device_current(&place->gpu);
     return result == CUDA_SUCCESS ? REAL(cuCtxGetCurrent)(&place->context) : result;
 }

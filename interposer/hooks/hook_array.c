@@ -49,6 +49,7 @@ static CUresult begin(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels
     if (!session_join())
         return CUDA_ERROR_SYSTEM_NOT_READY;
     CUresult result = device_place(place);
+    place->later = true; /* it may be less than is reckoned */
     if (result != CUDA_SUCCESS || descriptor->Flags & WITHOUT_MEMORY)
         return result;
     *bytes_p = bytes_of(descriptor, levels);

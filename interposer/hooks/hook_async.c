@@ -6,6 +6,7 @@
 #include "driver/driver.h"
 #include "driver/refusal.h"
 #include "memory/charge.h"
+#include "memory/doubt.h"
 #include "memory/graph.h"
 #include "memory/keeper.h"
 #include "memory/pool.h"
@@ -70,7 +71,7 @@ static CUresult allocate_from(const request_t *request, keeper_t *keeper, CUdevi
     for (attempt_t attempt = ATTEMPT_AT_ONCE; attempt < ATTEMPTS && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
         if (attempt == ATTEMPT_WAITED)
             stream_wait(request->stream, request->per_thread);
-        keeper_make_room(keeper->gpu, attempt);
+        doubt_make_room(keeper->gpu, attempt);
         result = attempt_once(request, keeper, attempt, pointer, bytes);
     }
     return result;

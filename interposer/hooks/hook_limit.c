@@ -21,6 +21,7 @@ CUresult cuCtxSetLimit(int limit, size_t bytes) {
     if (!session_join())
         return CUDA_ERROR_SYSTEM_NOT_READY;
     CUresult result = device_place(&place);
+    place.later = true; /* the driver makes room when kernels need it */
     if (result != CUDA_SUCCESS || place.context == NULL)
         return result == CUDA_SUCCESS ? REAL(cuCtxSetLimit)(limit, bytes) : result;
     uint64_t default_bytes = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? DEFAULT_HEAP_BYTES : DEFAULT_FIFO_BYTES;

@@ -29,9 +29,11 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     return charge_end(&place, result, result == CUDA_SUCCESS ? *pointer : 0, bytes);
 }
 
+/* Its pages come to the GPU when they are used there, and go when others need the room. */
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     place_t place;
     CUresult result = begin(&place, bytes);
+    place.later = true;
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemAllocManaged)(pointer, bytes, flags);

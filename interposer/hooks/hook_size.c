@@ -1,6 +1,7 @@
 /* How large the GPU is, as CUDA tells it: as large as the share. */
 #include "cuda/device.h"
 #include "driver/driver.h"
+#include "memory/doubt.h"
 #include "memory/keeper.h"
 #include "session/join.h"
 #include "share/share.h"
@@ -17,6 +18,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     if (result != CUDA_SUCCESS || (result = device_current(&gpu)) != CUDA_SUCCESS || gpu == SHARE_NO_GPU)
         return result;
     keeper_reread(gpu);
+    doubt_look(gpu);
     uint64_t limit_bytes = share_limit_bytes(gpu);
     uint64_t used_bytes = least(share_used_bytes(gpu), limit_bytes);
     *total_bytes = least(*total_bytes, limit_bytes);

@@ -69,14 +69,14 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
     if (result == CUDA_SUCCESS)
         physical_map(pointer, bytes, number);
     else
-        physical_let_go(number);
+        physical_hold_no_more(number);
     return result;
 }
 
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
+    physical_unmapping(pointer, bytes);
     CUresult result = REAL(cuMemUnmap)(pointer, bytes);
-    if (result == CUDA_SUCCESS)
-        physical_unmap(pointer, bytes);
+    physical_unmapped(pointer, bytes, result == CUDA_SUCCESS);
     return result;
 }
 

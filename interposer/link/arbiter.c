@@ -14,7 +14,7 @@
 
 #define RECONNECT_NS (500 * MS_NS)
 #define REFUSED_MAX_NS (16000 * MS_NS)
-#define RECLAIM_NS (1000 * MS_NS)
+#define ANSWER_NS (1000 * MS_NS)
 
 /* The socket is kept even when the arbiter is gone: only this process's death may close it, for that is what tells an
  * arbiter that the bytes are free. */
@@ -27,6 +27,9 @@ static struct {
     uint64_t pause_ns; /* after the last refusal */
     uint64_t try_ns;
     uint32_t reclaimed; /* a futex: answers so far */
+    uint32_t measured;  /* a futex: the number of the last answer */
+    uint64_t measured_bytes;
+    uint32_t questions; /* about what is measured: one at a time */
 } arbiter = {.socket = -1, .fresh = -1};
 
 static void arbiter_after_fork(void) {
@@ -78,6 +81,11 @@ bool arbiter_heard(wire_lease_t *message) {
         case WIRE_RECLAIMED:
             __atomic_add_fetch(&arbiter.reclaimed, 1, __ATOMIC_SEQ_CST);
             (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+            break;
+        case WIRE_MEASURED:
+            __atomic_store_n(&arbiter.measured_bytes, message->lease, __ATOMIC_SEQ_CST);
+            __atomic_store_n(&arbiter.measured, message->flags, __ATOMIC_SEQ_CST);
+            (void)syscall(SYS_futex, &arbiter.measured, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
             break;
         case WIRE_UNKNOWN: /* from an agent that knows more than we do */
             break;
@@ -163,14 +171,30 @@ uint64_t arbiter_wake_ns(void) {
     return arbiter.try_ns > now_ns() ? arbiter.try_ns : now_ns() + RECONNECT_NS;
 }
 
-/* Signals end a wait, and a program that is profiled has one every few milliseconds. */
-void arbiter_reclaim(void) {
-    uint64_t at_ns = now_ns(), until_ns = at_ns + RECLAIM_NS;
-    uint32_t before = __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST);
-    if (!__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) || !wire_ask_reclaim(arbiter.socket))
-        return;
-    for (; at_ns < until_ns && __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST) == before; at_ns = now_ns()) {
+/* Until the word is another one than it was. Signals end a wait, and a program that is profiled has one every few
+ * milliseconds. */
+static void wait_until_not(const uint32_t *word, uint32_t before) {
+    uint64_t at_ns = now_ns(), until_ns = at_ns + ANSWER_NS;
+    for (; at_ns < until_ns && __atomic_load_n(word, __ATOMIC_SEQ_CST) == before; at_ns = now_ns()) {
         const struct timespec left = time_of(until_ns - at_ns);
-        (void)syscall(SYS_futex, &arbiter.reclaimed, FUTEX_WAIT_PRIVATE, before, &left, NULL, 0);
+        (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, before, &left, NULL, 0);
     }
+}
+
+void arbiter_reclaim(void) {
+    uint32_t before = __atomic_load_n(&arbiter.reclaimed, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_ask_reclaim(arbiter.socket))
+        wait_until_not(&arbiter.reclaimed, before);
+}
+
+/* An answer that came too late for its question is of an older look: it has another number. */
+bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p) {
+    uint32_t number = ++arbiter.questions;
+    uint32_t before = __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) ||
+        !wire_send_lease(arbiter.socket, MESSAGE_MEASURE, gpu, number, 0))
+        return false;
+    wait_until_not(&arbiter.measured, before);
+    *bytes_p = __atomic_load_n(&arbiter.measured_bytes, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&arbiter.measured, __ATOMIC_SEQ_CST) == number;
 }

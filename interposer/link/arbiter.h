@@ -32,4 +32,8 @@ uint64_t arbiter_wake_ns(void);
 /* From any thread: asks for the bytes of dead processes, and waits until they are back, for up to a second. */
 void arbiter_reclaim(void);
 
+/* The same for how much of a GPU's memory is nobody known to hold, as it is found from now on. One thread at a time.
+ * False: there was no answer. */
+bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p);
+
 #endif

@@ -241,12 +241,13 @@ wire_next_t wire_next(int socket, wire_lease_t *lease) {
         return WIRE_END;
     if (message.header.type == MESSAGE_RECLAIMED)
         return WIRE_RECLAIMED;
-    if (message.header.type != MESSAGE_OPEN && message.header.type != MESSAGE_REVOKE)
+    bool measured = message.header.type == MESSAGE_MEASURED;
+    if (message.header.type != MESSAGE_OPEN && message.header.type != MESSAGE_REVOKE && !measured)
         return WIRE_UNKNOWN;
     if (length < (ssize_t)sizeof message.lease || message.lease.gpu >= MAX_GPUS)
         return WIRE_END;
     *lease = message.lease;
-    return WIRE_LEASE;
+    return measured ? WIRE_MEASURED : WIRE_LEASE;
 }
 
 bool wire_ask_reclaim(int socket) {

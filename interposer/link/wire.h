@@ -33,8 +33,8 @@ wire_answer_t wire_finish(int socket, wire_welcome_result_t *result, char *sente
 /* Leases. False: it cannot be sent now. */
 bool wire_send_lease(int socket, unsigned type, uint32_t gpu, uint32_t flags, uint64_t lease);
 
-typedef enum { WIRE_NOTHING, WIRE_LEASE, WIRE_RECLAIMED, WIRE_UNKNOWN, WIRE_END } wire_next_t;
-/* The next message, without waiting for one. */
+typedef enum { WIRE_NOTHING, WIRE_LEASE, WIRE_RECLAIMED, WIRE_MEASURED, WIRE_UNKNOWN, WIRE_END } wire_next_t;
+/* The next message, without waiting for one. Also an answer about what was measured is in `lease`. */
 wire_next_t wire_next(int socket, wire_lease_t *lease);
 bool wire_ask_reclaim(int socket);
 

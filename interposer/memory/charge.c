@@ -4,11 +4,16 @@
 #include "base/table.h"
 #include "cuda/device.h"
 #include "driver/driver.h"
+#include "memory/doubt.h"
 #include "memory/keeper.h"
 #include "share/share.h"
 
 /* No context has an odd address. */
 #define ASIDE_MARK 1u
+
+/* An entry's count: whether the driver has its bytes for certain, and whether they were certain before it was asked to
+ * end their context. */
+enum { LATER, CERTAIN, WAS_CERTAIN };
 
 static table_t allocations = TABLE_INITIALIZER;
 static uint64_t asides;
@@ -24,10 +29,13 @@ CUresult charge_begin(const place_t *place, uint64_t bytes) {
     /* Nothing more can be had also by a share that the driver's own memory has pushed beyond its limit. */
     if (bytes == 0 || share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;
-    /* What pools keep is taken from them before a program is told that there is nothing, as the driver does it. */
-    if (bytes > share_limit_bytes(place->gpu) || !keeper_give_back(place->gpu))
+    if (bytes > share_limit_bytes(place->gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    /* What pools keep is taken from them before a program is told that there is nothing, as the driver does it; and
+     * what was shared may be gone by now. */
+    if (keeper_give_back(place->gpu) && share_charge(place->gpu, bytes))
+        return CUDA_SUCCESS;
+    return doubt_ask(place->gpu) && share_charge(place->gpu, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult charge_here(place_t *place, uint64_t bytes) {
@@ -35,15 +43,33 @@ CUresult charge_here(place_t *place, uint64_t bytes) {
     return result == CUDA_SUCCESS ? charge_begin(place, bytes) : result;
 }
 
+/* Before the driver is asked to free it. */
+static void unsettle(entry_t *entry) {
+    if (entry->count != CERTAIN)
+        return;
+    share_uncertain(entry->gpu, entry->bytes);
+    entry->count = WAS_CERTAIN;
+}
+
+/* It was not freed. */
+static void settle_again(entry_t *entry) {
+    if (entry->count == WAS_CERTAIN)
+        entry->count = share_certain(entry->gpu, entry->bytes) ? CERTAIN : LATER;
+}
+
 bool charge_note(const place_t *place, uint64_t key, uint64_t bytes) {
     entry_t entry = {.key = key, .bytes = bytes, .owner = (uint64_t)(uintptr_t)place->context, .gpu = place->gpu};
     entry_t old;
-    if (!table_put(&allocations, &entry, &old))
-        return false;
+    entry.count = !place->later && share_certain(place->gpu, bytes) ? CERTAIN : LATER;
+    bool noted = table_put(&allocations, &entry, &old);
+    if (!noted)
+        unsettle(&entry);
     /* The driver gives an address twice only when what was there is gone, by a way that no hook saw. */
-    if (old.key != 0)
+    if (noted && old.key != 0) {
+        unsettle(&old);
         share_refund(old.gpu, old.bytes);
-    return true;
+    }
+    return noted;
 }
 
 CUresult charge_end(const place_t *place, CUresult result, CUdeviceptr pointer, uint64_t bytes) {
@@ -62,7 +88,12 @@ charge_t charge_take(CUdeviceptr pointer) {
     entry_t entry;
     if (!table_take(&allocations, pointer, &entry))
         return (charge_t){0};
-    return (charge_t){.pointer = pointer, .bytes = entry.bytes, .owner = entry.owner, .gpu = entry.gpu};
+    unsettle(&entry);
+    return (charge_t){.pointer = pointer,
+                      .bytes = entry.bytes,
+                      .owner = entry.owner,
+                      .gpu = entry.gpu,
+                      .certain = entry.count == WAS_CERTAIN};
 }
 
 CUresult charge_return(const charge_t *charge, CUresult result) {
@@ -72,8 +103,13 @@ CUresult charge_return(const charge_t *charge, CUresult result) {
         share_refund(charge->gpu, charge->bytes);
         return result;
     }
-    entry_t entry = {.key = charge->pointer, .bytes = charge->bytes, .owner = charge->owner, .gpu = charge->gpu};
+    entry_t entry = {.key = charge->pointer,
+                     .bytes = charge->bytes,
+                     .owner = charge->owner,
+                     .gpu = charge->gpu,
+                     .count = charge->certain ? WAS_CERTAIN : LATER};
     entry_t old;
+    settle_again(&entry);
     (void)table_put(&allocations, &entry, &old); /* should it fail, the bytes stay charged: the safe side */
     return result;
 }
@@ -81,7 +117,7 @@ CUresult charge_return(const charge_t *charge, CUresult result) {
 uint64_t charge_set_aside(CUcontext context) {
     uint64_t aside = (__atomic_add_fetch(&asides, 1, __ATOMIC_RELAXED) << 1) | ASIDE_MARK;
     if (context != NULL)
-        table_rename_owner(&allocations, (uint64_t)(uintptr_t)context, aside);
+        table_rename_owner(&allocations, (uint64_t)(uintptr_t)context, aside, unsettle);
     return aside;
 }
 
@@ -92,5 +128,5 @@ void charge_drop(uint64_t aside) {
 }
 
 void charge_restore(uint64_t aside, CUcontext context) {
-    table_rename_owner(&allocations, aside, (uint64_t)(uintptr_t)context);
+    table_rename_owner(&allocations, aside, (uint64_t)(uintptr_t)context, settle_again);
 }

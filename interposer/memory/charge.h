@@ -29,6 +29,7 @@ typedef struct {
     uint64_t bytes;
     uint64_t owner;
     uint32_t gpu;
+    bool certain; /* it was there for certain */
 } charge_t;
 charge_t charge_take(CUdeviceptr pointer);
 CUresult charge_return(const charge_t *charge, CUresult result);

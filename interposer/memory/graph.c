@@ -5,6 +5,7 @@
 #include "cuda/capture.h"
 #include "cuda/stream.h"
 #include "driver/driver.h"
+#include "memory/doubt.h"
 #include "memory/keeper.h"
 #include "share/share.h"
 
@@ -70,7 +71,7 @@ static void finish(const part_t *part, bool started) {
 
 /* False: it does not fit. */
 static bool begin(part_t *part, attempt_t attempt) {
-    keeper_make_room(part->keeper->gpu, attempt);
+    doubt_make_room(part->keeper->gpu, attempt);
     keeper_lock(part->keeper->gpu);
     bool fits = reserve(part, attempt);
     if (fits)

@@ -2,14 +2,20 @@
 
 #include "base/fork.h"
 #include "base/table.h"
+#include "memory/doubt.h"
 #include "share/share.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static table_t pieces = TABLE_INITIALIZER;   /* number -> bytes, gpu, count of references; owner: not 0 if shared */
+static table_t pieces = TABLE_INITIALIZER;   /* number -> bytes, gpu, count of references; owner: its state */
 static table_t handles = TABLE_INITIALIZER;  /* handle -> owner: number, count of references by it */
 static table_t mappings = TABLE_INITIALIZER; /* address -> bytes, owner: number */
 static table_t arrays = TABLE_INITIALIZER;   /* array and number -> bytes: number, owner: array */
 static uint64_t last_number;
+
+/* A piece's state. What is said to be there for certain is so again once no call is under way that may end it. */
+#define SHARED 1u  /* it has been exported */
+#define CERTAIN 2u /* it was said */
+#define CALL 4u    /* times the calls that are under way */
 
 static void physical_after_fork(void) {
     mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -34,15 +40,41 @@ static void hold(uint64_t number) {
     }
 }
 
-/* What has been exported stays charged until this process ends: others may hold it, here or in another container. */
-static void let_go(uint64_t number) {
+static void say_certain(entry_t *piece) {
+    if (piece->bytes > 0 && piece->owner < CALL && !(piece->owner & CERTAIN) && share_certain(piece->gpu, piece->bytes))
+        piece->owner |= CERTAIN;
+}
+
+/* Before a call that may end it. */
+static void call_begins(uint64_t number) {
+    entry_t piece;
+    if (!table_get(&pieces, number, &piece))
+        return;
+    if (piece.owner & CERTAIN)
+        share_uncertain(piece.gpu, piece.bytes);
+    piece.owner = (piece.owner & ~(uint64_t)CERTAIN) + CALL;
+    put(&pieces, &piece);
+}
+
+/* After it; with so many references less. What has been exported, others may hold, here or in another container. */
+static void call_ends(uint64_t number, unsigned references) {
     entry_t piece;
     if (!table_take(&pieces, number, &piece))
         return;
-    if (--piece.count > 0)
+    piece.count -= references;
+    piece.owner -= CALL;
+    if (piece.count > 0) {
+        say_certain(&piece);
         put(&pieces, &piece);
-    else if (piece.owner == 0)
+    } else if (piece.owner & SHARED)
+        doubt_add(piece.gpu, piece.bytes);
+    else
         share_refund(piece.gpu, piece.bytes);
+}
+
+static void let_go(uint64_t number) {
+    call_begins(number);
+    call_ends(number, 1);
 }
 
 static void hold_handle(CUmemGenericAllocationHandle handle, uint64_t number) {
@@ -59,7 +91,12 @@ bool physical_create(CUmemGenericAllocationHandle handle, uint64_t bytes, uint32
     pthread_mutex_lock(&mutex);
     entry_t piece = {.key = ++last_number, .bytes = bytes, .gpu = gpu, .count = 1};
     entry_t entry = {.key = handle, .owner = piece.key, .count = 1};
+    say_certain(&piece);
     bool noted = table_put(&pieces, &piece, &old) && table_put(&handles, &entry, &old);
+    if (!noted && piece.owner & CERTAIN) {
+        share_uncertain(gpu, bytes);
+        (void)table_take(&pieces, piece.key, &old);
+    }
     pthread_mutex_unlock(&mutex);
     return noted;
 }
@@ -88,6 +125,8 @@ uint64_t physical_take(CUmemGenericAllocationHandle handle) {
     bool known = table_take(&handles, handle, &entry);
     if (known && --entry.count > 0)
         put(&handles, &entry);
+    if (known)
+        call_begins(entry.owner);
     pthread_mutex_unlock(&mutex);
     return known ? entry.owner : PHYSICAL_NONE;
 }
@@ -95,7 +134,7 @@ uint64_t physical_take(CUmemGenericAllocationHandle handle) {
 void physical_restore(CUmemGenericAllocationHandle handle, uint64_t number) {
     pthread_mutex_lock(&mutex);
     hold_handle(handle, number);
-    let_go(number);
+    call_ends(number, 1);
     pthread_mutex_unlock(&mutex);
 }
 
@@ -109,9 +148,15 @@ uint64_t physical_hold(CUmemGenericAllocationHandle handle) {
     return known ? entry.owner : PHYSICAL_NONE;
 }
 
-void physical_let_go(uint64_t number) {
+void physical_hold_no_more(uint64_t number) {
     pthread_mutex_lock(&mutex);
     let_go(number);
+    pthread_mutex_unlock(&mutex);
+}
+
+void physical_let_go(uint64_t number) {
+    pthread_mutex_lock(&mutex);
+    call_ends(number, 1);
     pthread_mutex_unlock(&mutex);
 }
 
@@ -119,7 +164,7 @@ void physical_share(CUmemGenericAllocationHandle handle) {
     entry_t entry, piece;
     pthread_mutex_lock(&mutex);
     if (table_get(&handles, handle, &entry) && table_get(&pieces, entry.owner, &piece)) {
-        piece.owner = 1;
+        piece.owner |= SHARED;
         put(&pieces, &piece);
     }
     pthread_mutex_unlock(&mutex);
@@ -136,12 +181,25 @@ void physical_map(CUdeviceptr pointer, uint64_t bytes, uint64_t number) {
 }
 
 /* One call may end several mappings that follow each other, and only whole ones. */
-void physical_unmap(CUdeviceptr pointer, uint64_t bytes) {
+void physical_unmapping(CUdeviceptr pointer, uint64_t bytes) {
     entry_t mapping;
     pthread_mutex_lock(&mutex);
     CUdeviceptr end = pointer + bytes;
-    while (pointer < end && table_take(&mappings, pointer, &mapping) && mapping.bytes > 0) {
-        let_go(mapping.owner);
+    while (pointer < end && table_get(&mappings, pointer, &mapping) && mapping.bytes > 0) {
+        call_begins(mapping.owner);
+        pointer += mapping.bytes;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+void physical_unmapped(CUdeviceptr pointer, uint64_t bytes, bool done) {
+    entry_t mapping;
+    pthread_mutex_lock(&mutex);
+    CUdeviceptr end = pointer + bytes;
+    while (pointer < end && table_get(&mappings, pointer, &mapping) && mapping.bytes > 0) {
+        if (done)
+            (void)table_take(&mappings, pointer, &mapping);
+        call_ends(mapping.owner, done ? 1 : 0);
         pointer += mapping.bytes;
     }
     pthread_mutex_unlock(&mutex);
@@ -151,6 +209,7 @@ void physical_map_array(uint64_t array, uint64_t number) {
     entry_t entry = {.key = array ^ number << 48, .bytes = number, .owner = array};
     entry_t old;
     pthread_mutex_lock(&mutex);
+    call_begins(number); /* nobody tells when it ends: it is not certain any more */
     /* Of two that have one key by chance the first stays charged for good. */
     if (table_put(&arrays, &entry, &old) && old.key != 0 && old.owner == array && old.bytes == number)
         let_go(number);

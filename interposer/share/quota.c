@@ -1,5 +1,9 @@
 #include "share/quota.h"
 
+#include <stddef.h>
+
+#define CERTAIN_MASK ((1ull << CERTAIN_BITS) - 1)
+
 uint64_t quota_limit_bytes(const quota_t *quota) {
     return __atomic_load_n(&quota->limits->gpu[quota->gpu].memory_bytes, __ATOMIC_SEQ_CST);
 }
@@ -37,6 +41,34 @@ bool quota_charge(const quota_t *quota, uint64_t bytes) {
         return true;
     quota_refund(quota, bytes);
     return false;
+}
+
+static uint64_t *certain_word(const quota_t *quota) {
+    bool room = quota->certain_slot != 0 && quota->slot < quota->certain_slot &&
+                quota->slot + quota->certain_slot < LEDGER_SLOTS;
+    return room ? &quota->ledger->slot_bytes[quota->slot + quota->certain_slot] : NULL;
+}
+
+bool quota_certain(const quota_t *quota, uint64_t bytes) {
+    uint64_t *word = certain_word(quota);
+    if (word != NULL)
+        (void)__atomic_fetch_add(word, bytes, __ATOMIC_SEQ_CST);
+    return word != NULL;
+}
+
+/* In one step: less bytes, and one time more. So the agent, who finds the same count before and after it has asked the
+ * driver, knows that what was certain before was there all the time. */
+void quota_uncertain(const quota_t *quota, uint64_t bytes) {
+    uint64_t *word = certain_word(quota);
+    if (word == NULL)
+        return;
+    uint64_t said = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+    uint64_t now;
+    do {
+        /* An agent that knows nothing of this word may have cleared it: then rather too little is certain. */
+        uint64_t most_bytes = said & CERTAIN_MASK;
+        now = said + (1ull << CERTAIN_BITS) - (bytes < most_bytes ? bytes : most_bytes);
+    } while (!__atomic_compare_exchange_n(word, &said, now, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
 
 void quota_refund(const quota_t *quota, uint64_t bytes) {

@@ -29,11 +29,18 @@ typedef struct {
     const limits_page_t *limits; /* written by the arbiter, which may change a limit at any time */
     unsigned gpu;                /* the record in `limits` */
     unsigned slot;               /* of this process */
+    unsigned certain_slot;       /* as the limits said when this process joined: it never changes */
 } quota_t;
 
 /* False: over the limit, and nothing is taken. */
 bool quota_charge(const quota_t *quota, uint64_t bytes);
 void quota_refund(const quota_t *quota, uint64_t bytes);
+
+/* Of what is charged, so much does the driver have now, and nobody has asked it yet to free any of it: said in the
+ * ledger for the agent, who can tell by it what nobody holds. The second is said before the driver is asked. False:
+ * nobody looks for it, and nothing is said. */
+bool quota_certain(const quota_t *quota, uint64_t bytes);
+void quota_uncertain(const quota_t *quota, uint64_t bytes);
 
 /* What all processes of the container hold together, with what was measured beyond their charges, and may hold. */
 uint64_t quota_used_bytes(const quota_t *quota);

@@ -20,6 +20,7 @@ static struct {
     const limits_page_t *limits;
     ledger_page_t *ledgers;
     unsigned gpu_count;
+    unsigned certain_slot;
 } share;
 
 void share_unmap(void) {
@@ -55,6 +56,7 @@ bool share_map(const wire_welcome_result_t *welcome) {
     close(welcome->ledger);
     share.limits = limits != MAP_FAILED ? limits : NULL;
     share.ledgers = ledgers != MAP_FAILED ? ledgers : NULL;
+    share.certain_slot = limits != MAP_FAILED ? share.limits->certain_slot : 0;
     return limits != MAP_FAILED && ledgers != MAP_FAILED;
 }
 
@@ -74,7 +76,8 @@ static quota_t quota_of(uint32_t gpu) {
     return (quota_t){.ledger = &share.ledgers[gpu],
                      .limits = __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE),
                      .gpu = gpu,
-                     .slot = share.slot};
+                     .slot = share.slot,
+                     .certain_slot = share.certain_slot};
 }
 
 /* The ledger stays the one that is mapped. The limits are a new page: the old one has nobody any more who could write
@@ -139,6 +142,21 @@ bool share_charge(uint32_t gpu, uint64_t bytes) {
 void share_refund(uint32_t gpu, uint64_t bytes) {
     quota_t quota = quota_of(gpu);
     quota_refund(&quota, bytes);
+}
+
+bool share_certain(uint32_t gpu, uint64_t bytes) {
+    quota_t quota = quota_of(gpu);
+    return quota_certain(&quota, bytes);
+}
+
+void share_uncertain(uint32_t gpu, uint64_t bytes) {
+    quota_t quota = quota_of(gpu);
+    quota_uncertain(&quota, bytes);
+}
+
+bool share_is_measured(void) {
+    const limits_page_t *limits = __atomic_load_n(&share.limits, __ATOMIC_ACQUIRE);
+    return share.certain_slot != 0 && limits->certain_slot == share.certain_slot;
 }
 
 uint64_t share_limit_bytes(uint32_t gpu) {

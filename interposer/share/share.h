@@ -29,6 +29,12 @@ bool share_charge(uint32_t gpu, uint64_t bytes);
 bool share_try(uint32_t gpu, uint64_t bytes);
 void share_refund(uint32_t gpu, uint64_t bytes);
 
+/* What is charged and certainly there: see quota.h. */
+bool share_certain(uint32_t gpu, uint64_t bytes);
+void share_uncertain(uint32_t gpu, uint64_t bytes);
+/* Whether the arbiter that is there now looks for it. */
+bool share_is_measured(void);
+
 /* What this share is given of a GPU's time, in percent. */
 unsigned share_request_percent(uint32_t gpu);
 /* When it may launch in each period while there is no arbiter. False: nothing is said about it. */

@@ -67,6 +67,7 @@ LAYOUT = {
     "offsetof(limits_page_t, gpu_count)": 0,
     "offsetof(limits_page_t, slot_count)": 4,
     "offsetof(limits_page_t, layout)": 8,
+    "offsetof(limits_page_t, certain_slot)": 12,
     "offsetof(limits_page_t, gpu)": struct.calcsize(contract.LIMITS_HEADER),
     "sizeof(limits_page_t)": contract.PAGE_SIZE,
     "sizeof(ledger_page_t)": contract.PAGE_SIZE,

@@ -74,6 +74,7 @@ class ArbiterNode:
         self.writes_status = True
         self.measured = True
         self.context_bytes: Callable[[str], int] = lambda _: 0
+        self.unclaimed_bytes = groups.nothing_known
         self.asked = 0
         self.api_server_answers = True
         self.stack = contextlib.AsyncExitStack()
@@ -133,7 +134,11 @@ class ArbiterNode:
                 return self.gpunode()
             return GpuNode("node-a", allocations=tuple(self.seen_allocations), resizes=self.resizes)
 
-        self.groups = groups.Groups(self.directory / "state", context_bytes=lambda uuid: self.context_bytes(uuid))
+        self.groups = groups.Groups(
+            self.directory / "state",
+            context_bytes=lambda uuid: self.context_bytes(uuid),
+            unclaimed_bytes=lambda *asked: self.unclaimed_bytes(*asked),
+        )
         self.groups.inherit()
         asking = lookup.Lookup(
             pods=lambda: self.pods if self.seen_pods is None else self.seen_pods,

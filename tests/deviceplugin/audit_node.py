@@ -108,6 +108,7 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     await made.start()
     node = Node(directory, opened, made, "end" in more)
     made.context_bytes = node.auditor.context_bytes
+    made.unclaimed_bytes = node.auditor.unclaimed_bytes
     sys.stdout.write("null\n")
     sys.stdout.flush()
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -66,7 +66,7 @@ class Share:
         return {"gpus": self.gpus, "slot": self.slot}
 
     def limits(self) -> dict[str, Any]:
-        gpus, slots, _ = struct.unpack_from(contract.LIMITS_HEADER, self.limits_map)
+        gpus, slots, _, _ = struct.unpack_from(contract.LIMITS_HEADER, self.limits_map)
         records = [
             struct.unpack_from(contract.LIMITS_RECORD, self.limits_map, 64 + card * contract.LIMITS_RECORD_SIZE)
             for card in range(gpus)

@@ -27,6 +27,7 @@ class Quota(ctypes.Structure):
         ("limits", ctypes.c_void_p),
         ("gpu", ctypes.c_uint),
         ("slot", ctypes.c_uint),
+        ("certain_slot", ctypes.c_uint),
     )
 
 
@@ -40,7 +41,7 @@ class Pages:
         self._library = ctypes.CDLL(str(PURE))
         self._library.quota_charge.restype = ctypes.c_bool
         self._library.quota_used_bytes.restype = ctypes.c_uint64
-        for name in ("quota_charge", "quota_refund"):
+        for name in ("quota_charge", "quota_refund", "quota_certain", "quota_uncertain"):
             getattr(self._library, name).argtypes = [ctypes.c_void_p, ctypes.c_uint64]
 
     def set(self, limit: int, slots: int) -> None:
@@ -49,13 +50,23 @@ class Pages:
 
     def quota(self, slot: int) -> Quota:
         addresses = [ctypes.addressof(ctypes.c_char.from_buffer(page)) for page in (self.ledger, self.limits)]
-        return Quota(*addresses, 0, slot)
+        return Quota(*addresses, 0, slot, contract.CERTAIN_SLOT)
 
     def charge(self, slot: int, size: int) -> bool:
         return bool(self._library.quota_charge(ctypes.byref(self.quota(slot)), size))
 
     def refund(self, slot: int, size: int) -> None:
         self._library.quota_refund(ctypes.byref(self.quota(slot)), size)
+
+    def settle(self, slot: int, size: int) -> None:
+        self._library.quota_certain(ctypes.byref(self.quota(slot)), size)
+
+    def unsettle(self, slot: int, size: int) -> None:
+        self._library.quota_uncertain(ctypes.byref(self.quota(slot)), size)
+
+    def certain(self, slot: int) -> tuple[int, int]:
+        (word,) = struct.unpack_from(contract.LEDGER_SLOT, self.ledger, 8 * (slot + contract.CERTAIN_SLOT))
+        return word % (1 << contract.CERTAIN_BITS), word >> contract.CERTAIN_BITS
 
     def used(self) -> int:
         return int(self._library.quota_used_bytes(ctypes.byref(self.quota(0))))
@@ -106,3 +117,19 @@ def test_processes_together_are_never_granted_more_than_the_limit(tmp_path: Path
     most, left = map(int, result.stdout.split())
     assert 60 <= most <= 90, "three of 30 fit into 100"
     assert left == 0
+
+
+@given(sizes=st.lists(st.integers(0, 1 << 30)), cleared=st.booleans())
+def test_what_is_certain_is_said_with_how_often_it_was_about_to_be_less(sizes: list[int], *, cleared: bool) -> None:
+    pages = Pages(100, 2)
+    for size in sizes:
+        pages.settle(1, size)
+    assert pages.certain(1) == (sum(sizes), 0)
+    if cleared:
+        pages.ledger[:] = bytes(contract.PAGE_SIZE)
+    for freed, size in enumerate(sizes, 1):
+        pages.unsettle(1, size)
+        assert pages.certain(1) == (0 if cleared else sum(sizes[freed:]), freed)
+    assert pages.used() == 0
+    pages.settle(contract.CERTAIN_SLOT, 5)  # no process has such a slot
+    assert not any(pages.ledger[8 * (contract.CERTAIN_SLOT + 2) :])

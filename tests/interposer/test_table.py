@@ -48,7 +48,7 @@ class Table:
         return (entry.key, entry.value()) if found else None
 
     def rename(self, before: int, after: int) -> None:
-        self._library.table_rename_owner(self._table, ctypes.c_uint64(before), ctypes.c_uint64(after))
+        self._library.table_rename_owner(self._table, ctypes.c_uint64(before), ctypes.c_uint64(after), None)
 
     def forget(self) -> None:
         self._library.table_forget(self._table)

@@ -28,7 +28,7 @@ from pathlib import Path
 pid, device, inode = map(int, sys.argv[1:])
 seen = process.mapping(pid, (device, inode))
 try:
-    found = pages.Ledger.reopen(seen.link, 1, (device, inode)).used_bytes() if seen.link else None
+    found = pages.Ledger.reopen(seen.link, 1, (device, inode)).used_bytes(64) if seen.link else None
 except OSError:
     found = None
 print(seen.known, found, process.missing_capabilities())

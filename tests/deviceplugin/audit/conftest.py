@@ -1,0 +1,136 @@
+"""The library that ships, the arbiter that ships with its auditor, NVML on simulated GPUs, and programs on them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deviceplugin import simulated
+from tests.interposer import container
+
+MIB = 1 << 20
+LIMIT = 1024 * MIB
+CONTEXT = 300 * MIB
+DESCRIPTION = """
+[node]
+name = audit-tests
+[gpu 0]
+count = 2
+model = NVIDIA A100-SXM4-40GB
+memory = 4GiB
+context-memory = 300MiB
+compute-capability = 8.0
+"""
+WAITS = """
+import sys
+c = Cuda()
+print("ready", flush=True)
+for line in sys.stdin:
+    print(eval(line), flush=True)
+"""
+
+
+class Asked:
+    """A process that answers lines by lines."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], 30)[0], "no answer"
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate(timeout=10)
+        return line.strip()
+
+    def begin(self, words: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(words + "\n")
+        self.process.stdin.flush()
+
+    def __call__(self, words: str) -> str:
+        self.begin(words)
+        return self.read()
+
+
+class AuditNode:
+    """The auditor, and the containers of the node."""
+
+    def __init__(self, asked: Asked, box: container.Container, stack: contextlib.ExitStack) -> None:
+        self.asked, self.box, self._stack = asked, box, stack
+
+    def __call__(self, words: str) -> Any:
+        return json.loads(self.asked(words))
+
+    def look(self, times: int = 2) -> Any:
+        return [self("look") for _ in range(times)][-1]
+
+    def failing(self, pod: str) -> str:
+        """What a program of a pod's container says that cannot have a context."""
+        command = [sys.executable, "-c", container.CLIENT_PRELUDE + WAITS]
+        ended = self.box.run(command, {"TEST_POD": pod, "TEST_CONTAINER": "main"})
+        assert ended.returncode != 0
+        return ended.stderr
+
+    def client(
+        self,
+        pod: str,
+        *,
+        preload: tuple[Path, ...] = (container.LIBRARY,),
+        more: str = "",
+        keep: tuple[int, ...] = (),
+    ) -> Asked:
+        """A program of a pod's container that has a context; without `preload`, one that the library is not in.
+
+        more: code before the questions; keep: descriptors.
+        """
+        box = container.Container(self.box.arbiter_directory, self.box.gpus, preload)
+        command = [sys.executable, "-c", container.CLIENT_PRELUDE + more + WAITS]
+        environment = {"TEST_POD": pod, "TEST_CONTAINER": "main"} if pod else {}
+        process = box.start(command, environment, keep=keep)
+        self._stack.enter_context(container.finishing(process))
+        made = Asked(process)
+        assert made.read() == "ready"
+        return made
+
+
+@pytest.fixture(scope="session")
+def _library() -> None:
+    subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
+
+
+@pytest.fixture
+def start(
+    request: pytest.FixtureRequest, _library: None, _simulation: None, short_path: Path, tmp_path: Path
+) -> Iterator[Callable[..., AuditNode]]:
+    description = tmp_path / "node.ini"
+    description.write_text(getattr(request, "param", DESCRIPTION))
+    gpus = tmp_path / "gpus"
+    simulated.command("create", description, gpus)
+    with contextlib.ExitStack() as stack:
+
+        def begin(*more: str, pods: dict[str, tuple[int, ...]] | None = None) -> AuditNode:
+            given = json.dumps(pods or {"trainer": (LIMIT, 0)})
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.deviceplugin.audit_node", short_path, given, *more],
+                env=simulated.environment(gpus),
+                cwd=simulated.ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(container.finishing(process))
+            asked = Asked(process)
+            asked.read()
+            return AuditNode(asked, container.Container(short_path / "arbiter", gpus), stack)
+
+        yield begin

@@ -1,0 +1,243 @@
+"""Memory that a process exported and let go is charged to it until nobody has it any more, and no longer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.deviceplugin.audit.conftest import CONTEXT, DESCRIPTION, LIMIT, MIB, Asked, AuditNode
+from tests.interposer import gpu
+
+PIECE = 64 * MIB
+PRELUDE = f"""
+import os, socket
+PIECE = {PIECE}
+held, opened = {{}}, []
+def create(size=PIECE):
+    handle = ctypes.c_uint64()
+    result = c.call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(on_device(0, 1)), 0)
+    return result, handle.value
+def make():
+    result, handle = create()
+    assert result == SUCCESS, result
+    descriptor = ctypes.c_int(-1)
+    c.check("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, 1, 0)
+    held["handle"] = handle
+    return descriptor.value
+def let_go():
+    c.check("cuMemRelease", held.pop("handle"))
+def round():
+    result, handle = create()
+    if result != SUCCESS: return result
+    descriptor = ctypes.c_int(-1)
+    c.check("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, 1, 0)
+    os.close(descriptor.value)
+    c.check("cuMemRelease", handle)
+    return SUCCESS
+def rounds(count): return sum(round() != SUCCESS for _ in range(count))
+def send(end, descriptor):
+    socket.send_fds(socket.socket(fileno=os.dup(end)), [b"x"], [descriptor])
+    os.close(descriptor)
+def receive(end):
+    (descriptor,) = socket.recv_fds(socket.socket(fileno=os.dup(end)), 1, 1)[1]
+    handle = ctypes.c_uint64()
+    c.check("cuMemImportFromShareableHandle", ctypes.byref(handle), descriptor, 1)
+    os.close(descriptor)
+    held["handle"] = handle.value
+def room():
+    "How much can be had, to the piece."
+    taken = []
+    while (one := c.allocate(PIECE))[0] == SUCCESS: taken.append(one[1])
+    for pointer in taken: c.free(pointer)
+    return len(taken)
+"""
+Start = Callable[..., AuditNode]
+
+
+def _client(node: AuditNode, pod: str = "trainer", *keep: int) -> Asked:
+    return node.client(pod, more=PRELUDE, keep=keep)
+
+
+def _all_is_back(node: AuditNode, client: Asked, most: int) -> None:
+    """What a context takes is not told from what may be held; it is counted once when it has been measured again."""
+    assert int(client("room()")) >= most - CONTEXT // PIECE - 1
+    node.look(2)
+    assert int(client("room()")) == most
+
+
+@pytest.mark.parametrize("looks", [0, 3])
+def test_a_thousand_communicators_are_made_and_destroyed_in_a_share_of_a_gibibyte(start: Start, looks: int) -> None:
+    node = start()
+    client = _client(node)
+    if looks:
+        node.look(looks)  # what the context takes is counted
+    assert client("rounds(1000)") == "0"
+    _all_is_back(node, client, (LIMIT - CONTEXT) // PIECE)
+
+
+def test_beside_others_that_have_their_own_memory_it_is_as_much(start: Start) -> None:
+    node = start(pods={"trainer": (LIMIT, 0), "other": (LIMIT, 0)})
+    beside, other = _client(node), _client(node, "other")
+    assert beside(f"c.allocate({2 * PIECE})[0]") == "0"
+    assert other(f"c.allocate({4 * PIECE})[0]") == "0"
+    assert other("create(2 * PIECE)[0]") == "0"
+    node.look(3)
+    client = _client(node)
+    node.look(3)
+    most = int(client("room()"))
+    assert client("rounds(100)") == "0"
+    _all_is_back(node, client, most)
+
+
+def test_what_another_process_imported_stays_charged_until_it_lets_it_go(start: Start) -> None:
+    ours, theirs = socket.socketpair()
+    node = start(pods={"trainer": (LIMIT, 0), "other": (LIMIT, 0)})
+    with ours, theirs:
+        maker = _client(node, "trainer", ours.fileno())
+        importer = _client(node, "other", theirs.fileno())
+        node.look(3)
+        most = int(maker("room()"))
+        for held in range(8):  # more than what is never told from it
+            maker(f"send({ours.fileno()}, make())")
+            importer(f"[receive({theirs.fileno()}), opened.append(held.pop('handle'))][0]")
+            maker("let_go()")
+            assert int(maker("room()")) == most - held - 1
+        importer("[c.check('cuMemRelease', one) for one in opened][0]")
+        _all_is_back(node, maker, most)
+
+
+def test_what_only_a_descriptor_keeps_stays_charged(start: Start) -> None:
+    node = start()
+    client = _client(node)
+    node.look(3)
+    most = int(client("room()"))
+    for held in range(8):
+        client("[opened.append(make()), let_go()][1]")
+        assert int(client("room()")) == most - held - 1
+    client("[os.close(one) for one in opened][0]")
+    _all_is_back(node, client, most)
+
+
+def test_what_is_on_its_way_through_a_socket_stays_charged(start: Start) -> None:
+    ours, theirs = socket.socketpair()
+    node = start()
+    with theirs, ours:
+        client = _client(node, "trainer", ours.fileno())
+        node.look(3)
+        most = int(client("room()"))
+        for held in range(8):
+            client(f"[send({ours.fileno()}, make()), let_go()][1]")
+            assert int(client("room()")) == most - held - 1
+    _all_is_back(node, client, most)
+
+
+def test_charges_for_what_is_not_there_yet_do_not_hide_what_is_held(start: Start) -> None:
+    node = start()
+    client = _client(node)
+    # For the heap of kernels, which the driver makes when one needs it: CU_LIMIT_MALLOC_HEAP_SIZE.
+    assert client("c.call('cuCtxSetLimit', 2, ctypes.c_size_t(6 * PIECE))") == "0"
+    node.look(3)
+    most = int(client("room()"))
+    for held in range(5):
+        client("[opened.append(make()), let_go()][1]")
+        assert int(client("room()")) == most - held - 1
+
+
+def test_who_asks_while_others_of_its_share_allocate_gets_no_more_than_the_limit(start: Start) -> None:
+    """Whatever comes and goes meanwhile: what is held and what can be had are together never more than the limit."""
+    node = start()
+    holder, churner = _client(node), _client(node)
+    node.look(3)
+    most = int(holder("room()"))
+    for _ in range(5):
+        holder("[opened.append(make()), let_go()][1]")
+    churner.begin(f"[c.free(c.allocate({PIECE})[1]) for _ in range(4000)][0]")
+    for _ in range(10):
+        assert int(holder("room()")) <= most - 5
+    assert churner.read() == "0"
+    assert int(holder("room()")) == most - 5
+
+
+STORM = """
+import random
+def storm(seed, ends):
+    dice, ours, until = random.Random(seed), [], time.monotonic() + 3
+    channels = [socket.socket(fileno=os.dup(end)) for end in ends]
+    for channel in channels: channel.setblocking(False)
+    done = 0
+    while time.monotonic() < until:
+        match dice.randrange(6):
+            case 0:
+                size = dice.randrange(1, 40) * 2 * MIB
+                result, handle = create(size)
+                if result == SUCCESS: ours.append(handle)
+            case 1 if ours:
+                descriptor = ctypes.c_int(-1)
+                c.call("cuMemExportToShareableHandle", ctypes.byref(descriptor), dice.choice(ours), 1, 0)
+                if descriptor.value >= 0:
+                    try: socket.send_fds(channels[0], [b"x"], [descriptor.value])
+                    except BlockingIOError: pass
+                    os.close(descriptor.value)
+            case 2:
+                try: (descriptor,) = socket.recv_fds(channels[1], 1, 1)[1]
+                except BlockingIOError: continue
+                handle = ctypes.c_uint64()
+                c.check("cuMemImportFromShareableHandle", ctypes.byref(handle), descriptor, 1)
+                os.close(descriptor)
+                ours.append(handle.value)
+            case 3 | 4 if ours:
+                c.check("cuMemRelease", ours.pop(dice.randrange(len(ours))))
+            case 5:
+                result, pointer = c.allocate(dice.randrange(1, 100) * MIB, dice.choice(["cuMemAlloc_v2", "cuMemAllocAsync"]), 0)
+                if result == SUCCESS: c.free(pointer)
+        done += 1
+    return done
+"""
+
+
+@pytest.mark.parametrize(
+    "start", [DESCRIPTION.replace("context-memory = 300MiB", "")], indirect=True, ids=["no context memory"]
+)
+def test_whoever_shares_what_with_whom_the_gpu_never_has_more_in_use_than_the_limit(start: Start) -> None:
+    node = start(pods={"trainer": (LIMIT // 2, 0)})
+    pairs = [socket.socketpair() for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        ends = [(pairs[one][0], pairs[one - 1][1]) for one in range(3)]  # a ring
+        for pair in pairs:
+            for end in pair:
+                stack.enter_context(end)
+        fills = [end.fileno() for both in ends for end in both]
+        clients = [node.client("trainer", more="import time\n" + PRELUDE + STORM, keep=tuple(fills)) for _ in ends]
+        machine = gpu.Gpu(node.box)
+        stack.callback(machine.close)
+        for seed, (client, (there, here)) in enumerate(zip(clients, ends, strict=True)):
+            client.begin(f"storm({seed}, ({there.fileno()}, {here.fileno()}))")
+        most, until = 0, time.monotonic() + 3
+        while time.monotonic() < until:
+            most = max(most, machine.most_used())
+        done = [int(client.read()) for client in clients]
+        assert min(done) > 10
+        assert LIMIT // 8 < most <= LIMIT // 2
+
+
+def test_without_a_measurement_it_stays_charged(start: Start) -> None:
+    node = start()
+    client = _client(node)
+    most = int(client("room()"))
+    assert client("rounds(3)") == "0"
+    node.asked.process.kill()
+    node.asked.process.wait(10)
+    assert int(client("room()")) == most - 3
+    again = start()
+    until = time.monotonic() + 30
+    while client("rounds(50)") != "0":  # until it has found the next agent
+        assert time.monotonic() < until
+    again.look(3)
+    most = int(client("room()"))
+    for held in range(5):
+        client("[opened.append(make()), let_go()][1]")
+        assert int(client("room()")) == most - held - 1
