@@ -1,0 +1,97 @@
+"""Random programs whose work waits for other work end with the library as they end without it, whoever is beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import simulated
+from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.interposer import container
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(container.__file__).with_name("random_dependent.py")
+SECONDS = 90  # it takes one or two, without leases
+HELD_MS, WINDOWS = 60, 3
+IDLE = """
+c = Cuda()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+BUSY = """
+c = Cuda()
+kernel = c.kernel("spin_2ms")
+print("ready", flush=True)
+while True:
+    c.launch(kernel, None)
+    c.check("cuCtxSynchronize")
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    simulated.build()
+    subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
+
+
+async def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return await asyncio.to_thread(process.stdout.readline)
+
+
+async def run(node: ArbiterNode, gpus: Path, seed: int, neighbour: str, *, preload: tuple[Path, ...]) -> float:
+    """The longest launch, in milliseconds."""
+    chance = random.Random(seed)
+    processes, count, threads = chance.choice([1, 1, 2]), chance.choice([1, 2, 3]), chance.choice([2, 2, 3])
+    box = container.Container(node.socket.parent, gpus, preload)
+    uuids = tuple(simulated.uuids(gpus)[:count])
+    devices = ",".join(map(str, range(count)))
+    for name in ("program", "neighbour"):
+        if name not in {entry.pod.name for entry in node.allocations}:
+            node.add_pod(name, GivenShare(("main",), uuids, 50, 100, 1 << 28))
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, *command: str) -> subprocess.Popen[str]:
+            environment = {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": devices}
+            return stack.enter_context(container.finishing(box.start([sys.executable, *command], environment)))
+
+        assert await _line(start("neighbour", "-c", f"import sys\n{container.CLIENT_PRELUDE}{neighbour}")) == "ready\n"
+        words = [f"{processes}", f"{count}", f"{threads}", "10"]
+        started = [start("program", str(PROGRAM), f"{seed}", f"{number}", *words) for number in range(processes)]
+        for process in started:
+            assert await _line(process) == "ready\n", process.communicate()
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        answers = [await asyncio.to_thread(process.communicate, timeout=SECONDS) for process in started]
+    assert [process.returncode for process in started] == [0] * processes, answers
+    return max(float(said) for said, _ in answers)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_ends_without_the_library_ends_with_it(node: ArbiterNode, gpus: Path, seed: int) -> None:
+    node.server.leases.settle()
+    await run(node, gpus, seed, BUSY, preload=())
+    await run(node, gpus, seed, BUSY, preload=(container.LIBRARY,))
+
+
+@pytest.mark.parametrize("seed", range(6, 12))
+async def test_no_launch_is_held_for_long_beside_a_neighbour_that_does_nothing(
+    node: ArbiterNode, gpus: Path, seed: int
+) -> None:
+    node.server.leases.settle()
+    for _ in range(WINDOWS):  # other work of this machine takes a window now and then
+        longest_ms = await run(node, gpus, seed, IDLE, preload=())
+        held_ms = await run(node, gpus, seed, IDLE, preload=(container.LIBRARY,))
+        if held_ms <= longest_ms + HELD_MS:
+            return
+    pytest.fail(f"a launch took {held_ms} ms, and {longest_ms} ms without the library")
