@@ -57,7 +57,7 @@ class Lane:
         longest_s[0] = max(longest_s[0], time.monotonic() - began)
 
     def some(self) -> None:
-        for _ in range(self.chance.choice([0, 0, 3, 20, 60])):
+        for _ in range(self.chance.choice([0, 0, 3, 20, 60, 150])):
             self.launch(self.small, self.chance.choice(self.streams))
 
     def run(self) -> None:
