@@ -118,6 +118,12 @@ test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the f
 test-frameworks: env build ## PyTorch on simulated GPUs and in shares of them (root; downloads 3 GB the first time)
 	GPUSHARE_TEST_FRAMEWORKS=1 $(BIN)/pytest -q tests/frameworks
 
+FOR ?= 10
+
+.PHONY: sanitize
+sanitize: env build ## The library under the compiler's sanitizers, FOR=10 seconds each (root)
+	GPUSHARE_SANITIZE_SECONDS=$(FOR) $(BIN)/pytest -q --timeout=0 tests/interposer/test_sanitized.py
+
 .PHONY: bench
 bench: env build ## Benchmarks that need no GPU
 	@for one in bench/*.py; do $(PYTHON) "$$one"; done

@@ -2,6 +2,7 @@
 #include "compute/marker.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -17,7 +18,7 @@
 #define SETTLE_LOOK_NS 20000
 
 typedef struct {
-    CUcontext context;
+    CUcontext context; /* first: it alone is read without the mutex */
     CUevent event;
     uint32_t gpu;
     unsigned aside; /* it may be ending, and so many threads are about to say whether it has */
@@ -67,7 +68,8 @@ void marker_context(CUcontext context, uint32_t gpu) {
     if (place == NULL && !known)
         markers.streams[gpu].untold = true;
     if (place != NULL) {
-        *place = (context_t){.gpu = gpu};
+        memset(&place->event, 0, sizeof *place - offsetof(context_t, event));
+        place->gpu = gpu;
         __atomic_store_n(&place->context, context, __ATOMIC_RELEASE);
         if (place == &markers.contexts[markers.count])
             __atomic_store_n(&markers.count, markers.count + 1, __ATOMIC_RELEASE);

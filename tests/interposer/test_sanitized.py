@@ -1,0 +1,154 @@
+"""The library under the compiler's sanitizers, while two shares use the same GPUs in every way at once, on the real arbiter.
+
+`make sanitize` runs it for longer: GPUSHARE_SANITIZE_SECONDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpushare.allocation import GivenShare
+from tests.deviceplugin import arbiter_node
+from tests.interposer.conftest import MIB
+from tests.interposer.container import BUILD, DRIVERS, LIBRARY, ROOT, Container, finishing
+from tests.interposer.launching import line
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+SANITIZED = BUILD / "interposer" / "sanitized"
+SECONDS = int(os.environ.get("GPUSHARE_SANITIZE_SECONDS", "3"))
+FLAGS = {"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"}
+RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
+OPTIONS = {
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1",
+    "LSAN_OPTIONS": f"suppressions={HERE / 'leaks.supp'}:print_suppressions=0",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "history_size=5:exitcode=0",
+}
+# Where a report begins, of whichever sanitizer; and in which file of the library something was done.
+REPORT = re.compile(r"^(?=WARNING: ThreadSanitizer: |==\d+==ERROR: \w+Sanitizer: |\S+: runtime error: )", re.MULTILINE)
+FILE = re.compile(r"#\d+ \w+ (?:\./)?interposer/(\S+?):\d+")
+
+# Files with races between each other or within them that are known: fields that one thread writes plainly, or reads so,
+# while another one has them atomically. To be emptied. Nothing else is let pass, no fault of another kind either.
+KNOWN = {
+    "compute/flow.c": "`opened` and `launch_ns`: `prepare` against `flow_launch` and `flow_left_ns`",
+    "compute/gate.c": "`used`: `set_word` against `gate_use`",
+    "compute/streams.c": "`marked`: `next` against `record`, of a seat that is claimed",
+    "hooks/hook_async.c": "`gpu`: `keeper_of` against `each_of`",
+    "memory/keeper.c": "`kind`, `gpu`, `handle`: `place` and `keeper_remove` against `each_of` and `keeper_find`",
+    "memory/pool.c": "`kind`: `pool_end` against `place`",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sanitized() -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "interposer", "sanitized"], check=True, timeout=280)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `address` and `thread`: one program with either, for the runtime has to be the program's."""
+    folder = tmp_path_factory.mktemp("everything")
+    driver = [f"-L{DRIVERS}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-pthread"]
+    for sanitizer, flags in FLAGS.items():
+        build: list[str | Path] = [
+            "gcc",
+            "-std=c11",
+            "-O1",
+            "-g",
+            flags,
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+            folder / sanitizer,
+        ]
+        subprocess.run([*build, HERE / "everything.c", *driver], check=True, timeout=60)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a process said, and how it ended."""
+
+    output: str
+    errors: str
+    status: int
+
+
+def told(process: subprocess.Popen[str], timeout_seconds: float) -> Told:
+    output, errors = process.communicate(timeout=timeout_seconds)
+    return Told(output, errors, process.returncode)
+
+
+def runtime(sanitizer: str) -> Path:
+    """It has to come before all that is built with it."""
+    found = subprocess.run(
+        ["gcc", f"-print-file-name={RUNTIMES[sanitizer]}"], check=True, capture_output=True, text=True
+    )
+    return Path(found.stdout.strip()).resolve()
+
+
+def known(report: str) -> bool:
+    """Whether it is a race between two files of the table."""
+    accesses = report.split("\n\n")[:2]
+    files = [match and match[1] for match in map(FILE.search, accesses)]
+    return ": data race " in report and all(file in KNOWN for file in files)
+
+
+def unknown(errors: str) -> list[str]:
+    """What the sanitizers reported, but for what is known."""
+    return [report for report in REPORT.split(errors)[1:] if not known(report)]
+
+
+async def everything(gpus: Path, uuids: list[str], library: Path, program: Path, seconds: float) -> list[Told]:
+    """What two shares, which do everything on the same GPUs, said; half-way through the agent is restarted."""
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp")))
+        async with arbiter_node.opened(directory) as node:
+            box = Container(node.socket.parent, gpus, preload=())
+            # The sanitizer for races bears addresses that are mixed up only so far: here none are (setarch -R).
+            preload = f"LD_PRELOAD={runtime(program.name)} {library}"
+            command = ["setarch", "-R", "env", preload, str(program), str(seconds)]
+            processes = []
+            for name in ("one", "two"):
+                node.add_pod(name, GivenShare(("main",), tuple(uuids), 50, 100, 256 * MIB))
+                environment = {"TEST_POD": name, "TEST_CONTAINER": "main", **OPTIONS}
+                processes.append(stack.enter_context(finishing(box.start(command, environment))))
+            for process in processes:
+                await asyncio.to_thread(line, process)  # it has begun, or ended
+            ends = asyncio.gather(*(asyncio.to_thread(told, process, seconds + 30) for process in processes))
+            await asyncio.sleep(seconds / 2)
+            await node.stop()
+            await node.start()
+            return await ends
+
+
+@pytest.mark.parametrize("sanitizer", sorted(FLAGS))
+async def test_no_sanitizer_reports_anything_of_the_library(
+    gpus: Path, uuids: list[str], programs: Path, sanitizer: str
+) -> None:
+    for said in await everything(gpus, uuids, SANITIZED / sanitizer / LIBRARY.name, programs / sanitizer, SECONDS):
+        assert not unknown(said.errors), "\n".join(unknown(said.errors))
+        assert said.status == 0, said.errors
+        assert all(int(way.split()[0]) > 0 for way in said.output.splitlines()), said.output
+
+
+@pytest.mark.parametrize("sanitizer", sorted(FLAGS))
+async def test_a_fault_that_was_planted_in_the_library_is_reported(
+    gpus: Path, uuids: list[str], programs: Path, sanitizer: str
+) -> None:
+    library = SANITIZED / sanitizer / "planted" / LIBRARY.name
+    errors = "".join(said.errors for said in await everything(gpus, uuids, library, programs / sanitizer, 1))
+    assert any("__wrap_symbols_answer" in report for report in unknown(errors)), errors
