@@ -1,14 +1,15 @@
 #define _GNU_SOURCE
 #include "compute/flow.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/contract.h"
 #include "base/fork.h"
 #include "compute/gate.h"
+#include "compute/passes.h"
 #include "compute/streams.h"
 #include "driver/driver.h"
 
@@ -16,6 +17,7 @@
 #define BRIEF_BATCH_NS 500000ull
 #define MOST_LAUNCHES 256u
 #define FIRST_BATCH 2u
+#define AT_ONCE_PART 8 /* of a batch is counted at once */
 #define SLEEP_NS 100000ull
 #define UNKNOWN UINT64_MAX
 /* A kernel may wait for another one that has not been launched yet. Nobody can tell from one that takes its time, so
@@ -26,22 +28,25 @@
 #define CREDIT_NS 50000000ull
 #define LEAST_CREDIT_NS BATCH_NS
 
+/* The thread that has `busy` works on it; its fields are that thread's, and atomic are those that others read
+ * meanwhile. Each of them is right by itself, at that moment or a moment ago, except for two: whoever sees `opened` or
+ * `next` sees what was written before. */
 typedef struct {
-    bool busy;          /* a thread works on it; others pass by, for what it waits for may be theirs to launch */
-    bool several;       /* work of this GPU may wait for other work of this process */
-    unsigned aside;     /* its context may be ending, and so many threads are about to say whether it has */
-    uint64_t credit_ns; /* so long may be waited in vain, as of then */
+    atomic_bool busy;       /* others pass by, for what it waits for may be theirs to launch */
+    bool several;           /* work of this GPU may wait for other work of this process */
+    _Atomic unsigned aside; /* its context may be ending, and so many threads are about to say whether it has */
+    uint64_t credit_ns;     /* so long may be waited in vain, as of then */
     uint64_t credit_at_ns;
-    CUcontext context; /* what follows is about its work */
-    CUevent events[2]; /* after the last batch, and the one before it */
+    _Atomic(CUcontext) context; /* what follows is about its work */
+    CUevent events[2];          /* after the last batch, and the one before it */
     bool recorded[2];
-    uint64_t marks[2]; /* launches that each comes after */
-    uint64_t next;     /* launches at which the next batch begins */
-    uint64_t batch;
-    uint64_t done; /* launches that are known to have ended, and since when */
-    uint64_t done_ns;
-    uint64_t launch_ns; /* what one takes, at most */
-    uint32_t opened;    /* which opening of the gate this is about */
+    uint64_t marks[2];     /* launches that each comes after */
+    _Atomic uint64_t next; /* launches at which the next batch begins */
+    _Atomic uint64_t batch;
+    _Atomic uint64_t done; /* launches that are known to have ended, and since when */
+    _Atomic uint64_t done_ns;
+    _Atomic uint64_t launch_ns; /* what one takes, at most */
+    _Atomic uint32_t opened;    /* which opening of the gate this is about */
 } flow_t;
 
 static flow_t flows[MAX_GPUS];
@@ -52,7 +57,7 @@ static void flow_after_fork(void) {
 FORK_ON_CHILD(flow_after_fork)
 
 static bool try_take(flow_t *flow) {
-    return !__atomic_exchange_n(&flow->busy, true, __ATOMIC_ACQUIRE);
+    return !atomic_exchange_explicit(&flow->busy, true, memory_order_acquire);
 }
 
 static void take(flow_t *flow) {
@@ -61,16 +66,28 @@ static void take(flow_t *flow) {
 }
 
 static void give(flow_t *flow) {
-    __atomic_store_n(&flow->busy, false, __ATOMIC_RELEASE);
+    atomic_store_explicit(&flow->busy, false, memory_order_release);
+}
+
+/* It is about another context's work from now on, or nobody's. */
+static void begin_with(flow_t *flow, CUcontext context) {
+    flow->recorded[0] = flow->recorded[1] = false;
+    flow->marks[0] = flow->marks[1] = 0;
+    atomic_store(&flow->next, 0);
+    atomic_store(&flow->batch, FIRST_BATCH);
+    atomic_store(&flow->done, 0);
+    atomic_store(&flow->done_ns, 0);
+    atomic_store(&flow->launch_ns, UNKNOWN);
+    atomic_store(&flow->context, context);
 }
 
 /* Those who are at it leave within a moment. */
 void flow_set_aside(CUcontext context) {
     for (unsigned i = 0; i < MAX_GPUS; i++) {
         flow_t *flow = &flows[i];
-        if (__atomic_load_n(&flow->context, __ATOMIC_ACQUIRE) != context)
+        if (atomic_load(&flow->context) != context)
             continue;
-        __atomic_add_fetch(&flow->aside, 1, __ATOMIC_SEQ_CST);
+        atomic_fetch_add(&flow->aside, 1);
         take(flow);
         give(flow);
     }
@@ -79,13 +96,15 @@ void flow_set_aside(CUcontext context) {
 static void come_back(CUcontext context, bool ended) {
     for (unsigned i = 0; i < MAX_GPUS; i++) {
         flow_t *flow = &flows[i];
-        if (__atomic_load_n(&flow->context, __ATOMIC_ACQUIRE) != context)
+        if (atomic_load(&flow->context) != context)
             continue;
         take(flow);
-        if (flow->context == context && ended)
-            memset(&flow->context, 0, sizeof *flow - offsetof(flow_t, context));
-        if (flow->aside > 0)
-            __atomic_sub_fetch(&flow->aside, 1, __ATOMIC_SEQ_CST);
+        if (atomic_load(&flow->context) == context && ended) {
+            flow->events[0] = flow->events[1] = NULL;
+            begin_with(flow, NULL);
+        }
+        if (atomic_load(&flow->aside) > 0)
+            atomic_fetch_sub(&flow->aside, 1);
         give(flow);
     }
 }
@@ -98,27 +117,24 @@ void flow_restore(CUcontext context) {
     come_back(context, false);
 }
 
-/* The events belong to the context that launches now. Another one's are left to it. */
-static bool prepare(flow_t *flow, uint32_t gpu) {
-    CUcontext context = NULL;
-    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL)
-        return false;
-    if (flow->context == context)
+/* The events belong to the context that is launched in, which is current. Another one's are left to it. */
+static bool prepare(flow_t *flow, uint32_t gpu, CUcontext context) {
+    CUcontext old = atomic_load(&flow->context);
+    if (old == context)
         return true;
-    flow->several = flow->several || flow->context != NULL;
+    flow->several = flow->several || old != NULL;
+    begin_with(flow, NULL);
     for (unsigned i = 0; i < 2; i++) {
-        if (flow->context != NULL && flow->events[i] != NULL)
+        if (flow->events[i] != NULL)
             (void)REAL(cuEventDestroy_v2)(flow->events[i]);
+        flow->events[i] = NULL;
     }
-    memset(&flow->context, 0, sizeof *flow - offsetof(flow_t, context));
     for (unsigned i = 0; i < 2; i++) {
         if (REAL(cuEventCreate)(&flow->events[i], CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             return false;
     }
-    flow->batch = FIRST_BATCH;
-    flow->launch_ns = UNKNOWN;
-    flow->opened = gate_opened(gpu) - 1;
-    __atomic_store_n(&flow->context, context, __ATOMIC_RELEASE);
+    atomic_store(&flow->opened, gate_opened(gpu) - 1);
+    begin_with(flow, context);
     return true;
 }
 
@@ -145,14 +161,15 @@ static uint64_t credit_ns(flow_t *flow) {
 
 /* How long a batch takes that waits for nothing, with room for one that takes longer than others. */
 static uint64_t expected_ns(const flow_t *flow, unsigned which) {
-    if (flow->launch_ns == UNKNOWN)
+    uint64_t launch_ns = atomic_load(&flow->launch_ns), done = atomic_load(&flow->done);
+    if (launch_ns == UNKNOWN)
         return most_credit_ns(flow) / 4;
-    uint64_t launches = flow->marks[which] > flow->done ? flow->marks[which] - flow->done : 1;
-    return least(LEAST_CREDIT_NS + 3 * (launches * flow->launch_ns) / 2, most_credit_ns(flow));
+    uint64_t launches = flow->marks[which] > done ? flow->marks[which] - done : 1;
+    return least(LEAST_CREDIT_NS + 3 * (launches * launch_ns) / 2, most_credit_ns(flow));
 }
 
 static bool may_wait(const flow_t *flow, uint32_t gpu) {
-    return gate_is_open(gpu) && __atomic_load_n(&flow->aside, __ATOMIC_SEQ_CST) == 0;
+    return gate_is_open(gpu) && atomic_load(&flow->aside) == 0;
 }
 
 /* Whether a batch has ended. It is waited for if there is credit for as long as it is to take; a gate that closes, and
@@ -176,44 +193,46 @@ static bool wait_for(flow_t *flow, unsigned which, uint32_t gpu) {
 /* What a launch takes, at most: by the time since the last batch was seen to have ended, for the launches since then.
  */
 static void learn(flow_t *flow, uint64_t ended, bool brief) {
-    uint64_t at_ns = now_ns();
-    if (ended <= flow->done)
+    uint64_t at_ns = now_ns(), done = atomic_load(&flow->done), old_ns = atomic_load(&flow->launch_ns);
+    if (ended <= done)
         return;
-    uint64_t took_ns = (at_ns - flow->done_ns) / (ended - flow->done);
+    uint64_t took_ns = (at_ns - atomic_load(&flow->done_ns)) / (ended - done);
     /* A batch that was seen late makes the next one look short: less is believed by and by only. */
-    bool more = flow->launch_ns == UNKNOWN || took_ns > flow->launch_ns;
-    uint64_t launch_ns = more ? took_ns : (3 * flow->launch_ns + took_ns) / 4;
-    __atomic_store_n(&flow->launch_ns, launch_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&flow->done, ended, __ATOMIC_RELAXED);
-    __atomic_store_n(&flow->done_ns, at_ns, __ATOMIC_RELAXED);
+    bool more = old_ns == UNKNOWN || took_ns > old_ns;
+    uint64_t launch_ns = more ? took_ns : (3 * old_ns + took_ns) / 4;
+    atomic_store(&flow->launch_ns, launch_ns);
+    atomic_store(&flow->done, ended);
+    atomic_store(&flow->done_ns, at_ns);
     uint64_t batch_ns = brief ? BRIEF_BATCH_NS : BATCH_NS;
     uint64_t fitting = launch_ns > 0 ? batch_ns / launch_ns : MOST_LAUNCHES;
-    uint64_t most = 2 * flow->batch < MOST_LAUNCHES ? 2 * flow->batch : MOST_LAUNCHES;
-    flow->batch = fitting < 1 ? 1 : fitting < most ? fitting : most;
+    uint64_t most = least(2 * atomic_load(&flow->batch), MOST_LAUNCHES);
+    atomic_store(&flow->batch, fitting < 1 ? 1 : least(fitting, most));
 }
 
 /* When the gate opens nothing is queued, and the time that it was closed is no launch's. */
 static void begin(flow_t *flow, uint32_t opened, uint64_t launches) {
     flow->recorded[0] = flow->recorded[1] = false;
-    __atomic_store_n(&flow->done, launches - 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&flow->done_ns, now_ns(), __ATOMIC_RELAXED);
-    __atomic_store_n(&flow->opened, opened, __ATOMIC_RELEASE);
+    atomic_store(&flow->done, launches - 1);
+    atomic_store(&flow->done_ns, now_ns());
+    atomic_store(&flow->opened, opened);
 }
 
-static void next_batch(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches) {
-    if (!prepare(flow, gpu))
+/* What has been counted and is not launched yet would come after the event: it is counted anew. */
+static void next_batch(flow_t *flow, uint32_t gpu, CUcontext context, CUstream stream, uint64_t launches) {
+    if (!prepare(flow, gpu, context))
         return;
     uint32_t opened = gate_opened(gpu);
-    if (flow->opened != opened)
+    if (atomic_load(&flow->opened) != opened)
         begin(flow, opened, launches);
     unsigned before = flow->marks[0] < flow->marks[1] ? 0 : 1;
     bool brief = gate_is_brief(gpu);
     unsigned awaited = brief && flow->recorded[!before] ? !before : before;
     if (flow->recorded[awaited] && wait_for(flow, awaited, gpu))
         learn(flow, flow->marks[awaited], brief);
+    passes_recall();
     flow->recorded[before] = REAL(cuEventRecord)(flow->events[before], stream) == CUDA_SUCCESS;
     flow->marks[before] = launches - 1;
-    __atomic_store_n(&flow->next, launches + flow->batch, __ATOMIC_RELEASE);
+    atomic_store(&flow->next, launches + atomic_load(&flow->batch));
 }
 
 /* Default streams are made by nobody; a thread's own is another one in each thread. */
@@ -223,34 +242,45 @@ static bool is_one_of_several(uint32_t gpu, CUstream stream) {
 
 /* Another thread's capture may begin at any moment, and a question of this one's would break it if it were not relaxed.
  */
-static void step(flow_t *flow, uint32_t gpu, CUstream stream, uint64_t launches) {
+static void step(flow_t *flow, uint32_t gpu, CUcontext context, CUstream stream, uint64_t launches) {
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext popped;
     flow->several = flow->several || is_one_of_several(gpu, stream);
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return;
     bool exchanged = REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS;
-    next_batch(flow, gpu, stream, launches);
+    next_batch(flow, gpu, context, stream, launches);
     if (exchanged)
         (void)REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    (void)REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
-void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches) {
+unsigned flow_at_once(uint32_t gpu, uint64_t launches) {
     flow_t *flow = &flows[gpu];
-    bool same = __atomic_load_n(&flow->opened, __ATOMIC_ACQUIRE) == gate_opened(gpu);
-    if ((same && launches < __atomic_load_n(&flow->next, __ATOMIC_ACQUIRE)) || !try_take(flow))
+    uint64_t next = atomic_load(&flow->next), part = atomic_load(&flow->batch) / AT_ONCE_PART;
+    if (atomic_load(&flow->opened) != gate_opened(gpu) || next <= launches + 1 || part < 1)
+        return 1;
+    return (unsigned)least(next - 1 - launches, part);
+}
+
+void flow_launch(uint32_t gpu, CUcontext context, CUstream stream, uint64_t launches) {
+    flow_t *flow = &flows[gpu];
+    bool same = atomic_load(&flow->opened) == gate_opened(gpu);
+    if ((same && launches < atomic_load(&flow->next)) || !try_take(flow))
         return;
-    bool due = launches >= flow->next || flow->opened != gate_opened(gpu);
-    if (due && __atomic_load_n(&flow->aside, __ATOMIC_SEQ_CST) == 0)
-        step(flow, gpu, stream, launches);
+    bool due = launches >= atomic_load(&flow->next) || atomic_load(&flow->opened) != gate_opened(gpu);
+    if (due && atomic_load(&flow->aside) == 0)
+        step(flow, gpu, context, stream, launches);
     give(flow);
 }
 
 uint64_t flow_left_ns(uint32_t gpu, uint64_t launches) {
-    const flow_t *flow = &flows[gpu];
-    uint64_t launch_ns = __atomic_load_n(&flow->launch_ns, __ATOMIC_RELAXED);
-    uint64_t done = __atomic_load_n(&flow->done, __ATOMIC_RELAXED);
-    if (launch_ns == UNKNOWN || __atomic_load_n(&flow->context, __ATOMIC_RELAXED) == NULL || launches < done ||
+    flow_t *flow = &flows[gpu];
+    uint64_t launch_ns = atomic_load(&flow->launch_ns), done = atomic_load(&flow->done);
+    if (launch_ns == UNKNOWN || atomic_load(&flow->context) == NULL || launches < done ||
         launches - done > 4 * MOST_LAUNCHES)
         return UNKNOWN;
-    uint64_t passed_ns = now_ns() - __atomic_load_n(&flow->done_ns, __ATOMIC_RELAXED);
+    uint64_t passed_ns = now_ns() - atomic_load(&flow->done_ns);
     uint64_t took_ns = launch_ns * (launches - done);
     return took_ns > passed_ns ? took_ns - passed_ns : 0;
 }

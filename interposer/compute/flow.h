@@ -8,9 +8,12 @@
 
 #include "driver/hooks.h"
 
-/* Before a launch, of which there have been `launches` with this one; may wait, but for no other thread that is here.
- */
-void flow_launch(uint32_t gpu, CUstream stream, uint64_t launches);
+/* How many launches may be counted at once, after so many others: none of them is the first of a batch. */
+unsigned flow_at_once(uint32_t gpu, uint64_t launches);
+
+/* Before a launch in that context, of which there have been `launches` with this one; may wait, but for no other thread
+ * that is here. */
+void flow_launch(uint32_t gpu, CUcontext context, CUstream stream, uint64_t launches);
 
 /* How long what is queued will run from now, at most, as far as batches tell; UINT64_MAX: nobody knows. */
 uint64_t flow_left_ns(uint32_t gpu, uint64_t launches);

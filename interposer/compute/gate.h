@@ -23,9 +23,9 @@ void gate_begin(gate_tell_t *tell);
 void gate_use(uint32_t gpu);
 bool gate_is_used(uint32_t gpu);
 
-/* A launch comes to the gate of a GPU, and returns when that is open. True: launches are counted now; `*launches_p` is
- * how many have come, with this one. */
-bool gate_come(uint32_t gpu, uint64_t *launches_p);
+/* A launch comes to the gate of a GPU, to be counted for as many as it says, and returns when that is open. How many
+ * have come, with the first of them. */
+uint64_t gate_come(uint32_t gpu, unsigned several);
 
 /* Until the gate is open, for a launch that has been counted, or that need not be. */
 void gate_wait(uint32_t gpu);
@@ -35,12 +35,13 @@ void gate_wait(uint32_t gpu);
 void gate_open(uint32_t gpu, bool counted, bool brief);
 void gate_close(uint32_t gpu);
 bool gate_is_open(uint32_t gpu);
+bool gate_is_counted(uint32_t gpu);
 bool gate_is_brief(uint32_t gpu);
 bool gate_is_only(void);            /* this process uses one GPU */
 uint32_t gate_opened(uint32_t gpu); /* how often */
 bool gate_is_waited_for(uint32_t gpu);
-/* How many launches have come by. It counts before it looks at the gate: if it has not changed after a close, nothing
- * has slipped through. */
+/* How many launches have come by, or have a pass; whatever comes by after this changes it. It is counted before the
+ * gate is looked at: if it has not changed after a close, nothing has slipped through. For the helper thread. */
 uint64_t gate_launches(uint32_t gpu);
 uint64_t gate_passed(uint32_t gpu); /* without those that wait */
 

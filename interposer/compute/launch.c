@@ -4,9 +4,14 @@
 #include "compute/flow.h"
 #include "compute/gate.h"
 #include "compute/marker.h"
+#include "compute/passes.h"
 #include "cuda/capture.h"
 #include "cuda/device.h"
+#include "driver/driver.h"
 #include "share/share.h"
+
+/* So many launches of a GPU that are not to be counted are let through at once, while those of another one are. */
+#define UNCOUNTED_AT_ONCE 64u
 
 void launch_context(CUcontext context, CUdevice device) {
     uint32_t gpu;
@@ -22,29 +27,43 @@ void launch_device(CUdevice device) {
         gate_use(gpu);
 }
 
-static void pass(uint32_t gpu, CUstream stream) {
-    uint64_t launches;
-    if (gate_come(gpu, &launches))
-        flow_launch(gpu, stream, launches);
+/* How many launches are counted at once: more than one if nothing has to be done between them. */
+static unsigned at_once(uint32_t gpu) {
+    if (!gate_is_open(gpu))
+        return 1;
+    return gate_is_counted(gpu) ? flow_at_once(gpu, gate_passed(gpu)) : UNCOUNTED_AT_ONCE;
+}
+
+/* How many launches more were counted than the one that passes. */
+static unsigned pass(uint32_t gpu, CUcontext context, CUstream stream) {
+    unsigned several = at_once(gpu);
+    uint64_t launches = gate_come(gpu, several);
+    if (gate_is_counted(gpu))
+        flow_launch(gpu, context, stream, launches);
     gate_wait(gpu); /* it may have closed while the flow was waited for */
+    return several - 1;
 }
 
 CUresult launch_pass(CUstream stream, bool several) {
-    place_t place;
+    uint32_t gpu;
+    CUcontext context;
+    uint64_t edition = atomic_load(&passes_edition);
+    if (capture_has(stream)) /* or has a pass, which does as well */
+        return CUDA_SUCCESS;
     /* Without a context the real function knows best what to say. */
-    if (device_place(&place) != CUDA_SUCCESS || place.context == NULL)
+    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL ||
+        (!marker_knows(context, &gpu) && device_of_context(context, &gpu) != CUDA_SUCCESS))
         return CUDA_SUCCESS;
-    if (place.gpu == SHARE_NO_GPU)
+    if (gpu == SHARE_NO_GPU)
         return CUDA_ERROR_NOT_PERMITTED;
-    if (capture_has(stream))
-        return CUDA_SUCCESS;
-    marker_context(place.context, place.gpu);
+    marker_context(context, gpu);
     if (stream == CU_STREAM_PER_THREAD)
         marker_own_streams();
-    pass(place.gpu, stream);
+    unsigned left = pass(gpu, context, stream);
     for (uint32_t other = 0; several && other < MAX_GPUS; other++) {
-        if (other != place.gpu && gate_is_used(other))
+        if (other != gpu && gate_is_used(other))
             gate_wait(other);
     }
+    passes_give(edition, stream, context, left);
     return CUDA_SUCCESS;
 }

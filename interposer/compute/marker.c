@@ -9,6 +9,7 @@
 #include "base/contract.h"
 #include "base/fork.h"
 #include "compute/flow.h"
+#include "compute/passes.h"
 #include "compute/streams.h"
 #include "cuda/event.h"
 #include "driver/driver.h"
@@ -57,6 +58,13 @@ static context_t *find(CUcontext context) {
     return NULL;
 }
 
+bool marker_knows(CUcontext context, uint32_t *gpu_p) {
+    const context_t *place = find(context);
+    if (place != NULL)
+        *gpu_p = place->gpu;
+    return place != NULL;
+}
+
 void marker_context(CUcontext context, uint32_t gpu) {
     if (find(context) != NULL)
         return;
@@ -80,6 +88,7 @@ void marker_context(CUcontext context, uint32_t gpu) {
 void marker_set_aside(CUcontext context) {
     if (context == NULL)
         return;
+    passes_recall();
     flow_set_aside(context);
     pthread_mutex_lock(&markers.mutex);
     context_t *place = find(context);
@@ -100,6 +109,7 @@ void marker_drop(CUcontext context) {
     if (place != NULL)
         __atomic_store_n(&place->context, NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&markers.mutex);
+    passes_recall();
 }
 
 void marker_restore(CUcontext context) {

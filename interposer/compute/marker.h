@@ -12,6 +12,9 @@
 /* There is this context on that GPU; from any thread, as often as one likes. */
 void marker_context(CUcontext context, uint32_t gpu);
 
+/* Whether it has been told of, and on which GPU it is. */
+bool marker_knows(CUcontext context, uint32_t *gpu_p);
+
 /* Around a call that may end it: before, and then one of the others. Meanwhile it is left alone, and taken to run. */
 void marker_set_aside(CUcontext context);
 void marker_drop(CUcontext context);

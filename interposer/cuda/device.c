@@ -44,6 +44,16 @@ CUresult device_current(uint32_t *gpu_p) {
     return result == CUDA_SUCCESS ? device_gpu(device, gpu_p) : result;
 }
 
+CUresult device_of_context(CUcontext context, uint32_t *gpu_p) {
+    CUcontext popped;
+    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = device_current(gpu_p);
+    (void)REAL(cuCtxPopCurrent_v2)(&popped);
+    return result;
+}
+
 CUresult device_place(place_t *place) {
     *place = (place_t){.gpu = SHARE_NO_GPU};
     CUresult result = device_current(&place->gpu);

@@ -12,6 +12,9 @@ CUresult device_gpu(CUdevice device, uint32_t *gpu_p);
 /* The same for the calling thread's current device. */
 CUresult device_current(uint32_t *gpu_p);
 
+/* The same for a context's device, whichever is current. */
+CUresult device_of_context(CUcontext context, uint32_t *gpu_p);
+
 typedef struct {
     uint32_t gpu;
     CUcontext context; /* that the memory ends with; NULL: it outlives contexts */

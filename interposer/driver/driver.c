@@ -16,7 +16,7 @@ typedef void *dlopen_t(const char *file, int mode);
 void *driver_next_dlsym;
 void *driver_next_dlopen;
 
-static void *functions[HOOK_COUNT];
+void *driver_functions[HOOK_COUNT];
 static bool bound[LIBRARY_COUNT];
 
 static const char *const names[LIBRARY_COUNT] = {
@@ -84,18 +84,15 @@ static void bind(library_t library, void *found_in) {
             (void)__atomic_compare_exchange_n(hook_rows[i].real, &none,
                                               function != NULL ? function : (void *)cuda_missing, false,
                                               __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-        __atomic_store_n(&functions[i], function, __ATOMIC_RELEASE);
+        __atomic_store_n(&driver_functions[i], function, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&bound[library], true, __ATOMIC_RELEASE);
 }
 
-void *driver_function(hook_t hook) {
-    void *function = __atomic_load_n(&functions[hook], __ATOMIC_ACQUIRE);
-    if (function != NULL)
-        return function;
+void *driver_search(hook_t hook) {
     library_t library = hook_rows[hook].library;
     bind(library, NULL);
-    function = __atomic_load_n(&functions[hook], __ATOMIC_ACQUIRE);
+    void *function = __atomic_load_n(&driver_functions[hook], __ATOMIC_ACQUIRE);
     if (function != NULL)
         return function;
     return library == LIBRARY_CUDA ? (void *)cuda_missing : (void *)nvml_missing;
@@ -103,7 +100,7 @@ void *driver_function(hook_t hook) {
 
 bool driver_has(hook_t hook) {
     (void)driver_function(hook);
-    return __atomic_load_n(&functions[hook], __ATOMIC_ACQUIRE) != NULL;
+    return __atomic_load_n(&driver_functions[hook], __ATOMIC_ACQUIRE) != NULL;
 }
 
 void driver_divert(hook_t launch, void *function) {
@@ -113,7 +110,7 @@ void driver_divert(hook_t launch, void *function) {
 
 void *driver_hook_for(const void *function) {
     for (unsigned i = 0; i < HOOK_COUNT; i++) {
-        if (function == __atomic_load_n(&functions[i], __ATOMIC_ACQUIRE) && hook_rows[i].replacement != NULL)
+        if (function == __atomic_load_n(&driver_functions[i], __ATOMIC_ACQUIRE) && hook_rows[i].replacement != NULL)
             return hook_rows[i].replacement;
     }
     return NULL;

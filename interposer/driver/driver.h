@@ -9,8 +9,15 @@
 
 #include "driver/hooks.h"
 
+/* What has been found; for driver_function only. */
+extern void *driver_functions[HOOK_COUNT];
+void *driver_search(hook_t hook);
+
 /* The real function of a row. If the driver has none: a function that returns the library's "not found". */
-void *driver_function(hook_t hook);
+static inline void *driver_function(hook_t hook) {
+    void *function = __atomic_load_n(&driver_functions[hook], __ATOMIC_ACQUIRE);
+    return function != NULL ? function : driver_search(hook);
+}
 #define REAL(symbol) ((__typeof__(symbol) *)driver_function(HOOK_##symbol))
 
 /* Whether this driver has it. */

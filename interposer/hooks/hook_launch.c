@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "compute/launch.h"
+#include "compute/passes.h"
 #include "hooks/registers.h"
 #include "session/join.h"
 
@@ -26,8 +27,14 @@ static CUstream stream_of(const uint64_t registers[LAUNCH_REGISTERS], const uint
     return stream;
 }
 
+/* Not in line, so that what has a pass pays for none of this. */
+static __attribute__((noinline)) CUresult look(CUstream stream, bool several) {
+    return session_join() ? launch_pass(stream, several) : CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
 CUresult hook_launch(const uint64_t registers[LAUNCH_REGISTERS], const uint64_t *stack, unsigned where) {
-    if (!session_join())
-        return CUDA_ERROR_SYSTEM_NOT_READY;
-    return launch_pass(stream_of(registers, stack, where), where == LAUNCH_SEVERAL);
+    CUstream stream = stream_of(registers, stack, where);
+    if (where != LAUNCH_SEVERAL && passes_take(stream))
+        return CUDA_SUCCESS;
+    return look(stream, where == LAUNCH_SEVERAL);
 }

@@ -1,0 +1,121 @@
+"""What a thread knows of its last launch is not believed of the next one once it has become untrue.
+
+Each program launches so many short kernels that several are counted at once; then the test makes that untrue.
+"""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from gpushare import contract
+from tests.interposer.conftest import MIB, ArbiterMaker
+from tests.interposer.container import Container
+from tests.interposer.launching import OPEN, RELEASED, REVOKE, STINGY, WANT, client, ends_well, goes_on, line
+
+MANY = """
+c = Cuda()
+function = kernel(c, 1)
+def many():
+    for _ in range(3000): assert launch(c, function) == 0
+"""
+
+
+def test_a_gate_that_closes_holds_the_next_launch(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = f"""
+{MANY}
+many()
+say("many")
+input()
+assert launch(c, function) == 0
+say("one more")
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert line(process) == "many"
+        arbiter.say(REVOKE, 0, 0, 1)
+        assert arbiter.hears(RELEASED) == (0, 0, 1)
+        goes_on(process)
+        assert arbiter.hears(WANT) == (0, 0, 0)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 2)
+        assert line(process) == "one more"
+        ends_well(process)
+
+
+def test_a_launch_on_another_gpu_waits_for_that_one(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
+    code = f"""
+{MANY}
+c.use(1)
+other = kernel(c)
+c.use(0)
+many()
+c.use(1)
+assert launch(c, other) == 0
+say("the other")
+"""
+    with client(container, code) as process:
+        assert arbiter.hears(WANT)[0] == 0
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert arbiter.hears(WANT)[0] == 1
+        arbiter.say(OPEN, 1, contract.LEASE_COUNTED, 2)
+        assert line(process) == "the other"
+        ends_well(process)
+
+
+def test_a_program_that_goes_on_launching_keeps_its_lease(container: Container, make_arbiter: ArbiterMaker) -> None:
+    """Although more launches are counted at once than it makes between two looks, when its GPU has nothing to do."""
+    arbiter = make_arbiter(MIB, behaviour=STINGY)
+    code = f"""
+{MANY}
+many()
+say("many")
+for _ in range(100):
+    assert launch(c, function) == 0
+    time.sleep(0.015)
+say("enough")
+input()
+"""
+    with client(container, code) as process:
+        arbiter.hears(WANT)
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert line(process) == "many"
+        with pytest.raises(queue.Empty):
+            arbiter.hears(RELEASED, seconds=1)
+        assert line(process) == "enough"
+        assert arbiter.hears(RELEASED) == (0, 0, 1)  # that nothing is launched any more is seen, too
+        ends_well(process)
+
+
+def test_the_context_of_another_gpu_in_the_place_of_one_that_has_ended_is_another(
+    container: Container, make_arbiter: ArbiterMaker
+) -> None:
+    """As a driver may use a handle again at once."""
+    arbiter = make_arbiter(MIB, MIB, behaviour=STINGY)
+    code = """
+c = Cuda()
+first = c.made("cuCtxCreate_v2", 0, 0)
+function = kernel(c, 1)
+for _ in range(3000): assert launch(c, function) == 0
+c.check("cuCtxDestroy_v2", first)
+for _ in range(1000):
+    second = c.made("cuCtxCreate_v2", 0, 1)
+    if second.value == first.value: break
+    c.check("cuCtxDestroy_v2", second)
+say(second.value == first.value)
+assert launch(c, kernel(c, 1)) == 0
+say("launched")
+"""
+    with client(container, code) as process:
+        assert arbiter.hears(WANT)[0] == 0
+        arbiter.say(OPEN, 0, contract.LEASE_COUNTED, 1)
+        assert line(process) == "True"
+        assert arbiter.hears(WANT)[0] == 1
+        with pytest.raises(queue.Empty):
+            arbiter.hears(RELEASED, seconds=0.05)
+        arbiter.say(OPEN, 1, contract.LEASE_COUNTED, 2)
+        assert line(process) == "launched"
+        ends_well(process)
