@@ -47,15 +47,19 @@ CONTAINERS = 200
 async def launch_cost(node: Node, report: Report) -> None:
     """Nanoseconds a launch, on a driver that does nothing: alone on the GPU, and with a neighbour."""
     node.arbiter.server.leases.settle()
-    bare, ours, lock = await _rate(node)
+    bare, ours, lock, *_ = await _rate(node)
     async with node.neighbour():
-        _, counted, _ = await _rate(node)
+        _, counted, _, *ways = await _rate(node)
     report.say(
         f"a launch: bare {bare:.2f} ns, with the gate {ours:.2f} ns, counted {counted:.2f} ns, "
-        f"with a lock and a clock {lock:.2f} ns\n"
+        f"with a lock and a clock {lock:.2f} ns"
     )
     report.add("launch.added", ours - bare, "ns", goal=2.0)
     report.add("launch.counted.added", counted - bare, "ns", goal=lock - bare, against="lock and clock")
+    for name, ns in zip(("in a stream", "in two streams in turn", "in two threads at once"), ways, strict=True):
+        report.say(f"counted, {name}: {ns:.2f} ns")
+        report.add(f"launch.counted.{name.replace(' ', '_')}.added", ns - bare, "ns", goal=lock - bare)
+    report.say()
     report.add("launch.lock_and_clock.added", lock - bare, "ns", goal=max(ours - bare, 0.1), against="ours")
 
 

@@ -223,7 +223,14 @@ bool kernel_duration(CUfunction function, const gpu_t *gpu, void **parameters, u
     return *duration_ns_p <= LONGEST_NS;
 }
 
-/* Of the current context, as the stream must be; a library's are of all. */
+/* A module's kernels run in the current context. A library's are of none: they run in the stream's, and that is the
+ * current one for default streams only. */
+static CUresult context_for(CUfunction function, CUstream stream, CUcontext *context_p) {
+    bool by_stream = function != NULL && function->module->context == NULL;
+    return by_stream ? stream_context(stream, context_p) : context_current(context_p);
+}
+
+/* Of the context, as the stream must be; a library's are of all. */
 static bool belongs(CUfunction function, CUstream stream, CUcontext context) {
     CUcontext of_stream;
     const struct CUmod_st *module = function->module;
@@ -233,10 +240,10 @@ static bool belongs(CUfunction function, CUstream stream, CUcontext context) {
 
 static CUresult launch(CUfunction function, CUstream stream, bool per_thread, bool has_size, void **parameters) {
     CUcontext context;
-    CUresult result = context_current(&context);
+    handle_check(function, HANDLE_FUNCTION);
+    CUresult result = context_for(function, stream, &context);
     if (result != CUDA_SUCCESS)
         return result;
-    handle_check(function, HANDLE_FUNCTION);
     if (function == NULL || !belongs(function, stream, context))
         return CUDA_ERROR_INVALID_HANDLE;
     kernel_t kernel = function->kernel;

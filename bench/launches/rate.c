@@ -1,8 +1,9 @@
 /* What a launch costs before it comes to the driver: nothing in between, libgpushare's gate, and for scale a gate that
  * takes a lock and reads the clock, as those do that count launches or time them.
  *
- * Prints nanoseconds a launch of each. Short loops in turn, and the least of each, so that what else the machine does
- * counts for none. To be run in a share container of its own, with null_driver.c as the driver. */
+ * Prints nanoseconds a launch of each, in the default stream, and of libgpushare's in a stream of the program's, in two
+ * such in turn, and in two threads at once. Short loops in turn, and the least of each, so that what else the machine
+ * does counts for none. To be run in a share container of its own, with null_driver.c as the driver. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,7 +18,8 @@
 typedef int launch_t(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
                      void **);
 
-static launch_t *real;
+static launch_t *real, *hooked;
+static void *streams[2]; /* the loop launches in them in turn; NULL: the default stream */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t until_ns = UINT64_MAX;
 
@@ -38,30 +40,64 @@ static double loop_ns(launch_t *launch) {
     struct timespec start, end;
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (unsigned i = 0; i < LAUNCHES; i++)
-        (void)launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+        (void)launch(NULL, 1, 1, 1, 1, 1, 1, 0, streams[i % 2], NULL, NULL);
     clock_gettime(CLOCK_MONOTONIC, &end);
     return ((double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec)) / LAUNCHES;
+}
+
+static double least_ns(launch_t *launch) {
+    double least = 1e9;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        double ns = loop_ns(launch);
+        least = ns < least ? ns : least;
+    }
+    return least;
+}
+
+static void *beside(void *running) {
+    while (__atomic_load_n((int *)running, __ATOMIC_RELAXED))
+        (void)loop_ns(hooked);
+    return NULL;
+}
+
+static double in_threads_ns(void) {
+    int running = 1;
+    pthread_t other;
+    if (pthread_create(&other, NULL, beside, &running) != 0)
+        return 1e9;
+    double ns = least_ns(hooked);
+    __atomic_store_n(&running, 0, __ATOMIC_RELAXED);
+    (void)pthread_join(other, NULL);
+    return ns;
 }
 
 int main(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     int (*init)(unsigned) = NULL;
-    launch_t *hooked = NULL;
+    int (*create)(void **, unsigned) = NULL;
+    void *made[2];
     if (driver == NULL)
         return EXIT_FAILURE;
     *(void **)&init = dlsym(driver, "cuInit");
+    *(void **)&create = dlsym(driver, "cuStreamCreate");
     *(void **)&hooked = dlsym(driver, "cuLaunchKernel");
     *(void **)&real = dlsym(driver, "null_launch");
-    if (init == NULL || hooked == NULL || real == NULL || hooked == real || init(0) != 0)
+    if (init == NULL || create == NULL || hooked == NULL || real == NULL || hooked == real || init(0) != 0 ||
+        create(&made[0], 0) != 0 || create(&made[1], 0) != 0)
         return EXIT_FAILURE;
     launch_t *const launches[] = {real, hooked, lock_and_clock};
-    double least_ns[] = {1e9, 1e9, 1e9};
+    double least[] = {1e9, 1e9, 1e9};
     for (unsigned round = 0; round < ROUNDS; round++) {
         for (unsigned i = 0; i < sizeof launches / sizeof *launches; i++) {
             double ns = loop_ns(launches[i]);
-            least_ns[i] = ns < least_ns[i] ? ns : least_ns[i];
+            least[i] = ns < least[i] ? ns : least[i];
         }
     }
-    printf("%.2f %.2f %.2f\n", least_ns[0], least_ns[1], least_ns[2]);
+    streams[0] = streams[1] = made[0];
+    double of_stream = least_ns(hooked);
+    streams[1] = made[1];
+    double in_turn = least_ns(hooked);
+    streams[0] = streams[1] = NULL;
+    printf("%.2f %.2f %.2f %.2f %.2f %.2f\n", least[0], least[1], least[2], of_stream, in_turn, in_threads_ns());
     return EXIT_SUCCESS;
 }

@@ -7,6 +7,7 @@
 #include "compute/passes.h"
 #include "cuda/capture.h"
 #include "cuda/device.h"
+#include "cuda/stream.h"
 #include "driver/driver.h"
 #include "share/share.h"
 
@@ -44,15 +45,22 @@ static unsigned pass(uint32_t gpu, CUcontext context, CUstream stream) {
     return several - 1;
 }
 
+/* Where the work of a stream is done: that of a default stream in the current context. NULL: nowhere, and the real
+ * function knows best what to say. */
+static CUcontext context_of(CUstream stream) {
+    CUcontext context = NULL;
+    if (stream_is_handle(stream) && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS && context != NULL)
+        return context;
+    return REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
 CUresult launch_pass(CUstream stream, bool several) {
     uint32_t gpu;
-    CUcontext context;
     uint64_t edition = atomic_load(&passes_edition);
     if (capture_has(stream)) /* or has a pass, which does as well */
         return CUDA_SUCCESS;
-    /* Without a context the real function knows best what to say. */
-    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || context == NULL ||
-        (!marker_knows(context, &gpu) && device_of_context(context, &gpu) != CUDA_SUCCESS))
+    CUcontext context = context_of(stream);
+    if (context == NULL || (!marker_knows(context, &gpu) && device_of_context(context, &gpu) != CUDA_SUCCESS))
         return CUDA_SUCCESS;
     if (gpu == SHARE_NO_GPU)
         return CUDA_ERROR_NOT_PERMITTED;

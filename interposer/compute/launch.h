@@ -7,8 +7,9 @@
 
 #include "driver/hooks.h"
 
-/* Before a launch in this stream, by the calling thread, in its current context. What is not SUCCESS is the launch's
- * result. `several`: it launches on other devices as well. */
+/* Before a launch in this stream, by the calling thread: on the GPU that the stream is on, in a default stream on that
+ * of the current context. What is not SUCCESS is the launch's result. `several`: it launches on other devices as well.
+ */
 CUresult launch_pass(CUstream stream, bool several);
 
 /* There is a context on this device: from now on there may be work there, and its gate counts. */

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cuda/stream.h"
 #include "driver/driver.h"
 
 /* Never 0, which is what threads begin with. Read before what a pass is given for is looked at. */
@@ -38,7 +39,7 @@ static inline bool passes_is_current(CUcontext context) {
 static inline bool passes_take(CUstream stream) {
     pass_t *mine = &passes_mine;
     if (mine->left == 0 || mine->stream != stream || mine->edition != atomic_load(&passes_edition) ||
-        !passes_is_current(mine->context))
+        !(stream_is_handle(stream) || passes_is_current(mine->context)))
         return false;
     mine->left--;
     return true;

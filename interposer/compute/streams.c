@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
+#include "compute/passes.h"
 #include "cuda/capture.h"
 #include "cuda/event.h"
 #include "cuda/stream.h"
@@ -40,10 +41,6 @@ static void streams_after_fork(void) {
     streams.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 FORK_ON_CHILD(streams_after_fork)
-
-static bool is_handle(CUstream stream) {
-    return stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-}
 
 /* With the lock held. */
 static seat_t *find(CUstream stream) {
@@ -93,7 +90,7 @@ static seat_t *claim(CUstream stream) {
     seat_t *seat = NULL;
     for (bool claimed = false; !claimed;) {
         pthread_mutex_lock(&streams.mutex);
-        seat = is_handle(stream) ? find(stream) : NULL;
+        seat = stream_is_handle(stream) ? find(stream) : NULL;
         claimed = seat == NULL || !seat->claimed;
         if (seat != NULL)
             seat->claimed = true;
@@ -145,8 +142,9 @@ bool streams_are_asked(void) {
     return !driver_has(HOOK_cuCtxRecordEvent) || capture_any();
 }
 
-/* Forgotten before it ends, for after that the driver may use the same handle again at once. */
+/* Forgotten before it ends, for after that the driver may use the same handle again at once, on another GPU even. */
 streams_seat_t *streams_end(CUstream stream) {
+    passes_recall();
     seat_t *seat = claim(stream);
     if (seat == NULL)
         return NULL;

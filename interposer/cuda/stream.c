@@ -17,7 +17,7 @@ CUresult stream_place(CUstream stream, place_t *place, CUdevice *device) {
     place->context = NULL;
     if (result == CUDA_SUCCESS)
         result = REAL(cuCtxGetDevice)(device);
-    if (result != CUDA_SUCCESS || stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+    if (result != CUDA_SUCCESS || !stream_is_handle(stream))
         return result;
     if (REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || context == current)
         return CUDA_SUCCESS;

@@ -6,6 +6,11 @@
 
 #include "cuda/device.h"
 
+/* Whether it is one that a program has made, and no default stream. */
+static inline bool stream_is_handle(CUstream stream) {
+    return stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+}
+
 /* The device of a stream, which may be another than the current one. The place outlives contexts. */
 CUresult stream_place(CUstream stream, place_t *place, CUdevice *device);
 

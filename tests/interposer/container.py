@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare import contract
@@ -89,6 +89,25 @@ def finishing(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         process.communicate(timeout=10)
+
+
+def with_driver_before(container: Container, source: str, directory: Path) -> Container:
+    """The same with a driver of this folder's before the simulated one.
+
+    Both are put into the directory, the simulated one as libcudb.so.1; where that has a function is defined as AT_ and
+    its name.
+    """
+    driver = (container.drivers / "libcuda.so.1").read_bytes()
+    (directory / "libcudb.so.1").write_bytes(driver.replace(b"\0libcuda.so.1\0", b"\0libcudb.so.1\0"))
+    compiler = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    link = ["-L", directory, "-Wl,--no-as-needed", "-l:libcudb.so.1", "-Wl,-soname,libcuda.so.1", "-ldl"]
+    symbols = subprocess.check_output(
+        ["nm", "-D", "--defined-only", directory / "libcudb.so.1"], text=True
+    ).splitlines()
+    places = [f"-DAT_{name}=0x{at}" for at, _, name in map(str.split, symbols) if name.startswith("cu")]
+    program = [Path(__file__).parent / source, "-o", directory / "libcuda.so.1"]
+    subprocess.run([*compiler, *places, *program, *link], check=True)
+    return replace(container, drivers=directory)
 
 
 def lines_of_the_library(errors: str) -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare import contract
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import CLIENT_PRELUDE, Container, finishing
+from tests.interposer.container import CLIENT_PRELUDE, Container, finishing, with_driver_before
 from tests.interposer.launching import (
     OPEN,
     PRELUDE,
@@ -174,22 +173,7 @@ def test_a_lease_is_not_given_back_by_a_release_while_kernels_run(
 @pytest.fixture
 def strict(container: Container, tmp_path: Path) -> Container:
     """A container with a driver that ends whoever uses a context that has ended."""
-    driver = (container.drivers / "libcuda.so.1").read_bytes()
-    (tmp_path / "libcudb.so.1").write_bytes(driver.replace(b"\0libcuda.so.1\0", b"\0libcudb.so.1\0"))
-    command = [
-        "gcc",
-        "-std=c11",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        Path(__file__).parent / "strict.c",
-    ]
-    link = ["-L", tmp_path, "-Wl,--no-as-needed", "-l:libcudb.so.1", "-Wl,-soname,libcuda.so.1", "-ldl"]
-    subprocess.run([*command, "-o", tmp_path / "libcuda.so.1", *link], check=True)
-    return replace(container, drivers=tmp_path)
+    return with_driver_before(container, "strict.c", tmp_path)
 
 
 @pytest.mark.parametrize(

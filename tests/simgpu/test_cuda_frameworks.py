@@ -202,6 +202,32 @@ assert answers == [(stream.value, 0, 43)]
     )
 
 
+def test_a_kernel_of_a_library_runs_where_its_stream_is(node: Node) -> None:
+    """And a module's only where it was loaded; in a default stream both need a context that is current."""
+    client(
+        node,
+        """
+c = Cuda(device=1)
+stream = c.made("cuStreamCreate", 0)
+of_module = c.kernel("spin_50ms")
+library = c.made("cuLibraryLoadData", b"code", None, None, 0, None, None, 0)
+kernel = c.made("cuLibraryGetKernel", library, b"spin_50ms")
+context = c.made("cuDevicePrimaryCtxRetain", 1)
+for device in (0, None):
+    if device is None:
+        c.check("cuCtxSetCurrent", None)
+    else:
+        c.use(device)
+    arguments = (1, 1, 1, 1, 1, 1, 0, stream, None, None)
+    c.check("cuLaunchKernel", kernel, *arguments)
+    assert c.call("cuStreamQuery", stream) == 600
+    c.check("cuStreamSynchronize", stream)
+    assert c.call("cuLaunchKernel", of_module, *arguments) in (201, 400)
+assert c.call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None) == 201
+""",
+    )
+
+
 def test_a_library_has_kernels_for_every_context(node: Node) -> None:
     client(
         node,
