@@ -52,6 +52,11 @@ void driver_chain(void) {
     __atomic_store_n(&driver_next_dlsym, real_dlsym(RTLD_NEXT, "dlsym"), __ATOMIC_RELEASE);
 }
 
+void *driver_open(const char *file, int mode) {
+    driver_chain();
+    return driver_next_dlopen != NULL ? ((dlopen_t *)driver_next_dlopen)(file, mode) : NULL;
+}
+
 /* Whether a search there comes to us, as one by the program's own handle does, with a driver and without. */
 static bool leads_to_us(void *handle, library_t library) {
     for (unsigned i = 0; i < HOOK_COUNT; i++) {

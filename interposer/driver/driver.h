@@ -40,4 +40,7 @@ extern void *driver_next_dlsym;
 extern void *driver_next_dlopen;
 void driver_chain(void);
 
+/* The next dlopen, called from here: for a file whose directory is named. */
+void *driver_open(const char *file, int mode);
+
 #endif

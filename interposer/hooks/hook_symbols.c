@@ -1,5 +1,8 @@
-/* How applications find the driver's functions: dlsym and cuGetProcAddress. */
+/* How applications find the driver's functions: dlsym, dlopen and cuGetProcAddress. */
+#include "driver/deepbind.h"
 #include "driver/driver.h"
+
+#define RTLD_DEEPBIND 8
 
 /* Asked by the dlsym in assembly. True: `*answer_p` is the answer. False: the next dlsym is to be asked. */
 bool symbols_answer(void *handle, const char *symbol, void **answer_p);
@@ -15,6 +18,20 @@ bool symbols_answer(void *handle, const char *symbol, void **answer_p) {
      * lookup has left its sentence for dlerror. */
     *answer_p = driver_lookup(handle, row) != NULL ? row->replacement : NULL;
     return true;
+}
+
+/* Asked by the dlopen in assembly. True: `*answer_p` is the answer. False: the next dlopen is to be asked, with this
+ * mode. */
+bool symbols_open(const char *file, int *mode, void **answer_p, const replaced_t *replaced);
+
+bool symbols_open(const char *file, int *mode, void **answer_p, const replaced_t *replaced) {
+    driver_chain();
+    if (!(*mode & RTLD_DEEPBIND))
+        return false;
+    if (deepbind_open(file, *mode, answer_p, replaced))
+        return true;
+    *mode &= ~RTLD_DEEPBIND;
+    return false;
 }
 
 /* The driver alone knows which form a name, a version and flags mean; what it gives is looked up, never the name. */

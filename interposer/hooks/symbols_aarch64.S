@@ -50,23 +50,37 @@ replaced_dlopen:
 replaced_dlopen_old:
     .cfi_startproc
     hint #34
-    and w1, w1, #~8             /* RTLD_DEEPBIND would bind a plugin's calls past us */
-    stp x29, x30, [sp, #-32]!
-    .cfi_def_cfa_offset 32
-    .cfi_offset 29, -32
-    .cfi_offset 30, -24
+    stp x29, x30, [sp, #-48]!
+    .cfi_def_cfa_offset 48
+    .cfi_offset 29, -48
+    .cfi_offset 30, -40
     stp x0, x1, [sp, #16]
-    bl driver_chain
+    add x1, sp, #24
+    add x2, sp, #32
+    adrp x3, replaced
+    add x3, x3, #:lo12:replaced
+    bl symbols_open             /* bool symbols_open(file, int *mode, void **answer, replaced) */
+    mov w4, w0
+    ldr x3, [sp, #32]
     ldp x0, x1, [sp, #16]
-    ldp x29, x30, [sp], #32
+    ldp x29, x30, [sp], #48
     .cfi_restore 29
     .cfi_restore 30
     .cfi_def_cfa_offset 0
-    adrp x16, driver_next_dlopen
+    tst w4, #0xff
+    b.eq 1f
+    mov x0, x3
+    ret
+1:  adrp x16, driver_next_dlopen
     ldr x16, [x16, #:lo12:driver_next_dlopen]
     br x16
     .cfi_endproc
     .size replaced_dlopen, . - replaced_dlopen
     .size replaced_dlopen_old, . - replaced_dlopen_old
+
+    .section .data.rel.ro, "aw", %progbits
+    .balign 8
+replaced:
+    .quad replaced_dlsym, replaced_dlopen
 
     .section .note.GNU-stack, "", %progbits

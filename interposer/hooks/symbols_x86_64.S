@@ -52,23 +52,35 @@ replaced_dlopen:
 replaced_dlopen_old:
     .cfi_startproc
     endbr64
-    andl $~8, %esi              /* RTLD_DEEPBIND would bind a plugin's calls past us */
     pushq %rdi
     .cfi_adjust_cfa_offset 8
     pushq %rsi
     .cfi_adjust_cfa_offset 8
-    subq $8, %rsp
-    .cfi_adjust_cfa_offset 8
-    call driver_chain
-    addq $8, %rsp
-    .cfi_adjust_cfa_offset -8
+    subq $24, %rsp              /* room for the answer; the stack on 16 bytes */
+    .cfi_adjust_cfa_offset 24
+    leaq 24(%rsp), %rsi
+    leaq 8(%rsp), %rdx
+    leaq replaced(%rip), %rcx
+    call symbols_open           /* bool symbols_open(file, int *mode, void **answer, replaced) */
+    movq 8(%rsp), %rdx
+    addq $24, %rsp
+    .cfi_adjust_cfa_offset -24
     popq %rsi
     .cfi_adjust_cfa_offset -8
     popq %rdi
     .cfi_adjust_cfa_offset -8
-    jmp *driver_next_dlopen(%rip)
+    testb %al, %al
+    jz 1f
+    movq %rdx, %rax
+    ret
+1:  jmp *driver_next_dlopen(%rip)
     .cfi_endproc
     .size replaced_dlopen, . - replaced_dlopen
     .size replaced_dlopen_old, . - replaced_dlopen_old
+
+    .section .data.rel.ro, "aw", @progbits
+    .balign 8
+replaced:
+    .quad replaced_dlsym, replaced_dlopen
 
     .section .note.GNU-stack, "", @progbits

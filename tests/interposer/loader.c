@@ -31,6 +31,43 @@ static int deepbind(const char *plugin, const char *bytes) {
     return EXIT_SUCCESS;
 }
 
+/* For the plugin in apart.c to find, or not to. */
+const char *version(void);
+const char *version(void) {
+    return "the program's";
+}
+
+/* What that plugin finds under the name of its own function, and whether what it is told to look for is what this
+ * program finds, which is asked after it. */
+static int apart(const char *plugin, const char *symbol) {
+    void *library = dlopen(plugin, RTLD_LAZY | RTLD_DEEPBIND);
+    if (library == NULL)
+        return fail("dlopen of the plugin");
+    const char *(*version_of)(void);
+    void *(*find)(const char *, const char *);
+    *(void **)&version_of = dlsym(library, "plugin_version");
+    *(void **)&find = dlsym(library, "plugin_find");
+    if (version_of == NULL || find == NULL)
+        return fail("dlsym in the plugin");
+    void *found = find("libcuda.so.1", symbol), *own = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), symbol);
+    printf("%s\n%s\n", version_of(), found != NULL && found == own ? "held" : "not held");
+    return EXIT_SUCCESS;
+}
+
+/* A plugin whose libraries call CUDA as they are loaded. */
+static int begins(const char *plugin, const char *unused) {
+    (void)unused;
+    void *library = dlopen(plugin, RTLD_NOW | RTLD_DEEPBIND);
+    if (library == NULL)
+        return fail("dlopen of the plugin");
+    int (*begun)(void);
+    *(void **)&begun = dlsym(library, "plugin_begun");
+    if (begun == NULL)
+        return fail("dlsym in the plugin");
+    printf("%d\n", begun());
+    return EXIT_SUCCESS;
+}
+
 static int absent(const char *library, const char *unused) {
     static const char *const names[] = {"cuNoSuchFunction", "cuGraphAddNode_v3", "nvmlNoSuchFunction", "no_such"};
     (void)unused;
@@ -112,8 +149,8 @@ int main(int count, char **arguments) {
     static const struct {
         const char *name;
         int (*run)(const char *, const char *);
-    } ways[] = {{"runpath", runpath},     {"deepbind", deepbind},
-                {"absent", absent},       {"own-namespace", own_namespace},
+    } ways[] = {{"runpath", runpath},     {"deepbind", deepbind},    {"apart", apart},
+                {"begins", begins},       {"absent", absent},        {"own-namespace", own_namespace},
                 {"versioned", versioned}, {"own-handle", own_handle}};
     for (size_t i = 0; count >= 3 && i < sizeof ways / sizeof *ways; i++) {
         if (strcmp(arguments[1], ways[i].name) == 0)

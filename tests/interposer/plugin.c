@@ -23,6 +23,20 @@ int plugin_allocate(unsigned long long bytes) {
     return result == 0 ? cuMemAlloc_v2(&pointer, bytes) : result;
 }
 
+#ifdef PLUGIN_BEGINS
+/* As it is loaded, before anybody can do anything about it. */
+int plugin_begun(void);
+static int begun;
+
+__attribute__((constructor)) static void begin(void) {
+    begun = plugin_allocate(PLUGIN_BEGINS);
+}
+
+int plugin_begun(void) {
+    return begun;
+}
+#endif
+
 #ifdef PLUGIN_MAIN
 int main(int count, char **arguments) {
     printf("%d\n", plugin_allocate(count > 1 ? strtoull(arguments[1], NULL, 10) : 0));

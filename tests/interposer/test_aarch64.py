@@ -52,6 +52,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("load", [ROOT / "bench" / "launches" / "load.c"]),
     ):
         subprocess.run([COMPILER, "-std=c11", "-O1", "-o", directory / name, *source, *driver], check=True)
+    for name, source, flags in (
+        ("loader", "loader.c", ["-rdynamic"]),
+        ("lazy.so", "apart.c", ["-shared", "-fPIC", "-Wl,-z,lazy"]),
+        ("sealed.so", "apart.c", ["-shared", "-fPIC", "-Wl,-z,relro,-z,now"]),
+        ("cuda.so", "plugin.c", ["-shared", "-fPIC", *driver]),
+    ):
+        subprocess.run([COMPILER, "-std=c11", "-O1", "-o", directory / name, HERE / source, *flags], check=True)
     return directory
 
 
@@ -69,6 +76,16 @@ def run(container: Container, built: Path, *words: str | Path, hooked: bool = Tr
     result = box.run(command, {"LD_LIBRARY_PATH": ""})
     assert result.returncode in (0, 1), result.stderr
     return result.stdout
+
+
+@pytest.mark.parametrize("plugin", ["lazy.so", "sealed.so"])
+def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
+    container: Container, make_arbiter: ArbiterMaker, built: Path, plugin: str
+) -> None:
+    make_arbiter(LIMIT)
+    shown = run(container, built, built / "loader", "apart", built / plugin, "cuMemAlloc_v2")
+    assert shown.splitlines() == ["the plugin's", "held"]
+    assert run(container, built, built / "loader", "deepbind", built / "cuda.so", str(LIMIT + 1)) == "2\n"
 
 
 @pytest.mark.parametrize("how", [["--direct"], []], ids=["dlsym", "cuGetProcAddress"])

@@ -30,7 +30,14 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [HERE / "plugin.c", "-DPLUGIN_MAIN", "-o", directory / "direct", *link_cuda],
         [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "plugin.so", *link_cuda],
         [HERE / "plugin.c", "-shared", "-fPIC", "-o", directory / "hidden" / "libhidden.so", *link_cuda],
-        [HERE / "loader.c", "-o", directory / "loader", "-ldl", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/hidden"],
+        [
+            HERE / "loader.c",
+            "-o",
+            directory / "loader",
+            "-rdynamic",
+            "-ldl",
+            "-Wl,--enable-new-dtags,-rpath,$ORIGIN/hidden",
+        ],
         [HERE / "loader.c", "-o", directory / "old-loader", "-ldl", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/hidden"],
         [HERE / "wrapper.c", "-shared", "-fPIC", "-o", directory / "wrapper.so", "-ldl"],
         [HERE / "allocator.c", "-shared", "-fPIC", "-fno-builtin", "-o", directory / "allocator.so", "-ldl"],
@@ -53,6 +60,52 @@ def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit(
     make_arbiter(LIMIT)
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT + 1)]).stdout == "2\n"
     assert container.run([programs / "loader", "deepbind", programs / "plugin.so", str(LIMIT)]).stdout == "0\n"
+
+
+def built(source: str, path: Path, *flags: str | Path) -> Path:
+    """A shared object of this folder's source."""
+    command = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", HERE / source, "-o", path]
+    subprocess.run([*command, *flags], check=True)
+    return path
+
+
+# How its calls are bound, and what it needs that is not loaded: a library of the system's, or one of its own.
+PLUGINS = {
+    "as they are made": ["-Wl,-z,lazy"],
+    "when it is loaded, and sealed": ["-Wl,-z,relro,-z,now"],
+    "with a library of the system": ["-Wl,--no-as-needed", "-l:libstdc++.so.6"],
+    "with a library of its own": ["-Wl,--no-as-needed,-rpath,$ORIGIN/other:$ORIGIN/own", "-lown"],
+}
+
+
+@pytest.mark.parametrize("flags", PLUGINS.values(), ids=PLUGINS.keys())
+def test_a_plugin_that_binds_its_own_functions_first_has_them_and_is_held(
+    container: Container, programs: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    (tmp_path / "own").mkdir()
+    other_names = [f"-D{name}=own_{name}" for name in ("version", "plugin_version", "plugin_find")]
+    built("apart.c", tmp_path / "own" / "libown.so", *other_names)
+    plugin = built("apart.c", tmp_path / "plugin.so", "-L", tmp_path / "own", *flags)
+    result = container.run([programs / "loader", "apart", plugin, "cuMemAlloc_v2"])
+    assert result.stdout.splitlines() == ["the plugin's", "held"], result.stderr
+    free = replace(container, preload=()).run([programs / "loader", "apart", plugin, "cuMemAlloc_v2"])
+    assert free.stdout.splitlines()[0] == "the plugin's"
+
+
+@pytest.mark.parametrize("how", ["its RUNPATH", "LD_LIBRARY_PATH", "the plugin itself"])
+def test_a_plugin_that_binds_its_own_libraries_first_meets_the_limit_as_it_is_loaded(
+    container: Container, make_arbiter: ArbiterMaker, programs: Path, tmp_path: Path, how: str
+) -> None:
+    """Wherever what it needs is found that calls CUDA."""
+    make_arbiter(LIMIT)
+    link_cuda = ["-L", DRIVERS, "-l:libcuda.so.1"]
+    own = built("plugin.c", tmp_path / "libown.so", f"-DPLUGIN_BEGINS={LIMIT + 1}", *link_cuda)
+    runpath = ["-Wl,-rpath,$ORIGIN"] if how == "its RUNPATH" else []
+    needs = ["-Wl,--no-as-needed", "-L", tmp_path, "-lown", *runpath]
+    plugin = own if how == "the plugin itself" else built("apart.c", tmp_path / "plugin.so", *needs)
+    environment = {"LD_LIBRARY_PATH": f"{DRIVERS}:{tmp_path if how == 'LD_LIBRARY_PATH' else ''}"}
+    result = container.run([programs / "loader", "begins", plugin], environment)
+    assert result.stdout == "2\n", result.stderr
 
 
 @pytest.mark.parametrize("loader", ["loader", "old-loader"], ids=["RUNPATH", "RPATH"])

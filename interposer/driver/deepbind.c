@@ -1,0 +1,131 @@
+/* What names CUDA or NVML anywhere in its bytes, as a library that it needs or as one that it loads, is loaded without
+ * the flag: so it is ours from its first constructor on. The flag is left to what does not; dlsym and dlopen are made
+ * ours in it once it is loaded, for what it may be told to look for later. */
+#define _GNU_SOURCE
+#include "driver/deepbind.h"
+
+#include <elf.h>
+#include <link.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "driver/driver.h"
+#include "driver/needed.h"
+
+#define MOST_LOADED 1024u
+
+#if defined(__aarch64__)
+enum { SLOT_OF_CALL = R_AARCH64_JUMP_SLOT, SLOT_OF_ADDRESS = R_AARCH64_GLOB_DAT };
+#else
+enum { SLOT_OF_CALL = R_X86_64_JUMP_SLOT, SLOT_OF_ADDRESS = R_X86_64_GLOB_DAT };
+#endif
+
+/* What was loaded before, and what is to be ours in what is loaded now. */
+typedef struct {
+    const replaced_t *replaced;
+    ElfW(Addr) at[MOST_LOADED];
+    unsigned count;
+} loaded_t;
+
+static int remember(struct dl_phdr_info *object, size_t size, void *data) {
+    loaded_t *loaded = data;
+    (void)size;
+    if (loaded->count == MOST_LOADED)
+        return 1;
+    loaded->at[loaded->count++] = object->dlpi_addr;
+    return 0;
+}
+
+/* What takes the place of a function; NULL: nothing does. Functions of CUDA are not among them: what was loaded has
+ * none that it could find before ours, and may have functions of its own by such a name. */
+static void *replacement_of(const char *name, const replaced_t *replaced) {
+    if (strcmp(name, "dlsym") == 0)
+        return replaced->dlsym;
+    return strcmp(name, "dlopen") == 0 ? replaced->dlopen : NULL;
+}
+
+/* Whether the loader has made this page read-only: whole pages of what is to be so. */
+static bool is_sealed(const struct dl_phdr_info *object, uintptr_t at, uintptr_t page) {
+    for (unsigned i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        uintptr_t begin = object->dlpi_addr + segment->p_vaddr, end = begin + segment->p_memsz;
+        if (segment->p_type == PT_GNU_RELRO && at >= (begin & ~(page - 1)) && at + page <= (end & ~(page - 1)))
+            return true;
+    }
+    return false;
+}
+
+static void set_slot(const struct dl_phdr_info *object, void **slot, void *function) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)slot & ~(page - 1);
+    bool sealed = is_sealed(object, at, page);
+    if (sealed && mprotect((void *)at, page, PROT_READ | PROT_WRITE) != 0)
+        return;
+    __atomic_store_n(slot, function, __ATOMIC_RELEASE);
+    if (sealed)
+        (void)mprotect((void *)at, page, PROT_READ);
+}
+
+static void hold_in(const struct dl_phdr_info *object, const ElfW(Rela) * slots, size_t bytes,
+                    const ElfW(Sym) * symbols, const char *strings, const replaced_t *replaced) {
+    for (size_t i = 0; slots != NULL && i < bytes / sizeof *slots; i++) {
+        unsigned type = (unsigned)ELF64_R_TYPE(slots[i].r_info);
+        const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(slots[i].r_info)];
+        if ((type != SLOT_OF_CALL && type != SLOT_OF_ADDRESS) || symbol->st_shndx != SHN_UNDEF)
+            continue;
+        void *function = replacement_of(strings + symbol->st_name, replaced);
+        if (function != NULL)
+            set_slot(object, (void **)(object->dlpi_addr + slots[i].r_offset), function);
+    }
+}
+
+static const void *address(const struct dl_phdr_info *object, const ElfW(Dyn) * entries, ElfW(Sxword) tag) {
+    for (; entries->d_tag != DT_NULL; entries++) {
+        if (entries->d_tag == tag)
+            return (const void *)(entries->d_un.d_ptr +
+                                  (entries->d_un.d_ptr < object->dlpi_addr ? object->dlpi_addr : 0));
+    }
+    return NULL;
+}
+
+static size_t number(const ElfW(Dyn) * entries, ElfW(Sxword) tag) {
+    while (entries->d_tag != DT_NULL && entries->d_tag != tag)
+        entries++;
+    return entries->d_tag == tag ? entries->d_un.d_val : 0;
+}
+
+/* What has just been loaded finds our functions from now on. */
+static int hold(struct dl_phdr_info *object, size_t size, void *data) {
+    const loaded_t *loaded = data;
+    const ElfW(Dyn) *entries = NULL;
+    (void)size;
+    for (unsigned i = 0; i < loaded->count; i++) {
+        if (loaded->at[i] == object->dlpi_addr)
+            return 0;
+    }
+    for (unsigned i = 0; i < object->dlpi_phnum; i++) {
+        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            entries = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+    }
+    const ElfW(Sym) *symbols = entries != NULL ? address(object, entries, DT_SYMTAB) : NULL;
+    const char *strings = entries != NULL ? address(object, entries, DT_STRTAB) : NULL;
+    if (symbols == NULL || strings == NULL)
+        return 0;
+    hold_in(object, address(object, entries, DT_JMPREL), number(entries, DT_PLTRELSZ), symbols, strings,
+            loaded->replaced);
+    hold_in(object, address(object, entries, DT_RELA), number(entries, DT_RELASZ), symbols, strings, loaded->replaced);
+    return 0;
+}
+
+/* A name without a directory is looked for where the caller's own path leads, which would be ours here. */
+bool deepbind_open(const char *file, int mode, void **answer_p, const replaced_t *replaced) {
+    loaded_t loaded = {.replaced = replaced};
+    if (file == NULL || strchr(file, '/') == NULL || strchr(file, '$') != NULL || needed_may_be_cuda(file) ||
+        dl_iterate_phdr(remember, &loaded) != 0)
+        return false;
+    *answer_p = driver_open(file, mode);
+    if (*answer_p != NULL)
+        (void)dl_iterate_phdr(hold, &loaded);
+    return true;
+}

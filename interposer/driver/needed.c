@@ -1,0 +1,216 @@
+/* A library is looked for where the loader would find it: among those that are loaded, in the RUNPATH of what needs it,
+ * in the loader's cache. Where it is in neither, as one that LD_LIBRARY_PATH leads to, nobody can tell. */
+#define _GNU_SOURCE
+#include "driver/needed.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MOST_FILES 64u
+#define LONGEST_PATH 1024u
+#define ORIGIN "$ORIGIN"
+#define CACHE_HEADER_BYTES 48u
+#define CACHE_MACHINE 0xff00u
+#if defined(__aarch64__)
+#    define CACHE_THIS_MACHINE 0x0a00u
+#else
+#    define CACHE_THIS_MACHINE 0x0300u
+#endif
+
+/* What would be loaded. */
+typedef struct {
+    char paths[MOST_FILES][LONGEST_PATH];
+    unsigned count;
+} files_t;
+
+/* A file as it is on disk. */
+typedef struct {
+    const char *bytes;
+    size_t size;
+    const ElfW(Phdr) * headers;
+    unsigned count;
+} image_t;
+
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+static const char *map_file(const char *path, size_t *size_p) {
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    off_t size = descriptor >= 0 ? lseek(descriptor, 0, SEEK_END) : -1;
+    void *bytes = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, descriptor, 0) : MAP_FAILED;
+    if (descriptor >= 0)
+        close(descriptor);
+    *size_p = (size_t)size;
+    return bytes != MAP_FAILED ? bytes : NULL;
+}
+
+static bool map_image(const char *path, image_t *image) {
+    size_t size;
+    const char *bytes = map_file(path, &size);
+    if (bytes == NULL)
+        return false;
+    const ElfW(Ehdr) *header = (const void *)bytes;
+    if (size >= sizeof *header && memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
+        header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_phentsize == sizeof(ElfW(Phdr)) &&
+        header->e_phoff < size && header->e_phnum <= (size - header->e_phoff) / sizeof(ElfW(Phdr))) {
+        *image = (image_t){bytes, size, (const void *)(bytes + header->e_phoff), header->e_phnum};
+        return true;
+    }
+    munmap((void *)bytes, size);
+    return false;
+}
+
+/* A part of the file, NULL if it has not so much. */
+static const char *part(const image_t *image, uint64_t offset, uint64_t size) {
+    return offset <= image->size && size <= image->size - offset ? image->bytes + offset : NULL;
+}
+
+static bool names_cuda(const image_t *image) {
+    static const char *const names[] = {"libcuda", "libnvidia-ml"};
+    for (unsigned i = 0; i < image->count; i++) {
+        const ElfW(Phdr) *segment = &image->headers[i];
+        if (segment->p_type != PT_LOAD)
+            continue;
+        const char *bytes = part(image, segment->p_offset, segment->p_filesz);
+        for (unsigned name = 0; name < sizeof names / sizeof *names; name++) {
+            if (bytes == NULL || memmem(bytes, segment->p_filesz, names[name], strlen(names[name])) != NULL)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* NULL: there is none that ends within these bytes. */
+static const char *string_in(const char *bytes, size_t size, uint64_t offset) {
+    return offset < size && memchr(bytes + offset, '\0', size - offset) != NULL ? bytes + offset : NULL;
+}
+
+/* A string of the table of dynamic strings, NULL if there is none. */
+static const char *string_at(const image_t *image, uint64_t table, uint64_t offset) {
+    for (unsigned i = 0; i < image->count; i++) {
+        const ElfW(Phdr) *segment = &image->headers[i];
+        if (segment->p_type == PT_LOAD && table - segment->p_vaddr < segment->p_filesz)
+            return string_in(image->bytes, image->size, segment->p_offset + (table - segment->p_vaddr) + offset);
+    }
+    return NULL;
+}
+
+static int is_named(struct dl_phdr_info *object, size_t size, void *name) {
+    (void)size;
+    return strcmp(last_part(object->dlpi_name), name) == 0;
+}
+
+static bool list(files_t *files, const char *path) {
+    size_t length = strlen(path);
+    if (files->count == MOST_FILES || length >= LONGEST_PATH)
+        return false;
+    memcpy(files->paths[files->count++], path, length + 1);
+    return true;
+}
+
+static bool is_listed(const files_t *files, const char *name) {
+    for (unsigned i = 0; i < files->count; i++) {
+        if (strcmp(last_part(files->paths[i]), name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A library in the loader's cache is listed, from each place where that has it for this machine: which of them is taken
+ * depends on the processor. After a magic word and some numbers there are entries, whose strings are counted from the
+ * word (glibc, sysdeps/generic/dl-cache.h). */
+static bool list_from_cache(files_t *files, const char *name) {
+    static const char magic[] = "glibc-ld.so.cache1.1";
+    typedef struct {
+        uint32_t flags, key, value, osversion;
+        uint64_t hwcap;
+    } cached_t;
+    size_t size;
+    bool found = false, fits = true;
+    const char *bytes = map_file("/etc/ld.so.cache", &size);
+    const char *cache = bytes != NULL ? memmem(bytes, size, magic, sizeof magic - 1) : NULL;
+    size_t left = cache != NULL ? size - (size_t)(cache - bytes) : 0;
+    uint32_t count = left >= CACHE_HEADER_BYTES ? *(const uint32_t *)(cache + sizeof magic - 1) : 0;
+    for (uint32_t i = 0; i < count && fits && CACHE_HEADER_BYTES + (i + 1) * sizeof(cached_t) <= left; i++) {
+        const cached_t *cached = (const void *)(cache + CACHE_HEADER_BYTES + i * sizeof(cached_t));
+        const char *key = string_in(cache, left, cached->key), *value = string_in(cache, left, cached->value);
+        if ((cached->flags & CACHE_MACHINE) != CACHE_THIS_MACHINE || key == NULL || value == NULL ||
+            strcmp(key, name) != 0)
+            continue;
+        found = true;
+        fits = list(files, value);
+    }
+    if (bytes != NULL)
+        munmap((void *)bytes, size);
+    return found && fits;
+}
+
+/* A library in one of the directories of a RUNPATH is listed; `self`: the file that has the RUNPATH. */
+static bool list_from(files_t *files, const char *self, const char *directories, const char *name) {
+    char path[LONGEST_PATH];
+    while (directories != NULL && *directories != '\0') {
+        size_t length = strcspn(directories, ":");
+        bool here = strncmp(directories, ORIGIN, strlen(ORIGIN)) == 0;
+        const char *rest = directories + (here ? strlen(ORIGIN) : 0);
+        int origin = here ? (int)(last_part(self) - self) : 0;
+        int used =
+            snprintf(path, sizeof path, "%.*s%.*s/%s", origin, self, (int)(directories + length - rest), rest, name);
+        if (length > 0 && used > 0 && used < (int)sizeof path && access(path, R_OK) == 0)
+            return list(files, path);
+        directories += length + (directories[length] == ':');
+    }
+    return false;
+}
+
+/* What a file needs besides what is loaded is listed. False: it names CUDA, or nobody can tell. */
+static bool look_into(files_t *files, unsigned index) {
+    image_t image;
+    if (!map_image(files->paths[index], &image))
+        return false;
+    const ElfW(Dyn) *entries = NULL;
+    uint64_t entry_count = 0, strings = 0;
+    const char *directories = NULL;
+    for (unsigned i = 0; i < image.count; i++) {
+        if (image.headers[i].p_type == PT_DYNAMIC) {
+            entries = (const void *)part(&image, image.headers[i].p_offset, image.headers[i].p_filesz);
+            entry_count = image.headers[i].p_filesz / sizeof *entries;
+        }
+    }
+    for (uint64_t i = 0; entries != NULL && i < entry_count; i++)
+        strings = entries[i].d_tag == DT_STRTAB ? entries[i].d_un.d_ptr : strings;
+    for (uint64_t i = 0; entries != NULL && i < entry_count; i++) {
+        if (entries[i].d_tag == DT_RUNPATH || entries[i].d_tag == DT_RPATH)
+            directories = string_at(&image, strings, entries[i].d_un.d_val);
+    }
+    bool harmless = entries != NULL && !names_cuda(&image);
+    for (uint64_t i = 0; harmless && i < entry_count; i++) {
+        if (entries[i].d_tag != DT_NEEDED)
+            continue;
+        const char *name = string_at(&image, strings, entries[i].d_un.d_val);
+        harmless =
+            name != NULL && (dl_iterate_phdr(is_named, (void *)name) != 0 || is_listed(files, name) ||
+                             list_from(files, files->paths[index], directories, name) || list_from_cache(files, name));
+    }
+    munmap((void *)image.bytes, image.size);
+    return harmless;
+}
+
+/* The list is in memory of its own: a stack may be small. */
+bool needed_may_be_cuda(const char *file) {
+    files_t *files = mmap(NULL, sizeof *files, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (files == MAP_FAILED)
+        return true;
+    bool harmless = list(files, file);
+    for (unsigned i = 0; harmless && i < files->count; i++)
+        harmless = look_into(files, i);
+    munmap(files, sizeof *files);
+    return !harmless;
+}
