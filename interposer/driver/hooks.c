@@ -1,11 +1,50 @@
 #include "driver/hooks.h"
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
-const hook_row_t *hooks_find(const char *symbol) {
-    for (unsigned i = 0; i < HOOK_COUNT; i++) {
-        if (hook_rows[i].replacement != NULL && strcmp(hook_rows[i].symbol, symbol) == 0)
-            return &hook_rows[i];
+#define PLACES 1024u /* a power of two, and several times the rows */
+_Static_assert(HOOK_COUNT < PLACES / 2, "more places: searches get long");
+
+static _Atomic uint16_t places[PLACES]; /* the rows by the hashes of their symbols: a row's number plus one; 0: free */
+static atomic_bool filled;
+
+/* FNV-1a. */
+static uint32_t hash_of(const char *symbol) {
+    uint32_t hash = 2166136261u;
+    for (; *symbol != '\0'; symbol++)
+        hash = (hash ^ (unsigned char)*symbol) * 16777619u;
+    return hash ^ hash >> 16;
+}
+
+/* The row of the symbol, or NULL; and its place, or the free one where it would be. */
+static const hook_row_t *find(const char *symbol, unsigned *place_p) {
+    for (unsigned place = hash_of(symbol);; place++) {
+        *place_p = place % PLACES;
+        unsigned row = atomic_load_explicit(&places[*place_p], memory_order_relaxed);
+        if (row == 0)
+            return NULL;
+        if (strcmp(hook_rows[row - 1].symbol, symbol) == 0)
+            return &hook_rows[row - 1];
     }
-    return NULL;
+}
+
+/* Threads that do it at once find what the others have put: nothing is ever taken out. */
+static void fill(void) {
+    for (unsigned i = 0; i < HOOK_COUNT; i++) {
+        uint16_t row = (uint16_t)(i + 1), none = 0;
+        unsigned place;
+        while (hook_rows[i].replacement != NULL && find(hook_rows[i].symbol, &place) == NULL &&
+               !atomic_compare_exchange_strong(&places[place], &none, row))
+            none = 0;
+    }
+    atomic_store_explicit(&filled, true, memory_order_release);
+}
+
+const hook_row_t *hooks_find(const char *symbol) {
+    unsigned place;
+    if (!atomic_load_explicit(&filled, memory_order_acquire))
+        fill();
+    return find(symbol, &place);
 }

@@ -123,14 +123,20 @@ static const struct link_map *loaded(void) {
     return list != NULL ? list->r_map : NULL;
 }
 
+/* The first of that name. The loader's lock is not ours to take, and another thread may unload something meanwhile; but
+ * what was loaded with the program stays and is in front, libc among it. */
+static const struct link_map *home(const char *file) {
+    const struct link_map *object = loaded();
+    while (object != NULL && (object->l_name == NULL || !ends_in(object->l_name, file)))
+        object = object->l_next;
+    return object;
+}
+
 void *libc_function(const char *name) {
-    static const char *const homes[] = {"libc.so.6", "libdl.so.2"};
-    void *found = NULL;
-    for (unsigned i = 0; found == NULL && i < sizeof homes / sizeof *homes; i++) {
-        for (const struct link_map *object = loaded(); object != NULL && found == NULL; object = object->l_next) {
-            if (object->l_name != NULL && ends_in(object->l_name, homes[i]))
-                found = find(object, name, STT_FUNC);
-        }
-    }
-    return found;
+    const struct link_map *libc = home("libc.so.6");
+    void *found = libc != NULL ? find(libc, name, STT_FUNC) : NULL;
+    if (found != NULL)
+        return found;
+    const struct link_map *older = home("libdl.so.2"); /* before glibc 2.34 */
+    return older != NULL ? find(older, name, STT_FUNC) : NULL;
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import DRIVERS, LIBRARY, PROBE, Container, lines_of_the_library
+from tests.interposer.container import DRIVERS, LIBRARY, PROBE, ROOT, Container, lines_of_the_library
 
 HERE = Path(__file__).parent
 LIMIT = 8 * MIB
@@ -217,6 +217,23 @@ for c in Cuda(), Cuda(proc=True):
 table = ctypes.c_void_p(1)
 assert c.call("cuGetExportTable", ctypes.byref(table), b"0123456789abcdef") == 500  # simulated drivers have none
 assert table.value is None
+""")
+
+
+def test_every_hook_is_found_by_its_name(container: Container, make_arbiter: ArbiterMaker) -> None:
+    """And what is nearly its name is not."""
+    make_arbiter(LIMIT)
+    table = (ROOT / "interposer" / "driver" / "hooks.def").read_text()
+    names = re.findall(r"^(?:HOOK\(CUDA, |LAUNCH\(CUDA, |REFUSE\()(\w+),", table, re.MULTILINE)
+    assert len(names) > 100
+    container.python(f"""
+d = Cuda()
+addresses = [address for address in map(d.address, {names!r}) if address]  # the driver has no CUDA 13
+assert len(addresses) > 100 and len(set(addresses)) == len(addresses)
+ours = [line for line in open("/proc/self/maps") if "libgpushare.so" in line and " r-xp " in line]
+begin, end = (int(each, 16) for each in ours[0].split()[0].split("-"))
+assert all(begin <= address < end for address in addresses)
+assert not [name for name in {names!r} if d.address(name + "_") or d.address(name[:-1] + "~")]
 """)
 
 
