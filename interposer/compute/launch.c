@@ -35,9 +35,12 @@ static unsigned at_once(uint32_t gpu) {
     return gate_is_counted(gpu) ? flow_at_once(gpu, gate_passed(gpu)) : UNCOUNTED_AT_ONCE;
 }
 
-/* How many launches more were counted than the one that passes. */
-static unsigned pass(uint32_t gpu, CUcontext context, CUstream stream) {
-    unsigned several = at_once(gpu);
+/* One launch passes; how many more have been counted. */
+static unsigned pass(uint32_t gpu, CUcontext context, CUstream stream, uint64_t edition) {
+    unsigned several = passes_left(edition, gpu); /* of a launch in another stream */
+    if (several > 0)
+        return several - 1;
+    several = at_once(gpu);
     uint64_t launches = gate_come(gpu, several);
     if (gate_is_counted(gpu))
         flow_launch(gpu, context, stream, launches);
@@ -67,11 +70,11 @@ CUresult launch_pass(CUstream stream, bool several) {
     marker_context(context, gpu);
     if (stream == CU_STREAM_PER_THREAD)
         marker_own_streams();
-    unsigned left = pass(gpu, context, stream);
+    unsigned left = pass(gpu, context, stream, edition);
     for (uint32_t other = 0; several && other < MAX_GPUS; other++) {
         if (other != gpu && gate_is_used(other))
             gate_wait(other);
     }
-    passes_give(edition, stream, context, left);
+    passes_give(&(pass_t){edition, gpu, left, stream, context});
     return CUDA_SUCCESS;
 }

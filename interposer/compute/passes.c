@@ -11,6 +11,10 @@ void passes_recall(void) {
 }
 FORK_ON_CHILD(passes_recall)
 
-void passes_give(uint64_t edition, CUstream stream, CUcontext context, unsigned launches) {
-    passes_mine = (pass_t){edition, stream, context, launches};
+unsigned passes_left(uint64_t edition, uint32_t gpu) {
+    return passes_mine.edition == edition && passes_mine.gpu == gpu ? passes_mine.left : 0;
+}
+
+void passes_give(const pass_t *pass) {
+    passes_mine = *pass;
 }

@@ -1,6 +1,7 @@
-/* Passes: a thread whose launch has been counted at the gate may launch a few times more in the same stream without
- * being looked at. What was true of the first is taken to be true of them for as long as the edition is the same, and
- * whoever makes it untrue begins another one, which voids the passes of all threads. */
+/* Passes: a thread whose launch has been counted at the gate may launch a few times more on that GPU without being
+ * counted, and in the same stream without being looked at. What was true of the first is taken to be true of them for
+ * as long as the edition is the same, and whoever makes it untrue begins another one, which voids the passes of all
+ * threads. */
 #ifndef GPUSHARE_PASSES_H
 #define GPUSHARE_PASSES_H
 
@@ -17,17 +18,22 @@ extern _Atomic uint64_t passes_edition;
 /* Said after it has changed. */
 void passes_recall(void);
 
-/* The calling thread may launch so many times more in this stream, which works in this context. */
-void passes_give(uint64_t edition, CUstream stream, CUcontext context, unsigned launches);
-
-/* The thread's own: launches that were counted for it and that it has not made yet. In the thread's own block of
- * memory, where it is found without a call: the library is there before the first thread is. */
 typedef struct {
     uint64_t edition;
+    uint32_t gpu;
+    unsigned left; /* launches that were counted and have not been made yet */
     CUstream stream;
     CUcontext context;
-    unsigned left;
 } pass_t;
+
+/* How often the calling thread may launch on that GPU without being counted. */
+unsigned passes_left(uint64_t edition, uint32_t gpu);
+
+/* From now on so often, and in this stream, which works in this context, without being looked at. */
+void passes_give(const pass_t *pass);
+
+/* The thread's own, in its own block of memory, where it is found without a call: the library is there before the first
+ * thread is. */
 extern _Thread_local __attribute__((tls_model("initial-exec"), visibility("hidden"))) pass_t passes_mine;
 
 static inline bool passes_is_current(CUcontext context) {
