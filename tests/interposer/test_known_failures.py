@@ -31,7 +31,7 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "with several GPUs, the first one's use decides for all": (
         "interposer/test_launches.py::test_gates_of_two_gpus_are_two",
-        "deviceplugin/arbiter/test_leases.py::test_gpus_do_not_wait_for_each_other",
+        "deviceplugin/arbiter/test_leases.py::test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile",
     ),
     "graphs, cooperative launches, cuLaunchKernelEx and per-thread streams pass the limit": (
         "interposer/test_launches.py::test_no_launch_passes_without_a_lease",
