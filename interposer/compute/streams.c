@@ -214,12 +214,14 @@ static seat_t *next(uint32_t gpu, unsigned *index, bool marked, bool *passed_ove
     pthread_mutex_lock(&streams.mutex);
     for (; seat == NULL && *index < streams.high; *index += 1) {
         seat_t *at = &streams.seats[*index];
-        if (at->context == NULL || at->gpu != gpu || (marked ? !at->marked : at->stream == NULL))
+        if (at->context == NULL || at->gpu != gpu)
             continue;
-        if (at->claimed || at->aside > 0) {
+        if (at->claimed || at->aside > 0) { /* whoever has claimed it may just be changing the rest of it */
             *passed_over_p = true;
             continue;
         }
+        if (marked ? !at->marked : at->stream == NULL)
+            continue;
         at->claimed = true;
         seat = at;
     }
