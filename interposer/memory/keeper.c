@@ -53,7 +53,10 @@ keeper_t *keeper_find(keeper_kind_t kind, uint64_t handle) {
     for (unsigned i = 0; i < count; i++) {
         keeper_kind_t found = atomic_load_explicit(&keepers[i].kind, memory_order_acquire);
         bool same = found == kind || (is_pool(kind) && is_pool(found));
-        if (same && keepers[i].handle == handle)
+        if (!same || atomic_load_explicit(&keepers[i].handle, memory_order_acquire) != handle)
+            continue;
+        /* Of one that has ended and is just made anew for this handle, the rest is not there yet. */
+        if (atomic_load_explicit(&keepers[i].kind, memory_order_acquire) == found)
             return &keepers[i];
     }
     return NULL;
@@ -66,7 +69,7 @@ static keeper_t *place(keeper_kind_t kind, uint64_t handle, uint32_t gpu) {
         if (atomic_load_explicit(&keeper->kind, memory_order_acquire) != KEEPER_NONE)
             continue;
         keeper->gpu = gpu;
-        keeper->handle = handle;
+        atomic_store_explicit(&keeper->handle, handle, memory_order_release);
         keeper->out_bytes = keeper->blocks = 0;
         keeper->charged_bytes = keeper->orphaned_bytes = keeper->reserved_bytes = keeper->wanted_bytes = 0;
         keeper->unit_bytes = kind == KEEPER_GRAPHS ? GRAPHS_UNIT_BYTES : LARGEST_UNIT_BYTES;

@@ -24,13 +24,13 @@ typedef enum {
     KEEPER_MUTE,    /* a pool of a driver that cannot tell its size */
 } keeper_kind_t;
 
-/* Found without a lock: `kind` is stored last when a keeper is made, with release, and read first, with acquire, so
- * whoever sees it sees the handle and the GPU too. `gpu` and `out_bytes` change later, each by itself: only their own
- * order matters. All else is with the lock held. */
+/* Found without a lock: `kind` is stored last when a keeper is made, with release, and read with acquire before the
+ * handle and after it, so whoever finds it sees all else of that one. `gpu` and `out_bytes` change later, each by
+ * itself: only their own order matters. All else is with the lock held. */
 typedef struct {
     _Atomic keeper_kind_t kind;
     _Atomic uint32_t gpu;       /* KEEPER_ANY_GPU: not known before its first allocation */
-    uint64_t handle;            /* the pool, or the device; as long as it is of this kind */
+    _Atomic uint64_t handle;    /* the pool, or the device; as long as it is of this kind */
     _Atomic uint64_t out_bytes; /* handed out, or wanted by graphs that have been launched */
     _Atomic uint64_t blocks;    /* of a pool: how many are handed out */
     uint64_t charged_bytes;
