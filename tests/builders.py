@@ -29,6 +29,13 @@ def pod(
     }
 
 
+def counted(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The pod with resources of ours in its first container, as one that was placed has them."""
+    amounts = {contract.RESOURCE_PERCENT: "50"}
+    manifest["spec"]["containers"][0]["resources"] = {"limits": amounts, "requests": amounts}
+    return manifest
+
+
 def gpu(index: int = 0, *, node: str = "node-a", memory_gib: int = 80, **fields: Any) -> Gpu:
     """A healthy fractional A100 unless told otherwise."""
     known = {"model": "NVIDIA A100-SXM4-80GB", "compute_capability": (8, 0), **fields}

@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 _SYSTEM = contract.SYSTEM_NAMESPACE
 _CONFIGURATION = contract.WEBHOOK_CONFIGURATION
 _COMPONENT = "app.kubernetes.io/component"
-_BINDINGS: Final = ("gpushare-agent", "gpushare-bindings", "gpushare-pods")  # config/base/policy
+BINDINGS: Final = ("gpushare-agent", "gpushare-bindings", "gpushare-placed", "gpushare-pods", "gpushare-webhook")
 _APPLY = "kubectl apply --server-side --kustomize config/default"
 
 # What the API server says when it does not get an answer of the webhook: a part of it, what it means, what to do.
@@ -197,7 +197,7 @@ def _reached(facts: Facts) -> Iterator[Finding]:
 
 def _policies(facts: Facts) -> Iterator[Finding]:
     there = {objects.name(one) for one in facts.of("ValidatingAdmissionPolicyBinding")}
-    missing = [name for name in _BINDINGS if name not in there]
+    missing = [name for name in BINDINGS if name not in there]
     if missing:
         yield Finding(
             Severity.BLOCKING,

@@ -44,13 +44,14 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def installed(api_server: access.Access) -> Iterator[Cluster]:
-    """CRD, RBAC and policies are in force, the MutatingWebhookConfiguration is not: there is no webhook to call."""
+    """CRD, RBAC and policies are in force; the MutatingWebhookConfiguration is there and has no webhook called."""
     kubectl = api_server.kubectl
     kubectl("apply", "--server-side", "--force-conflicts", f"--filename={manifests.CONFIG / 'base/crd/gpunodes.yaml'}")
     kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
     for part in ("namespace", "rbac", "policy", "certificates"):
         directory = manifests.CONFIG / "base" / part
         kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
+    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(calling_nobody()))
     try:
         with api_server.namespace("config") as namespace:
             for shared in ("kube-system", "gpushare-system"):
@@ -61,7 +62,17 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
             yield cluster
     finally:
         # The rest harms nobody, but these would refuse what tests of other parts do.
-        kubectl("delete", f"--kustomize={manifests.CONFIG / 'base' / 'policy'}", "--ignore-not-found")
+        for part in ("policy", "admission"):
+            kubectl("delete", f"--kustomize={manifests.CONFIG / 'base' / part}", "--ignore-not-found")
+
+
+def calling_nobody() -> dict[str, Any]:
+    """The MutatingWebhookConfiguration, but that it matches no pod: no webhook runs here, and tests take its place."""
+    configuration = manifests.named("MutatingWebhookConfiguration", "gpushare")
+    for hook in configuration["webhooks"]:
+        for condition in hook["matchConditions"]:
+            condition["expression"] = "false"
+    return configuration
 
 
 def _let_user_edit_pods(cluster: Cluster) -> None:

@@ -22,6 +22,9 @@ def pod(name: str, *, labels: dict[str, str] | None = None, gated: bool = False,
     manifest = builders.pod(name, **annotations)
     del manifest["metadata"]["namespace"]
     manifest["metadata"]["labels"] = labels or {}
+    if labels == MUTATED:  # as the webhook would have left it
+        counted = {contract.RESOURCE_PERCENT: "50"}
+        manifest["spec"]["containers"][0]["resources"] = {"limits": counted, "requests": counted}
     if gated:
         manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
     return manifest
@@ -51,7 +54,9 @@ def test_a_key_that_asks_for_no_share_by_itself_is_not_silently_ignored(cluster:
     assert f"{key} alone asks for no share of a GPU: add {contract.REQUEST}" in sentence
 
 
-@pytest.mark.parametrize("manifest", [pod("bare", labels=MUTATED), pod("bare", gated=True)], ids=["label", "gate"])
+@pytest.mark.parametrize(
+    "manifest", [pod("bare", labels={contract.SHARE_LABEL: "true"}), pod("bare", gated=True)], ids=["label", "gate"]
+)
 def test_label_and_gate_belong_to_shares(cluster: Cluster, manifest: dict[str, Any]) -> None:
     assert "are set by gpushare only" in cluster.refused(manifest, AS_USER)
 

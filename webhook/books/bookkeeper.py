@@ -27,6 +27,7 @@ from webhook.ledger import holds, store
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import LIFETIME_SECONDS
 from webhook.metrics import Metrics
+from webhook.pods import origin
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Bookkeeper:
             except cluster_errors.ClusterError as error:
                 logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
                 return False
-        return pod.uid(found) != holder.uid or pod.is_terminal(found)
+        return pod.uid(found) != holder.uid or pod.is_terminal(found) or not origin.may_hold(found)
 
     async def _claimants(self, lapsed: Iterable[Entry]) -> list[tuple[Entry, Mapping[str, Any] | None]]:
         """Who came after all for those that nobody came for, by a read that lags behind nothing."""

@@ -1,6 +1,6 @@
 """Bookkeeping: the pods there are and the allocations there are → what to confirm, to release, and to ask about. Pure.
 
-A share is kept while its pod lives, and no longer. That a pod is not in our copy of the pods is no proof that it is
+A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`origin`) is as good as none. That a pod is not in our copy of the pods is no proof that it is
 gone: only suspicion, which the placer takes to the API server.
 """
 
@@ -15,6 +15,7 @@ from gpushare import contract, pod
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode
 from webhook.ledger import holds
+from webhook.pods import origin
 
 PodJson = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ class Books:
 
 def judge(nodes: Iterable[GpuNode], pods: Iterable[PodJson], *, now: float) -> Books:
     """The books of this moment; `now` is of the clock that the reservations' ends are told by."""
-    pods = list(pods)
+    pods = [one for one in pods if origin.may_hold(one)]
     by_uid = {pod.uid(one): one for one in pods}
     claims = _claims(pods)
     entries = [Entry(node.name, allocation) for node in nodes for allocation in node.allocations]
@@ -71,7 +72,7 @@ def judge(nodes: Iterable[GpuNode], pods: Iterable[PodJson], *, now: float) -> B
 
 def claims_of(pods: Iterable[PodJson]) -> Mapping[str, list[PodJson]]:
     """Pods by the id of the allocation that they say is theirs, the oldest first."""
-    return _claims(pods)
+    return _claims(one for one in pods if origin.may_hold(one))
 
 
 def claimant(allocation: Allocation, claims: Mapping[str, list[PodJson]]) -> PodJson | None:

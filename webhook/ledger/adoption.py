@@ -3,6 +3,9 @@
 A GPUNode can be deleted by hand; its agent makes it anew, empty, while its pods run on. What they hold is written on
 them, in annotations that only gpushare may write. Until that was read back nobody may place anything on such a node: a
 GPUNode whose spec has no list of allocations, not even an empty one, has never been written by us and is closed.
+
+The API server refuses such annotations from anybody else. Where it did not, as while its policies were away, nothing is
+written again for a pod that cannot have been placed (`origin`): neither a share, nor a word that one is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import choice
 from gpushare.request import Request
 from webhook.ledger import holds
-from webhook.pods import mutation
+from webhook.pods import mutation, origin
 
 PodJson = Mapping[str, Any]
 
@@ -139,6 +142,7 @@ def _without_amounts(one: PodJson) -> PodJson:
 
 
 def _is_there(one: PodJson, node: str) -> bool:
-    """Whether it may run on the node now or soon."""
+    """Whether it may run on the node now or soon, with a share that we gave it."""
     bound = (one.get("spec") or {}).get("nodeName")
-    return not pod.is_terminal(one) and contract.SCHEDULING_GATE not in pod.gates(one) and bound in {None, "", node}
+    stays = not pod.is_terminal(one) and contract.SCHEDULING_GATE not in pod.gates(one) and bound in {None, "", node}
+    return stays and origin.is_ours(one) and not origin.never_started(one)

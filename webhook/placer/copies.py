@@ -10,7 +10,6 @@ from webhook.placer import queue
 _OF_GATED: Final = (*queue.FITNESS_KEYS, "schedulingGates", "priority")
 _OF_PLACED: Final = ("nodeName", "nodeSelector", "priority")
 _OF_GATED_CONTAINER: Final = ("name", *queue.CONTAINER_KEYS)
-_OF_PLACED_CONTAINER: Final = ("name",)
 
 
 def trimmed(item: dict[str, Any]) -> dict[str, Any]:
@@ -18,10 +17,9 @@ def trimmed(item: dict[str, Any]) -> dict[str, Any]:
     spec = item.get("spec") or {}
     is_gated = contract.SCHEDULING_GATE in pod.gates(item)
     small = {key: spec[key] for key in (_OF_GATED if is_gated else _OF_PLACED) if key in spec}
-    kept = _OF_GATED_CONTAINER if is_gated else _OF_PLACED_CONTAINER
     for listed in ("containers", "initContainers"):
         if spec.get(listed):
-            small[listed] = [{key: one[key] for key in kept if key in one} for one in spec[listed]]
+            small[listed] = [_gated(one) if is_gated else _placed(one) for one in spec[listed]]
     metadata = {
         key: value for key, value in item["metadata"].items() if key not in {"managedFields", "ownerReferences"}
     }
@@ -30,10 +28,22 @@ def trimmed(item: dict[str, Any]) -> dict[str, Any]:
         metadata["ownerReferences"] = owners
     status = item.get("status") or {}
     conditions = [one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"]
+    # That there are any is all: whether it has ever been started.
+    known = {key: [{}] for key in ("containerStatuses", "initContainerStatuses") if status.get(key)}
     return {
         "apiVersion": item.get("apiVersion"),
         "kind": item.get("kind"),
         "metadata": metadata,
         "spec": small,
-        "status": {"phase": status.get("phase"), **({"conditions": conditions} if conditions else {})},
+        "status": {"phase": status.get("phase"), **({"conditions": conditions} if conditions else {}), **known},
     }
+
+
+def _gated(container: dict[str, Any]) -> dict[str, Any]:
+    return {key: container[key] for key in _OF_GATED_CONTAINER if key in container}
+
+
+def _placed(container: dict[str, Any]) -> dict[str, Any]:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    ours = {key: amount for key, amount in limits.items() if key.startswith(contract.PREFIX)}
+    return {"name": container.get("name"), **({"resources": {"limits": ours}} if ours else {})}

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gpushare import contract, pod
 from gpushare import request as requests
+from webhook.pods import origin
 
 PodJson = Mapping[str, Any]
 Order = tuple[int, str, tuple[str, str]]  # least first
@@ -65,4 +66,5 @@ def kind(one: PodJson) -> str:
 
 def _waits(one: PodJson) -> bool:
     leaves = (one.get("metadata") or {}).get("deletionTimestamp")
-    return contract.SCHEDULING_GATE in pod.gates(one) and not leaves and not pod.is_terminal(one)
+    waits = contract.SCHEDULING_GATE in pod.gates(one) and not leaves and not pod.is_terminal(one)
+    return waits and not origin.is_exempt(one)

@@ -92,7 +92,7 @@ def objects(*, installing: bool) -> dict[str, tuple[Json, ...]]:
     found["Namespace"] += (named("Namespace", SYSTEM, labels=privileged),)
     hook = {"name": contract.WEBHOOK_NAME, "clientConfig": {"caBundle": "eA=="}}
     found["MutatingWebhookConfiguration"] = (named("MutatingWebhookConfiguration", "gpushare", webhooks=[hook]),)
-    bindings = ("gpushare-agent", "gpushare-bindings", "gpushare-pods")
+    bindings = ("gpushare-agent", "gpushare-bindings", "gpushare-placed", "gpushare-pods", "gpushare-webhook")
     found["ValidatingAdmissionPolicyBinding"] = tuple(
         named("ValidatingAdmissionPolicyBinding", name) for name in bindings
     )

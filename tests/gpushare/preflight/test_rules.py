@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from gpushare import contract
-from gpushare.preflight import devices, facts, plan, rules
+from gpushare.preflight import devices, facts, health, plan, rules
 from gpushare.preflight.facts import Facts, Trial
 from gpushare.preflight.finding import Finding, Phase, Severity
 from gpushare.preflight.plan import Plan
@@ -236,7 +236,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "a pod that nobody judges": (setting(trial=Trial({"metadata": {"annotations": {}}})), "webhook-reached", BLOCKING, "let in as it was", ()),
     "a quota in the way of the trial": (refused("Forbidden: exceeded quota"), "webhook-reached", UNKNOWN, "cannot be tried", ()),
     "a policy that is not bound": (
-        having("ValidatingAdmissionPolicyBinding", named("ValidatingAdmissionPolicyBinding", "gpushare-pods"), only=True),
+        having("ValidatingAdmissionPolicyBinding", *(named("ValidatingAdmissionPolicyBinding", f"gpushare-{name}") for name in ("placed", "pods", "webhook")), only=True),
         "policies", BLOCKING, "gpushare-agent, gpushare-bindings are not there",
         ("validatingadmissionpolicybinding/gpushare-agent", "validatingadmissionpolicybinding/gpushare-bindings")),
     "an agent that crashes": (
@@ -370,7 +370,7 @@ def test_the_default_plan_is_what_the_manifests_say() -> None:
     for key in ("tolerations", "affinity"):
         assert default.pod[key] == agent.pod[key]
     assert default.host_path(plan.KUBELET_VOLUME) == agent.host_path(plan.KUBELET_VOLUME) == plan.KUBELET_DIRECTORY
-    assert {one["metadata"]["name"] for one in manifests.objects() if one["kind"] == "ValidatingAdmissionPolicyBinding"} == {"gpushare-agent", "gpushare-bindings", "gpushare-pods"}  # fmt: skip
+    assert {one["metadata"]["name"] for one in manifests.objects() if one["kind"] == "ValidatingAdmissionPolicyBinding"} == {*health.BINDINGS}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [*facts.KINDS, "version", "groups", "rights", "trial"])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from tests import builders
 from webhook.books import bookkeeping
+from webhook.placer import copies
 
 NOW = 1000.0
 
 
 def a_pod(name: str = "trainer", *, uid: str = "u-1", allocation: str = "a1", phase: str = "Running") -> dict[str, Any]:
-    made = builders.pod(name, request="0.5")
+    made = builders.counted(builders.pod(name, request="0.5"))
     made["metadata"]["uid"] = uid
     made["metadata"]["annotations"][contract.ALLOCATION] = allocation
     return {**made, "status": {"phase": phase}}
@@ -96,3 +99,33 @@ def test_of_two_allocations_of_one_pod_the_one_it_names_is_kept() -> None:
     held = (confirmed("a1"), confirmed("a2"))
     assert ids(books(*held, pods=(a_pod(allocation="a2"),)).release) == ["a1"]
     assert ids(books(*held, pods=(a_pod(allocation="forged"),)).release) == []
+
+
+def forgeries() -> dict[str, dict[str, Any]]:
+    """Pods that the webhook was never asked about, and one that never started and never will."""
+    found = {name: a_pod() for name in ("mirror", "kube-system", "uncounted", "leaves")}
+    found["mirror"]["metadata"]["annotations"][contract.MIRROR_ANNOTATION] = "x"
+    found["kube-system"]["metadata"]["namespace"] = "kube-system"
+    found["uncounted"]["spec"]["containers"][0]["resources"] = {}
+    found["leaves"] |= {"status": {"phase": "Pending"}}
+    found["leaves"]["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:05Z", "finalizers": ["tenant.example/stay"]}
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted(forgeries()))
+def test_who_cannot_have_been_given_a_share_holds_none(kind: str) -> None:
+    forged = forgeries()[kind]
+    namespace = forged["metadata"]["namespace"]
+    held = dataclasses.replace(confirmed(), pod=PodRef(namespace, "trainer", "u-1"))
+    assert ids(books(held, pods=(forged,)).gone) == ["a1"]
+    waits = dataclasses.replace(reserved(), pod=PodRef(namespace, "trainer"))
+    assert not books(waits, pods=(forged,)).confirm
+
+
+def test_one_that_leaves_and_may_run_keeps_its_share() -> None:
+    bound, started = forgeries()["leaves"], forgeries()["leaves"]
+    bound["spec"]["nodeName"] = "node-a"
+    started["status"]["containerStatuses"] = [{"name": "main"}]
+    for one in (bound, started):
+        assert is_settled(books(confirmed(), pods=(one,)))
+        assert is_settled(books(confirmed(), pods=(copies.trimmed(one),)))

@@ -22,9 +22,39 @@ from webhook.pods import mutation
 
 def holder(name: str = "trainer", *, phase: str = "Running", **asked: str) -> dict[str, Any]:
     known = {"allocation": "a1", "node": "node-a", "gpu_uuids": "GPU-node-a-0", "request": "0.5", **asked}
-    made = builders.pod(name, **known)
+    made = builders.counted(builders.pod(name, **known))
     made["metadata"].update(uid=f"u-{name}", creationTimestamp="2026-01-01T00:00:00Z")
     return {**made, "status": {"phase": phase}}
+
+
+def uncounted() -> dict[str, Any]:
+    made = holder()
+    made["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+    return made
+
+
+def mirror() -> dict[str, Any]:
+    made = holder()
+    made["metadata"]["annotations"][contract.MIRROR_ANNOTATION] = "x"
+    return made
+
+
+def elsewhere(namespace: str) -> dict[str, Any]:
+    made = holder()
+    made["metadata"]["namespace"] = namespace
+    return made
+
+
+def leaving(**status: Any) -> dict[str, Any]:
+    made = holder()
+    made["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:05Z", "finalizers": ["tenant.example/stay"]}
+    return {**made, "status": {"phase": "Pending", **status}}
+
+
+def test_one_that_leaves_and_was_started_still_holds_its_share() -> None:
+    started = leaving(containerStatuses=[{"name": "main"}])
+    assert adoption.lost([builders.node()], [started]) == {"node-a": [started]}
+    assert adoption.homeless({"another"}, [started, leaving()]) == [started]
 
 
 def test_a_node_that_was_never_written_is_closed() -> None:
@@ -48,6 +78,11 @@ def test_a_living_pod_whose_share_is_missing_is_found() -> None:
         holder(node="node-z"),
         builders.pod(request="0.5"),
         {**holder(), "spec": {**holder()["spec"], "nodeName": "node-z"}},
+        uncounted(),
+        mirror(),
+        elsewhere("kube-system"),
+        elsewhere(contract.SYSTEM_NAMESPACE),
+        leaving(),
         {**holder(), "spec": {**holder()["spec"], "schedulingGates": [{"name": contract.SCHEDULING_GATE}]}},
     ],
 )

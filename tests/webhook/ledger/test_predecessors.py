@@ -96,7 +96,7 @@ def carried(*entries: Allocation, pods: tuple[dict[str, Any], ...] = (), gpus: i
 
 
 def a_pod(uid: str, *, gated: bool, **annotations: str) -> dict[str, Any]:
-    made = builders.pod(request="0.5", **annotations)
+    made = builders.counted(builders.pod(request="0.5", **annotations))
     made["metadata"]["uid"] = uid
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
     return made

@@ -1,0 +1,148 @@
+"""Only a pod that the webhook was asked about may bear what the webhook writes: the policy, without a webhook.
+
+The MutatingWebhookConfiguration of these tests calls nobody, so that a test can write what the webhook would have.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from lab import errors
+from tests.config.conftest import USER, WAIT_SECONDS, Cluster, calling_nobody
+from tests.config.test_policy_pods import MUTATED, pod
+
+pytestmark = pytest.mark.apiserver
+
+AS_USER = f"--as={USER}"
+DRY = "--dry-run=server"
+
+
+def forged(**more: str) -> dict[str, Any]:
+    """Everything that the webhook writes, written by a user."""
+    given = {"request": "1", "allocation": "forged", "node": "n1", "gpu_uuids": "GPU-1", **more}
+    return pod("forged", labels=MUTATED, **given)
+
+
+def mirror(manifest: dict[str, Any]) -> dict[str, Any]:
+    manifest["metadata"]["annotations"][contract.MIRROR_ANNOTATION] = "x"
+    manifest["spec"]["nodeName"] = "n1"
+    return manifest
+
+
+def test_what_the_webhook_has_seen_passes(installed: Cluster) -> None:
+    installed.create(forged(), AS_USER, DRY)
+
+
+def test_a_mirror_pod_bears_nothing_of_ours(installed: Cluster) -> None:
+    assert "which is not asked about static pods" in installed.refused(mirror(forged()), AS_USER, DRY)
+    without = mirror(forged())
+    del without["metadata"]["labels"]
+    assert "gpushare has not placed this pod" in installed.refused(without, AS_USER, DRY)
+
+
+@pytest.mark.parametrize("namespace", contract.EXEMPT_NAMESPACES)
+def test_nor_do_pods_of_namespaces_that_the_webhook_leaves_out(installed: Cluster, namespace: str) -> None:
+    sentence = installed.run_refused(
+        "create", f"--namespace={namespace}", "--filename=-", DRY, input=json.dumps(forged())
+    )
+    assert "which is not asked about pods of this namespace" in sentence
+
+
+def test_what_is_held_is_written_on_no_new_pod(installed: Cluster) -> None:
+    assert "gpushare.io/held is written by gpushare only" in installed.refused(forged(held="[]"), AS_USER, DRY)
+
+
+def test_what_no_quota_would_count_is_refused(installed: Cluster) -> None:
+    bare = forged()
+    del bare["spec"]["containers"][0]["resources"]
+    assert "has resources of gpushare.io" in installed.refused(bare, AS_USER, DRY)
+
+
+def configure(installed: Cluster, configuration: dict[str, Any] | None) -> None:
+    name = ("mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION)
+    if configuration is None:
+        installed.kubectl("delete", *name)
+    else:
+        flags = ("--server-side", "--force-conflicts", "--filename=-")
+        installed.kubectl("apply", *flags, input=json.dumps(configuration))
+
+
+@pytest.fixture
+def as_it_was(installed: Cluster) -> Iterator[Callable[[dict[str, Any] | None], None]]:
+    """Configures the webhook in another way, for one test."""
+    yield lambda configuration: configure(installed, configuration)
+    configure(installed, calling_nobody())
+    until(lambda: passes(installed))
+
+
+def passes(installed: Cluster) -> bool:
+    try:
+        installed.create(forged(), AS_USER, DRY)
+    except errors.LabError:
+        return False
+    return True
+
+
+def until(there: Callable[[], bool]) -> None:
+    """The API server learns of a configuration a moment after it has stored it."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not there():
+        assert time.monotonic() < deadline, f"not so after {WAIT_SECONDS} s"
+        time.sleep(0.1)
+
+
+def refused(installed: Cluster, words: str) -> bool:
+    try:
+        installed.create(forged(), AS_USER, DRY)
+    except errors.LabError as error:
+        return words in str(error)
+    return False
+
+
+Configures = Callable[[dict[str, Any] | None], None]
+
+
+def test_without_a_webhook_to_call_nothing_passes_and_nobody_else_notices(
+    installed: Cluster, as_it_was: Configures
+) -> None:
+    as_it_was(None)
+    until(lambda: refused(installed, "no params found"))
+    installed.create(pod("plain-one"), AS_USER, DRY)
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["NAMESPACE"]},
+        {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["another"]},
+        {"key": "gpushare", "operator": "Exists"},
+        {"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"},
+    ],
+    ids=lambda one: one["operator"],
+)
+def test_a_namespace_that_an_administrator_leaves_out_gets_none_either(
+    installed: Cluster, as_it_was: Configures, left_out: dict[str, Any]
+) -> None:
+    values = [value.replace("NAMESPACE", installed.namespace) for value in left_out.get("values", [])]
+    configuration = calling_nobody()
+    (hook,) = configuration["webhooks"]
+    hook["namespaceSelector"]["matchExpressions"].append(left_out | ({"values": values} if values else {}))
+    as_it_was(configuration)
+    until(lambda: refused(installed, "which is not asked about pods of this namespace"))
+
+
+def test_a_selector_that_selects_the_namespace_changes_nothing(installed: Cluster, as_it_was: Configures) -> None:
+    configuration = calling_nobody()
+    (hook,) = configuration["webhooks"]
+    hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": "another"}
+    as_it_was(configuration)
+    until(lambda: refused(installed, "which is not asked about pods of this namespace"))
+    hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": installed.namespace}
+    as_it_was(configuration)
+    until(lambda: passes(installed))

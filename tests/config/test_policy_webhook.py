@@ -1,0 +1,94 @@
+"""A replica of the webhook that has been taken over: what it may still do to pods, by its own ServiceAccount."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from tests.config.conftest import USER, Cluster
+from tests.config.test_policy_pods import AS_USER, AS_WEBHOOK, MUTATED, pod
+
+pytestmark = pytest.mark.apiserver
+
+assert USER in AS_USER
+
+
+@pytest.fixture(scope="module")
+def cluster(installed: Cluster) -> Cluster:
+    """With one pod that was placed, one that waits for us and for somebody else, and one that has nothing to do with us."""
+    installed.create(pod("other"), AS_USER)
+    given = {"request": "0.5", "allocation": "a1", "node": "n1", "gpu_uuids": "GPU-1"}
+    installed.create(pod("was-placed", labels=MUTATED, **given), AS_USER)
+    waits = pod("waits", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits")
+    waits["spec"]["schedulingGates"].append({"name": "example.com/queue"})
+    waits["spec"]["nodeSelector"] = {"tier": "gpu"}
+    installed.create(waits, AS_USER)
+    return installed
+
+
+def change(cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]]) -> tuple[str, ...]:
+    kind = "json" if isinstance(body, list) else "merge"
+    where = f"--namespace={cluster.namespace}"
+    return ("patch", "pod", name, where, f"--type={kind}", "-p", json.dumps(body), AS_WEBHOOK, "--dry-run=server")
+
+
+def noted(**annotations: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {contract.PREFIX + key.replace("_", "-"): v for key, v in annotations.items()}}}
+
+
+PINNED = {
+    **noted(allocation="a2", node="n1", gpu_uuids="GPU-1", reason=None),
+    "spec": {"nodeSelector": {contract.HOSTNAME_LABEL: "n1.example"}, "schedulingGates": [{"name": "example.com/queue"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("waits", noted(reason="no GPU has room")),
+        ("waits", PINNED),
+        ("was-placed", noted(reason="waits to be resized", held="[]")),
+        ("was-placed", noted(reason=None, held=None)),
+    ],
+)
+def test_what_its_work_takes_is_allowed(cluster: Cluster, name: str, body: dict[str, Any]) -> None:
+    cluster.kubectl(*change(cluster, name, body))
+
+
+IMAGE = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}]
+TOLERATION = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("other", noted(reason="x"), "pods with the label gpushare.io/share only"),
+        ("other", IMAGE, "pods with the label gpushare.io/share only"),
+        ("was-placed", IMAGE, "nothing else of its spec"),
+        ("waits", IMAGE, "nothing else of its spec"),
+        ("was-placed", TOLERATION, "nothing else of its spec"),
+        ("was-placed", {"spec": {"activeDeadlineSeconds": 1}}, "nothing else of its spec"),
+        ("waits", {"spec": {"schedulingGates": []}}, "nothing else of its spec"),
+        ("waits", {"spec": {"nodeSelector": {"tier": "gpu", "more": "x"}}}, "into a node selector and nothing else"),
+        ("was-placed", noted(request="1"), "the annotations that say what became of a request only"),
+        ("waits", noted(request="1"), "the annotations that say what became of a request only"),
+        ("was-placed", noted(allocation="a2"), "where a pod was placed only while it waits"),
+        ("was-placed", noted(node=None), "where a pod was placed only while it waits"),
+        ("waits", {"metadata": {"annotations": {"example.com/x": "y"}}}, "what became of a request only"),
+        ("was-placed", {"metadata": {"labels": {"app": "x"}}}, "no labels, finalizers and owners"),
+        ("was-placed", {"metadata": {"labels": {contract.SHARE_LABEL: None}}}, "no labels, finalizers and owners"),
+        ("was-placed", {"metadata": {"finalizers": ["example.com/stay"]}}, "no labels, finalizers and owners"),
+        (
+            "was-placed",
+            {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "y"}]}},
+            "no labels, finalizers and owners",
+        ),
+    ],
+)
+def test_and_nothing_else(
+    cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str
+) -> None:
+    assert said in cluster.run_refused(*change(cluster, name, body))
