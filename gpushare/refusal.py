@@ -14,6 +14,8 @@ class Cause(enum.StrEnum):
     HOLD = "hold"  # it gives way to a pod that has waited for longer
     LEDGER = "ledger"  # the ledger could not be written, or others were faster
     NO_GPU = "no-gpu"  # no GPU is known at all
+    QUOTA = "quota"  # the API server will not store it
+    UNCLAIMED = "unclaimed"  # too much is reserved for pods of its namespace that have not come
     REQUEST = "request"  # its annotations make no sense any more
 
 

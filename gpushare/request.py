@@ -7,13 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from gpushare import contract, errors, pod, quantity
+from gpushare import caps, contract, errors, pod, quantity
 from gpushare.share import Memory, Share
 
 POLICIES = ("fragmentation", "pack", "spread")
 ISOLATIONS = ("arbiter", "mps", "none")
-MOST_GPUS = 64  # per container: more than any node has
-LONGEST_VALUE = 4096
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
@@ -77,11 +75,11 @@ def parse(manifest: pod.PodJson) -> Request:
     return Request(
         demands=_demands(found, names, pod.default_container(manifest)),
         constraints=Constraints(
-            models=_get(found, contract.MODEL, _list, ()),
+            models=_get(found, contract.MODEL, _models, ()),
             min_memory_bytes=_get(found, contract.MIN_MEMORY, _bytes, 0),
             min_compute_capability=_get(found, contract.MIN_COMPUTE_CAPABILITY, _capability, (0, 0)),
-            uuids=_get(found, contract.UUID, _list, ()),
-            not_uuids=_get(found, contract.NOT_UUID, _list, ()),
+            uuids=_get(found, contract.UUID, _names, ()),
+            not_uuids=_get(found, contract.NOT_UUID, _names, ()),
             affinity=_get(found, contract.AFFINITY, _label, ""),
             anti_affinity=_get(found, contract.ANTI_AFFINITY, _label, ""),
             exclusion=_get(found, contract.EXCLUSION, _label, ""),
@@ -99,10 +97,8 @@ def _reject_unknown(found: Mapping[str, str], names: tuple[str, ...]) -> None:
     for key, value in found.items():
         if not isinstance(value, str):
             raise errors.RequestError(key, str(value), "is not text: put it in quotes")
-        if len(value) > LONGEST_VALUE:
-            raise errors.RequestError(
-                key, value, f"is {len(value)} characters long: at most {LONGEST_VALUE} make sense"
-            )
+        if len(value) > caps.VALUE:
+            raise errors.RequestError(key, value, f"is {len(value)} characters long: at most {caps.VALUE} make sense")
         if key in contract.REQUEST_KEYS or is_result_key(key):
             continue
         for known in contract.PER_CONTAINER_KEYS:
@@ -122,10 +118,14 @@ def is_result_key(key: str) -> bool:
 
 def _demands(found: Mapping[str, str], names: tuple[str, ...], default: str) -> tuple[Demand, ...]:
     own = [name for name in names if any(f"{key}.{name}" in found for key in contract.PER_CONTAINER_KEYS)]
+    if len(own) > caps.SHARES:
+        key = next(f"{key}.{own[-1]}" for key in contract.PER_CONTAINER_KEYS if f"{key}.{own[-1]}" in found)
+        said = f"is for one of {len(own)} containers with a share of their own: at most {caps.SHARES} may have one"
+        raise errors.RequestError(key, found[key], f"{said}, others can use one together ({contract.CONTAINER})")
     demands = []
     if any(key in found for key in contract.SHARE_KEYS):
         sharers: tuple[str, ...] = (default,)
-        sharers = _get(found, contract.CONTAINER, _list, sharers)
+        sharers = _get(found, contract.CONTAINER, _list_of(caps.SHARERS), sharers)
         for name in sharers:
             if name not in names:
                 raise errors.RequestError(
@@ -194,21 +194,38 @@ def _memory(text: str) -> Memory:
     return Memory(percent=int(text[:-1]))
 
 
+def _models(text: str) -> tuple[str, ...]:
+    found = _names(text)
+    longest = max(map(len, found))
+    if longest > caps.NAME:
+        raise errors.QuantityError(f"has a pattern of {longest} characters: write at most {caps.NAME}")
+    return found
+
+
 def _bytes(text: str) -> int:
     return quantity.parse_bytes(text)
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MOST_GPUS:
-        raise errors.QuantityError(f"is not a count: write a whole number from 1 to {MOST_GPUS}")
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= caps.GPUS:
+        raise errors.QuantityError(f"is not a count: write a whole number from 1 to {caps.GPUS}")
     return int(text)
 
 
-def _list(text: str) -> tuple[str, ...]:
-    items = tuple(item.strip() for item in text.split(","))
-    if not all(items):
-        raise errors.QuantityError("has an empty item: write a list such as a,b")
-    return items
+def _list_of(most: int) -> Callable[[str], tuple[str, ...]]:
+    def read(text: str) -> tuple[str, ...]:
+        items = tuple(item.strip() for item in text.split(","))
+        if not all(items):
+            raise errors.QuantityError("has an empty item: write a list such as a,b")
+        if len(items) > most:
+            raise errors.QuantityError(f"is a list of {len(items)} items: write at most {most}")
+        return items
+
+    return read
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return _list_of(caps.NAMES)(text)
 
 
 def _label(text: str) -> str:

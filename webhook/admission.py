@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpushare import pod
+from gpushare import caps, pod
 from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -64,6 +64,9 @@ class Admission:
         manifest = asked["object"]
         if asked["operation"] != "CREATE" or asked.get("subResource"):
             return review.allow("ignored")
+        too_much = caps.exceeded(manifest)
+        if too_much is not None:
+            return review.deny(422, too_much)
         wrong = structure.wrong(manifest)
         if wrong is not None:
             return review.deny(400, wrong)
@@ -84,7 +87,7 @@ class Admission:
             node, entry = own
             kept = mutation.Placed(entry.id, node.name, self._store.hostname(node.name), entry.shares)
             return _answer(manifest, request, kept, (), outcome="kept")
-        held_back = waits.reason(manifest, request)
+        held_back = waits.reason(manifest, request) or self._store.premature(holder.namespace, manifest, request)
         if held_back is not None:
             told = () if asked.get("dryRun") else validation.warnings(manifest, request)
             return _answer(manifest, request, held_back, told, outcome="planned" if asked.get("dryRun") else "")

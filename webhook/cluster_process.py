@@ -19,6 +19,7 @@ from webhook.certificates.mounted import Mounted
 from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Tls
 from webhook.ledger import reservation
+from webhook.ledger.allowances import Allowances
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.occupancy import Occupancy
 from webhook.placer import backfill, gates
@@ -42,7 +43,7 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
         async def register(held: Certificates) -> None:
             await registration.register(api, held.bundle, url=settings.url)
 
-        ledger_now = ApiStore(api, measures, Occupancy(api))
+        ledger_now = ApiStore(api, measures, Occupancy(api), Allowances(api))
         reserving = reservation.Reservation(
             ledger_now,
             policy=settings.policy,

@@ -68,11 +68,12 @@ def _reach(claim: str, terms: tuple[selectors.NodeTerm, ...]) -> Rule:
 
 def _near(asked: Relations, machines: Mapping[str, Machine], everyone: Iterable[Occupant]) -> Rule:
     """All terms' pods must be near; the first of a group that wants to be together may go anywhere."""
-    places: set[_Place] = set()
-    for one in everyone:
-        labels = relations.labels_of(one.labels)
-        if all(term.means(one.namespace, labels, when_vague=False) for term in asked.affinity):
-            places.update(_places(asked.affinity, machines.get(one.node)))
+
+    def meant(namespace: str, labels: selectors.Labels) -> tuple[Term, ...]:
+        fits = all(term.means(namespace, labels, when_vague=False) for term in asked.affinity)
+        return asked.affinity if fits else ()
+
+    places = _places_of(everyone, machines, meant)
     is_first = not places and all(
         term.means(asked.namespace, asked.labels, when_vague=False) for term in asked.affinity
     )
@@ -90,11 +91,10 @@ def _near(asked: Relations, machines: Mapping[str, Machine], everyone: Iterable[
 
 
 def _far(asked: Relations, machines: Mapping[str, Machine], everyone: Iterable[Occupant]) -> Rule:
-    places: set[_Place] = set()
-    for one in everyone:
-        labels = relations.labels_of(one.labels)
-        meant = [term for term in asked.anti_affinity if term.means(one.namespace, labels, when_vague=True)]
-        places.update(_places(meant, machines.get(one.node)))
+    def meant(namespace: str, labels: selectors.Labels) -> tuple[Term, ...]:
+        return tuple(term for term in asked.anti_affinity if term.means(namespace, labels, when_vague=True))
+
+    places = _places_of(everyone, machines, meant)
     return lambda machine: _first(places, machine, "the pod's anti-affinity keeps it away from a pod there")
 
 
@@ -108,6 +108,28 @@ def _repelled(
             is_own = itself is not None and itself.node == name and itself.repels == terms
             if nodes[name] > is_own:
                 places.update(_places(meant, machines.get(name)))
+    return places
+
+
+def _places_of(
+    everyone: Iterable[Occupant],
+    machines: Mapping[str, Machine],
+    meant: Callable[[str, selectors.Labels], tuple[Term, ...]],
+) -> set[_Place]:
+    """Where those are whom these terms mean. Pods of one template have one answer, and one node may have many of them."""
+    nodes: dict[tuple[Term, ...], set[str]] = {}
+    nodes_of: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+    for one in everyone:
+        key = one.namespace, one.labels
+        there = nodes_of.get(key)
+        if there is None:
+            terms = meant(one.namespace, relations.labels_of(one.labels))
+            there = nodes_of[key] = nodes.setdefault(terms, set())
+        there.add(one.node)
+    places: set[_Place] = set()
+    for terms, names in nodes.items():
+        for name in names:
+            places.update(_places(terms, machines.get(name)))
     return places
 
 
@@ -146,9 +168,12 @@ def _spread(
         and (not rule.honors_taints or taints.untolerated(_declared(machine), shape.tolerations) is None)
     }
     here: collections.Counter[str] = collections.Counter()
+    matches: dict[tuple[str, ...], bool] = {}  # pods of one template have one answer
     for one in occupants() if not rule.selector.matches_all else ():
         if one.node in eligible and one.namespace == asked.namespace and not one.leaves:
-            here[one.node] += rule.selector.matches(relations.labels_of(one.labels))
+            if one.labels not in matches:
+                matches[one.labels] = rule.selector.matches(relations.labels_of(one.labels))
+            here[one.node] += matches[one.labels]
     domains: collections.Counter[str] = collections.Counter(dict.fromkeys(eligible.values(), 0))
     for name, count in here.items():
         domains[eligible[name]] += count

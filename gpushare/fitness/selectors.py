@@ -7,6 +7,7 @@ have) matches nothing, as the scheduler has it: its whole term is void, whatever
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -14,9 +15,11 @@ from typing import Any, Final
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _MOST: Final = 2**63
+_MANY: Final = 8
 _NAME_FIELD: Final = "metadata.name"
 
 Labels = Mapping[str, str]
+Values = frozenset[str] | tuple[str, ...]  # asked of each node: of many it takes a set to find one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Requirement:
 
     key: str
     operator: str
-    values: tuple[str, ...]
+    values: Values
 
     def holds(self, value: str | None) -> bool:
         """Whether it holds for the label's value, None where there is no such label."""
@@ -40,7 +43,7 @@ class Requirement:
 
 
 # operator -> (whether it takes these values, whether it holds)
-_OPERATORS: Mapping[str, tuple[Callable[[tuple[str, ...]], bool], Callable[[str | None, tuple[str, ...]], bool]]] = {
+_OPERATORS: Mapping[str, tuple[Callable[[Values], bool], Callable[[str | None, Values], bool]]] = {
     "In": (bool, lambda value, wanted: value is not None and value in wanted),
     "NotIn": (bool, lambda value, wanted: value is None or value not in wanted),
     "Exists": (lambda wanted: not wanted, lambda value, _: value is not None),
@@ -64,7 +67,12 @@ class Selector:
 
     def matches(self, labels: Labels) -> bool:
         """Whether something with these labels is selected."""
-        return not self.is_void and all(one.holds(labels.get(one.key)) for one in self.requirements)
+        if self.is_void:
+            return False
+        for one in self.requirements:
+            if not one.holds(labels.get(one.key)):
+                return False
+        return True
 
     def also(self, *more: Requirement) -> Selector:
         """With further requirements."""
@@ -104,7 +112,7 @@ def of_nodes(declared: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
 
 def _requirements(declared: Iterable[Mapping[str, Any]] | None) -> list[Requirement]:
     return [
-        Requirement(str(one.get("key", "")), str(one.get("operator", "")), tuple(map(str, one.get("values") or ())))
+        Requirement(str(one.get("key", "")), str(one.get("operator", "")), _values(one.get("values")))
         for one in declared or ()
     ]
 
@@ -120,16 +128,22 @@ def _names(declared: Iterable[Mapping[str, Any]] | None) -> Selector:
     return Selector(tuple(found), is_void=not sound)
 
 
-def _are_number(values: tuple[str, ...]) -> bool:
-    return len(values) == 1 and _number(values[0]) is not None
+def _values(declared: Iterable[Any] | None) -> Values:
+    found = tuple(map(str, declared or ()))
+    return frozenset(found) if len(found) > _MANY else found
 
 
-def _compare(value: str | None, wanted: tuple[str, ...]) -> int:
+def _are_number(values: Values) -> bool:
+    return len(values) == 1 and _number(*values) is not None
+
+
+def _compare(value: str | None, wanted: Values) -> int:
     """Sign of the difference; 0 where there is no number to compare."""
-    found, bound = _number(value or ""), _number(wanted[0])
+    found, bound = _number(value or ""), _number(*wanted)
     return 0 if found is None or bound is None else (found > bound) - (found < bound)
 
 
+@functools.lru_cache(maxsize=4096)
 def _number(text: str) -> int | None:
     if not _WHOLE.fullmatch(text):
         return None

@@ -40,9 +40,9 @@ class Toleration:
 
     def tolerates(self, taint: Taint) -> bool:
         """Whether a pod with it may go where the taint is."""
-        if self.effect and self.effect != taint.effect:
-            return False
         if self.key and self.key != taint.key:
+            return False
+        if self.effect and self.effect != taint.effect:
             return False
         if self.operator in {"", "Equal"}:
             return self.value == taint.value
@@ -69,6 +69,9 @@ def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleratio
 def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> Taint | None:
     """The first taint that none of the tolerations covers."""
     for taint in taints:
-        if not any(one.tolerates(taint) for one in tolerated):
+        for one in tolerated:
+            if one.tolerates(taint):
+                break
+        else:
             return taint
     return None

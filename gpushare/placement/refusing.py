@@ -46,11 +46,14 @@ def refuse(
     """The refusal; `rejected` has only the nearest miss of each rule, the nearest of all first."""
     found = _Found()
     slots = _fit_nodes(shape, grid, unfit, found)
-    demands = in_order(request)
-    for number, part in enumerate(needs):
-        everywhere = len(slots) == grid.width
-        so_far = selection.select(shape, needs, worth, grid, None if everywhere else slots, parts=number)
-        slots = _rejected_by(part, demands[number].share, shape, grid, so_far, views, found)
+    everywhere = len(slots) == grid.width
+    so_far = selection.begin(shape, grid, None if everywhere else slots, changing=len(needs) > 1)
+    for number, (part, demand) in enumerate(zip(needs, in_order(request), strict=True), 1):
+        kept = _rejected_by(part, demand.share, shape, grid, so_far, views, found)
+        if not len(kept) or number == len(needs):
+            break
+        so_far.keep(kept)
+        selection.add(so_far, part, shape, worth, grid, alone=False)
     found.nearest.sort(key=lambda entry: entry[0])
     gpus = int((grid.now().kind != ABSENT).sum())
     rejected = tuple(entry for _, entry in found.nearest)
@@ -94,7 +97,7 @@ def _host(shape: Shape, grid: Grid, slot: int) -> str:
 def _rejected_by(
     part: Needs, share: Share, shape: Shape, grid: Grid, so_far: Selected, views: Mapping[str, NodeView], found: _Found
 ) -> Ints:
-    """Adds why this part does not fit on nodes where those before it did; the slots where it fits."""
+    """Adds why this part does not fit on nodes where those before it did; the places in `so_far` of those where it fits."""
     left = so_far.left
     passes = eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots)
     there = left.kind != ABSENT
@@ -120,8 +123,7 @@ def _rejected_by(
         name = grid.names[so_far.slots[column]]
         entry = explanation.too_few(name, found=int(count[column]), needed=part.gpus)
         found.nearest.append(((explanation.COUNT_SHORTFALL, int(ranks[column]), _LAST_ROW), entry))
-    kept: Ints = so_far.slots[~failed]
-    return kept
+    return np.flatnonzero(~failed)
 
 
 def _missing(rule: str, part: Needs, so_far: Selected, grid: Grid) -> Floats | None:

@@ -38,23 +38,26 @@ class Selected:
         self.rows = [rows[:, kept] for rows in self.rows]
 
 
-def select(
-    shape: Shape, needs: Sequence[Needs], worth: Worth, grid: Grid, slots: Ints | None, *, parts: int | None = None
-) -> Selected:
-    """The selection on these slots, in ascending order, None: on all; of so many of the parts, None: of all."""
-    found = _begin(shape, grid, slots, changing=parts != 0)
-    for part in needs[:parts]:
-        each = costs_of_gpus(found.left, found.slots, part, shape, worth, grid, alone=len(needs) == 1)
-        fits = np.isfinite(each).sum(0) >= part.gpus
-        if not fits.all():
-            each = each[:, fits]
-            found.keep(np.flatnonzero(fits))
-        taken = together.take(each, found.left.layout, grid.layouts, part.gpus)
-        _take(found.left, part, taken.rows)
-        found.rows.append(taken.rows)
-        found.cost += taken.costs + taken.apart
-        found.apart += taken.apart
+def select(shape: Shape, needs: Sequence[Needs], worth: Worth, grid: Grid, slots: Ints | None) -> Selected:
+    """The selection on these slots, in ascending order, None: on all."""
+    found = begin(shape, grid, slots)
+    for part in needs:
+        add(found, part, shape, worth, grid, alone=len(needs) == 1)
     return found
+
+
+def add(found: Selected, part: Needs, shape: Shape, worth: Worth, grid: Grid, *, alone: bool) -> None:
+    """Take one more part on the nodes that have room for it, and keep only these. alone: it is the pod's only part."""
+    each = costs_of_gpus(found.left, found.slots, part, shape, worth, grid, alone=alone)
+    fits = np.isfinite(each).sum(0) >= part.gpus
+    if not fits.all():
+        each = each[:, fits]
+        found.keep(np.flatnonzero(fits))
+    taken = together.take(each, found.left.layout, grid.layouts, part.gpus)
+    _take(found.left, part, taken.rows)
+    found.rows.append(taken.rows)
+    found.cost += taken.costs + taken.apart
+    found.apart += taken.apart
 
 
 def costs_of_gpus(
@@ -81,7 +84,8 @@ def costs_of_gpus(
     return each
 
 
-def _begin(shape: Shape, grid: Grid, slots: Ints | None, *, changing: bool) -> Selected:
+def begin(shape: Shape, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:
+    """Nothing taken yet, on those of the slots that have room for the pod itself. changing: parts will be added."""
     columns = grid.now() if slots is None else grid.columns.at(slots)
     slots = np.arange(grid.width) if slots is None else slots
     kept = np.flatnonzero(eligibility.host_fits(shape, columns))

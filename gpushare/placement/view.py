@@ -16,6 +16,8 @@ class NodeView:
 
     node: GpuNode
     used: Mapping[str, ledger.Use]
+    free_percent: int  # of all its GPUs together, as free_bytes; less than nothing where it is over-committed
+    free_bytes: int
 
     @classmethod
     def of(cls, node: GpuNode) -> NodeView:
@@ -23,7 +25,14 @@ class NodeView:
         devices = node.condition(contract.CONDITION_DEVICES_INJECTED)
         if devices is not None and devices.reason == contract.REASON_NOTHING_INJECTS:
             node = node.without_health(devices.message)
-        return cls(node, ledger.use(node))
+        used = ledger.use(node)
+        cards = [(card, used[card.uuid]) for card in node.gpus]
+        return cls(
+            node,
+            used,
+            sum(100 - use.request_percent for _, use in cards),
+            sum(card.memory_bytes - use.memory_bytes for card, use in cards),
+        )
 
     def cards(self) -> list[tuple[Gpu, ledger.Use]]:
         """Each GPU with what is used of it."""

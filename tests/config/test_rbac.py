@@ -20,7 +20,7 @@ EVERYWHERE = {
         "gpunodes.gpushare.io": f"{READ} update",
         "nodes": "list watch",
         "persistentvolumes": "list watch",
-        "resourcequotas": "list",
+        "resourcequotas": "list watch",
         "pods": f"{READ} patch",
         "pods/eviction": "create",
         "events.events.k8s.io": "create patch",

@@ -13,5 +13,6 @@ reinvocation  whether a pod already holds a reservation of its own; pure
 holds         allocations that keep free what an older pod waits for; pure
 adoption      living pods whose shares are missing → the allocations to write again; pure
 predecessors  what was on GPUNodes that went, for those made in their place; pure
+allowances    what the ResourceQuotas leave; unclaimed: reservations whose pods have not come; pure
 occupancy     which pods are on which node; promises: pods placed a moment ago that nobody has seen yet
 """

@@ -12,13 +12,14 @@ from gpushare import codec, contract, errors, pod
 from gpushare.cluster import backoff, client, informer
 from gpushare.cluster import errors as cluster_errors
 from gpushare.cluster import store as objects
-from gpushare.fitness import Census, Machine
+from gpushare.fitness import Census, Machine, resources
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
 from gpushare.placement import NodeView, Placement
-from gpushare.refusal import Refusal
+from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.ledger import chooser, store
+from webhook.ledger.allowances import Allowances
 from webhook.ledger.chooser import Chooser
 from webhook.ledger.contention import Contention
 from webhook.ledger.judging import Judging
@@ -26,6 +27,7 @@ from webhook.ledger.node_ledger import NodeLedger, Waiting
 from webhook.ledger.occupancy import Occupancy
 from webhook.ledger.predecessors import Predecessors
 from webhook.ledger.promises import Promises
+from webhook.ledger.unclaimed import Unclaimed
 from webhook.metrics import Metrics
 from webhook.pods import footprint
 
@@ -44,7 +46,8 @@ MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API
 class ApiStore(Judging):
     """See `store.Store`. `run` keeps it true.
 
-    occupancy: the pods of the cluster; without it only what this process has promised takes room on a node.
+    occupancy: the pods of the cluster; without it only what this process has promised takes room on a node. allowances:
+    the quotas; without them nobody is refused by one.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class ApiStore(Judging):
         api: client.Client,
         measures: Metrics,
         occupancy: Occupancy | None = None,
+        allowances: Allowances | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,11 +77,13 @@ class ApiStore(Judging):
         self._census = occupancy.census if occupancy is not None else Census()
         self._census.is_full = self._is_full
         self._promises = Promises(self._census, self._holds)
+        self._allowances = allowances
+        self._unclaimed = Unclaimed(clock, occupancy.is_named if occupancy is not None else lambda _: False)
         self._chooser = Chooser(self.view, self._census, self._key)
         self._lesson = asyncio.Event()
         self.mix = Mix()  # what placement has learned last
         if occupancy is not None:
-            occupancy.follow(self._holds, self._freed, self._promises)
+            occupancy.follow(self._holds, self._freed, self._promises, self._unclaimed.seen)
             occupancy.lessons.due = lambda: self._lesson.set()
 
     async def run(self) -> None:
@@ -88,6 +94,8 @@ class ApiStore(Judging):
             if self._occupancy is not None:
                 tasks.create_task(self._occupancy.run())
                 tasks.create_task(self._learn(self._occupancy))
+            if self._allowances is not None:
+                tasks.create_task(self._allowances.run())
 
     async def synced(self) -> None:
         """Wait until every collection has been read once."""
@@ -95,13 +103,16 @@ class ApiStore(Judging):
         await self._nodes.synced.wait()
         if self._occupancy is not None:
             await self._occupancy.synced()
+        if self._allowances is not None:
+            await self._allowances.synced()
 
     def missing(self) -> str | None:
         """What keeps us from answering, as a sentence; None when nothing does."""
         for name, copy in (("GPUNodes", self._gpunodes), ("Nodes", self._nodes)):
             if not copy.synced.is_set():
                 return f"the {name} have not been read yet"
-        return None if self._occupancy is None else self._occupancy.missing()
+        others = (one.missing() for one in (self._occupancy, self._allowances) if one is not None)
+        return next((sentence for sentence in others if sentence is not None), None)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of a GPUNode or Node, and when pods leave room on a node with GPUs."""
@@ -136,6 +147,14 @@ class ApiStore(Judging):
         """Where the pod would go now."""
         is_left = self._contention.is_left if self._contention.is_felt(now=self._clock()) else None
         return self._chooser.place(manifest, request, policy=policy, instead=instead, is_left=is_left)
+
+    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
+        """Why nothing is reserved for a pod before it is stored."""
+        lacks = None
+        if self._allowances is not None:
+            shape, _ = footprint.of(manifest, request)
+            lacks = self._allowances.lacks(namespace, {**dict(shape.amounts), **dict(shape.own), resources.PODS: 1})
+        return super().premature(namespace, manifest, request) if lacks is None else Refusal(lacks, cause=Cause.QUOTA)
 
     async def refresh(self, name: str) -> None:
         """Read one node from the API server; raises UnreachableError."""
@@ -259,7 +278,7 @@ class ApiStore(Judging):
             known.see(change.new)
         else:
             name = change.key.name
-            self._ledgers[name] = NodeLedger(change.new, lambda: self._chooser.moved(name))
+            self._ledgers[name] = NodeLedger(change.new, lambda ledger: self._moved(name, ledger))
         self._promises.sweep(change.key.name)
         self._census.forget(change.key.name)
         if self._occupancy is not None:
@@ -289,8 +308,13 @@ class ApiStore(Judging):
         if name in self._ledgers:
             self._tell()
 
+    def _moved(self, name: str, ledger: NodeLedger) -> None:
+        self._unclaimed.look(ledger.view.node, ledger.node)
+        self._chooser.moved(name)
+
     def _forget(self, name: str) -> None:
         self._ledgers.pop(name, None)
+        self._unclaimed.forget(name)
         self._chooser.moved(name)
 
     def _tell(self) -> None:

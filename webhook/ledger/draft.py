@@ -60,6 +60,10 @@ class _Over:
         """Count the pod as being on the node."""
         return self._under.expect(manifest, node, allocation_id)
 
+    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
+        """Why nothing is reserved for a pod before it is stored."""
+        return self._under.premature(namespace, manifest, request)
+
     def hostname(self, node: str) -> str:
         """The value of the node's hostname label."""
         return self._under.hostname(node)

@@ -8,18 +8,20 @@ from typing import Any
 from gpushare.fitness import Census
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
-from gpushare.refusal import Refusal
+from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.ledger.chooser import Chooser
 from webhook.ledger.promises import Promises
+from webhook.ledger.unclaimed import Unclaimed
 
 
 class Judging:
-    """See `store.Store` for what these do. A store sets the three in its constructor."""
+    """See `store.Store` for what these do. A store sets these in its constructor."""
 
     _census: Census
     _promises: Promises
     _chooser: Chooser
+    _unclaimed: Unclaimed
 
     def place_on(
         self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str
@@ -34,6 +36,11 @@ class Judging:
     def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
         """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
         return self._promises.make(manifest, name, allocation_id)
+
+    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
+        """Why nothing is reserved for a pod before it is stored."""
+        why = self._unclaimed.why_not(namespace)
+        return None if why is None else Refusal(why, cause=Cause.UNCLAIMED)
 
     def hostname(self, name: str) -> str:
         """The value of the node's hostname label."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from webhook.ledger import chooser, lessons, store
 from webhook.ledger.chooser import Chooser
 from webhook.ledger.judging import Judging
 from webhook.ledger.promises import Promises
+from webhook.ledger.unclaimed import Unclaimed
 from webhook.pods import footprint
 
 
@@ -32,7 +34,10 @@ class MemoryStore(Judging):
         self._census = Census()
         self._census.is_full = self._is_full
         self._promises = Promises(self._census, self._holds)
+        self._unclaimed = Unclaimed(time.monotonic)
         self._chooser = Chooser(self.view, self._census, self._promises.key)
+        for view in self._views.values():
+            self._unclaimed.look(view.node, view.node)
         known = {node.name(document): document for document in nodes}
         for name in {*known, *self._documents}:
             self._census.put_machine(name, Machine.of(known.get(name) or _plain(name)))
@@ -88,6 +93,7 @@ class MemoryStore(Judging):
         try:
             after = change(view.node)
             self._views[name] = NodeView.of(after)
+            self._unclaimed.look(after, after)
         finally:
             self._promises.sweep(name)
             self._census.forget(name)

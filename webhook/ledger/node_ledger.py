@@ -34,7 +34,7 @@ class NodeLedger:
     node: GpuNode
     view: NodeView
 
-    def __init__(self, document: Document, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, document: Document, changed: Callable[[NodeLedger], None] = lambda _: None) -> None:
         """`changed`: called when there is another view."""
         self._changed = changed
         self._waiting: list[Waiting] = []
@@ -116,7 +116,7 @@ class NodeLedger:
 
     def _show(self, node: GpuNode) -> None:
         self.view = NodeView.of(node)
-        self._changed()
+        self._changed(self)
 
 
 def _is_newer(document: Document, *, than: Document) -> bool:

@@ -46,15 +46,30 @@ class Occupancy:
         self._holds: Callable[[str, str], bool] = lambda *_: False
         self._freed: Callable[[str], None] = lambda _: None
         self._promises: Promises | None = None
+        self._came: Callable[[str], None] = lambda _: None
+        self._named: collections.Counter[str] = collections.Counter()  # ids of allocations, by how many pods
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
         self._pods = informer.Informer(api, PODS_PATH, field_selector=ALIVE, transform=kept)
         self._pods.subscribe(self._pod_changed)
         self._volumes = informer.Informer(api, VOLUMES_PATH, transform=kept_volume)
         self._volumes.subscribe(self._volume_changed)
 
-    def follow(self, holds: Callable[[str, str], bool], freed: Callable[[str], None], promises: Promises) -> None:
-        """`holds(node, allocation id)`: whether the ledger has it. `freed(node)`: called when there is more room."""
-        self._holds, self._freed, self._promises = holds, freed, promises
+    def follow(
+        self,
+        holds: Callable[[str, str], bool],
+        freed: Callable[[str], None],
+        promises: Promises,
+        came: Callable[[str], None],
+    ) -> None:
+        """`holds(node, allocation id)`: whether the ledger has it. `freed(node)`: called when there is more room.
+
+        came: called with the id of an allocation when a pod that names it is seen.
+        """
+        self._holds, self._freed, self._promises, self._came = holds, freed, promises, came
+
+    def is_named(self, allocation_id: str) -> bool:
+        """Whether a pod that names this allocation is there."""
+        return allocation_id in self._named
 
     async def run(self) -> None:
         """Keep the census true until cancelled."""
@@ -87,6 +102,7 @@ class Occupancy:
                 del self._unbound[before.occupant.node]
         if seen is not None and not seen.is_bound:
             self._unbound[seen.occupant.node][change.key] = seen
+        self._name(before, seen)
         self._count(change.key, seen)
         self.lessons.change(before.asks if before is not None else (), seen.asks if seen is not None else ())
         if before is not None and (seen is None or seen.occupant != before.occupant):
@@ -97,6 +113,18 @@ class Occupancy:
         self.census.put(key, seen.occupant if seen is not None and counts else None)
         if seen is not None and counts and self._promises is not None:
             self._promises.settle(seen.allocation_id)
+
+    def _name(self, before: _Seen | None, seen: _Seen | None) -> None:
+        gone, come = before.allocation_id if before is not None else "", seen.allocation_id if seen is not None else ""
+        if gone == come:
+            return
+        if come:
+            self._named[come] += 1
+            self._came(come)
+        if gone:
+            self._named[gone] -= 1
+            if not self._named[gone]:
+                del self._named[gone]
 
     def _volume_changed(self, change: objects.Change) -> None:
         before, after = (_reach(one) for one in (change.old, change.new))

@@ -59,6 +59,9 @@ class Store(Protocol):
         judged again.
         """
 
+    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
+        """Why nothing is reserved for a pod before it is stored: it will be refused, or others like it were."""
+
     def hostname(self, node: str) -> str:
         """The value of the node's hostname label."""
 

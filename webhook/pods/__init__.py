@@ -5,6 +5,7 @@ validation  pod → why it is denied, as a sentence with a remedy
 mutation    pod and placement → the rewritten pod, and the patch that makes it so; idempotent
 difference  two JSON values → the JSON Patch between them
 footprint   what the rewritten pod will ask of its node
+mounts      which volumes would lie over what the agent mounts
 origin      whether a stored pod can have been given a share by us
 waits       why a pod waits although there may be room
 wanted      what a stored pod asks for, and how much it is

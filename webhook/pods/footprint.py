@@ -39,10 +39,7 @@ def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
 
 def is_full(view: NodeView, amounts: Iterable[tuple[str, int]]) -> bool:
     """Whether the GPUs of a node have less left, all together, than one of these amounts of our resources."""
-    left = {contract.RESOURCE_PERCENT: 0, contract.RESOURCE_MEMORY: 0}
-    for card, use in view.cards():
-        left[contract.RESOURCE_PERCENT] += 100 - use.request_percent
-        left[contract.RESOURCE_MEMORY] += card.memory_bytes - use.memory_bytes
+    left = {contract.RESOURCE_PERCENT: view.free_percent, contract.RESOURCE_MEMORY: view.free_bytes}
     return any(amount > left.get(name, amount) for name, amount in amounts)
 
 

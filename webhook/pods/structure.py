@@ -37,6 +37,8 @@ _CONTAINER: Final = {
     "env": [{"name": _TEXT, "value": _TEXT, "valueFrom": {"fieldRef": {"fieldPath": _TEXT}}}],
     "resources": _RESOURCES,
     "securityContext": {},
+    "volumeMounts": [{"mountPath": _TEXT}],
+    "volumeDevices": [{"devicePath": _TEXT}],
     "ports": [{"hostPort": _COUNT, "containerPort": _COUNT, "hostIP": _TEXT, "protocol": _TEXT}],
 }
 _POD: Final = {
@@ -51,6 +53,7 @@ _POD: Final = {
     "spec": {
         "containers": [_CONTAINER],
         "initContainers": [_CONTAINER],
+        "ephemeralContainers": [_CONTAINER],
         "nodeName": _TEXT,
         "nodeSelector": _TEXTS,
         "schedulingGates": [{"name": _TEXT}],

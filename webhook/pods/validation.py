@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpushare import contract, errors, pod
 from gpushare import request as requests
 from gpushare.request import Request
-from webhook.pods import mutation
+from webhook.pods import mounts, mutation
 
 PodJson = Mapping[str, Any]
 
@@ -88,6 +88,18 @@ def _privileged(manifest: PodJson, _request: Request) -> Denial | None:
     return None
 
 
+def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
+    found = mounts.over_ours(manifest)
+    if found is None:
+        return None
+    name, path, ours = found
+    return Denial(
+        f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, by which it is held to "
+        "its share: mount it elsewhere, or further down",
+        403,
+    )
+
+
 def _own_resources(manifest: PodJson, request: Request) -> Denial | None:
     wanted = {name: mutation.resources(demand, name) for demand in request.demands for name in demand.containers}
     for container in _all_containers(manifest):
@@ -136,6 +148,7 @@ _JUDGES: tuple[Callable[[PodJson, Request], Denial | None], ...] = (
     _node_name,
     _host_pid,
     _privileged,
+    _mounts,
     _long_names,
     _too_many_bytes,
     _own_resources,

@@ -1,0 +1,124 @@
+"""Caps: how much of anything one pod with a share may have, and why: whatever it has is walked for each node.
+
+The API server takes pods of a megabyte and a half, and whoever may create one may have it judged without its being
+stored. So what takes time for each entry, each node and each pod that is there has a cap, far above what anybody needs.
+The shares of the ledger have bounds in the CRD as well; a test reads both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+SHARES: Final = 16  # containers with a share of their own: each is placed after the others
+SHARERS: Final = 64  # containers that use one share together
+GPUS: Final = 64  # of a share: more than any node has
+NAMES: Final = 128  # in a list of models or of UUIDs
+NAME: Final = 256  # characters of a pattern of models; no model has a longer name
+VALUE: Final = 4096  # characters of an annotation of ours
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+Find = Callable[[Mapping[str, Any]], int]
+
+
+def exceeded(manifest: Mapping[str, Any]) -> str | None:
+    """The first cap that a pod exceeds, as a sentence; None if it keeps to all. Takes anything that is JSON."""
+    spec = _object(manifest.get("spec"))
+    for path, most, count in _OF_SPEC:
+        there = count(spec)
+        if there > most:
+            return _sentence(f"spec.{path}", there, most)
+    metadata = _object(manifest.get("metadata"))
+    for key, most in (("annotations", 1024), ("labels", 512)):
+        if len(_object(metadata.get(key))) > most:
+            return _sentence(f"metadata.{key}", len(metadata[key]), most)
+    for container in (*_list(spec.get("containers")), *_list(spec.get("initContainers"))):
+        for key, most in _OF_CONTAINER:
+            there = len(_list(_object(container).get(key)))
+            if there > most:
+                return _sentence(f"{key} of a container", there, most)
+        for side in ("limits", "requests"):
+            there = len(_object(_object(_object(container).get("resources")).get(side)))
+            if there > _RESOURCES:
+                return _sentence(f"resources.{side} of a container", there, _RESOURCES)
+    return None
+
+
+def _sentence(what: str, there: int, most: int) -> str:
+    return f"{what} has {there} entries: of a pod with a share of a GPU it may have at most {most}"
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _length(*path: str) -> Find:
+    """Of the list or object at the path."""
+
+    def find(spec: Mapping[str, Any]) -> int:
+        value: Any = spec
+        for key in path:
+            value = _object(value).get(key)
+        return len(value) if isinstance(value, list | Mapping) else 0
+
+    return find
+
+
+def _containers(spec: Mapping[str, Any]) -> int:
+    return len(_list(spec.get("containers"))) + len(_list(spec.get("initContainers")))
+
+
+def _terms(spec: Mapping[str, Any]) -> list[Any]:
+    required = _object(_object(_object(spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED))
+    return _list(required.get("nodeSelectorTerms"))
+
+
+def _node_requirements(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for term in _terms(spec):
+        for key in ("matchExpressions", "matchFields"):
+            yield from map(_object, _list(_object(term).get(key)))
+
+
+def _selected(spec: Mapping[str, Any]) -> int:
+    """What there is in the label selectors by which a pod looks at all others."""
+    affinity = _object(spec.get("affinity"))
+    found = 0
+    for one in (
+        *_list(_object(affinity.get("podAffinity")).get(_REQUIRED)),
+        *_list(_object(affinity.get("podAntiAffinity")).get(_REQUIRED)),
+        *_list(spec.get("topologySpreadConstraints")),
+    ):
+        found += sum(len(_list(_object(one).get(key))) for key in _KEYS_OF_TERMS)
+        for selector in (_object(_object(one).get(key)) for key in ("labelSelector", "namespaceSelector")):
+            requirements = _list(selector.get("matchExpressions"))
+            found += len(_object(selector.get("matchLabels"))) + len(requirements)
+            found += sum(len(_list(_object(each).get("values"))) for each in requirements)
+    return found
+
+
+_KEYS_OF_TERMS: Final = ("matchLabelKeys", "mismatchLabelKeys", "namespaces")
+_OF_SPEC: Final[tuple[tuple[str, int, Find], ...]] = (
+    ("containers and initContainers", 64, _containers),
+    ("tolerations", 32, _length("tolerations")),
+    ("nodeSelector", 16, _length("nodeSelector")),
+    ("affinity.nodeAffinity", 16, lambda spec: max(len(_terms(spec)), sum(1 for _ in _node_requirements(spec)))),
+    (
+        "affinity.nodeAffinity (values)",
+        1024,
+        lambda spec: sum(len(_list(one.get("values"))) for one in _node_requirements(spec)),
+    ),
+    ("affinity.podAffinity", 4, _length("affinity", "podAffinity", _REQUIRED)),
+    ("affinity.podAntiAffinity", 4, _length("affinity", "podAntiAffinity", _REQUIRED)),
+    ("topologySpreadConstraints", 4, _length("topologySpreadConstraints")),
+    ("affinity and topologySpreadConstraints (selectors)", 64, _selected),
+    ("volumes", 256, _length("volumes")),
+    ("schedulingGates", 64, _length("schedulingGates")),
+    ("overhead", 64, _length("overhead")),
+)
+_OF_CONTAINER: Final = (("ports", 64), ("env", 1024), ("volumeMounts", 256), ("volumeDevices", 256))
+_RESOURCES: Final = 64

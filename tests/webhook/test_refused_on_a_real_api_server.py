@@ -1,0 +1,59 @@
+"""Pods that the API server refuses after the webhook: what they keep from others meanwhile."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpushare import contract
+from lab import errors
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+
+pytestmark = pytest.mark.apiserver
+
+
+def refused(cluster: Cluster, name: str, *, said: str) -> None:
+    with pytest.raises(errors.LabError) as caught:
+        cluster.create(builders.pod(name, request="1"))
+    assert said in str(caught.value)
+
+
+def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) -> None:
+    where = f"--namespace={cluster.namespace}"
+    hard = {f"requests.{contract.RESOURCE_PERCENT}": "0"}
+    cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in hard.items()))
+    # Without a controller nobody else would say what is used.
+    status = json.dumps({"status": {"hard": hard, "used": hard}})
+    cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
+    started = cluster.start("--no-placer")
+    for number in range(3):
+        refused(cluster, f"refused-{number}", said="exceeded quota")
+    assert cluster.node().allocations == ()
+    assert started.reviews() == {"gated": 3}
+    # What frees the quota is heard of, and nobody has to wait for the placer then.
+    cluster.kubectl("delete", "quota", "gpus", where)
+    until(lambda: place(cluster, "let-in"), started.explain)
+
+
+def place(cluster: Cluster, name: str) -> bool:
+    made = cluster.create(builders.pod(name, request="0.1"), "--dry-run=server")
+    return contract.ALLOCATION in made["metadata"]["annotations"]
+
+
+def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cluster: Cluster) -> None:
+    cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    started = cluster.start("--reservation-seconds=1")
+    for number in range(4):
+        refused(cluster, f"refused-{number}", said="violates PodSecurity")
+    assert len(cluster.node().allocations) <= 2  # of four GPUs
+    until(lambda: cluster.node().allocations == (), started.explain)
+    for number in range(4):
+        refused(cluster, f"again-{number}", said="violates PodSecurity")
+        until(lambda: cluster.node().allocations == (), started.explain)
+    assert started.reviews()["placed"] == 3
+    cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce-")
+    cluster.create(builders.pod("good", request="1"))
+    until(cluster.is_settled, cluster.explain)  # stored, and placed by the placer

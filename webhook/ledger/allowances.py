@@ -1,0 +1,90 @@
+"""Allowances: what the ResourceQuotas of each namespace leave, as the API server has last counted.
+
+The API server asks the quotas after the webhook. A share that was reserved for a pod that they then refuse would be kept
+from others until it lapses; so whom they will refuse is given none. If what we know is old, and the pod is stored after
+all, the placer gives it its turn.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpushare.cluster import client, informer
+from gpushare.cluster import store as objects
+from gpushare.fitness import resources
+
+QUOTAS_PATH: Final = "/api/v1/resourcequotas"
+_REQUESTS: Final = "requests."
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allowance:
+    """One ResourceQuota; amounts in the units of `gpushare.fitness.resources`."""
+
+    name: str
+    hard: Mapping[str, int]
+    used: Mapping[str, int]
+
+    def lacks(self, asked: Mapping[str, int]) -> str | None:
+        """What it does not leave of what is asked, as a sentence."""
+        for name, most in self.hard.items():
+            amount, left = asked.get(name, 0), max(0, most - self.used.get(name, 0))
+            if amount > left:
+                shown = (resources.format_amount(name, one) for one in (left, amount))
+                return "the ResourceQuota {} of its namespace leaves {} of {}, {} are asked".format(
+                    self.name, next(shown), name, next(shown)
+                )
+        return None
+
+
+class Allowances:
+    """Keeps the quotas of all namespaces while `run` does."""
+
+    def __init__(self, api: client.Client) -> None:
+        self._by_namespace: dict[str, dict[str, Allowance]] = collections.defaultdict(dict)
+        self._quotas = informer.Informer(api, QUOTAS_PATH, transform=kept)
+        self._quotas.subscribe(self._changed)
+
+    async def run(self) -> None:
+        """Keep them true until cancelled."""
+        await self._quotas.run()
+
+    async def synced(self) -> None:
+        """Wait until they have been read once."""
+        await self._quotas.synced.wait()
+
+    def missing(self) -> str | None:
+        """What has not been read yet, as a sentence; None when nothing is missing."""
+        return None if self._quotas.synced.is_set() else "the ResourceQuotas have not been read yet"
+
+    def lacks(self, namespace: str, asked: Mapping[str, int]) -> str | None:
+        """What the quotas of a namespace do not leave, as a sentence; None when they will let the pod in."""
+        found = (one.lacks(asked) for one in self._by_namespace.get(namespace, {}).values())
+        return next((sentence for sentence in found if sentence is not None), None)
+
+    def _changed(self, change: objects.Change) -> None:
+        namespace, name = change.key.namespace, change.key.name
+        allowance = change.new["allowance"] if change.new is not None else None
+        if allowance is not None:
+            self._by_namespace[namespace][name] = allowance
+        elif self._by_namespace[namespace].pop(name, None) is not None and not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
+
+
+def kept(item: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a ResourceQuota; of one that counts only some of the pods that it is there."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    is_for_all = not spec.get("scopes") and not spec.get("scopeSelector")
+    hard, used = _amounts(spec.get("hard")), _amounts(status.get("used"))
+    return {
+        "metadata": {key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata},
+        "allowance": Allowance(str(metadata.get("name", "")), hard, used) if is_for_all and hard else None,
+    }
+
+
+def _amounts(declared: Mapping[str, Any] | None) -> dict[str, int]:
+    """Of what a pod asks; limits and numbers of other objects are left to the API server."""
+    return resources.allocatable({name.removeprefix(_REQUESTS): text for name, text in (declared or {}).items()})
