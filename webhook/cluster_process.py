@@ -51,7 +51,7 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
             on_conflict=measures.conflicted,
         )
         admitting = admission.Admission(ledger_now, reserving, measures)
-        tls = Tls(settings.certificate_directory)
+        tls = Tls(settings.certificate_directory, settings.client_ca_file)
         keeper: Keeper | Mounted
         if settings.certificate_files is None:
             keeper = Keeper(

@@ -34,7 +34,7 @@ async def run(settings: Settings, source: Path, daemon: shutdown.Daemon) -> None
         bound=dataclasses.replace(backfill.DEFAULT, patience_seconds=settings.patience_seconds),
     )
     await cluster.place()
-    tls = Tls(settings.certificate_directory)
+    tls = Tls(settings.certificate_directory, settings.client_ca_file)
     tls.load(issuing.take(Step.START, None, settings.names, now=datetime.datetime.now(datetime.UTC)))
     async with (
         server.serve(cluster.admit, tls.context, host=settings.host, port=settings.port) as port,

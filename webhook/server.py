@@ -17,13 +17,12 @@ from typing import Final
 from aiohttp import web
 
 from gpushare import contract
-from webhook import review
+from webhook import bounds, review
 
 logger = logging.getLogger(__name__)
 
 Admit = Callable[[review.AdmissionRequest], Awaitable[review.Answer]]
 
-LARGEST_REVIEW_BYTES: Final = 8 << 20  # the API server takes objects up to 3 MiB, and a review may hold two
 DRAIN_SECONDS: Final = 12.0  # longer than the webhook's timeout: who still waits then has given up
 IDLE_SECONDS: Final = 600.0  # the API server closes a connection that it has not used for 90 s: it closes, never we
 BACKLOG: Final = 1024  # connections of several API servers that all begin at once
@@ -62,22 +61,56 @@ class Leaving:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def application(admit: Admit, leaving: Leaving | None = None) -> web.Application:
+def application(
+    admit: Admit, leaving: Leaving | None = None, timing: bounds.Timing | None = None
+) -> web.Application:
     """The one route."""
+    in_hand = bounds.InHand()
 
     async def mutate(request: web.Request) -> web.Response:
-        try:
-            asked = review.read(await request.read())
-        except review.MalformedReviewError as error:
-            logger.warning("Refused a malformed review", extra={"err": str(error), "peer": request.remote})
-            return web.json_response({"error": str(error)}, status=400)
-        return web.json_response(review.respond(asked, await admit(asked)))
+        with timing.asked(request) if timing is not None else contextlib.nullcontext():
+            try:
+                async with in_hand.body(request) as body:
+                    asked = review.read(body)
+                    del body  # what it was read into is as large
+                    return web.json_response(review.respond(asked, await admit(asked)))
+            except (review.MalformedReviewError, bounds.TooMuchError) as error:
+                logger.warning("Refused a malformed review", extra={"err": str(error), "peer": request.remote})
+                answer = web.json_response({"error": str(error)}, status=400)
+                if isinstance(error, bounds.TooMuchError):
+                    answer.force_close()  # what else it would send is not waited for
+                return answer
 
-    app = web.Application(
-        client_max_size=LARGEST_REVIEW_BYTES, middlewares=[leaving.middleware] if leaving is not None else []
-    )
+    app = web.Application(middlewares=[leaving.middleware] if leaving is not None else [])
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
     return app
+
+
+class _Site(web.BaseSite):
+    """As aiohttp's own for TCP, with bounds in time."""
+
+    def __init__(self, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext, timing: bounds.Timing) -> None:
+        super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
+        self._place = host, port
+        self._timing = timing
+
+    @property
+    def name(self) -> str:
+        """Where it is."""
+        return f"https://{self._place[0]}:{self._place[1]}"
+
+    async def start(self) -> None:
+        """Listen."""
+        await super().start()
+        if self._runner.server is None:
+            raise RuntimeError("the runner was not set up")
+        self._server = await asyncio.get_running_loop().create_server(
+            self._timing.over(self._runner.server),
+            *self._place,
+            ssl=self._ssl_context,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=bounds.HANDSHAKE_SECONDS,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -87,16 +120,17 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     At the end whoever still sends reviews is answered until there is silence; then no connection is taken any more, and
     what is in hand is answered.
     """
-    leaving = Leaving()
+    leaving, timing = Leaving(), bounds.Timing()
     runner = web.AppRunner(
-        application(admit, leaving),
+        application(admit, leaving, timing),
         access_log=None,
         shutdown_timeout=DRAIN_SECONDS,
         keepalive_timeout=IDLE_SECONDS,
+        lingering_time=0.0,
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, ssl_context=tls, backlog=BACKLOG).start()
+        await _Site(runner, host, port, tls, timing).start()
         yield int(runner.addresses[0][1])
         serving = runner.server
         await leaving.quiet(lambda: len(serving.connections) if serving is not None else 0)

@@ -48,6 +48,7 @@ class Settings:
     rotation_seconds: int = 900  # between the steps of a rotation: until every replica and API server follows
     certificate_directory: Path = Path("/tmp/gpushare-webhook")  # noqa: S108 - an emptyDir in the manifests
     certificate_files: Path | None = None
+    client_ca_file: Path | None = None
     placer: bool = True
     log_level: str = "info"
 
@@ -100,7 +101,7 @@ def _typed(name: str, text: str | bool) -> object:
         if not text.isdigit() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
-    if name in {"from_file", "state", "port_file", "certificate_directory", "certificate_files"}:
+    if name in {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}:
         return Path(text)
     if name == "placer":
         if text not in {"true", "false"}:
@@ -127,6 +128,11 @@ def _checked(settings: Settings, *, probe_port_given: bool) -> Settings:
         raise UsageError(
             f"--certificate-files {settings.certificate_files} goes without --url and --from: whoever makes the "
             "certificates also makes the API server trust them"
+        )
+    if settings.client_ca_file is not None and not settings.client_ca_file.is_file():
+        raise UsageError(
+            f"--client-ca-file {settings.client_ca_file} is no file: name one with the authority of the certificates "
+            "that the API servers show, in PEM"
         )
     if settings.from_file is not None:
         if settings.kubeconfig is not None or settings.url is not None:
@@ -172,6 +178,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")
     given = "serve the tls.crt and tls.key of this directory, as of a mounted Secret, and make and register none"
     add("--certificate-files", metavar="DIRECTORY", help=given)
+    only = "answer reviews only from who has a certificate of an authority in this file; by default from everybody"
+    add("--client-ca-file", metavar="FILE", help=only)
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="stand for election as the placer")
     add("--log-level", help=f"one of {', '.join(logs.LEVELS)} (default: info)")
     add("--version", action="store_true", help="print the version and exit")

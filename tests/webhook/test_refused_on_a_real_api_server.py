@@ -22,30 +22,35 @@ def refused(cluster: Cluster, name: str, *, said: str) -> None:
 
 
 def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) -> None:
-    where = f"--namespace={cluster.namespace}"
+    started, where = cluster.start("--no-placer"), f"--namespace={cluster.namespace}"
     hard = {f"requests.{contract.RESOURCE_PERCENT}": "0"}
     cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in hard.items()))
     # Without a controller nobody else would say what is used.
     status = json.dumps({"status": {"hard": hard, "used": hard}})
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
-    started = cluster.start("--no-placer")
+    until(lambda: not is_placed(cluster), started.explain)  # it hears of the quota a moment later
+    started.count_from_here()
     for number in range(3):
         refused(cluster, f"refused-{number}", said="exceeded quota")
     assert cluster.node().allocations == ()
     assert started.reviews() == {"gated": 3}
     # What frees the quota is heard of, and nobody has to wait for the placer then.
     cluster.kubectl("delete", "quota", "gpus", where)
-    until(lambda: place(cluster, "let-in"), started.explain)
+    until(lambda: is_placed(cluster), started.explain)
 
 
-def place(cluster: Cluster, name: str) -> bool:
-    made = cluster.create(builders.pod(name, request="0.1"), "--dry-run=server")
+def is_placed(cluster: Cluster) -> bool:
+    try:
+        made = cluster.create(builders.pod("tried", request="0.1"), "--dry-run=server")
+    except errors.LabError:
+        return False
     return contract.ALLOCATION in made["metadata"]["annotations"]
 
 
 def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cluster: Cluster) -> None:
-    cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted")
     started = cluster.start("--reservation-seconds=1")
+    cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    until(lambda: not is_placed(cluster), started.explain)
     for number in range(4):
         refused(cluster, f"refused-{number}", said="violates PodSecurity")
     assert len(cluster.node().allocations) <= 2  # of four GPUs

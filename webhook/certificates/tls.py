@@ -12,14 +12,19 @@ from webhook.certificates.rotation import Certificates
 class Tls:
     """`context` is live: what `load` gives it is served to every connection made afterwards.
 
-    directory: where the certificates are kept as files, because the ssl module loads nothing else.
+    directory: where the certificates are kept as files, because the ssl module loads nothing else. client_ca_file: only
+    who has a certificate of one of these authorities is spoken to; None: everybody. Raises OSError (ssl.SSLError, too)
+    where that is no file of certificates.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, client_ca_file: Path | None = None) -> None:
         self._directory = directory
         self._directory.mkdir(parents=True, exist_ok=True)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if client_ca_file is not None:
+            self.context.load_verify_locations(client_ca_file)
+            self.context.verify_mode = ssl.CERT_REQUIRED
         self.loaded: Certificates | None = None
 
     def load(self, held: Certificates) -> bool:

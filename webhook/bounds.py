@@ -1,0 +1,155 @@
+"""Bounds: how long and how much a connection may send. Anybody who reaches our port may connect, and we are one process.
+
+A connection that nobody has used is left alone, as the API server may be about to: one that has begun a request has to
+end it in time. What is in hand of all requests together is bounded too: whoever comes while it is full waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
+
+from aiohttp import web
+
+LARGEST_BYTES: Final = 4 << 20  # the API server takes requests up to 3 MiB; in a review of a CREATE there is one object
+MOST_BYTES: Final = 64 << 20  # in hand, of all requests together
+MOST_PARTS: Final = 400_000  # commas and brackets of a body
+PART_BYTES: Final = 100  # that each of them may come to in memory
+HANDSHAKE_SECONDS: Final = 5.0
+HEADERS_SECONDS: Final = 5.0
+BODY_SECONDS: Final = 5.0  # the time that it waits for its turn among it
+_AT_ONCE: Final = 1 << 16
+
+
+class TooMuchError(Exception):
+    """More than there may be, or not in time; the message says which."""
+
+
+class InHand:
+    """Bodies of requests, and what they are read into, until they are answered."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._left = most_bytes
+        self._most = most_bytes
+        self._changed = asyncio.Condition()
+
+    @property
+    def bytes(self) -> int:
+        """How much there is."""
+        return self._most - self._left
+
+    @contextlib.asynccontextmanager
+    async def body(self, request: web.Request) -> AsyncIterator[bytes]:
+        """The body of a request. Raises TooMuchError."""
+        taken = 0
+        found = bytearray()
+        try:
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    while chunk := await request.content.read(_AT_ONCE):
+                        if len(found) + len(chunk) > LARGEST_BYTES:
+                            raise TooMuchError(f"the body is larger than {LARGEST_BYTES >> 20} MiB")
+                        await self._take(len(chunk))
+                        taken += len(chunk)
+                        found += chunk
+                    parts = sum(found.count(one) for one in (b",", b"[", b"{"))
+                    if parts > MOST_PARTS:
+                        raise TooMuchError(f"the body has more than {MOST_PARTS} commas and brackets")
+                    await self._take(parts * PART_BYTES)
+                    taken += parts * PART_BYTES
+            except TimeoutError:
+                raise TooMuchError(f"the body was not read in {BODY_SECONDS:g} s") from None
+            yield bytes(found)
+        finally:
+            self._left += taken
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _take(self, count: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._left >= count)
+            self._left -= count
+
+
+class Timed(asyncio.Protocol):
+    """Passes everything on to aiohttp's protocol, and ends a connection on which a request was begun and not gone on with."""
+
+    def __init__(self, inner: asyncio.Protocol, seconds: float, ended: Callable[[], object]) -> None:
+        """`ended`: called when the connection is no more."""
+        self._inner = inner
+        self._seconds = seconds
+        self._ended = ended
+        self._transport: asyncio.BaseTransport | None = None
+        self._ends: asyncio.TimerHandle | None = None
+        self._is_asked = False
+
+    def asked(self, *, is_asked: bool) -> None:
+        """A request has come whole, as far as its headers; or it was answered."""
+        self._is_asked = is_asked
+        self._forget()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = transport
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Something of a request."""
+        if not self._is_asked and self._ends is None and self._transport is not None:
+            self._ends = asyncio.get_running_loop().call_later(self._seconds, self._transport.close)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """The other side sends no more."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """The other side does not read."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The end."""
+        self._forget()
+        self._ended()
+        self._inner.connection_lost(error)
+
+    def _forget(self) -> None:
+        if self._ends is not None:
+            self._ends.cancel()
+            self._ends = None
+
+
+class Timing:
+    """Watches over all connections of a server."""
+
+    def __init__(self, seconds: float = HEADERS_SECONDS) -> None:
+        self._seconds = seconds
+        self._known: dict[asyncio.Protocol, Timed] = {}
+
+    def over(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], Timed]:
+        """What makes a protocol, made to keep time."""
+
+        def timed() -> Timed:
+            inner = make()
+            self._known[inner] = found = Timed(inner, self._seconds, lambda: self._known.pop(inner, None))
+            return found
+
+        return timed
+
+    @contextlib.contextmanager
+    def asked(self, request: web.Request) -> Iterator[None]:
+        """While a request is worked on, its connection may be silent."""
+        found = self._known.get(request.protocol)
+        if found is not None:
+            found.asked(is_asked=True)
+        try:
+            yield
+        finally:
+            if found is not None:
+                found.asked(is_asked=False)
