@@ -16,6 +16,7 @@ class Cause(enum.StrEnum):
     NO_GPU = "no-gpu"  # no GPU is known at all
     QUOTA = "quota"  # the API server will not store it
     UNCLAIMED = "unclaimed"  # too much is reserved for pods of its namespace that have not come
+    TURN = "turn"  # others of its namespace are tried first
     REQUEST = "request"  # its annotations make no sense any more
 
 

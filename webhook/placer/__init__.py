@@ -3,6 +3,7 @@
 placer     leads; wakes whenever something has changed
 copies     what is kept of each pod
 queue      who is next, and who need not be tried; pure
+fairness   whose turn it is among namespaces, and how many are tried; pure
 gang       pods that are placed whole or not at all; pure
 backfill   how long a unit may be passed over; holding: what is then kept free for it
 standing   what gated pods have in the ledger already

@@ -25,12 +25,14 @@ class Bound:
     """How much passing is too much.
 
     patience_seconds: waited for so long, and passed over at least once. passes: or passed over so often.
-    most_holding: for so many units at once capacity is held; the others' time comes when these are placed.
+    most_holding: for so many units at once capacity is held, of_one_namespace: of which so many of one; the others' time
+    comes when these are placed.
     """
 
     patience_seconds: float = 300.0
     passes: int = 100
     most_holding: int = 4
+    of_one_namespace: int = 1
 
 
 DEFAULT: Final = Bound()

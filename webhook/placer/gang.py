@@ -31,6 +31,8 @@ class Unit:
     @property
     def order(self) -> queue.Order:
         """Its place in the queue: its least important member's priority, and since when it is complete."""
+        if len(self.members) == 1:
+            return queue.order(self.members[0])
         behind, created, name = zip(*(queue.order(one) for one in self.members), strict=True)
         return max(behind), max(created), max(name)
 
@@ -87,6 +89,8 @@ def apart(group: str, placed: Iterable[Placed]) -> str:
 def group_of(one: PodJson) -> Group | None:
     """The gang it belongs to; None for a pod by itself."""
     annotations = pod.annotations_of(one)
+    if contract.GROUP not in annotations:
+        return None
     name, size = annotations.get(contract.GROUP, "").strip(), _size(one)
     return (pod.namespaced_name(one)[0], name) if name and size > 1 else None
 

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 PodJson = Mapping[str, Any]
 
 OPEN_TRIES: Final = 4
+BEHIND_SECONDS: Final = 2.0  # until those have their turn that a round left out
 
 
 class Gates:
@@ -73,7 +74,8 @@ class Gates:
         self._metrics.waiting(
             waiting.counts(told), longest_seconds=waiting.longest_seconds((one for one, _ in told), now=now)
         )
-        return await self._telling.tell([(one, refusal.reason) for one, refusal in told])
+        again = await self._telling.tell([(one, refusal.reason) for one, refusal in told])
+        return min(again or BEHIND_SECONDS, BEHIND_SECONDS) if self._turns.is_behind else again
 
     def grew(self, one: PodJson) -> None:
         """A pod that was placed before has taken more where it is."""

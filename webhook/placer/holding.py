@@ -77,7 +77,7 @@ class Holding:
         passes = self._passes.get(first, 0)
         if not backfill.is_entitled(self._bound, waited_seconds=waited_seconds, passes=passes):
             return []
-        if first in self._hopeless or len({standing.orders[uid] for uid in standing.holds}) >= self._bound.most_holding:
+        if first in self._hopeless or self._holds_enough(asked[0].pod.namespace, standing):
             return []
         targets = holds.choose(self._store.views(), asked, new_id=reservation.new_id)
         if targets is None:
@@ -94,6 +94,16 @@ class Holding:
         extra = {"pod": str(asked[0].pod), "nodes": where, "passes": passes, "seconds": round(waited_seconds)}
         logger.info("Holds what comes free for a pod that was passed over", extra=extra)
         return made
+
+    def _holds_enough(self, namespace: str, standing: Standing) -> bool:
+        """Whether there are holds for as many units as there may be, of all namespaces or of this one."""
+        holding = {
+            standing.orders[uid]: entry.allocation.pod.namespace
+            for uid, entries in standing.holds.items()
+            for entry in entries
+        }
+        own = sum(name == namespace for name in holding.values())
+        return len(holding) >= self._bound.most_holding or own >= self._bound.of_one_namespace
 
     def _can_end(self, entries: Sequence[Entry], asked: Sequence[holds.Asked]) -> bool:
         """Whether each of them would fit on what is held for it, once that is free."""

@@ -65,6 +65,7 @@ def kind(one: PodJson) -> str:
 
 
 def _waits(one: PodJson) -> bool:
+    if contract.SCHEDULING_GATE not in pod.gates(one):
+        return False
     leaves = (one.get("metadata") or {}).get("deletionTimestamp")
-    waits = contract.SCHEDULING_GATE in pod.gates(one) and not leaves and not pod.is_terminal(one)
-    return waits and not origin.is_exempt(one)
+    return not leaves and not pod.is_terminal(one) and not origin.is_exempt(one)

@@ -27,6 +27,7 @@ from gpushare.request import Request
 from webhook.ledger import draft, holds, store
 from webhook.ledger.reservation import Reservation
 from webhook.placer import backfill, gang, queue
+from webhook.placer.fairness import Fairness
 from webhook.placer.gang import Arranged, Unit
 from webhook.placer.holding import Holding
 from webhook.placer.standing import Gone, Standing
@@ -42,6 +43,7 @@ StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
 Asks = Sequence[tuple[PodJson, Request]]
 
 PLACED_AT_ONCE: Final = 32
+_LATER: Final = Refusal("others of its namespace are tried before it: it has its turn soon", cause=Cause.TURN)
 
 
 class Turns:
@@ -67,6 +69,9 @@ class Turns:
         self._still_gated = still_gated
         self._warns = warns
         self._holding = Holding(ledger_now, bound)
+        self._fairness = Fairness()
+        self._last: dict[str, Refusal] = {}  # by uid of the pod
+        self.is_behind = False  # whether the last round left somebody out
         self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
 
     def grew(self, one: PodJson) -> None:
@@ -83,8 +88,13 @@ class Turns:
         await self._give_back([one for one in back if pod.uid(one) in standing.shares], holders=holders)
         await self._open_settled(back, standing)
         refused: dict[str, Refusal] = {}
+        behind = False
         async with asyncio.TaskGroup() as tasks:
-            for unit in arranged.units:
+            for unit in self._fairness.begin(arranged.units):
+                if not self._has(unit, standing) and not self._fairness.may_try(unit):
+                    told += [(one, self._last.get(pod.uid(one), _LATER)) for one in unit.members]
+                    behind = True
+                    continue
                 asks = _asks(unit, told)
                 if asks is None:
                     continue
@@ -96,7 +106,13 @@ class Turns:
                 task.add_done_callback(lambda _: self._slots.release())
                 # It runs until its share is in our view, before the next is placed: the queue's order is kept.
                 await asyncio.sleep(0)
+        self._last = {pod.uid(one): refusal for one, refusal in told if refusal is not _LATER}
+        self.is_behind = behind
         return told
+
+    def _has(self, unit: Unit, standing: Standing) -> bool:
+        """Whether it has something in the ledger: that is gone on with in every round."""
+        return any(pod.uid(one) in standing.shares or pod.uid(one) in standing.holds for one in unit.members)
 
     async def _take_one(
         self, unit: Unit, one: PodJson, request: Request, standing: Standing, refused: dict[str, Refusal], told: Told
@@ -112,6 +128,7 @@ class Turns:
                 both = {node: {*own.get(node, ()), *behind.get(node, ())} for node in {*own, *behind}}
                 outcome = await self._without(both).reserve(one, request, _reference(one))
             if isinstance(outcome, Refusal):
+                self._fairness.in_vain(unit)
                 outcome = self._explained(one, request, outcome, standing)
                 refused.setdefault(kind, outcome)
         if isinstance(outcome, Refusal):
@@ -128,6 +145,8 @@ class Turns:
         if lacks is not None and (behind := standing.behind(unit)):
             gone = {node: {*gone.get(node, ()), *behind.get(node, ())} for node in {*gone, *behind}}
             lacks = await self._fits(missing, gone)
+        if lacks is not None:
+            self._fairness.in_vain(unit)
         if lacks is None:
             outcomes = await self._reserve_all(missing, gone)
             for one, _ in missing:

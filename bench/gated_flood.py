@@ -1,0 +1,143 @@
+"""How long one namespace's many gated pods, all different, keep another's waiting: 10,000 on 300 nodes unless told otherwise.
+
+The cluster is full but for one GPU, on which none of the many fits. A round of the placer begins with the many alone; then a pod
+of another namespace comes, younger than all of them, and fits. Timed, in time of the processor, which a busy machine does not stretch: from when it comes until its gate is opened, the
+rest of the round that is under way among it; the round itself; the longest that the event loop stood still, which is the
+webhook's as well; against a round with 10 such pods. Prints a table for people, then one JSON object a line per figure.
+
+Run: python bench/gated_flood.py [--pods 10000] [--nodes 300]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gpushare import contract, pod
+from webhook.ledger.memory_store import MemoryStore
+from webhook.ledger.reservation import Reservation
+from webhook.placer import gang
+from webhook.placer.turns import Turns
+from webhook.pods import mutation
+
+GIB = 2**30
+GPUS = 8
+GOAL_SECONDS = 1.0
+FEW = 10
+
+Json = dict[str, Any]
+
+
+def cluster(nodes: int) -> MemoryStore:
+    """Every GPU has a tenth and 1 GiB left, but one that has half of everything."""
+    made = []
+    for number in range(nodes):
+        uuids = [f"GPU-{number:08d}-0000-0000-0000-{index:012d}" for index in range(GPUS)]
+        cards = [
+            {"uuid": uuid, "index": index, "model": "H100", "memory": 80 * GIB, "mode": "fractional", "healthy": True}
+            for index, uuid in enumerate(uuids)
+        ]
+        entries = []
+        for index, uuid in enumerate(uuids):
+            free = number == nodes - 1 and index == 0
+            share = {"containers": ["c"], "gpus": [uuid], "request": 50 if free else 90, "limit": 100}
+            share["memory"] = (40 if free else 79) * GIB
+            holder = {"namespace": "x", "name": f"p{number}-{index}", "uid": f"u{number}-{index}"}
+            entries.append({"id": f"a{number}-{index}", "pod": holder, "shares": [share]})
+        made.append({"metadata": {"name": f"n{number}"}, "spec": {"allocations": entries}, "status": {"gpus": cards}})
+    return MemoryStore(made)
+
+
+def gated(namespace: str, number: int, *, percent: int, mebibytes: int) -> Json:
+    name = f"{namespace}-{number:06d}"
+    amounts = {contract.RESOURCE_PERCENT: str(percent), contract.RESOURCE_MEMORY: f"{mebibytes}Mi"}
+    asked = {contract.REQUEST: f"{percent}%", contract.MEMORY: f"{mebibytes}Mi"}
+    return {
+        "metadata": {
+            "name": name, "namespace": namespace, "uid": name, "resourceVersion": "1", "annotations": asked,
+            "creationTimestamp": "2026-01-01T00:00:00Z" if namespace == "many" else "2026-01-02T00:00:00Z",
+            "labels": {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE},
+        },
+        "spec": {
+            "containers": [{"name": "c", "resources": {"limits": amounts, "requests": amounts}}],
+            "schedulingGates": [{"name": contract.SCHEDULING_GATE}],
+        },
+        "status": {"phase": "Pending"},
+    }  # fmt: skip
+
+
+class Placer:
+    """Rounds as the placer has them, on a ledger in memory."""
+
+    def __init__(self, nodes: int) -> None:
+        self.opened: dict[str, float] = {}
+        store = cluster(nodes)
+        reservation = Reservation(store, policy="fragmentation")
+        self._turns = Turns(store, reservation, opens=self._open, still_gated=self._still_gated)
+
+    async def round(self, pods: list[Json]) -> None:
+        await self._turns.take(pods, gang.arrange(pods), now=time.time())
+
+    async def _open(self, one: Mapping[str, Any], _request: object, _placed: mutation.Placed) -> None:
+        self.opened[pod.uid(one)] = time.process_time()
+
+    async def _still_gated(self, pods: Collection[Mapping[str, Any]]) -> list[str]:
+        return [pod.uid(one) for one in pods]
+
+
+class Heart:
+    """How long the event loop stands still at most."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def beat(self) -> None:
+        while True:
+            before = time.process_time()
+            await asyncio.sleep(0.005)
+            self.longest = max(self.longest, time.process_time() - before)
+
+
+async def figures(count: int, nodes: int) -> dict[str, float]:
+    """Seconds."""
+    placer, heart = Placer(nodes), Heart()
+    many = [gated("many", number, percent=60, mebibytes=2000 + number) for number in range(count)]
+    task = asyncio.create_task(heart.beat())
+    await placer.round(many)  # what is made at the first question of all
+    heart.longest = 0.0
+    began = time.process_time()
+    await placer.round(many)
+    alone = time.process_time() - began
+    late = gated("late", 0, percent=20, mebibytes=1000)
+    came = time.process_time()  # at the worst moment: a round has just begun without it
+    await placer.round(many)
+    await placer.round([*many, late])
+    task.cancel()
+    return {"round": alone, "delay": placer.opened["late-000000"] - came, "standstill": heart.longest}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pods", type=int, default=10_000)
+    parser.add_argument("--nodes", type=int, default=300)
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    few = asyncio.run(figures(FEW, arguments.nodes))
+    found = asyncio.run(figures(arguments.pods, arguments.nodes))
+    print(f"{'':12} {FEW:>8} pods {arguments.pods:>8} pods")
+    for name, seconds in found.items():
+        print(f"{name:12} {few[name]:11.3f} s {seconds:11.3f} s")
+    for name, seconds in found.items():
+        figure = {"figure": f"gated.{name}", "value": round(seconds, 3), "unit": "s", "against": f"{FEW} pods"}
+        goal = {"goal": GOAL_SECONDS} if name == "delay" else {}
+        print(json.dumps({**figure, "ratio": round(seconds / few[name], 1), **goal}))
+
+
+if __name__ == "__main__":
+    main()
