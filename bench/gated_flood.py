@@ -1,9 +1,11 @@
-"""How long one namespace's many gated pods, all different, keep another's waiting: 10,000 on 300 nodes unless told otherwise.
+"""How long one namespace's many gated pods, all different, keep another's waiting: 10,000 on 300 nodes by default.
 
-The cluster is full but for one GPU, on which none of the many fits. A round of the placer begins with the many alone; then a pod
-of another namespace comes, younger than all of them, and fits. Timed, in time of the processor, which a busy machine does not stretch: from when it comes until its gate is opened, the
-rest of the round that is under way among it; the round itself; the longest that the event loop stood still, which is the
-webhook's as well; against a round with 10 such pods. Prints a table for people, then one JSON object a line per figure.
+The cluster is full but for one GPU, on which none of the many fits. A round of the placer begins with the many alone;
+then a pod of another namespace comes, younger than all of them, and fits. Timed, by the processor's time, which a busy
+machine does not stretch: from when it comes until its gate is opened, the round that is under way among it (but not the
+placer's breath between two, which is as long as a round and 2 s at most); the round itself; the longest that the event
+loop stood still, which is the webhook's as well; against a round with 10 such pods. Prints a table for people, then one
+JSON object a line per figure.
 
 Run: python bench/gated_flood.py [--pods 10000] [--nodes 300]
 """

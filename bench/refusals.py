@@ -1,4 +1,4 @@
-"""How long the webhook thinks about a pod that fits nowhere, whatever its spec: 1,000 nodes × 8 GPUs unless told otherwise.
+"""How long the webhook thinks about a pod that fits nowhere, whatever its spec: 1,000 nodes × 8 GPUs by default.
 
 Whoever may create pods may have one judged as often as he likes (`--dry-run=server`), and one that is judged keeps all
 others waiting. So each pod here has as much of one thing as it may have, or far more than that, and asks for what no
@@ -36,14 +36,20 @@ Json = dict[str, Any]
 
 def cluster(count: int) -> MemoryStore:
     """Full nodes of forty kinds in ten zones; on each as many pods as GPUs, of fifty applications."""
-    draw = random.Random(1)  # noqa: S311 - no secret
+    draw = random.Random(1)
     gpunodes, nodes, pods = [], [], []
     for number in range(count):
         name = f"n{number:05d}"
         uuids = [f"GPU-{number:08d}-0000-0000-0000-{index:012d}" for index in range(GPUS)]
         entries = []
         for index, uuid in enumerate(uuids):
-            share = {"containers": ["c"], "gpus": [uuid], "request": draw.randrange(30, 99), "limit": 100, "memory": GIB}
+            share = {
+                "containers": ["c"],
+                "gpus": [uuid],
+                "request": draw.randrange(30, 99),
+                "limit": 100,
+                "memory": GIB,
+            }
             holder = {"namespace": "others", "name": f"{name}-{index}", "uid": f"u{name}-{index}"}
             labels = {"affinity": f"l{draw.randrange(200)}"}
             entries.append({"id": f"a{name}-{index}", "pod": holder, "labels": labels, "shares": [share]})
@@ -61,9 +67,7 @@ def cluster(count: int) -> MemoryStore:
             }
             for index, uuid in enumerate(uuids)
         ]  # fmt: skip
-        gpunodes.append(
-            {"metadata": {"name": name}, "spec": {"allocations": entries}, "status": {"gpus": cards}}
-        )
+        gpunodes.append({"metadata": {"name": name}, "spec": {"allocations": entries}, "status": {"gpus": cards}})
         labels = {contract.HOSTNAME_LABEL: name, "zone": f"z{number % 10}", "number": str(number)}
         taints = [{"key": f"team-{one}", "effect": "NoSchedule"} for one in range(3)]
         status = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -94,7 +98,11 @@ def many(count: int, requests: list[str], *, gpus: int = 1, **more: str) -> Json
 def on_nodes(terms: int, expressions: int, values: int) -> Json:
     """Requirements that all hold but the last of each term."""
     holding = [
-        {"key": "zone", "operator": "In", "values": [*(f"x{one}" for one in range(values)), *(f"z{one}" for one in range(10))]}
+        {
+            "key": "zone",
+            "operator": "In",
+            "values": [*(f"x{one}" for one in range(values)), *(f"z{one}" for one in range(10))],
+        }
         for _ in range(expressions - 1)
     ]
     last = {"key": "number", "operator": "Lt", "values": ["0"]}
@@ -104,7 +112,15 @@ def on_nodes(terms: int, expressions: int, values: int) -> Json:
 
 def near(kind: str, terms: int, expressions: int) -> Json:
     selector = {"matchExpressions": [{"key": "app", "operator": "Exists"}] * expressions}
-    return {"affinity": {kind: {REQUIRED: [{"topologyKey": f"t{n}", "labelSelector": selector, "namespaceSelector": {}} for n in range(terms)]}}}
+    return {
+        "affinity": {
+            kind: {
+                REQUIRED: [
+                    {"topologyKey": f"t{n}", "labelSelector": selector, "namespaceSelector": {}} for n in range(terms)
+                ]
+            }
+        }
+    }
 
 
 def spread(count: int, expressions: int) -> Json:
@@ -131,19 +147,28 @@ CASES: dict[str, Json] = {
     "node affinity, 16 × 1": pod(request="1", spec=on_nodes(16, 1, 1)),
     "node affinity, 4 × 4": pod(request="1", spec=on_nodes(4, 4, 70)),
     "node affinity, 10000 × 1": pod(request="1", spec=on_nodes(10000, 1, 1)),
-    "32 tolerations": pod(request="1", spec={"tolerations": [*({"key": f"x{n}", "operator": "Exists"} for n in range(29)), *TOLERATES]}),
+    "32 tolerations": pod(
+        request="1", spec={"tolerations": [*({"key": f"x{n}", "operator": "Exists"} for n in range(29)), *TOLERATES]}
+    ),
     "100000 tolerations": pod(request="1", spec={"tolerations": [{"key": "x", "operator": "Exists"}] * 100_000}),
     "pod affinity, 4 × 15": pod(request="1", spec=near("podAffinity", 4, 15)),
     "pod anti-affinity, 4 × 15": pod(request="1", spec=near("podAntiAffinity", 4, 15)),
     "spread, 4 × 15": pod(request="1", spec=spread(4, 15)),
-    "64 host ports": pod(request="1", spec={"containers": [{"name": "c0", "ports": [{"hostPort": 9000 + n} for n in range(64)]}]}),
-    "50000 environment variables": pod(request="1", spec={"containers": [{"name": "c0", "env": [{"name": "x", "value": "y"}] * 50_000}]}),
+    "64 host ports": pod(
+        request="1", spec={"containers": [{"name": "c0", "ports": [{"hostPort": 9000 + n} for n in range(64)]}]}
+    ),
+    "50000 environment variables": pod(
+        request="1", spec={"containers": [{"name": "c0", "env": [{"name": "x", "value": "y"}] * 50_000}]}
+    ),
     "20000 volumes": pod(request="1", spec={"volumes": [{"name": "x", "emptyDir": {}}] * 20_000}),
     "everything": many(
         16, ["0.02", "0.05", "0.03"], gpus=6, model=",".join(f"*{number}*" for number in range(128)),
     ),
 }  # fmt: skip
-CASES["everything"]["spec"] |= {**spread(4, 6), "affinity": {**near("podAffinity", 4, 6)["affinity"], **on_nodes(4, 4, 70)["affinity"]}}
+CASES["everything"]["spec"] |= {
+    **spread(4, 6),
+    "affinity": {**near("podAffinity", 4, 6)["affinity"], **on_nodes(4, 4, 70)["affinity"]},
+}
 
 
 async def figures(count: int) -> dict[str, tuple[float, float, str]]:

@@ -109,8 +109,8 @@ HOLD_PREFIX: Final = "hold-"
 SYSTEM_NAMESPACE: Final = "gpushare-system"
 WEBHOOK_SERVICE_ACCOUNT: Final = "gpushare-webhook"
 AGENT_SERVICE_ACCOUNT: Final = "gpushare-agent"
-# The API server asks the webhook about no pod of these namespaces, nor about one with this annotation, which the kubelet
-# writes on the copy of a static pod: such pods have no share, whatever is written on them. The manifests say the same.
+# The API server asks the webhook about no pod of these namespaces, nor about one with this annotation, which the
+# kubelet writes on the copy of a static pod: they have no share, whatever is written on them. So say the manifests.
 EXEMPT_NAMESPACES: Final = ("kube-system", SYSTEM_NAMESPACE)
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 WEBHOOK_CONFIGURATION: Final = "gpushare"  # name of the MutatingWebhookConfiguration

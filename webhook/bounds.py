@@ -1,4 +1,4 @@
-"""Bounds: how long and how much a connection may send. Anybody who reaches our port may connect, and we are one process.
+"""Bounds: how long and how much a connection may send. Anybody who reaches our port may connect; we are one process.
 
 A connection that nobody has used is left alone, as the API server may be about to: one that has begun a request has to
 end it in time. What is in hand of all requests together is bounded too: whoever comes while it is full waits.
@@ -36,7 +36,7 @@ class InHand:
         self._changed = asyncio.Condition()
 
     @property
-    def bytes(self) -> int:
+    def taken_bytes(self) -> int:
         """How much there is."""
         return self._most - self._left
 
@@ -74,7 +74,7 @@ class InHand:
 
 
 class Timed(asyncio.Protocol):
-    """Passes everything on to aiohttp's protocol, and ends a connection on which a request was begun and not gone on with."""
+    """Passes everything on to aiohttp's protocol, and ends a connection whose request is never whole."""
 
     def __init__(self, inner: asyncio.Protocol, seconds: float, ended: Callable[[], object]) -> None:
         """`ended`: called when the connection is no more."""

@@ -61,9 +61,7 @@ class Leaving:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def application(
-    admit: Admit, leaving: Leaving | None = None, timing: bounds.Timing | None = None
-) -> web.Application:
+def application(admit: Admit, leaving: Leaving | None = None, timing: bounds.Timing | None = None) -> web.Application:
     """The one route."""
     in_hand = bounds.InHand()
 

@@ -116,7 +116,7 @@ def _places_of(
     machines: Mapping[str, Machine],
     meant: Callable[[str, selectors.Labels], tuple[Term, ...]],
 ) -> set[_Place]:
-    """Where those are whom these terms mean. Pods of one template have one answer, and one node may have many of them."""
+    """Where those are whom these terms mean. Pods of one template have one answer; a node may have many of them."""
     nodes: dict[tuple[Term, ...], set[str]] = {}
     nodes_of: dict[tuple[str, tuple[str, ...]], set[str]] = {}
     for one in everyone:

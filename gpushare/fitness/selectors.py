@@ -67,12 +67,7 @@ class Selector:
 
     def matches(self, labels: Labels) -> bool:
         """Whether something with these labels is selected."""
-        if self.is_void:
-            return False
-        for one in self.requirements:
-            if not one.holds(labels.get(one.key)):
-                return False
-        return True
+        return not self.is_void and all(one.holds(labels.get(one.key)) for one in self.requirements)
 
     def also(self, *more: Requirement) -> Selector:
         """With further requirements."""

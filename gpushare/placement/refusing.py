@@ -97,7 +97,7 @@ def _host(shape: Shape, grid: Grid, slot: int) -> str:
 def _rejected_by(
     part: Needs, share: Share, shape: Shape, grid: Grid, so_far: Selected, views: Mapping[str, NodeView], found: _Found
 ) -> Ints:
-    """Adds why this part does not fit on nodes where those before it did; the places in `so_far` of those where it fits."""
+    """Adds why this part does not fit where those before it did; the places in `so_far` of nodes where it fits."""
     left = so_far.left
     passes = eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots)
     there = left.kind != ABSENT

@@ -100,7 +100,17 @@ def test_its_node_gets_capacity_of_ours_and_nothing_else(agent: Agent) -> None:
     nothing_else = "may change a node's capacity and nothing else of its status"
     assert nothing_else in agent.refused(path, {"metadata": {"labels": {"role": "admin"}}})
     ready = {"type": "Ready", "status": "True", "reason": "x", "message": "x"}
-    assert nothing_else in agent.refused(path, {"status": {"conditions": [ready]}})
+    for status in (
+        {"conditions": [ready]},
+        {"allocatable": {contract.RESOURCE_MEMORY: "1"}},
+        {"images": [{"names": ["x"], "sizeBytes": 1}]},
+        {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}},
+        {"nodeInfo": {"kubeletVersion": "v9"}},
+        {"volumesAttached": [{"name": "x", "devicePath": "y"}]},
+        {"runtimeHandlers": [{"name": "x"}]},
+    ):
+        assert nothing_else in agent.refused(path, {"status": status}), status
+    assert nothing_else in agent.refused(path, {"metadata": {"finalizers": ["example.com/x"]}})
 
 
 def test_its_node_gets_labels_that_describe_its_gpus_and_no_others(agent: Agent) -> None:

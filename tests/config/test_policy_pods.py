@@ -156,11 +156,12 @@ def test_the_status_is_no_way_round(cluster: Cluster) -> None:
     cluster.kubectl(*patch, json.dumps({"status": {"message": "as the kubelet does"}}), AS_USER)
 
 
-def test_neither_is_a_binding(cluster: Cluster) -> None:
+@pytest.mark.parametrize("written", [{"annotations": {contract.NODE: "x"}}, {"labels": {contract.SHARE_LABEL: "x"}}])
+def test_neither_is_a_binding(cluster: Cluster, written: dict[str, Any]) -> None:
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
-        "metadata": {"name": "placed", "annotations": {contract.NODE: "other"}},
+        "metadata": {"name": "placed", **written},
         "target": {"kind": "Node", "name": "other"},
     }
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/placed/binding"

@@ -41,7 +41,10 @@ def noted(**annotations: str | None) -> dict[str, Any]:
 
 PINNED = {
     **noted(allocation="a2", node="n1", gpu_uuids="GPU-1", reason=None),
-    "spec": {"nodeSelector": {contract.HOSTNAME_LABEL: "n1.example"}, "schedulingGates": [{"name": "example.com/queue"}]},
+    "spec": {
+        "nodeSelector": {contract.HOSTNAME_LABEL: "n1.example"},
+        "schedulingGates": [{"name": "example.com/queue"}],
+    },
 }
 
 
@@ -88,7 +91,5 @@ TOLERATION = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator":
         ),
     ],
 )
-def test_and_nothing_else(
-    cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str
-) -> None:
+def test_and_nothing_else(cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str) -> None:
     assert said in cluster.run_refused(*change(cluster, name, body))

@@ -52,7 +52,11 @@ ASKED: dict[str, tuple[int, Callable[[int], dict[str, Any]], str]] = {
     "own shares": (caps.SHARES, of_containers, "17 containers with a share of their own: at most 16"),
     "sharers": (caps.SHARERS, sharing, "is a list of 65 items: write at most 64"),
     "models": (caps.NAMES, listing("model", lambda number: f"*{number}*"), "is a list of 129 items"),
-    "a pattern": (caps.NAME, lambda count: builders.pod(request="1", model="x" * count), "has a pattern of 257 characters"),
+    "a pattern": (
+        caps.NAME,
+        lambda count: builders.pod(request="1", model="x" * count),
+        "has a pattern of 257 characters",
+    ),
     "uuids": (caps.NAMES, listing("uuid", lambda number: f"GPU-{number}"), "is a list of 129 items"),
     "refused uuids": (caps.NAMES, listing("not_uuid", lambda number: f"GPU-{number}"), "is a list of 129 items"),
     "gpus": (caps.GPUS, lambda count: builders.pod(request="1", gpus=str(count)), "write a whole number from 1 to 64"),

@@ -154,11 +154,11 @@ async def test_bodies_wait_for_each_other_and_what_was_answered_counts_no_more()
     tasks.append(asyncio.create_task(work("second", 5, second)))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert (order, in_hand.bytes) == ([("first", 8)], 8)
+    assert (order, in_hand.taken_bytes) == ([("first", 8)], 8)
     first.set()
     second.set()
     await asyncio.gather(*tasks)
-    assert (order, in_hand.bytes) == ([("first", 8), ("second", 5)], 0)
+    assert (order, in_hand.taken_bytes) == ([("first", 8), ("second", 5)], 0)
 
 
 def authority(directory: Path, name: str) -> tuple[Path, ssl.SSLContext]:
@@ -180,9 +180,7 @@ def authority(directory: Path, name: str) -> tuple[Path, ssl.SSLContext]:
     certificate, secret = directory / f"{name}.crt", directory / f"{name}.key"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     secret.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_cert_chain(certificate, secret)

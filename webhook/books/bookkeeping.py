@@ -1,7 +1,8 @@
 """Bookkeeping: the pods there are and the allocations there are → what to confirm, to release, and to ask about. Pure.
 
-A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`origin`) is as good as none. That a pod is not in our copy of the pods is no proof that it is
-gone: only suspicion, which the placer takes to the API server.
+A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`origin`) is as good as none.
+That a pod is not in our copy of the pods is no proof that it is gone: only suspicion, which the placer takes to the API
+server.
 """
 
 from __future__ import annotations

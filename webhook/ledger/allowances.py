@@ -1,8 +1,8 @@
 """Allowances: what the ResourceQuotas of each namespace leave, as the API server has last counted.
 
-The API server asks the quotas after the webhook. A share that was reserved for a pod that they then refuse would be kept
-from others until it lapses; so whom they will refuse is given none. If what we know is old, and the pod is stored after
-all, the placer gives it its turn.
+The API server asks the quotas after the webhook. A share that was reserved for a pod that they then refuse would be
+kept from others until it lapses; so whom they will refuse is given none. If what we know is old, and the pod is stored
+after all, the placer gives it its turn.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ class Allowance:
         for name, most in self.hard.items():
             amount, left = asked.get(name, 0), max(0, most - self.used.get(name, 0))
             if amount > left:
-                shown = (resources.format_amount(name, one) for one in (left, amount))
-                return "the ResourceQuota {} of its namespace leaves {} of {}, {} are asked".format(
-                    self.name, next(shown), name, next(shown)
-                )
+                has, wants = resources.format_amount(name, left), resources.format_amount(name, amount)
+                return f"the ResourceQuota {self.name} of its namespace leaves {has} of {name}, {wants} are asked"
         return None
 
 

@@ -39,6 +39,7 @@ class Judging:
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored."""
+        del manifest, request  # nothing of it matters here
         why = self._unclaimed.why_not(namespace)
         return None if why is None else Refusal(why, cause=Cause.UNCLAIMED)
 

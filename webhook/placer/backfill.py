@@ -25,8 +25,8 @@ class Bound:
     """How much passing is too much.
 
     patience_seconds: waited for so long, and passed over at least once. passes: or passed over so often.
-    most_holding: for so many units at once capacity is held, of_one_namespace: of which so many of one; the others' time
-    comes when these are placed.
+    most_holding: for so many units at once capacity is held; the others' time comes when these are placed.
+    of_one_namespace: for so many of one.
     """
 
     patience_seconds: float = 300.0

@@ -29,7 +29,9 @@ def trimmed(item: dict[str, Any]) -> dict[str, Any]:
     status = item.get("status") or {}
     conditions = [one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"]
     # That there are any is all: whether it has ever been started.
-    known = {key: [{}] for key in ("containerStatuses", "initContainerStatuses") if status.get(key)}
+    known: dict[str, list[Any]] = {
+        key: [{}] for key in ("containerStatuses", "initContainerStatuses") if status.get(key)
+    }
     return {
         "apiVersion": item.get("apiVersion"),
         "kind": item.get("kind"),

@@ -1,8 +1,8 @@
 """Fairness: whose turn it is among units of one priority, and how many of one namespace are tried in a round. Pure.
 
-Namespaces take turns, so that nobody is behind all that somebody else has created. To find that a pod fits nowhere takes
-milliseconds at a thousand nodes, and pods that differ have to be tried one by one: so a namespace has so many tries in a
-round. Half of them are its first units', the others' go round, after everybody's first.
+Namespaces take turns, so that nobody is behind all that somebody else has created. To find that a pod fits nowhere
+takes milliseconds at a thousand nodes, and pods that differ have to be tried one by one: so a namespace has so many
+tries in a round. Half of them are its first units', the others' go round, after everybody's first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Fairness:
         self._from = {name: self._from.get(name, 0) + moved[name] for name in by_namespace}
         self._tries.clear()
         self._looks.clear()
-        first, later = zip(*(self._divided(name, own) for name, own in by_namespace.items()), strict=True) if units else ((), ())
+        first, later = (
+            zip(*(self._divided(name, own) for name, own in by_namespace.items()), strict=True) if units else ((), ())
+        )
         return [*_in_turn(first), *_one_each(later)]
 
     def may_try(self, unit: Unit) -> bool:

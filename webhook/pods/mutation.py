@@ -101,7 +101,8 @@ def uuids_annotation(request: Request, container: str) -> str:
 
 def _copy(manifest: PodJson) -> _Mutable:
     after: _Mutable = difference.copied(dict(manifest))
-    annotations = after.setdefault("metadata", {}).setdefault("annotations", {})
+    metadata = after["metadata"] = after.get("metadata") or {}  # these may be null
+    annotations = metadata["annotations"] = metadata.get("annotations") or {}
     for key in [key for key in annotations if requests.is_result_key(key)]:
         del annotations[key]
     return after
@@ -126,7 +127,7 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
 
 def _gate(after: _Mutable, refusal: Refusal) -> None:
     after["metadata"]["annotations"][contract.REASON] = refusal.reason
-    gates = after["spec"].setdefault("schedulingGates", [])
+    gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # that may be null
     if all(gate.get("name") != contract.SCHEDULING_GATE for gate in gates):
         gates.append({"name": contract.SCHEDULING_GATE})
 

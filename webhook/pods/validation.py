@@ -94,8 +94,8 @@ def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
         return None
     name, path, ours = found
     return Denial(
-        f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, by which it is held to "
-        "its share: mount it elsewhere, or further down",
+        f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, by which it is held "
+        "to its share: mount it elsewhere, or further down",
         403,
     )
 

@@ -88,7 +88,8 @@ async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> 
         refused = [one for one in made if isinstance(one, BaseException)]
         assert len(refused) == 4
         assert all(isinstance(one, errors.Forbidden) and "exceeded quota" in str(one) for one in refused)
-        assert started.reviews()["placed"] == 6
+        # As many as it leaves, and who came before the news that it leaves no more.
+        assert 2 <= started.reviews()["placed"] <= 6
         crowd.settled(cluster)
     assert len(cluster.node().allocations) == 2
 

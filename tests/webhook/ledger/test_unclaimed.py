@@ -121,5 +121,3 @@ def test_nothing_is_kept_of_what_is_over() -> None:
     story.holds()
     known = vars(story.known)
     assert (known["_known"], known["_waiting"]) == ({}, {})
-
-

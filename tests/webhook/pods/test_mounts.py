@@ -66,7 +66,11 @@ def test_everything_else_is_the_users(path: str) -> None:
     assert not isinstance(validation.read(mounting(path)), validation.Denial)
 
 
-@given(st.lists(st.sampled_from(["etc", "run", "var", "usr", "lib", "gpushare", "ld.so.preload", ".", "", "x"]), max_size=6))
+@given(
+    st.lists(
+        st.sampled_from(["etc", "run", "var", "usr", "lib", "gpushare", "ld.so.preload", ".", "", "x"]), max_size=6
+    )
+)
 def test_law_more_slashes_and_dots_change_nothing(parts: list[str]) -> None:
     plain = "/" + "/".join(part for part in parts if part not in {"", "."})
     assert mounts.covered("/".join(parts)) == mounts.covered("//" + "/./".join(parts) + "//") == mounts.covered(plain)

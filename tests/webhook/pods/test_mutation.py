@@ -155,3 +155,11 @@ def test_a_reference_that_the_api_server_has_completed_is_left_alone() -> None:
     gated: Any = mutation.rewrite(manifest, request, Refusal("full"))
     gated["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
     assert mutation.patch(gated, mutation.rewrite(gated, request, Refusal("full"))) == []
+
+
+def test_what_is_null_is_as_good_as_absent() -> None:
+    manifest = builders.pod(request="0.5")
+    manifest["metadata"]["labels"] = None
+    manifest["spec"]["schedulingGates"] = None
+    gated = mutation.rewrite(manifest, requests.parse(manifest), Refusal("full"))
+    assert gated["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
