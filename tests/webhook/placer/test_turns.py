@@ -20,7 +20,7 @@ from webhook.books import bookkeeping
 from webhook.ledger import holds
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
-from webhook.placer import backfill, gang, turns
+from webhook.placer import backfill, fairness, gang, turns
 from webhook.pods import mutation, wanted
 
 START = 1_767_225_600.0  # 2026-01-01
@@ -369,3 +369,34 @@ async def test_those_that_grow_where_they_are_pass_over_the_ones_ahead_of_them_t
         cluster.turns.grew(cluster.pods["large"])
     await cluster.step()
     assert cluster.held() == {"waits": 40}
+
+
+async def test_one_namespace_has_one_hold_at_a_time() -> None:
+    cluster = Cluster(builders.node(gpus=2), bound=backfill.Bound(passes=1))
+    for name in ("a", "b"):
+        await cluster.arrive(name, request="0.6")
+    for name, namespace in (("first", "default"), ("second", "default"), ("third", "other")):
+        cluster.now += 1
+        cluster.create(name, namespace=namespace, request="1")
+    await cluster.step()
+    cluster.now += 1
+    await cluster.arrive("small", request="0.1")
+    await cluster.step()
+    assert set(cluster.held()) == {"first", "third"}
+
+
+async def test_very_many_of_one_namespace_keep_nobody_else_waiting_and_are_all_told() -> None:
+    cluster = Cluster(builders.node(gpus=1))
+    await cluster.arrive("there", request="0.5")
+    for number in range(fairness.TRIES + 10):
+        cluster.create(f"many-{number}", request="0.6", memory=f"{number + 1}Gi")
+    cluster.now += 1
+    cluster.create("late", namespace="other", request="0.2")
+    await cluster.step()
+    assert cluster.order == ["there", "late"]
+    later = [name for name, said in cluster.told.items() if "it has its turn soon" in said]
+    assert len(cluster.told) == fairness.TRIES + 10
+    assert len(later) == 10
+    assert cluster.turns.is_behind
+    await cluster.step()
+    assert [name for name, said in cluster.told.items() if "it has its turn soon" in said] == []
