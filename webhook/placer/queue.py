@@ -53,6 +53,8 @@ def kind(one: PodJson) -> str:
         if key.startswith(contract.PREFIX) and not requests.is_result_key(key)
     }
     spec = one.get("spec") or {}
+    # Of volumes only claims matter; every pod has one more, for its token, with a name of its own.
+    spec = {**spec, "volumes": [one for one in spec.get("volumes") or [] if one.get("persistentVolumeClaim")]}
     fitness = {key: spec.get(key) for key in FITNESS_KEYS}
     containers = [
         [container.get(key) for key in CONTAINER_KEYS]

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import errors, ledger, pod
+from gpushare import contract, errors, ledger, pod
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
@@ -43,7 +43,6 @@ StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
 Asks = Sequence[tuple[PodJson, Request]]
 
 PLACED_AT_ONCE: Final = 32
-_LATER: Final = Refusal("others of its namespace are tried before it: it has its turn soon", cause=Cause.TURN)
 
 
 class Turns:
@@ -92,7 +91,7 @@ class Turns:
         async with asyncio.TaskGroup() as tasks:
             for unit in self._fairness.begin(arranged.units):
                 if not self._has(unit, standing) and not self._fairness.may_try(unit):
-                    told += [(one, self._last.get(pod.uid(one), _LATER)) for one in unit.members]
+                    told += [(one, self._last.get(pod.uid(one)) or _later(one)) for one in unit.members]
                     behind = True
                     continue
                 asks = _asks(unit, told)
@@ -106,7 +105,7 @@ class Turns:
                 task.add_done_callback(lambda _: self._slots.release())
                 # It runs until its share is in our view, before the next is placed: the queue's order is kept.
                 await asyncio.sleep(0)
-        self._last = {pod.uid(one): refusal for one, refusal in told if refusal is not _LATER}
+        self._last = {pod.uid(one): refusal for one, refusal in told if refusal.cause is not Cause.TURN}
         self.is_behind = behind
         return told
 
@@ -301,6 +300,12 @@ def _together(unit: Unit, one: PodJson, refusal: Refusal) -> Told:
     name, group = pod.namespaced_name(one)[1], errors.quoted(unit.group)
     others = dataclasses.replace(refusal, reason=f"its group {group} waits for {name}: {refusal.reason}")
     return [(member, refusal if member is one else others) for member in unit.members]
+
+
+def _later(one: PodJson) -> Refusal:
+    """What one is told that was not tried: what it has been told before, so that nothing has to be written."""
+    said = pod.annotations_of(one).get(contract.REASON)
+    return Refusal(said or "others of its namespace are tried before it: it has its turn soon", cause=Cause.TURN)
 
 
 def _held_back(one: PodJson, sentence: str) -> Refusal:

@@ -48,3 +48,14 @@ def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
     picky["spec"]["nodeSelector"] = {"pool": "gpu"}
     for other in (picky, waits("more", request="0.6"), waits("other", request="0.5", model="*H100*")):
         assert queue.kind(one) != queue.kind(other)
+
+
+def test_the_volume_of_a_token_makes_no_pod_one_of_a_kind_and_that_of_a_claim_does() -> None:
+    def mounts(suffix: str, **source: Any) -> dict[str, Any]:
+        made = waits(suffix)
+        made["spec"]["volumes"] = [{"name": f"kube-api-access-{suffix}", "projected": {}}, {"name": "data", **source}]
+        return made
+
+    assert queue.kind(mounts("x7b2p", emptyDir={})) == queue.kind(mounts("k9d4c", emptyDir={}))
+    claims = [mounts("x7b2p", persistentVolumeClaim={"claimName": name}) for name in ("a", "b")]
+    assert queue.kind(claims[0]) != queue.kind(claims[1])

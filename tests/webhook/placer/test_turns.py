@@ -400,3 +400,13 @@ async def test_very_many_of_one_namespace_keep_nobody_else_waiting_and_are_all_t
     assert cluster.turns.is_behind
     await cluster.step()
     assert [name for name, said in cluster.told.items() if "it has its turn soon" in said] == []
+
+
+async def test_one_that_was_not_tried_keeps_the_reason_that_it_has() -> None:
+    cluster = Cluster(builders.node(gpus=1))
+    await cluster.arrive("there", request="0.5")
+    for number in range(fairness.TRIES + 10):
+        cluster.create(f"many-{number}", request="0.6", memory=f"{number + 1}Gi")
+        cluster.pods[f"many-{number}"]["metadata"]["annotations"][contract.REASON] = f"as before, {number}"
+    await cluster.step()
+    assert sum(said.startswith("as before") for said in cluster.told.values()) == 10
