@@ -24,7 +24,11 @@ _AT_ONCE: Final = 1 << 16
 
 
 class TooMuchError(Exception):
-    """More than there may be, or not in time; the message says which."""
+    """More than there may be (status 413), or not in time (408); the message says which."""
+
+    def __init__(self, message: str, status: int = 413) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class InHand:
@@ -60,7 +64,7 @@ class InHand:
                     await self._take(parts * PART_BYTES)
                     taken += parts * PART_BYTES
             except TimeoutError:
-                raise TooMuchError(f"the body was not read in {BODY_SECONDS:g} s") from None
+                raise TooMuchError(f"the body was not read in {BODY_SECONDS:g} s", 408) from None
             yield bytes(found)
         finally:
             self._left += taken

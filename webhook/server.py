@@ -72,12 +72,16 @@ def application(admit: Admit, leaving: Leaving | None = None, timing: bounds.Tim
                     asked = review.read(body)
                     del body  # what it was read into is as large
                     return web.json_response(review.respond(asked, await admit(asked)))
-            except (review.MalformedReviewError, bounds.TooMuchError) as error:
-                logger.warning("Refused a malformed review", extra={"err": str(error), "peer": request.remote})
-                answer = web.json_response({"error": str(error)}, status=400)
-                if isinstance(error, bounds.TooMuchError):
-                    answer.force_close()  # what else it would send is not waited for
+            except review.MalformedReviewError as error:
+                return refused(request, error, 400)
+            except bounds.TooMuchError as error:
+                answer = refused(request, error, error.status)
+                answer.force_close()  # what else it would send is not waited for
                 return answer
+
+    def refused(request: web.Request, error: Exception, status: int) -> web.Response:
+        logger.warning("Refused a malformed review", extra={"err": str(error), "peer": request.remote})
+        return web.json_response({"error": str(error)}, status=status)
 
     app = web.Application(middlewares=[leaving.middleware] if leaving is not None else [])
     app.router.add_post(contract.WEBHOOK_PATH, mutate)

@@ -76,7 +76,7 @@ class Client:
 
 async def test_a_body_may_be_so_large_and_no_larger(tmp_path: Path) -> None:
     async with serving(tmp_path) as port:
-        for size, status in ((bounds.LARGEST_BYTES, 200), (bounds.LARGEST_BYTES + 1, 400)):
+        for size, status in ((bounds.LARGEST_BYTES, 200), (bounds.LARGEST_BYTES + 1, 413)):
             client = await Client.connect(port)
             with contextlib.suppress(ConnectionError):
                 await client.send(REVIEW + b" " * (size - len(REVIEW)))
@@ -88,7 +88,7 @@ async def test_json_that_would_take_a_hundred_times_its_size_is_not_read(tmp_pat
     async with serving(tmp_path) as port:
         client = await Client.connect(port)
         await client.send(b"[" + b"[]," * (bounds.MOST_PARTS // 2) + b"[]]")
-        assert await client.status() == 400
+        assert await client.status() == 413
         assert b"commas and brackets" in await asyncio.wait_for(client.reader.read(), 20)
         await client.close()
 
@@ -105,7 +105,7 @@ async def test_who_stops_in_the_middle_is_left_and_others_are_answered(
         await good.send(REVIEW)
         assert await good.status() == 200
         for client in stalled:
-            assert await client.status() == 400
+            assert await client.status() == 408
             assert await client.ended()
         for client in (*stalled, good):
             await client.close()
