@@ -2,6 +2,8 @@
 
 The kubelet lists the agent's mounts before the pod's, and of two on one path the later lies on top. A volume above ours
 is no better: who can write into it can put a symbolic link where ours will be mounted, and something else there later.
+Only above the arbiter's directory many honest pods have one (an emptyDir on /run); who plays with that one is a program
+that means to get around its limits, and those are the audit's.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from gpushare import contract, pod
 _LINKS: Final = (("/var/run", "/run"), ("/lib", "/usr/lib"))
 _DIRECTORIES: Final = (contract.CONTAINER_ARBITER_DIRECTORY, posixpath.dirname(contract.CONTAINER_LIBRARY))
 _OURS: Final = (*_DIRECTORIES, contract.CONTAINER_PRELOAD_FILE, contract.CONTAINER_PRELOAD_FILE_OF_NIX)
+_FREE: Final = frozenset({posixpath.dirname(contract.CONTAINER_ARBITER_DIRECTORY)})
 _LISTED: Final = (("volumeMounts", "mountPath"), ("volumeDevices", "devicePath"))
 
 
@@ -36,7 +39,7 @@ def covered(path: str) -> str | None:
     for link, target in _LINKS:
         if _is_in(clean, link):
             clean = target + clean.removeprefix(link)
-    return next((one for one in _OURS if _is_in(clean, one) or _is_in(one, clean)), None)
+    return next((one for one in _OURS if _is_in(clean, one) or (clean not in _FREE and _is_in(one, clean))), None)
 
 
 def _is_in(path: str, directory: str) -> bool:
