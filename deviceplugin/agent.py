@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
 import prometheus_client
 
 from deviceplugin import library, metrics, node_pods, node_view, old_libraries, peaks, unspoken
-from deviceplugin.arbiter import groups, lookup, resizing, server
+from deviceplugin.arbiter import server
 from deviceplugin.audit import auditor, contexts
 from deviceplugin.hardware import nvml
 from deviceplugin.kubelet import plugins
+from deviceplugin.link import arbiter, lookup, process
 from deviceplugin.node_capacity import NodeCapacity
 from deviceplugin.settings import Settings
 from gpushare import contract, pod
@@ -37,25 +38,38 @@ STALE_SECONDS: Final = 60.0
 async def run(settings: Settings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed) -> None:
     """Serve until told to stop. `driver` may still be asked when this returns: it ends with the process."""
     settings.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    async with client.connect(settings.kubeconfig, component="agent") as api:
-        agent = Agent(settings, api, driver, installed)
-        agent.ledgers.inherit()
+    async with (
+        client.connect(settings.kubeconfig, component="agent") as api,
+        process.running(
+            settings.run_directory / contract.ARBITER_SOCKET_NAME,
+            ledgers=settings.state_directory / LEDGERS,
+            proc=settings.proc_root,
+            log_level=settings.log_level,
+        ) as running,
+    ):
+        agent = Agent(settings, api, driver, installed, running)
         try:
-            async with agent.arbiter:
-                await agent.serve(daemon)
+            await agent.serve(daemon)
         finally:
             # Here, and not after us: they need the client, and take their sockets away themselves.
             await daemon.end_tasks()
             await agent.view.leave()
-            agent.resizing.close()
-            agent.ledgers.close()
+            agent.arbiter.close()
 
 
 class Agent:
     """The parts of an agent, put together."""
 
-    def __init__(self, settings: Settings, api: client.Client, driver: nvml.Nvml, installed: library.Installed) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        api: client.Client,
+        driver: nvml.Nvml,
+        installed: library.Installed,
+        running: process.ArbiterProcess,
+    ) -> None:
         self._settings = settings
+        self._running = running
         name = settings.node_name
         self._pods = node_pods.watched(api, name)
         self.view = node_view.NodeView(settings, api, driver, installed, pods=self._pods.objects.values)
@@ -63,12 +77,6 @@ class Agent:
         for one in (self._pods, self.view.status.informer):
             one.subscribe(lambda _: self.view.count())
         self._capacity = NodeCapacity(api, node_name=name, offer=self.view.offer, slack=self.view.slack)
-        self.ledgers = groups.Groups(
-            settings.state_directory / LEDGERS,
-            proc=settings.proc_root,
-            context_bytes=lambda uuid: self.auditor.context_bytes(uuid),
-            unclaimed_bytes=lambda *asked: self.auditor.unclaimed_bytes(*asked),
-        )
         shares = lookup.Lookup(
             pods=lambda: list(map(dict, self._pods.objects.values())),
             node=lambda: self.view.node,
@@ -76,28 +84,21 @@ class Agent:
             ask_node=self.view.status.refreshed,
         )
         self.view.given = shares.given
-        self.arbiter = server.Server(
-            settings.run_directory / contract.ARBITER_SOCKET_NAME,
+        self.arbiter = arbiter.Arbiter(
+            running.channel,
             lookup=shares,
-            groups=self.ledgers,
-            identify=server.by_cgroup(settings.proc_root),
-            proc=settings.proc_root,
-        )
-        self.arbiter.unspoken = unspoken.Unspoken(self._pods.objects.values, self.view.announcer.warn).refused
-        self.resizing = resizing.Resizing(
-            self.ledgers,
-            self.arbiter.leases,
             node=lambda: self.view.node,
             tell=self.view.status.look,
-            measured=lambda: self.auditor.has_measured,
+            context_bytes=lambda uuid: self.auditor.context_bytes(uuid),
         )
-        self.view.status.resizes = self.resizing.follow
-        self.view.status.informer.subscribe(lambda _: self.resizing.look())
+        self.arbiter.unspoken = unspoken.Unspoken(self._pods.objects.values, self.view.announcer.warn).refused
+        self.arbiter.unclaimed_bytes = lambda *asked: self.auditor.unclaimed_bytes(*asked)
+        self.view.status.resizes = self.arbiter.follow
+        self.view.status.informer.subscribe(lambda _: self.arbiter.look())
         self._informers = (self.view.status.informer, self._pods, *self.view.configuration.informers)
         self.auditor = auditor.Auditor(
             self.view.driver,
-            self.ledgers,
-            self.arbiter.leases,
+            self.arbiter,
             contexts.Contexts(settings.root, until_learned_bytes=settings.context_memory_bytes),
             auditor.Surroundings(
                 gpus=lambda: self.view.offer.gpus,
@@ -115,8 +116,8 @@ class Agent:
         self.view.status.audited = lambda: self.auditor.conditions
         self._peaks = peaks.Peaks(
             settings.state_directory,
-            uses=self.ledgers.uses,
-            leases=self.arbiter.leases.held,
+            uses=self.arbiter.shares.uses,
+            leases=self.arbiter.shares.held,
             pods=lambda: frozenset(map(pod.uid, self._pods.objects.values())) if self._pods.synced.is_set() else None,
         )
         self._library = installed.library
@@ -134,7 +135,12 @@ class Agent:
         )
 
     async def serve(self, daemon: shutdown.Daemon) -> None:
-        """Do everything but the arbiter, which listens already, until told to stop."""
+        """Do everything but what the arbiter's process does, until told to stop."""
+        daemon.start("arbiter", self._running.watched())
+        await _first(self.arbiter.listening.wait(), daemon.stopping.wait())
+        if daemon.stopping.is_set():
+            return
+        daemon.start("leases", self.arbiter.run())
         daemon.start("gpunode", self.view.status.informer.run())
         daemon.start("pods", self._pods.run())
         daemon.start("configuration", self.view.configuration.run())
@@ -175,6 +181,7 @@ class Agent:
     def _checks(self) -> dict[str, probes.Check]:
         name = self._settings.node_name
         return {
+            "arbiter": lambda: self.arbiter.problem,
             "kubelet": lambda: self._plugins.problem or None,
             "gpunode": lambda: None if self.view.status.written else f"the GPUNode {name} is not written yet",
             "pods": lambda: None if self._pods.synced.is_set() else "the pods of this node are not known yet",
@@ -191,12 +198,12 @@ class Agent:
                 node_name=self._settings.node_name,
                 offer=self.view.offer,
                 node=lambda: self.view.node,
-                uses=self.ledgers.uses,
-                connections=lambda: self.arbiter.connections,
-                turned_away=lambda: self.arbiter.turned_away,
+                uses=self.arbiter.shares.uses,
+                connections=lambda: self.arbiter.reported.connections,
+                turned_away=lambda: self.arbiter.reported.turned_away,
                 versions=lambda: self.arbiter.versions,
                 holders=lambda: self.view.holders.all,
-                leases=self.arbiter.leases.held,
+                leases=self.arbiter.shares.held,
                 audit=lambda: self.auditor.audit,
                 peaked=lambda: self._peaks.all,
             )
@@ -210,6 +217,13 @@ def silence(informers: Iterable[informer.Informer]) -> str | None:
         if one.synced.is_set() and one.age_seconds > STALE_SECONDS:
             return f"the API server has told nothing for {one.age_seconds:.0f} seconds: {one.problem or 'no answer'}"
     return None
+
+
+async def _first(*waiting: Coroutine[Any, Any, Any]) -> None:
+    tasks = [asyncio.create_task(one) for one in waiting]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for one in tasks:
+        one.cancel()
 
 
 async def _at_most(seconds: float, waiting: Any) -> None:

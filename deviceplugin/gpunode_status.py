@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from deviceplugin.hardware import inventory
@@ -62,7 +62,7 @@ class GpuNodeStatus:
         self.written = False  # whether the status was once known to be true
         self.audited: Callable[[], tuple[Condition, ...]] = tuple
         self.injected: Callable[[], tuple[Condition, ...]] = tuple
-        self.resizes: Callable[[GpuNode], tuple[Resize, ...]] = lambda node: node.resizes
+        self.resizes: Callable[[GpuNode], Awaitable[tuple[Resize, ...]]] = _as_it_was
 
     @property
     def node(self) -> GpuNode | None:
@@ -118,9 +118,14 @@ class GpuNodeStatus:
             await self._step()
 
     async def _step(self) -> None:
-        if self._document is None:
-            self._document = await self._create()
-        node = codec.read(self._document)
+        while True:
+            if self._document is None:
+                self._document = await self._create()
+            document = self._document
+            node = codec.read(document)
+            resizes = await self.resizes(node)
+            if document is self._document:
+                break
         for problem in node.problems:
             logger.warning("Something in the GPUNode makes no sense", extra={"err": problem})
         now = codec.format_time(self._wall_clock())
@@ -128,11 +133,10 @@ class GpuNodeStatus:
         # Until the first audit, what the last agent said of its own stands.
         kept = (one for one in node.conditions if one.type == contract.CONDITION_LIMITS_IN_FORCE)
         more = (*said.conditions, *self.injected(), *(self.audited() or kept))
-        resizes = self.resizes(node)
         wanted = codec.to_status(
             inventory.status(node, self._offer.gpus, config=said.config, now=now, more=more, resizes=resizes)
         )
-        current = self._document.get("status")
+        current = document.get("status")
         if current == wanted or self._accepted == (wanted, current):
             self.written = True
             return
@@ -185,6 +189,10 @@ class GpuNodeStatus:
         # What we have just written ourselves is newer than what was on its way to us then; or the other way round.
         if not _is_older(document, self._document):
             self._document = document
+
+
+async def _as_it_was(node: GpuNode) -> tuple[Resize, ...]:
+    return node.resizes
 
 
 def _is_older(one: dict[str, Any], other: dict[str, Any] | None) -> bool:

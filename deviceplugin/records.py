@@ -1,4 +1,5 @@
-"""Frozen dataclasses to JSON and back, by their annotations: for what one agent leaves on disk for the next.
+"""Frozen dataclasses to JSON and back, by their annotations: for what one agent leaves on disk for the next, and for
+what it and the arbiter's process tell each other.
 
 A field that a record lacks has its default, so that a newer agent reads what an older one wrote; one that is not known,
 or of another type, is an error: what it would mean nobody can say.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import types
 import typing
 from typing import Any, TypeVar
@@ -52,7 +54,7 @@ def _read(kind: Any, document: Any) -> Any:
         return _record(kind, document)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(document)
-    if kind in (str, int, bool) and type(document) is kind:
+    if kind in (str, int, bool, float) and type(document) is kind:
         return document
     raise ValueError(f"{document!r} is no {getattr(kind, '__name__', kind)}")
 
@@ -66,7 +68,7 @@ def _tuple(arguments: tuple[Any, ...], document: Any) -> tuple[Any, ...]:
 
 def _record(kind: type[Any], document: Any) -> Any:
     check(isinstance(document, dict), f"{document!r} is no {kind.__name__}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type] # a class is hashable
     unknown = document.keys() - hints.keys()
     if unknown:
         raise ValueError(f"a {kind.__name__} has no {', '.join(sorted(unknown))}")
@@ -74,3 +76,8 @@ def _record(kind: type[Any], document: Any) -> Any:
         return kind(**{name: _read(hints[name], value) for name, value in document.items()})
     except TypeError as error:
         raise ValueError(str(error)) from error
+
+
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)

@@ -1,8 +1,10 @@
 """The arbiter: says to each process of a share container how much memory its container may hold, and when to launch.
 
+All of it runs in a process of its own, so that no lease waits for what else the agent does; `deviceplugin.link` is the
+agent's end.
+
 identity    which pod and container a process belongs to, by its cgroup; pure
 tenant      what that container was given, by the pods of this node and the GPUNode; pure
-lookup      the same, asking the API server where the informers do not know yet
 wire        messages to and from bytes; pure
 process     what the kernel says of a process: alive or not, since when, what it has mapped
 pages       the shared pages themselves
@@ -23,4 +25,6 @@ departed    what shares owe that have no process now; pure
 recent, patience   what part of the last seconds a share used a GPU, and for how long it waited for it; pure
 pace        how often is too often; pure; guests: how fast each container may talk, and how many connections it has
 connection, server   the socket
+messages    what is said between this process and the agent's; pure; channel: the way there
+agent       the agent at its other end; __main__: all of it put together
 """

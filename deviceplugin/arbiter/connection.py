@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.group import Group, JoinError
@@ -21,7 +21,6 @@ from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.guests import Guest
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.leases import Leases
-from deviceplugin.arbiter.lookup import Lookup
 from deviceplugin.arbiter.pace import Pace
 from deviceplugin.arbiter.process import Process
 from deviceplugin.arbiter.tenant import Tenant
@@ -33,6 +32,13 @@ logger = logging.getLogger(__name__)
 HELLO_SECONDS: Final = 10.0
 MESSAGES_A_TURN: Final = 8
 _ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
+
+
+class Lookup(Protocol):
+    """Who knows what containers were given."""
+
+    async def tenant(self, container: Container) -> Tenant | Refusal:
+        """The share of a container, or why it has none."""
 
 
 class Connection:

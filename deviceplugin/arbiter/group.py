@@ -27,6 +27,8 @@ class JoinError(Exception):
 class Group:
     """The ledger of one share. `freed_bytes` is what dead processes have left in it so far, over its whole life.
 
+    changes: how often it was given something else, or a slot was given, cleared or given up.
+
     After an agent's restart the processes from before keep a limits page that nobody can write any more, until they
     have found us and say something. Newcomers get ours; and no slot is given that the old ones would not look at.
     """
@@ -36,6 +38,7 @@ class Group:
         self.ledger = ledger
         self.limits = pages.Limits(tenant.grants, slot_count=slot_count)
         self.freed_bytes = 0
+        self.changes = 0
         self._inherited = inherited
         self._members: dict[int, Process] = {}
         self._outdated: set[int] = set()
@@ -97,6 +100,7 @@ class Group:
 
     def change(self, tenant: Tenant) -> None:
         """Give the share something else, on the same GPUs."""
+        self.changes += 1
         self.tenant = tenant
         self.limits.write(tenant.grants)
 
@@ -105,6 +109,7 @@ class Group:
 
         outdated: its limits page is not ours.
         """
+        self.changes += 1
         slot_count = _reaching(slot, self.limits.slot_count)
         if slot_count != self.limits.slot_count:
             self.limits.publish(slot_count)
@@ -131,6 +136,7 @@ class Group:
 
     def clear(self, slot: int) -> int:
         """Clear a slot whose process lives on as another program."""
+        self.changes += 1
         freed = self.ledger.clear(slot, with_certain=self.limits.certain_slot > 0)
         self.freed_bytes += freed
         if slot in self._overheads:

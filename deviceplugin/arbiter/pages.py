@@ -105,11 +105,7 @@ class Limits:
 
     def read(self) -> tuple[Record, ...]:
         """What processes see, by GPU in the order of the grants. Raises PagesError once it is closed."""
-        places = [_HEADER.size + card * contract.LIMITS_RECORD_SIZE for card in range(len(self._measured))]
-        try:
-            return tuple(Record(*_RECORD.unpack_from(self._map, place)) for place in places)
-        except ValueError as error:
-            raise PagesError("the limits are closed") from error
+        return _records(self._map, len(self._measured))
 
     def publish(self, slot_count: int) -> None:
         """Say how far a sum must look."""
@@ -133,6 +129,44 @@ class Limits:
         word = ctypes.c_uint64.from_buffer(self._map, place)
         word.value = value
         del word
+
+
+class LimitsView:
+    """A limits page of another process of ours, to be read alone; it owns `descriptor`."""
+
+    def __init__(self, descriptor: int, gpu_count: int) -> None:
+        self._descriptor = descriptor
+        self._gpu_count = gpu_count
+        self._map = mmap.mmap(descriptor, contract.PAGE_SIZE, prot=mmap.PROT_READ)
+        self.certain_slot = self._header()[3]
+
+    @property
+    def slot_count(self) -> int:
+        """How far a sum must look. Raises PagesError once it is closed."""
+        return self._header()[1]
+
+    def read(self) -> tuple[Record, ...]:
+        """What processes see, by GPU in the order of the grants. Raises PagesError once it is closed."""
+        return _records(self._map, self._gpu_count)
+
+    def close(self) -> None:
+        """Let go."""
+        self._map.close()
+        os.close(self._descriptor)
+
+    def _header(self) -> tuple[int, ...]:
+        try:
+            return _HEADER.unpack_from(self._map)
+        except ValueError as error:
+            raise PagesError("the limits are closed") from error
+
+
+def _records(page: mmap.mmap, gpu_count: int) -> tuple[Record, ...]:
+    places = [_HEADER.size + card * contract.LIMITS_RECORD_SIZE for card in range(gpu_count)]
+    try:
+        return tuple(Record(*_RECORD.unpack_from(page, place)) for place in places)
+    except ValueError as error:
+        raise PagesError("the limits are closed") from error
 
 
 class Ledger:

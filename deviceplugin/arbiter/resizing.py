@@ -103,7 +103,7 @@ class Resizing:
         self.close()
         if waits:
             self._timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.look)
-        return tuple(entries)
+        return tuple(sorted(entries, key=lambda one: (one.allocation, one.share)))
 
     def close(self) -> None:
         """Look no more."""

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.arbiter import identity, process, wire
-from deviceplugin.arbiter.connection import Connection
+from deviceplugin.arbiter.connection import Connection, Lookup
 from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.guests import Guests
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.leases import Leases
-from deviceplugin.arbiter.lookup import Lookup
 from deviceplugin.arbiter.pace import Pace
 from gpushare import contract
 from gpushare.refusal import Refusal

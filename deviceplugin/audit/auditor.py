@@ -9,19 +9,18 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from deviceplugin.arbiter import process, timetable
-from deviceplugin.arbiter.gpu_leases import Held
-from deviceplugin.arbiter.group import Group
-from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.server import Identify
 from deviceplugin.audit import document, ending, excess, judgement, looking, overhead, unclaimed
 from deviceplugin.audit.contexts import Contexts
 from deviceplugin.audit.report import Audit, Judged
-from deviceplugin.audit.seen import Problem, Share
+from deviceplugin.audit.seen import Problem, Share, Who
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
+from deviceplugin.link import shares as link
+from deviceplugin.link.arbiter import Arbiter
 from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode
@@ -53,16 +52,6 @@ class Surroundings:
     changed: Callable[[], None]
 
 
-class Books(Protocol):
-    """The arbiter's, of who has which GPU."""
-
-    def held(self) -> Iterable[Held]:
-        """What every share has had."""
-
-    def seen(self, works: Mapping[excess.Place, bool]) -> None:
-        """Whether anything of a share has run on a GPU lately."""
-
-
 class Auditor:
     """Audits until cancelled. `audit` is the last one, `conditions` what the GPUNode is to say of it.
 
@@ -72,8 +61,7 @@ class Auditor:
     def __init__(
         self,
         driver: Driver,
-        ledgers: Groups,
-        books: Books,
+        arbiter: Arbiter,
         contexts: Contexts,
         surroundings: Surroundings,
         *,
@@ -86,8 +74,7 @@ class Auditor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
-        self._ledgers = ledgers
-        self._books = books
+        self._arbiter = arbiter
         self._contexts = contexts
         self._surroundings = surroundings
         self._node_name = node_name
@@ -98,7 +85,7 @@ class Auditor:
         self._wall_clock = wall_clock
         self._clock = clock
         self._looking = looking.Looking(
-            driver.nvml, identify=identify, lost_ticks=lambda: ledgers.lost_ticks, proc=proc
+            driver.nvml, identify=identify, lost_ticks=lambda: arbiter.reported.lost_ticks, proc=proc
         )
         self._overheads = overhead.Overheads()
         self._excess = excess.Excess()
@@ -123,6 +110,8 @@ class Auditor:
             logger.exception("The audit failed")
             self._publish(dataclasses.replace(self.audit, problems=(Problem(f"the audit failed: {error}"),)))
         self._looks += 1
+        if self.has_measured:
+            self._arbiter.measured()
 
     @property
     def has_measured(self) -> bool:
@@ -131,27 +120,28 @@ class Auditor:
 
     async def _step(self) -> None:
         gpus = self._surroundings.gpus()
-        groups = self._ledgers.all()
-        unreachable = [
-            (one.pid, one.start_ticks) for holders in self._ledgers.unreachable().values() for one in holders
-        ]
+        await self._arbiter.report()
+        groups, unreachable = self._arbiter.shares.all(), self._arbiter.reported.unreachable
         look = await self._driver.ask(self._looking.look, gpus, groups, unreachable)
         self._charge(look)
-        self._books.seen(look.works)
+        self._arbiter.seen(look.works)
+        now = self._clock()  # the arbiter's books are of this moment, however long we stand still before we have them
+        await self._arbiter.report(turns=True)  # by then the pages say what is charged
         shares = tuple(self._now(look.seen.shares))
-        self._compare(look, shares)
+        self._compare(now, look, shares)
         seen = dataclasses.replace(look.seen, shares=shares, beyond=self._excess.told)
         node, pods = self._surroundings.node(), tuple(self._surroundings.pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(judgement.judge, seen, pods=pods, node=node, suspects=suspects))
+        await self._arbiter.report()
         self._tell()
 
     def _now(self, shares: Iterable[Share]) -> Iterator[Share]:
         """The shares with what their pages say after the look; those that have ended meanwhile are left out."""
-        groups = {group.tenant.key: group for group in self._ledgers.all()}
+        there = {share.tenant.key: share for share in self._arbiter.shares.all()}
         for one in shares:
-            if one.tenant.key in groups:
-                yield dataclasses.replace(one, enforced=groups[one.tenant.key].limits.read())
+            if one.tenant.key in there:
+                yield dataclasses.replace(one, enforced=there[one.tenant.key].limits.read())
 
     def _publish(self, audit: Audit) -> None:
         self.audit = audit
@@ -172,17 +162,14 @@ class Auditor:
         card = next((one for one in self._surroundings.gpus() if one.uuid == uuid), None)
         return self._contexts.bytes_of(self._kind(card)) if card is not None else 0
 
-    async def unclaimed_bytes(self, chosen: Group, slot: int, card: int) -> int | None:
-        """What of a GPU of a share nobody is known to hold beside the process of a slot, looked at from now on.
+    async def unclaimed_bytes(self, chosen: link.Share, asker: Who, card: int) -> int | None:
+        """What of a GPU of a share nobody is known to hold beside this process of it, looked at from now on.
 
         None where the driver does not tell.
         """
-        member = chosen.members[slot]
-        asker = (member.pid, member.start_ticks)
-        share, uuid = chosen.tenant.key, chosen.tenant.grants[card].uuid
-        nvml_ = self._driver.nvml
+        share, uuid, groups = chosen.tenant.key, chosen.tenant.grants[card].uuid, self._arbiter.shares.all()
         try:
-            return await self._driver.ask(unclaimed.look, nvml_, uuid, self._ledgers.all(), share=share, asker=asker)
+            return await self._driver.ask(unclaimed.look, self._driver.nvml, uuid, groups, share=share, asker=asker)
         except nvml_call.NvmlError as error:
             logger.debug("Could not look who holds a GPU's memory", extra={"err": str(error)})
             return None
@@ -199,25 +186,26 @@ class Auditor:
             if uuid in kinds:  # and no MIG device, whose contexts are smaller
                 learned[kinds[uuid]].append(context_bytes)
         self._contexts.learn({kind: tuple(found) for kind, found in learned.items()})
-        for group in self._ledgers.all():
-            uuids = [grant.uuid for grant in group.tenant.grants]
-            group.measured(
+        for share in self._arbiter.shares.all():
+            uuids = [grant.uuid for grant in share.tenant.grants]
+            self._arbiter.charge(
+                share,
                 {
                     slot: [self._overheads.of((uuid, (member.pid, member.start_ticks))) for uuid in uuids]
-                    for slot, member in group.members.items()
-                }
+                    for slot, member in share.members.items()
+                },
             )
-            self._ledgers.expect_contexts(group)
+            self._arbiter.expect(uuids)
 
-    def _compare(self, look: looking.Look, shares: Iterable[Share]) -> None:
+    def _compare(self, now: float, look: looking.Look, shares: Iterable[Share]) -> None:
         """What the driver says that shares used, with what they were let have."""
-        held = {(one.gpu_uuid, one.tenant.key): one.had_seconds for one in self._books.held()}
+        held = {(one.gpu_uuid, one.tenant.key): one.had_seconds for one in self._arbiter.shares.held()}
         turns = {
             (grant.uuid, one.tenant.key): record.turn_permille / timetable.PERIOD
             for one in shares
             for grant, record in zip(one.tenant.grants, one.enforced, strict=True)
         }
-        self._excess.look(self._clock(), used=look.used, held=held, turns=turns)
+        self._excess.look(now, used=look.used, held=held, turns=turns)
 
     def _tell(self) -> None:
         """Events, once for each process and share; and the end of processes that are not to run."""
@@ -225,7 +213,9 @@ class Auditor:
         certain = {one.key for one in judgement.to_be_ended(self.audit)} if self._ends else set()
         self._events_left = MOST_EVENTS
         registered = {
-            (member.pid, member.start_ticks) for group in self._ledgers.all() for member in group.members.values()
+            (member.pid, member.start_ticks)
+            for share in self._arbiter.shares.all()
+            for member in share.members.values()
         }
         for key, judged in troubles.items():
             if judged.process.who in registered:

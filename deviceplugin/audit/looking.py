@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, Protocol
 
 from deviceplugin.arbiter import pages
 from deviceplugin.arbiter import process as kernel
-from deviceplugin.arbiter.group import Group
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.server import Identify
+from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Place
 from deviceplugin.audit.overhead import Key, Reading
 from deviceplugin.audit.seen import Member, Problem, Process, Seen, Share, Who
@@ -25,6 +25,41 @@ from gpushare.gpu import Gpu, Mode
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
 LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # how the kernel calls one that is mapped
+
+
+class Limits(Protocol):
+    """A limits page."""
+
+    def read(self) -> tuple[pages.Record, ...]:
+        """What it says of each GPU. Raises PagesError."""
+
+
+class Registered(Protocol):
+    """A process that has a slot."""
+
+    @property
+    def pid(self) -> int: ...  # noqa: D102
+    @property
+    def start_ticks(self) -> int: ...  # noqa: D102
+
+
+class Group(Protocol):
+    """A share that has processes, by slot, and its pages."""
+
+    @property
+    def tenant(self) -> Tenant: ...  # noqa: D102
+    @property
+    def members(self) -> Mapping[int, Registered]: ...  # noqa: D102
+    @property
+    def limits(self) -> Limits: ...  # noqa: D102
+    @property
+    def ledger(self) -> pages.Ledger: ...  # noqa: D102
+
+    def certain(self, slot: int, card: int) -> tuple[int, int]:
+        """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
+
+    def overhead_bytes(self, slot: int, card: int) -> int:
+        """What is counted of a process on a GPU beyond its charges."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

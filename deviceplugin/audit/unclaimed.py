@@ -20,7 +20,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.arbiter import pages
-from deviceplugin.arbiter.group import Group
+from deviceplugin.audit.looking import Group
 from deviceplugin.audit.seen import Who
 from deviceplugin.hardware import nvml
 

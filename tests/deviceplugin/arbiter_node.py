@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import groups, lookup, resizing, server
+from deviceplugin.arbiter import groups, resizing, server
 from deviceplugin.arbiter.identity import Container
+from deviceplugin.link import lookup
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import errors
@@ -118,7 +119,7 @@ class ArbiterNode:
         )
         self.allocations.append(Allocation(f"of-{name}", PodRef("default", holder or name, ""), given))
 
-    async def start(self) -> None:
+    def lookup(self) -> lookup.Lookup:
         async def ask_pods() -> list[dict[str, Any]]:
             self.asked += 1
             if not self.api_server_answers:
@@ -129,26 +130,28 @@ class ArbiterNode:
             self.asked += 1
             return self.gpunode()
 
-        def node() -> GpuNode:
-            if self.seen_allocations is None:
-                return self.gpunode()
-            return GpuNode("node-a", allocations=tuple(self.seen_allocations), resizes=self.resizes)
+        return lookup.Lookup(
+            pods=lambda: self.pods if self.seen_pods is None else self.seen_pods,
+            node=self.seen_node,
+            ask_pods=ask_pods,
+            ask_node=ask_node,
+        )
 
+    def seen_node(self) -> GpuNode:
+        if self.seen_allocations is None:
+            return self.gpunode()
+        return GpuNode("node-a", allocations=tuple(self.seen_allocations), resizes=self.resizes)
+
+    async def start(self) -> None:
         self.groups = groups.Groups(
             self.directory / "state",
             context_bytes=lambda uuid: self.context_bytes(uuid),
             unclaimed_bytes=lambda *asked: self.unclaimed_bytes(*asked),
         )
         self.groups.inherit()
-        asking = lookup.Lookup(
-            pods=lambda: self.pods if self.seen_pods is None else self.seen_pods,
-            node=node,
-            ask_pods=ask_pods,
-            ask_node=ask_node,
-        )
-        self.server = server.Server(self.socket, lookup=asking, groups=self.groups, identify=identify)
+        self.server = server.Server(self.socket, lookup=self.lookup(), groups=self.groups, identify=identify)
         self.resizing = resizing.Resizing(
-            self.groups, self.server.leases, node=node, tell=self.write_status, measured=lambda: self.measured
+            self.groups, self.server.leases, node=self.seen_node, tell=self.write_status, measured=lambda: self.measured
         )
         await self.server.__aenter__()
         self.resizing.look()

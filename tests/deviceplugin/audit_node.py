@@ -29,19 +29,26 @@ from deviceplugin.hardware.driver import Driver
 from gpushare.allocation import GivenShare
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
-from tests.deviceplugin import arbiter_node
+from tests.deviceplugin import arbiter_node, linked
 
 
 class Node:
-    def __init__(self, directory: Path, opened: nvml.Nvml, made: arbiter_node.ArbiterNode, ends: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        opened: nvml.Nvml,
+        made: arbiter_node.ArbiterNode,
+        link: linked.Linked,
+        ends: bool,
+    ) -> None:
         self.node = made
+        self.arbiter = link.arbiter
         self.gpus = opened.snapshot().gpus
         self.events: list[list[str]] = []
         self.given: GpuNode | None = None
         self.auditor = auditor.Auditor(
             Driver(opened),
-            made.groups,
-            made.server.leases,
+            link.arbiter,
             contexts.Contexts(directory),
             auditor.Surroundings(
                 gpus=lambda: self.gpus,
@@ -61,6 +68,7 @@ class Node:
             case "look":
                 self.events.clear()
                 await self.auditor.step()
+                await self.arbiter.report()  # by then it has heard of all that was measured
                 conditions = [dataclasses.asdict(one) for one in self.auditor.conditions]
                 return {"audit": self.auditor.document(), "conditions": conditions, "events": self.events}
             case "limits":
@@ -106,15 +114,17 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
         request, limit = compute or (50, 100)
         made.add_pod(name, GivenShare(("main",), (uuids[card],), request, limit, memory_bytes))
     await made.start()
-    node = Node(directory, opened, made, "end" in more)
-    made.context_bytes = node.auditor.context_bytes
-    made.unclaimed_bytes = node.auditor.unclaimed_bytes
-    sys.stdout.write("null\n")
-    sys.stdout.flush()
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        answer = await node.do(*line.split())
-        sys.stdout.write(json.dumps(answer) + "\n")
+    with linked.to(made, context_bytes=lambda uuid: node.auditor.context_bytes(uuid)) as link:
+        node = Node(directory, opened, made, link, "end" in more)
+        made.context_bytes = node.auditor.context_bytes
+        made.unclaimed_bytes = link.agent.unclaimed_bytes
+        link.arbiter.unclaimed_bytes = node.auditor.unclaimed_bytes
+        sys.stdout.write("null\n")
         sys.stdout.flush()
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            answer = await node.do(*line.split())
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
     await made.stop()
 
 

@@ -300,7 +300,7 @@ async def test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_no
     promised = Resize("a1", 0, 4 << 30, 0)
     seen: list[str] = []
 
-    def resizes(node: GpuNode) -> tuple[Resize, ...]:
+    async def resizes(node: GpuNode) -> tuple[Resize, ...]:
         seen.append(node.version)
         if len(seen) == 1:  # the placer writes just now
             cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=wrote")

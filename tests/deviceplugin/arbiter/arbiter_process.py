@@ -1,7 +1,7 @@
-"""An arbiter in a process of its own, which a test can kill: two pods, of 30 and 70 percent of one GPU.
+"""The agent's end of an arbiter, and the real arbiter's process: two pods, of 30 and 70 percent of one GPU.
 
-Usage: arbiter_process.py DIRECTORY GPU-UUID. It prints "ready" when it listens; then for each line that it reads, what
-each pod holds and by how many processes, as JSON.
+Usage: arbiter_process.py DIRECTORY GPU-UUID. It prints the arbiter's pid when that listens; then for each line that it
+reads, what each pod holds and by how many processes, as JSON. A test can kill either of the two, or let one stand still.
 """
 
 from __future__ import annotations
@@ -11,22 +11,37 @@ import json
 import sys
 from pathlib import Path
 
+from deviceplugin.link import arbiter, process
 from gpushare.allocation import GivenShare
 from tests.deviceplugin.arbiter_node import ArbiterNode
+
+PROGRAM = ("-m", "tests.deviceplugin.arbiter.by_environment")
 
 
 async def serve(directory: Path, uuid: str) -> None:
     node = ArbiterNode(directory)
     for name, request in (("pod1", 30), ("pod2", 70)):
         node.add_pod(name, GivenShare(("main",), (uuid,), request, 100, 1 << 28))
-    await node.start()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    while await asyncio.to_thread(sys.stdin.readline):
-        held = {use.tenant.pod: [sum(use.used_bytes), use.processes] for use in node.groups.uses()}
-        sys.stdout.write(json.dumps(held) + "\n")
+    async with process.running(
+        node.socket, ledgers=directory / "state", proc=Path("/proc"), log_level="info", program=PROGRAM
+    ) as running:
+        made = arbiter.Arbiter(
+            running.channel,
+            lookup=node.lookup(),
+            node=node.gpunode,
+            tell=lambda: None,
+            context_bytes=lambda _: 0,
+        )
+        await made.listening.wait()
+        made.look()
+        sys.stdout.write(f"{running.pid}\n")
         sys.stdout.flush()
-    await asyncio.Event().wait()
+        while await asyncio.to_thread(sys.stdin.readline):
+            await made.report()
+            held = {use.tenant.pod: [sum(use.used_bytes), use.processes] for use in made.shares.uses()}
+            sys.stdout.write(json.dumps(held) + "\n")
+            sys.stdout.flush()
+        made.close()
 
 
 if __name__ == "__main__":

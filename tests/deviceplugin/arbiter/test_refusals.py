@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from deviceplugin.arbiter import lookup
+from deviceplugin.link import lookup
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode

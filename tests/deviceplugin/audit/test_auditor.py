@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter.groups import Groups
-from deviceplugin.arbiter.leases import Leases
 from deviceplugin.audit import auditor
 from deviceplugin.audit.contexts import Contexts
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
+from deviceplugin.link.arbiter import Arbiter
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
+from tests.deviceplugin import arbiter_node, linked
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
 STAT = "{} (cuda job) S " + " ".join(["0"] * 18) + " 77 0\n"
@@ -40,13 +41,12 @@ class Listing:
 class Node:
     """An auditor with all that it tells."""
 
-    def __init__(self, directory: Path, listing: Listing) -> None:
+    def __init__(self, directory: Path, listing: Listing, arbiter: Arbiter) -> None:
         self.warned: list[str] = []
         self.changes = 0
         self.auditor = auditor.Auditor(
             Driver(listing),  # type: ignore[arg-type]
-            Groups(directory / "ledgers"),
-            Leases(),
+            arbiter,
             Contexts(directory),
             auditor.Surroundings(
                 gpus=lambda: (Gpu(UUID, 0, "A100", 40 << 30),),
@@ -66,6 +66,13 @@ class Node:
 
 
 @pytest.fixture
+async def arbiter(short_path: Path) -> AsyncIterator[Arbiter]:
+    async with arbiter_node.opened(short_path) as node:
+        with linked.to(node) as link:
+            yield link.arbiter
+
+
+@pytest.fixture
 def listing(tmp_path: Path) -> Listing:
     made = Listing(range(100, 130))
     for pid in made.pids:
@@ -76,8 +83,10 @@ def listing(tmp_path: Path) -> Listing:
     return made
 
 
-async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(tmp_path: Path, listing: Listing) -> None:
-    node = Node(tmp_path, listing)
+async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(
+    tmp_path: Path, listing: Listing, arbiter: Arbiter
+) -> None:
+    node = Node(tmp_path, listing, arbiter)
     assert node.auditor.document() is None
     measured = []
     for _ in range(3):
@@ -93,9 +102,9 @@ async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(tmp
 
 
 async def test_a_look_that_fails_is_told_and_the_next_one_is_made(
-    tmp_path: Path, listing: Listing, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, listing: Listing, arbiter: Arbiter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Node(tmp_path, listing)
+    node = Node(tmp_path, listing, arbiter)
     listing.problem = LookupError("what nobody thought of")
     await node.auditor.step()
     (condition,) = node.auditor.conditions

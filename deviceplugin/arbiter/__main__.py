@@ -1,0 +1,114 @@
+"""`python -m deviceplugin.arbiter`: the arbiter in a process of its own, which the agent starts and which ends with it.
+
+It knows neither the API server nor the driver: the agent tells it what they say. So nothing of theirs, and no JSON of
+the cluster, makes a lease wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.arbiter import process, server
+from deviceplugin.arbiter.agent import Agent
+from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter.groups import Groups
+from deviceplugin.arbiter.messages import Listening
+from deviceplugin.arbiter.resizing import Resizing
+from gpushare.daemon import logs, shutdown
+
+logger = logging.getLogger("deviceplugin.arbiter")
+
+LOCK_SUFFIX: Final = ".lock"
+AGAIN_SECONDS: Final = 0.05
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until the agent ends; return the exit code."""
+    options = _parser().parse_args(arguments)
+    logs.configure(options.log_level, "arbiter")
+    return shutdown.run(lambda daemon: _serve(options, daemon))
+
+
+async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
+    channel = Channel(socket.socket(fileno=options.agent))
+    agent = Agent(channel)
+    groups = Groups(
+        options.ledgers,
+        proc=options.proc_root,
+        context_bytes=agent.context_bytes,
+        unclaimed_bytes=agent.unclaimed_bytes,
+    )
+    arbiter = server.Server(
+        options.socket,
+        lookup=agent,
+        groups=groups,
+        identify=server.by_cgroup(options.proc_root),
+        proc=options.proc_root,
+    )
+    resizing = Resizing(
+        groups, arbiter.leases, node=lambda: agent.node, tell=agent.changed, measured=lambda: agent.has_measured
+    )
+    agent.serve(groups, arbiter, resizing)
+    alone = await _alone(options.ledgers, daemon)
+    try:
+        if daemon.stopping.is_set():
+            return
+        groups.inherit()
+        async with arbiter:
+            # Not before: of shares that were not taken over yet, nothing true can be said.
+            channel.listen(agent.heard, lambda: daemon.stop("the agent has gone"))
+            channel.send(Listening())
+            await daemon.stopping.wait()
+    finally:
+        resizing.close()
+        groups.close()
+        channel.close()
+        os.close(alone)
+
+
+async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
+    """The descriptor of a lock, once it is ours: an arbiter whose agent was killed may be there for a moment longer,
+    and would write over what we have taken over from it."""
+    path = ledgers.with_name(f"{ledgers.name}{LOCK_SUFFIX}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    waits = False
+    while not daemon.stopping.is_set():
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not waits:
+                logger.warning("Waiting for the arbiter before this one to end", extra={"lock": str(path)})
+            waits = True
+            await asyncio.sleep(AGAIN_SECONDS)
+            continue
+        break
+    return descriptor
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m deviceplugin.arbiter",
+        description="The arbiter of a node's shares. The agent starts it, and tells it what there is to give.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--agent", type=int, required=True, metavar="DESCRIPTOR", help="a socket whose other end the agent has")
+    add("--socket", type=Path, required=True, help="where processes of share containers connect")
+    add("--ledgers", type=Path, required=True, help="the directory for what the next arbiter must know")
+    add("--proc-root", type=Path, default=process.PROC, help="the host's /proc (%(default)s)")
+    add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""The way between the agent and the arbiter's process: messages, some with descriptors, in order.
+
+Neither end waits for the other: what does not fit into the socket is kept until it does. What has come is read in small
+portions, so that a long list does not keep a lease waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from deviceplugin.arbiter import messages
+from deviceplugin.arbiter.messages import Message
+
+PORTION_BYTES: Final = 8192
+MOST_DESCRIPTORS: Final = 16  # of one portion
+_HEADER: Final = struct.Struct("=IB")  # how many bytes follow, and how many descriptors belong to them
+
+Heard = Callable[[Message, Sequence[int]], None]
+
+
+class Channel:
+    """One end of it, in a running event loop; it owns `end`."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._loop = asyncio.get_running_loop()
+        self._unsent: collections.deque[tuple[bytes, list[int]]] = collections.deque()
+        self._unread = bytearray()
+        self._descriptors: list[int] = []
+        self._open = True
+
+    def listen(self, heard: Heard, ended: Callable[[], None]) -> None:
+        """Call `heard` with each message and its descriptors, which are its own to close; `ended` when the other end is
+        gone."""
+        self._heard, self._ended = heard, ended
+        self._loop.add_reader(self._end, self._readable)
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send it, now or later; to nobody if the other end is gone. The descriptors stay the caller's."""
+        if not self._open:
+            return
+        body = messages.write(message)
+        # Who sends may close them before they are sent.
+        copies = [os.dup(one) for one in descriptors]
+        self._unsent.append((_HEADER.pack(len(body), len(copies)) + body, copies))
+        if len(self._unsent) == 1:
+            self._write()
+
+    def close(self) -> None:
+        """Say and hear nothing more: the other end sees that."""
+        if not self._open:
+            return
+        self._open = False
+        self._loop.remove_reader(self._end)
+        self._loop.remove_writer(self._end)
+        self._end.close()
+        for _, copies in self._unsent:
+            _close(copies)
+        _close(self._descriptors)
+        self._unsent.clear()
+
+    def _write(self) -> None:
+        while self._unsent:
+            data, copies = self._unsent[0]
+            try:
+                sent = socket.send_fds(self._end, [data], copies, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._loop.add_writer(self._end, self._write)
+                return
+            except OSError:  # it is gone; whoever listens hears of it
+                sent = len(data)
+            _close(copies)
+            self._unsent[0] = data[sent:], []
+            if sent == len(data):
+                self._unsent.popleft()
+        self._loop.remove_writer(self._end)
+
+    def _readable(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(
+                self._end, PORTION_BYTES, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            self._loop.remove_reader(self._end)
+            self._ended()
+            return
+        self._unread += data
+        self._descriptors += descriptors
+        while self._open and (found := self._next()) is not None:
+            body, own = found
+            self._heard(messages.read(body), own)
+
+    def _next(self) -> tuple[bytes, list[int]] | None:
+        """The next message that is complete, with its descriptors: they come with its first byte."""
+        if len(self._unread) < _HEADER.size:
+            return None
+        size, count = _HEADER.unpack_from(self._unread)
+        end = _HEADER.size + size
+        if len(self._unread) < end:
+            return None
+        body = bytes(self._unread[_HEADER.size : end])
+        del self._unread[:end]
+        own, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+        return body, own
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for one in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(one)

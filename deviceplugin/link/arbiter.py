@@ -1,0 +1,235 @@
+"""The arbiter, as the agent knows it: it is told what the GPUNode gives, and it tells what processes make of that."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from deviceplugin.arbiter import messages
+from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.link.lookup import Lookup
+from deviceplugin.link.process import ArbiterError
+from deviceplugin.link.shares import Share, Shares
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode, Resize
+from gpushare.refusal import Refusal
+
+logger = logging.getLogger(__name__)
+
+REPORT_SECONDS: Final = 1.0  # between two reports with what shares have had of their GPUs
+MOST_SILENT: Final = 30  # so many times in a row none came within that
+Who = tuple[int, int]  # a process: its pid and when it started
+_Answer = TypeVar("_Answer")
+FAILED: Final = Refusal("the node's agent failed to answer: its log says why")
+
+
+class Arbiter:
+    """At the other end of the channel.
+
+    node: the GPUNode as last seen; tell: to be called when there is something new to be told in its status.
+    context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
+    shares, reported: as of the last report.
+    unspoken: called when a library of a container is refused for its protocol, with why.
+    unclaimed_bytes: what of a GPU, by its place in a share, nobody is known to hold beside the process with this pid
+        and start; None where that is not known.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        lookup: Lookup,
+        node: Callable[[], GpuNode | None],
+        tell: Callable[[], None],
+        context_bytes: Callable[[str], int],
+    ) -> None:
+        self._channel = channel
+        self._lookup = lookup
+        self._node = node
+        self._tell = tell
+        self._context_bytes = context_bytes
+        self._entries: dict[str, Allocation] = {}  # as it was told
+        self._contexts: dict[str, int] = {}
+        self._measured = False
+        self._following: collections.deque[asyncio.Future[tuple[Resize, ...]]] = collections.deque()
+        self._reporting: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._turns: list[messages.Turn] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._silent = 0
+        self.unclaimed_bytes: Callable[[Share, Who, int], Awaitable[int | None]] = _nothing_known
+        self.unspoken: Callable[[Container, str], None] = lambda *_: None
+        self.listening = asyncio.Event()
+        self.shares = Shares()
+        self.reported = messages.Reported(0, 0, (), 0, ())
+        channel.listen(self._heard, lambda: None)  # who started it watches it
+
+    @property
+    def versions(self) -> Mapping[int, int]:
+        """How many connections speak each version of the protocol."""
+        return {one.version: one.connections for one in self.reported.speakers}
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be relied on, as a sentence."""
+        if not self.listening.is_set():
+            return "the arbiter does not listen yet"
+        return f"the arbiter has not answered for {self._silent} seconds" if self._silent > 1 else None
+
+    async def run(self) -> None:
+        """Have it report, again and again. Raises ArbiterError when it says nothing any more."""
+        while True:
+            asked = asyncio.ensure_future(self.report(turns=True))
+            # In turns of our own loop: if it is we who stood still, the arbiter is not to blame.
+            while not (await asyncio.wait({asked}, timeout=REPORT_SECONDS))[0]:
+                self._silent += 1
+                if self._silent == MOST_SILENT:
+                    asked.cancel()
+                    raise ArbiterError(
+                        f"the arbiter has not answered for {MOST_SILENT} seconds: the agent ends with it"
+                    )
+            self._silent = 0
+            await asyncio.sleep(REPORT_SECONDS)
+
+    async def report(self, *, turns: bool = False) -> None:
+        """Return once `shares` and `reported` are as they were after this call."""
+        done = asyncio.get_running_loop().create_future()
+        self._reporting.append(done)
+        self._channel.send(messages.Report(turns))
+        await done
+
+    def look(self) -> None:
+        """The GPUNode may have changed."""
+        node = self._node()
+        if node is None:
+            return
+
+        def compare(done: asyncio.Future[tuple[Resize, ...]]) -> None:
+            if not done.cancelled() and done.result() != node.resizes:
+                self._tell()
+
+        self._followed(node).add_done_callback(compare)
+
+    async def follow(self, node: GpuNode) -> tuple[Resize, ...]:
+        """Have all shares given what they have in this GPUNode; return what its status is to say of it."""
+        return await self._followed(node)
+
+    def expect(self, gpu_uuids: Iterable[str]) -> None:
+        """Contexts on these GPUs may be charged something else from now on."""
+        found = {uuid: self._context_bytes(uuid) for uuid in gpu_uuids}
+        new = {uuid: size for uuid, size in found.items() if self._contexts.get(uuid, 0) != size}
+        if new:
+            self._contexts |= new
+            self._channel.send(messages.Contexts(tuple(messages.Context(*one) for one in new.items())))
+
+    def charge(self, share: Share, held: Mapping[int, Sequence[int]]) -> None:
+        """By slot, what the processes of a share hold beyond their charges, by GPU: it counts from now on."""
+        overheads = tuple(
+            messages.Overhead(member.pid, member.start_ticks, tuple(held[slot]))
+            for slot, member in share.members.items()
+            if slot in held
+        )
+        if overheads != share.overheads:
+            share.overheads = overheads
+            self._channel.send(messages.Overheads(share.tenant.key, overheads))
+
+    def measured(self) -> None:
+        """From now on it is known what processes hold beyond their charges."""
+        if not self._measured:
+            self._measured = True
+            self._channel.send(messages.Measured())
+
+    def seen(self, works: Mapping[tuple[str, str], bool]) -> None:
+        """By a GPU's UUID and a share's key, whether the driver has run anything of it there lately."""
+        if works:
+            self._channel.send(messages.Runs(tuple(messages.Run(*place, runs) for place, runs in works.items())))
+
+    def close(self) -> None:
+        """Let go of what it has told."""
+        for task in self._answering:
+            task.cancel()
+        self.shares.close()
+
+    def _followed(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
+        there = {entry.id: entry for entry in node.allocations}
+        for gone in self._entries.keys() - there.keys():
+            self._channel.send(messages.NoEntry(gone))
+        for identity, entry in there.items():
+            if self._entries.get(identity) != entry:
+                self._channel.send(messages.Entry(entry))
+        self._entries = there
+        done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
+        self._following.append(done)
+        self._channel.send(messages.Follow(node.resizes))
+        return done
+
+    def _heard(self, message: messages.Message, descriptors: Sequence[int]) -> None:
+        match message:
+            case messages.Listening():
+                self.listening.set()
+            case messages.Changed():
+                self._tell()
+            case messages.Identify(container):
+                self._answer(self._identify(container))
+            case messages.Measure():
+                self._answer(self._measure(message))
+            case messages.Unspoken(container, sentence):
+                self.unspoken(container, sentence)
+            case messages.Followed(resizes):
+                _set(self._following.popleft(), resizes)
+            case messages.Share():
+                self.shares.take(message, descriptors)
+            case messages.NoShare(key):
+                self.shares.drop(key)
+            case messages.Turns(turns):
+                self._turns = [*(self._turns or ()), *turns]
+            case messages.Reported():
+                self.reported = message
+                if self._turns is not None:
+                    self.shares.had(tuple(self._turns))
+                    self._turns = None
+                _set(self._reporting.popleft(), None)
+            case _:
+                raise ValueError(f"an arbiter does not say {message}")
+
+    def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(answering)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _measure(self, asked: messages.Measure) -> None:
+        unclaimed_bytes = None
+        try:
+            await self.report()  # who holds what is to be known as it is now
+            share = self.shares.of(asked.share)
+            if share is not None:
+                unclaimed_bytes = await self.unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.card)
+        except Exception:
+            logger.exception("Could not look who holds a GPU's memory", extra={"share": asked.share})
+        self._channel.send(messages.Unclaimed(asked.number, unclaimed_bytes))
+
+    async def _identify(self, container: Container) -> None:
+        try:
+            found = await self._lookup.tenant(container)
+        except Exception:
+            logger.exception("Could not say what a container was given", extra={"pod_uid": container.pod_uid})
+            found = FAILED
+        if isinstance(found, Tenant):
+            self.expect(grant.uuid for grant in found.grants)
+            self._channel.send(messages.Identified(container, found))
+        else:
+            self._channel.send(messages.Identified(container, None, str(found)))
+
+
+async def _nothing_known(share: Share, asker: Who, card: int) -> int | None:
+    del share, asker, card
+    return None
+
+
+def _set(asked: asyncio.Future[_Answer], answer: _Answer) -> None:
+    if not asked.done():
+        asked.set_result(answer)

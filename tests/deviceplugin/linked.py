@@ -1,0 +1,42 @@
+"""Both ends of the channel between agent and arbiter in one loop, around a node's arbiter that has been started."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+from deviceplugin.arbiter.agent import Agent
+from deviceplugin.arbiter.channel import Channel
+from deviceplugin.link.arbiter import Arbiter
+from tests.deviceplugin.arbiter_node import ArbiterNode
+
+
+class Linked:
+    """`arbiter` is the agent's end, `agent` the arbiter's; `told` counts what was to be told in the GPUNode's status."""
+
+    def __init__(self, node: ArbiterNode, context_bytes: Callable[[str], int]) -> None:
+        ours, theirs = socket.socketpair()
+        self.told = 0
+        self.ends = Channel(ours), Channel(theirs)
+        self.arbiter = Arbiter(
+            self.ends[0], lookup=node.lookup(), node=node.seen_node, tell=self._tell, context_bytes=context_bytes
+        )
+        self.agent = Agent(self.ends[1])
+        self.agent.serve(node.groups, node.server, node.resizing)
+        self.ends[1].listen(self.agent.heard, lambda: None)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+
+@contextlib.contextmanager
+def to(node: ArbiterNode, *, context_bytes: Callable[[str], int] = lambda _: 0) -> Iterator[Linked]:
+    """The two ends."""
+    linked = Linked(node, context_bytes)
+    try:
+        yield linked
+    finally:
+        linked.arbiter.close()
+        for one in linked.ends:
+            one.close()
