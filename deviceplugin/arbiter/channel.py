@@ -6,6 +6,7 @@ portions, so that a long list does not keep a lease waiting.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import collections
 import contextlib
@@ -19,7 +20,7 @@ from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.messages import Message
 
 PORTION_BYTES: Final = 8192
-MOST_DESCRIPTORS: Final = 16  # of one portion
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)  # two at a time are sent
 _HEADER: Final = struct.Struct("=IB")  # how many bytes follow, and how many descriptors belong to them
 
 Heard = Callable[[Message, Sequence[int]], None]
@@ -85,19 +86,19 @@ class Channel:
 
     def _readable(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(
-                self._end, PORTION_BYTES, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
+            # Not by `socket.recv_fds`, which passes no flags on: a child would inherit the descriptors.
+            data, ancillary, _, _ = self._end.recvmsg(PORTION_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
-            data, descriptors = b"", []
+            data, ancillary = b"", []
         if not data:
             self._loop.remove_reader(self._end)
             self._ended()
             return
         self._unread += data
-        self._descriptors += descriptors
+        for _, _, packed in ancillary:
+            self._descriptors += array.array("i", packed)
         while self._open and (found := self._next()) is not None:
             body, own = found
             self._heard(messages.read(body), own)

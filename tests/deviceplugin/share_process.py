@@ -8,6 +8,7 @@ sum GPU          what its container holds
 limits           what the limits page says
 tamper           try to write the limits in every way a hostile program could
 reclaim          prints the bytes freed
+turns N          have the GPU so many times, and give it back at once
 close            close the socket and live on
 become           exec: live on as another program, with the same pid
 fork             leave a child behind that keeps everything open; prints its pid
@@ -125,6 +126,24 @@ class Share:
         data = connected.recv(contract.WIRE_MAX)
         return int(struct.unpack_from(contract.WIRE_RECLAIMED, data, HEADER)[0])
 
+    def turns(self, count: int) -> int:
+        connected = self.connected()
+        self.lease(contract.MESSAGE_WANT, 0)
+        for left in reversed(range(count)):
+            kind = 0
+            while kind != contract.MESSAGE_OPEN:
+                data = connected.recv(contract.WIRE_MAX)
+                kind = struct.unpack_from(contract.WIRE_HEADER, data)[2]
+            number = struct.unpack_from(contract.WIRE_LEASE, data, HEADER)[2]
+            self.lease(contract.MESSAGE_CLOSED, number)
+            self.lease(contract.MESSAGE_RELEASED, number)
+            if left:
+                self.lease(contract.MESSAGE_WANT, 0)
+        return count
+
+    def lease(self, kind: int, number: int) -> None:
+        self.connected().send(self.message(kind, struct.pack(contract.WIRE_LEASE, 0, 0, number)))
+
     def fork(self) -> int:
         child = os.fork()
         if child == 0:
@@ -139,6 +158,8 @@ class Share:
         match verb:
             case "charge":
                 self.words[numbers[0] * contract.LEDGER_SLOTS + self.slot] += numbers[1]
+            case "turns":
+                return self.turns(*numbers)
             case "take":
                 return self.take(*numbers)
             case "write":

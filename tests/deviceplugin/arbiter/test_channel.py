@@ -1,0 +1,98 @@
+"""The way between agent and arbiter: in order, with descriptors, and nobody waits."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter import messages
+from deviceplugin.arbiter.channel import Channel
+from tests.deviceplugin import waiting
+
+
+class End:
+    """One end, and what it has heard: messages, with what was in the files that came with them."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.heard: list[tuple[messages.Message, list[bytes]]] = []
+        self.ended = False
+
+    def listen(self) -> None:
+        self.channel.listen(self._hear, self._end)
+
+    def _hear(self, message: messages.Message, descriptors: Sequence[int]) -> None:
+        self.heard.append((message, [os.pread(one, 100, 0) for one in descriptors]))
+        for one in descriptors:
+            assert not os.get_inheritable(one)
+            os.close(one)
+
+    def _end(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+async def ends() -> Iterator[tuple[End, End]]:
+    one, other = (End(Channel(end)) for end in socket.socketpair())
+    yield one, other
+    one.channel.close()
+    other.channel.close()
+
+
+def file(content: bytes) -> int:
+    made = os.memfd_create("test")
+    os.write(made, content)
+    return made
+
+
+def opened() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long(ends: tuple[End, End]) -> None:
+    one, other = ends
+    before = opened()
+    sent = []
+    for number in range(1000):
+        # Some are longer than the socket takes at once.
+        message = messages.NoEntry(str(number) * (200_000 if number % 100 == 0 else 1))
+        contents = [f"{number}-{position}".encode() for position in range(number % 3)]
+        files = [file(content) for content in contents]
+        one.channel.send(message, files)
+        for each in files:
+            os.close(each)
+        sent.append((message, contents))
+    other.listen()
+    await waiting.until(lambda: len(other.heard) == len(sent))
+    assert other.heard == sent
+    assert opened() == before
+
+
+async def test_files_that_were_never_sent_or_never_heard_are_closed(ends: tuple[End, End]) -> None:
+    one, other = ends
+    before = opened()
+    one.listen()
+    for number in range(2000):
+        made = file(b"")
+        one.channel.send(messages.NoEntry(str(number)), [made])
+        os.close(made)
+    assert opened() > before
+    other.channel.close()
+    await waiting.until(lambda: one.ended)
+    one.channel.close()
+    assert opened() == before - 2
+    one.channel.send(messages.Changed())  # to nobody
+
+
+async def test_an_end_that_was_closed_is_seen_after_all_that_it_said(ends: tuple[End, End]) -> None:
+    one, other = ends
+    for number in range(10):
+        one.channel.send(messages.NoEntry(str(number)))
+    one.channel.close()
+    other.listen()
+    await waiting.until(lambda: other.ended)
+    assert [str(message.allocation) for message, _ in other.heard] == [str(number) for number in range(10)]

@@ -1,0 +1,93 @@
+"""The arbiter's process and the agent's: leases go on while the agent stands still, and neither outlives the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin.arbiter_node import GPUS, ArbiterNode
+
+TURNS = 150
+
+
+class Agent:
+    """The agent's end, in a process of its own, and the arbiter that it has started, by its pid."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def line(self) -> bytes:
+        assert self.process.stdout is not None
+        return await asyncio.wait_for(self.process.stdout.readline(), 30)
+
+    async def listening(self) -> None:
+        self.arbiter_pid = int(await self.line())
+        self.arbiter = os.pidfd_open(self.arbiter_pid)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+@contextlib.asynccontextmanager
+async def started(directory: Path) -> AsyncIterator[Agent]:
+    command = (sys.executable, "-m", "tests.deviceplugin.arbiter.arbiter_process", str(directory), GPUS[0])
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=arbiter_node.ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    agent = Agent(process)
+    try:
+        yield agent
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def has_ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+async def test_leases_go_on_while_the_agent_stands_still(short_path: Path) -> None:
+    node = ArbiterNode(short_path)
+    async with started(short_path) as agent, node.stack:
+        await agent.listening()
+        one, two, late = [await node.share(pod) for pod in ("pod1", "pod2", "pod2")]
+        await one("hello")
+        await two("hello")
+        agent.signal(signal.SIGSTOP)
+        assert await asyncio.gather(one("turns", TURNS), two("turns", TURNS)) == [TURNS, TURNS]
+        # Who comes meanwhile waits until the agent says what it was given.
+        greeted = asyncio.create_task(late("hello"))
+        assert await asyncio.gather(one("turns", TURNS), two("turns", TURNS)) == [TURNS, TURNS]
+        assert not greeted.done()
+        agent.signal(signal.SIGCONT)
+        assert await greeted == {"gpus": 1, "slot": 1}
+
+
+async def test_an_arbiter_ends_with_its_agent_and_the_next_one_waits_for_that(short_path: Path) -> None:
+    node = ArbiterNode(short_path)
+    async with node.stack, started(short_path) as first:
+        await first.listening()
+        process = await node.share("pod1")
+        await process("hello")
+        await process("charge", 0, 100)
+        os.kill(first.arbiter_pid, signal.SIGSTOP)
+        first.signal(signal.SIGKILL)
+        async with started(short_path) as second:
+            listening = asyncio.create_task(second.listening())
+            # Long enough for it to take over what the first one still has, if nothing kept it from that.
+            await asyncio.sleep(1.0)
+            assert not listening.done()
+            assert not has_ended(first.arbiter)
+            os.kill(first.arbiter_pid, signal.SIGCONT)
+            await waiting.until(lambda: has_ended(first.arbiter))
+            await listening
+            second.process.stdin.write(b"\n")
+            assert await second.line() == b'{"pod1": [100, 1]}\n'

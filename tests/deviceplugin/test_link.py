@@ -1,0 +1,179 @@
+"""The agent's end of an arbiter: what it says of shares is so, and what it tells is what has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter import messages
+from deviceplugin.arbiter.channel import Channel
+from deviceplugin.link import arbiter
+from deviceplugin.link.process import ArbiterError
+from gpushare.gpunode import GpuNode, Resize
+from tests.deviceplugin import arbiter_node, linked, waiting
+from tests.deviceplugin.arbiter_node import GIB, ArbiterNode
+
+
+@pytest.fixture
+async def node(short_path: Path) -> Iterator[ArbiterNode]:
+    async with arbiter_node.opened(short_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def link(node: ArbiterNode) -> Iterator[linked.Linked]:
+    with linked.to(node, context_bytes=lambda uuid: 1000 + int(uuid[-1])) as made:
+        yield made
+
+
+async def same(node: ArbiterNode, link: linked.Linked) -> None:
+    """The agent has the shares that the arbiter has, as they are."""
+    await link.arbiter.report()
+    theirs = {one.tenant.key: one for one in node.groups.all()}
+    ours = {one.tenant.key: one for one in link.arbiter.shares.all()}
+    assert ours.keys() == theirs.keys()
+    for key, one in ours.items():
+        other = theirs[key]
+        assert one.tenant == other.tenant
+        members = {slot: (who.pid, who.start_ticks) for slot, who in other.members.items()}
+        assert {slot: (who.pid, who.start_ticks) for slot, who in one.members.items()} == members
+        assert one.limits.read() == other.limits.read()
+        assert one.ledger.device_inode == other.ledger.device_inode
+    assert list(link.arbiter.shares.uses()) == list(node.groups.uses())
+
+
+async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNode, link: linked.Linked) -> None:
+    node.add_pod("trainer", gpus=2)
+    node.add_pod("server", memory=2 * GIB)
+    await same(node, link)
+    one, two, other = await node.share(), await node.share(), await node.share("server")
+    for process in (one, two, other):
+        await process("hello")
+    await one("charge", 0, 100)
+    await same(node, link)
+    await two("charge", 1, 7)
+    assert [use.used_bytes for use in link.arbiter.shares.uses()] == [(100, 7), (0,)]  # without asking
+    node.change("server", memory_bytes=3 * GIB)
+    await same(node, link)
+    assert {share.tenant.memory_bytes for share in link.arbiter.shares.all()} == {GIB, 3 * GIB}
+    await two.kill()
+    await waiting.until(lambda: [len(group.members) for group in node.groups.all()] == [1, 1])
+    await same(node, link)
+    await one.kill()
+    await waiting.until(lambda: len(node.groups.all()) == 1)
+    # Another ledger of the same share, before the agent has heard of the end of the first.
+    again = await node.share()
+    await again("hello")
+    await again("charge", 0, 5)
+    await same(node, link)
+    assert sorted(use.used_bytes for use in link.arbiter.shares.uses()) == [(0,), (5, 0)]
+
+
+async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: ArbiterNode, link: linked.Linked) -> None:
+    node.add_pod("trainer")
+    process = await node.share()
+    await process("hello")
+    await process("turns", 3)
+    await link.arbiter.report()
+    assert list(link.arbiter.shares.held()) == []  # that takes time, and was not asked for
+    await link.arbiter.report(turns=True)
+    (had,) = link.arbiter.shares.held()
+    (has,) = node.server.leases.held()
+    assert (had.tenant, had.gpu_uuid, had.leases) == (has.tenant, has.gpu_uuid, 3)
+    assert (link.arbiter.reported.connections, link.arbiter.versions) == (1, node.server.versions)
+    await process.kill()
+    await waiting.until(lambda: not node.server.connections)
+    await link.arbiter.report(turns=True)
+    assert list(link.arbiter.shares.held()) == []
+
+
+async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_program(
+    node: ArbiterNode, link: linked.Linked
+) -> None:
+    node.add_pod("trainer")
+    process = await node.share()
+    await process("hello")
+
+    node.context_bytes = link.agent.context_bytes
+
+    async def measured() -> list[list[int]]:
+        await link.arbiter.report()
+        (share,) = link.arbiter.shares.all()
+        link.arbiter.charge(share, {slot: [300] for slot in share.members})
+        link.arbiter.expect(grant.uuid for grant in share.tenant.grants)
+        await link.arbiter.report()
+        return [[one.overhead_bytes, one.context_bytes] for one in share.limits.read()]
+
+    assert await measured() == [[300, 1000]] == await measured()
+    assert not link.agent.has_measured
+    link.arbiter.measured()
+    await link.arbiter.report()
+    assert link.agent.has_measured
+    await process("become")
+    await process("hello")
+    assert await measured() == [[300, 1000]]
+
+
+async def test_only_what_has_changed_of_the_gpunode_is_told(
+    node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        node.add_pod(f"pod{number}")
+    told: list[messages.Message] = []
+    send = link.ends[0].send
+    monkeypatch.setattr(link.ends[0], "send", lambda message, *more: (told.append(message), send(message, *more)))
+    assert await link.arbiter.follow(node.gpunode()) == ()
+    assert [type(one).__name__ for one in told] == ["Entry"] * 5 + ["Follow"]
+    told.clear()
+    node.allocations[1] = dataclasses.replace(node.allocations[1], latency=True)
+    del node.allocations[3]
+    assert await link.arbiter.follow(node.gpunode()) == ()
+    assert told == [messages.NoEntry("of-pod3"), messages.Entry(node.allocations[1]), messages.Follow(())]
+    assert link.agent.node is not None
+    assert {one.id: one for one in link.agent.node.allocations} == {one.id: one for one in node.allocations}
+
+
+async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterNode, link: linked.Linked) -> None:
+    node.add_pod("trainer", memory=400)
+    node.add_pod("server", memory=400)
+    process = await node.share()
+    await process("hello")
+    await process("charge", 0, 300)
+
+    def shrinking(pod: str, to_bytes: int | None) -> GpuNode:
+        node.resizing.close()
+        share = dataclasses.replace(node.allocations[0 if pod == "trainer" else 1].shares[0], shrink_to_bytes=to_bytes)
+        node.allocations = [
+            dataclasses.replace(one, shares=(share,)) if one.id == f"of-{pod}" else one for one in node.allocations
+        ]
+        return node.gpunode()
+
+    first, second = shrinking("trainer", 200), shrinking("server", 100)
+    third = shrinking("trainer", None)
+    answers = await asyncio.gather(*(link.arbiter.follow(one) for one in (first, second, third)))
+    too_full, is_small = Resize("of-trainer", 0, 400, 300), Resize("of-server", 0, 100, 0)
+    assert answers == [(too_full,), (is_small, too_full), (is_small,)]
+    link.arbiter.look()  # the status says none of it yet
+    await waiting.until(lambda: link.told == 1)
+
+
+async def test_an_arbiter_that_says_nothing_any_more_is_given_up(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.01)
+    ours, theirs = socket.socketpair()
+    with contextlib.closing(Channel(ours)) as channel, theirs:
+        made = arbiter.Arbiter(
+            channel, lookup=node.lookup(), node=node.gpunode, tell=lambda: None, context_bytes=lambda _: 0
+        )
+        assert made.problem == "the arbiter does not listen yet"
+        made.listening.set()
+        with pytest.raises(ArbiterError, match="has not answered for 30 seconds"):
+            await made.run()
+        assert made.problem == "the arbiter has not answered for 30 seconds"
