@@ -37,6 +37,7 @@ class Share:
         self.path = path
         self.socket: socket.socket | None = None
         self.slot = -1
+        self.lease_number = 0
 
     def connected(self) -> socket.socket:
         if self.socket is None:
@@ -130,11 +131,13 @@ class Share:
         connected = self.connected()
         self.lease(contract.MESSAGE_WANT, 0)
         for left in reversed(range(count)):
-            kind = 0
-            while kind != contract.MESSAGE_OPEN:
+            kind, number = 0, self.lease_number
+            # The one that it gave back last may be told of once more, with other flags.
+            while kind != contract.MESSAGE_OPEN or number == self.lease_number:
                 data = connected.recv(contract.WIRE_MAX)
                 kind = struct.unpack_from(contract.WIRE_HEADER, data)[2]
-            number = struct.unpack_from(contract.WIRE_LEASE, data, HEADER)[2]
+                number = struct.unpack_from(contract.WIRE_LEASE, data, HEADER)[2]
+            self.lease_number = number
             self.lease(contract.MESSAGE_CLOSED, number)
             self.lease(contract.MESSAGE_RELEASED, number)
             if left:

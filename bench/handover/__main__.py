@@ -1,0 +1,153 @@
+"""How long a lease takes from the share that gives it back to the one that waits for it, while the agent lists pods.
+
+    python -m bench.handover [--pods 5000] [--seconds 5] [--rounds 3]
+
+Two processes of two shares hand one GPU to each other, some two hundred times a second. The agent lists its node's
+pods at the same time, or does not; its arbiter has a process of its own, or, as it once did, the agent's loop. The four
+take turns in one run, round by round; the pods come from a server that had made them before. What the list takes of the
+machine, it takes from everybody: so another program, which has nothing to do with the arbiter, lists them as well, in
+turn. Compared: the handover beside the agent's list with the one beside the other program's, which should be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from bench.handover.agent import ARRANGEMENTS, SHARES
+from lab import kubeconfig
+
+LISTS = {"nobody": "nobody", "another": "another program", "agent": "the agent"}
+NAMES = {"loop": "in the agent's loop", "process": "in its own process"}
+
+
+class Program:
+    """A program of this bench, which answers each line with one."""
+
+    def __init__(self, *words: str, pod: str = "") -> None:
+        stands_for = {"TEST_POD": pod, "TEST_CONTAINER": "main"} if pod else {}
+        self.process = subprocess.Popen(
+            (sys.executable, "-m", *words),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **stands_for},
+        )
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        found = self.process.stdout.readline()
+        assert found, f"{self.process.args} ended: {self.process.wait()}"
+        return found
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Node:
+    """An agent with its arbiter in this arrangement, and the processes of two shares."""
+
+    def __init__(self, arrangement: str, directory: Path, credentials: Path) -> None:
+        directory.mkdir()
+        self.agent = Program("bench.handover.agent", arrangement, str(directory), str(credentials))
+        self.agent.line()
+        path = str(directory / "arbiter" / "arbiter.sock")
+        self.shares = [Program("bench.handover.share", path, pod=name) for name in SHARES]
+        for one in self.shares:
+            one.line()
+
+    def handovers_us(self, seconds: float) -> list[float]:
+        """Microseconds from the end of each turn to the beginning of the next one, which is another share's."""
+        for one in self.shares:
+            one.say(str(seconds))
+        turns = [(*turn, number) for number, one in enumerate(self.shares) for turn in json.loads(one.line())]
+        pairs = itertools.pairwise(sorted(turns))
+        return [(after[0] - before[1]) / 1000 for before, after in pairs if before[2] != after[2]]
+
+    def turn_agent(self) -> None:
+        """Have its agent list pods, or do nothing, by turns."""
+        self.agent.say("")
+        self.agent.line()
+
+    def end(self) -> None:
+        for one in (*self.shares, self.agent):
+            one.end()
+
+
+@contextlib.contextmanager
+def nodes(pods: int) -> Iterator[dict[str, Node]]:
+    """One of each arrangement."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch, contextlib.ExitStack() as stack:
+        directory = Path(scratch)
+        server = Program("bench.handover.pods", str(pods))
+        stack.callback(server.end)
+        (directory / "ca.crt").write_bytes(b"")
+        credentials = directory / "kubeconfig"
+        url = f"http://127.0.0.1:{int(server.line())}"
+        text = kubeconfig.with_token(url, directory / "ca.crt", "token", "default")
+        kubeconfig.write(credentials, text.replace("certificate-authority-data: ''", "insecure-skip-tls-verify: true"))
+        made = {name: Node(name, directory / name, credentials) for name in ARRANGEMENTS}
+        for one in made.values():
+            stack.callback(one.end)
+        yield made
+
+
+@contextlib.contextmanager
+def listed(by: Iterable[Node]) -> Iterator[None]:
+    """The agents of these nodes list pods."""
+    listing = list(by)
+    for one in listing:
+        one.turn_agent()
+    yield
+    for one in listing:
+        one.turn_agent()
+
+
+def main() -> None:
+    """Measure, print a table and the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pods", type=int, default=5000, help="in a list (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each in a round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    options = parser.parse_args()
+    cases = list(itertools.product(ARRANGEMENTS, LISTS))
+    found: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+    with nodes(options.pods) as made:
+        for _ in range(options.rounds):
+            for name, who in cases:
+                others = (one for one in ARRANGEMENTS if one != name)
+                listing = {"nobody": (), "agent": (name,), "another": others}[who]
+                with listed(made[one] for one in listing):
+                    found[name, who] += made[name].handovers_us(options.seconds)
+    print(f"{'arbiter':<22}{'who lists':<18}{'handovers':>10}{'p50':>12}{'p99':>12}{'most':>12}{'p99, ratio':>12}")
+    figures = []
+    for name, who in cases:
+        sizes = found[name, who]
+        p50, p99 = (statistics.quantiles(sizes, n=100, method="inclusive")[cut] for cut in (49, 98))
+        ratio = p99 / statistics.quantiles(found[name, "another"], n=100, method="inclusive")[98]
+        times = "".join(f"{one:>9.0f} us" for one in (p50, p99, max(sizes)))
+        print(f"{NAMES[name]:<22}{LISTS[who]:<18}{len(sizes):>10}{times}{ratio:>11.2f}x")
+        figure = {"figure": f"arbiter.handover.{name}.{who}.p99", "value": round(p99), "unit": "us"}
+        figures.append({**figure, "against": "another program lists", "ratio": round(ratio, 2)})
+    print()
+    for one in figures:
+        print(json.dumps(one))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A process of a share that takes its turns: it has the GPU for about three milliseconds, and wants it again at once.
+
+    python -m bench.handover.share SOCKET
+
+For each number of seconds that it reads it takes turns for so long, and prints as JSON when each began, and when it
+was given back, in nanoseconds of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import struct
+import sys
+import time
+
+from gpushare import contract
+
+HEADER = struct.calcsize(contract.WIRE_HEADER)
+TURN_SECONDS = (0.002, 0.004)
+
+
+class Share:
+    """Connected to an arbiter."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.connect(path)
+        self._say(contract.MESSAGE_HELLO, struct.pack(contract.WIRE_HELLO, b"bench"))
+        socket.recv_fds(self._socket, contract.WIRE_MAX, 2)
+
+    def turns(self, seconds: float) -> list[tuple[int, int]]:
+        """When each turn began and ended."""
+        found, number = [], 0
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._lease(contract.MESSAGE_WANT, 0)
+            number = self._opened(number)
+            began = time.monotonic_ns()
+            time.sleep(random.uniform(*TURN_SECONDS))
+            self._lease(contract.MESSAGE_CLOSED, number)
+            ended = time.monotonic_ns()
+            self._lease(contract.MESSAGE_RELEASED, number)
+            found.append((began, ended))
+        return found
+
+    def _opened(self, last: int) -> int:
+        """The number of the lease after this one; of that it may be told once more, with other flags."""
+        while True:
+            data = self._socket.recv(contract.WIRE_MAX)
+            number = int(struct.unpack_from(contract.WIRE_LEASE, data, HEADER)[2])
+            if struct.unpack_from(contract.WIRE_HEADER, data)[2] == contract.MESSAGE_OPEN and number > last:
+                return number
+
+    def _lease(self, kind: int, number: int) -> None:
+        self._say(kind, struct.pack(contract.WIRE_LEASE, 0, 0, number))
+
+    def _say(self, kind: int, body: bytes) -> None:
+        header = (contract.WIRE_MAGIC, contract.WIRE_VERSION, kind, HEADER + len(body), 0)
+        self._socket.send(struct.pack(contract.WIRE_HEADER, *header) + body)
+
+
+def main() -> None:
+    """Take turns until there is nothing more to read."""
+    share = Share(sys.argv[1])
+    print(flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        print(json.dumps(share.turns(float(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
