@@ -1,4 +1,5 @@
-"""What Prometheus is told: read from the offer, the ledgers and the arbiter at each scrape, so it cannot lag behind.
+"""What Prometheus is told: read at each scrape from the offer, from the pages of the shares, and from what the arbiter
+reported last.
 
 Every series belongs to a GPU, a share or a container that is there now, and goes with it. Labels: `gpu` is a UUID.
 """

@@ -2,6 +2,8 @@
 
 A pid alone names nobody: it is given again once its process is gone. A process here is a pid with the time it started,
 held by a pidfd, which becomes readable when the process is dead with all its threads, and not before.
+
+What a process is called, and the files that it has mapped, are bytes of its own choice and need be no text.
 """
 
 from __future__ import annotations
@@ -70,9 +72,9 @@ def identified(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
 
 
 def _start_ticks(pid: int, proc: Path) -> int:
-    stat = (proc / str(pid) / "stat").read_text()
+    stat = (proc / str(pid) / "stat").read_bytes()
     # The name, in parentheses, may hold anything; what follows it begins with the third field.
-    return int(stat.rpartition(")")[2].split()[19])
+    return int(stat.rpartition(b")")[2].split()[19])
 
 
 def _held(pid: int, pidfd: int, proc: Path) -> Process:
@@ -89,14 +91,14 @@ def _held(pid: int, pidfd: int, proc: Path) -> Process:
 def is_stopped(pid: int, *, proc: Path = PROC) -> bool:
     """Whether it has been told to stand still, by a signal or a debugger; what is gone has not."""
     try:
-        return (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+        return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] in {b"T", b"t"}
     except (OSError, IndexError):
         return False
 
 
 def cgroups(pid: int, *, proc: Path = PROC) -> str:
     """The text of its cgroup file; raises OSError when it is gone."""
-    return (proc / str(pid) / "cgroup").read_text()
+    return (proc / str(pid) / "cgroup").read_text(errors="surrogateescape")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,18 +116,21 @@ class Mapping:
 def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC) -> Mapping:
     """Where a process has the file with this device and inode mapped."""
     directory = proc / str(pid)
-    try:
-        lines = (directory / "maps").read_text().splitlines()
-    except OSError:
-        return Mapping(known=False, link=None)
     device, inode = device_inode
-    wanted = (f"{os.major(device):02x}:{os.minor(device):02x}", str(inode))
-    for line in lines:
-        fields = line.split(maxsplit=5)
-        if (fields[3], fields[4]) == wanted:
-            low, high = (part.lstrip("0") or "0" for part in fields[0].split("-"))
-            return Mapping(known=True, link=directory / "map_files" / f"{low}-{high}")
-    return Mapping(known=bool(lines), link=None)
+    wanted = f"{os.major(device):02x}:{os.minor(device):02x} {inode}".encode().split()
+    known = False
+    try:
+        # Line by line, to the first hit: of a process with as many mappings as it can have it is hundreds of megabytes.
+        with (directory / "maps").open("rb") as lines:
+            for line in lines:
+                known = True
+                fields = line.split(maxsplit=5)
+                if fields[3:5] == wanted:
+                    low, high = (part.lstrip("0") or "0" for part in fields[0].decode().split("-"))
+                    return Mapping(known=True, link=directory / "map_files" / f"{low}-{high}")
+    except OSError:
+        known = False
+    return Mapping(known=known, link=None)
 
 
 def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:

@@ -8,6 +8,7 @@ sum GPU          what its container holds
 limits           what the limits page says
 tamper           try to write the limits in every way a hostile program could
 reclaim          prints the bytes freed
+disguise DIR     have a name, and a file of that directory mapped, that are no UTF-8
 turns N          have the GPU so many times, and give it back at once
 close            close the socket and live on
 become           exec: live on as another program, with the same pid
@@ -30,6 +31,7 @@ from typing import Any
 from gpushare import contract
 
 HEADER = struct.calcsize(contract.WIRE_HEADER)
+PR_SET_NAME = 15
 
 
 class Share:
@@ -127,6 +129,13 @@ class Share:
         data = connected.recv(contract.WIRE_MAX)
         return int(struct.unpack_from(contract.WIRE_RECLAIMED, data, HEADER)[0])
 
+    def disguise(self, directory: str) -> None:
+        name = b"\xff\xfe"
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name)
+        descriptor = os.open(directory.encode() + b"/" + name, os.O_RDWR | os.O_CREAT)
+        os.ftruncate(descriptor, contract.PAGE_SIZE)
+        self.file_map = mmap.mmap(descriptor, contract.PAGE_SIZE)
+
     def turns(self, count: int) -> int:
         connected = self.connected()
         self.lease(contract.MESSAGE_WANT, 0)
@@ -157,7 +166,7 @@ class Share:
         return child
 
     def do(self, verb: str, *arguments: str) -> Any:
-        numbers = [int(argument) for argument in arguments] if verb != "raw" else []
+        numbers = [int(argument) for argument in arguments] if verb not in {"raw", "disguise"} else []
         match verb:
             case "charge":
                 self.words[numbers[0] * contract.LEDGER_SLOTS + self.slot] += numbers[1]
@@ -169,6 +178,8 @@ class Share:
                 self.words[numbers[0] * contract.LEDGER_SLOTS + numbers[1]] = numbers[2]
             case "sum":
                 return self.total(numbers[0])
+            case "disguise":
+                self.disguise(arguments[0])
             case "raw":
                 return self.raw(arguments[0])
             case "close":

@@ -100,6 +100,24 @@ async def test_a_process_that_became_another_program_in_between_is_dropped(node:
     assert node.used() == (0,)
 
 
+async def test_a_process_whose_names_are_no_text_is_one_like_others(node: ArbiterNode) -> None:
+    node.add_pod("trainer")
+    one, two = await node.share(), await node.share()
+    await one("disguise", node.directory)
+    assert (await one("hello"))["slot"] == 0
+    await one("charge", 0, 100)
+    who = process.identified(one.pid)
+    assert who is not None
+    await restart(node)
+    assert node.used() == (100,)
+    await one("close")
+    assert (await one("hello"))["slot"] == 0
+    assert (await two("hello"))["slot"] == 1
+    assert await two("sum", 0) == 100
+    await one("become")
+    await waiting.until(lambda: node.used() == (0,))
+
+
 async def test_a_record_of_another_boot_is_not_believed(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     one = await node.share()

@@ -136,7 +136,7 @@ def test_where_the_driver_does_not_tell_a_share_works_unless_its_processes_are_s
     works = []
     (tmp_path / str(who.pid)).mkdir()
     for state in "STtD":
-        (tmp_path / str(who.pid) / "stat").write_text(f"{who.pid} (a) T b) {state} 1")
+        (tmp_path / str(who.pid) / "stat").write_bytes(b"%d (a) T \xff) %s 1" % (who.pid, state.encode()))
         works += looks.look([CARD], [group], []).works.values()
     assert works == [True, False, False, True]
     group.close()
