@@ -21,9 +21,9 @@ from deviceplugin.arbiter import process, server
 from deviceplugin.arbiter.agent import Agent
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.groups import Groups
-from deviceplugin.arbiter.messages import Listening
+from deviceplugin.arbiter.messages import Listening, Message
 from deviceplugin.arbiter.resizing import Resizing
-from gpushare.daemon import logs, shutdown
+from gpushare.daemon import garbage, logs, shutdown
 
 logger = logging.getLogger("deviceplugin.arbiter")
 
@@ -58,14 +58,23 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         groups, arbiter.leases, node=lambda: agent.node, tell=agent.changed, measured=lambda: agent.has_measured
     )
     agent.serve(groups, arbiter, resizing)
+
+    def heard(message: Message, _: Sequence[int]) -> None:
+        try:
+            agent.heard(message)
+        except Exception as error:
+            # Half of what the agent tells is worse than another start: it would take an answer for that to another.
+            daemon.fail(f"The arbiter failed at a message of the agent, {type(message).__name__}", error)
+
     alone = await _alone(options.ledgers, daemon)
     try:
         if daemon.stopping.is_set():
             return
         groups.inherit()
+        garbage.settle()  # what is there now is there to stay, and looking at all of it takes longer than a handover
         async with arbiter:
             # Not before: of shares that were not taken over yet, nothing true can be said.
-            channel.listen(agent.heard, lambda: daemon.stop("the agent has gone"))
+            channel.listen(heard, lambda: daemon.stop("the agent has gone"))
             channel.send(Listening())
             await daemon.stopping.wait()
     finally:

@@ -96,7 +96,7 @@ class Agent:
             self._unspoken.add(container)
             self._channel.send(messages.Unspoken(container, sentence))
 
-    def heard(self, message: messages.Message, _: Sequence[int] = ()) -> None:
+    def heard(self, message: messages.Message) -> None:
         """It says something. Raises ValueError for what only an arbiter says."""
         match message:
             case messages.Entry(allocation):

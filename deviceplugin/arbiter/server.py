@@ -93,7 +93,7 @@ class Server:
         return Counter(one.version for one in self._connections if one.version is not None)
 
     async def __aenter__(self) -> Server:
-        self._most = min(MOST_CONNECTIONS, (_raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
+        self._most = min(MOST_CONNECTIONS, (raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         fresh = self._path.with_suffix(".new")
@@ -202,7 +202,7 @@ class Server:
         self._guests.left(connection.container)
 
 
-def _raised_limit() -> int:
+def raised_limit() -> int:
     """Allow ourselves as many descriptors as the system does; return how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -62,11 +62,12 @@ class Arbiter:
         self._answering: set[asyncio.Task[None]] = set()
         self._silent = 0
         self.unclaimed_bytes: Callable[[Share, Who, int], Awaitable[int | None]] = _nothing_known
+        self._broken: Exception | None = None
         self.unspoken: Callable[[Container, str], None] = lambda *_: None
         self.listening = asyncio.Event()
         self.shares = Shares()
         self.reported = messages.Reported(0, 0, (), 0, ())
-        channel.listen(self._heard, lambda: None)  # who started it watches it
+        channel.listen(self._hear, lambda: None)  # who started it watches it
 
     @property
     def versions(self) -> Mapping[int, int]:
@@ -86,6 +87,9 @@ class Arbiter:
             asked = asyncio.ensure_future(self.report(turns=True))
             # In turns of our own loop: if it is we who stood still, the arbiter is not to blame.
             while not (await asyncio.wait({asked}, timeout=REPORT_SECONDS))[0]:
+                if self._broken is not None:
+                    asked.cancel()
+                    raise ArbiterError("the agent failed at a message of the arbiter") from self._broken
                 self._silent += 1
                 if self._silent == MOST_SILENT:
                     asked.cancel()
@@ -166,6 +170,15 @@ class Arbiter:
         self._following.append(done)
         self._channel.send(messages.Follow(node.resizes))
         return done
+
+    def _hear(self, message: messages.Message, descriptors: Sequence[int]) -> None:
+        # Half of what it tells is worse than another start: an answer would be taken for that to another question.
+        if self._broken is None:
+            try:
+                self._heard(message, descriptors)
+            except Exception as error:
+                logger.exception("The agent failed at a message of the arbiter")
+                self._broken = error
 
     def _heard(self, message: messages.Message, descriptors: Sequence[int]) -> None:
         match message:

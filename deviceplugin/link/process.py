@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.arbiter import server
 from deviceplugin.arbiter.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ async def running(
 
     A new interpreter and no fork: the agent has threads, and many modules that an arbiter has no use for.
     """
+    server.raised_limit()  # of each share two files are open here as well
     ours, theirs = socket.socketpair()
     with theirs:
         process = await asyncio.create_subprocess_exec(

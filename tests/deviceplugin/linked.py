@@ -24,7 +24,7 @@ class Linked:
         )
         self.agent = Agent(self.ends[1])
         self.agent.serve(node.groups, node.server, node.resizing)
-        self.ends[1].listen(self.agent.heard, lambda: None)
+        self.ends[1].listen(lambda message, _: self.agent.heard(message), lambda: None)
 
     def _tell(self) -> None:
         self.told += 1

@@ -14,6 +14,7 @@ import pytest
 from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.link import arbiter
+from deviceplugin.link import process as processes
 from deviceplugin.link.process import ArbiterError
 from gpushare.gpunode import GpuNode, Resize
 from tests.deviceplugin import arbiter_node, linked, waiting
@@ -177,3 +178,21 @@ async def test_an_arbiter_that_says_nothing_any_more_is_given_up(
         with pytest.raises(ArbiterError, match="has not answered for 30 seconds"):
             await made.run()
         assert made.problem == "the arbiter has not answered for 30 seconds"
+
+
+async def test_an_agent_that_fails_at_what_the_arbiter_says_heeds_no_more_of_it(
+    link: linked.Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.05)
+    link.ends[1].send(messages.Follow(()))
+    with pytest.raises(ArbiterError, match="the agent failed at a message of the arbiter"):
+        await link.arbiter.run()
+
+
+async def test_an_arbiter_that_fails_at_what_the_agent_says_ends(short_path: Path) -> None:
+    async with processes.running(
+        short_path / "arbiter.sock", ledgers=short_path / "ledgers", proc=Path("/proc"), log_level="info"
+    ) as running:
+        running.channel.send(messages.Listening())
+        with pytest.raises(ArbiterError, match="has ended with exit code 1"):
+            await asyncio.wait_for(running.watched(), 20)
