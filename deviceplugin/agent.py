@@ -137,13 +137,13 @@ class Agent:
     async def serve(self, daemon: shutdown.Daemon) -> None:
         """Do everything but what the arbiter's process does, until told to stop."""
         daemon.start("arbiter", self._running.watched())
-        await _first(self.arbiter.listening.wait(), daemon.stopping.wait())
-        if daemon.stopping.is_set():
-            return
-        daemon.start("leases", self.arbiter.run())
         daemon.start("gpunode", self.view.status.informer.run())
         daemon.start("pods", self._pods.run())
         daemon.start("configuration", self.view.configuration.run())
+        await _first(self.arbiter.listening.wait(), daemon.stopping.wait())
+        if daemon.stopping.is_set():
+            return
+        daemon.start("reports", self.arbiter.run())
         await _at_most(KNOWN_SECONDS, self.view.known())
         await self.view.observation.look()
         for name, work in self.view.tasks().items():

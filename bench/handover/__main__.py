@@ -1,18 +1,20 @@
 """How long a lease takes from the share that gives it back to the one that waits for it, while the agent lists pods.
 
-    python -m bench.handover [--pods 5000] [--seconds 5] [--rounds 3]
+    python -m bench.handover [--pods 5000] [--seconds 3] [--rounds 8]
 
 Two processes of two shares hand one GPU to each other, some two hundred times a second. The agent lists its node's
 pods at the same time, or does not; its arbiter has a process of its own, or, as it once did, the agent's loop. The four
 take turns in one run, round by round; the pods come from a server that had made them before. What the list takes of the
 machine, it takes from everybody: so another program, which has nothing to do with the arbiter, lists them as well, in
 turn. Compared: the handover beside the agent's list with the one beside the other program's, which should be the same.
+Figures are medians of the rounds, and the ratio is that of two in one round: others may have work on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -20,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bench.handover.agent import ARRANGEMENTS, SHARES
@@ -28,6 +30,19 @@ from lab import kubeconfig
 
 LISTS = {"nobody": "nobody", "another": "another program", "agent": "the agent"}
 NAMES = {"loop": "in the agent's loop", "process": "in its own process"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """How many handovers there were in a round; median, 99th percentile and the longest, in microseconds."""
+
+    count: int
+    times_us: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, sizes: Sequence[float]) -> Round:
+        cuts = statistics.quantiles(sizes, n=100, method="inclusive")
+        return cls(len(sizes), (cuts[49], cuts[98], max(sizes)))
 
 
 class Program:
@@ -122,26 +137,27 @@ def main() -> None:
     """Measure, print a table and the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pods", type=int, default=5000, help="in a list (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each in a round (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each in a round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=8, help="(%(default)s)")
     options = parser.parse_args()
     cases = list(itertools.product(ARRANGEMENTS, LISTS))
-    found: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+    rounds: list[dict[tuple[str, str], Round]] = []
     with nodes(options.pods) as made:
         for _ in range(options.rounds):
+            rounds.append({})
             for name, who in cases:
                 others = (one for one in ARRANGEMENTS if one != name)
                 listing = {"nobody": (), "agent": (name,), "another": others}[who]
                 with listed(made[one] for one in listing):
-                    found[name, who] += made[name].handovers_us(options.seconds)
+                    rounds[-1][name, who] = Round.of(made[name].handovers_us(options.seconds))
     print(f"{'arbiter':<22}{'who lists':<18}{'handovers':>10}{'p50':>12}{'p99':>12}{'most':>12}{'p99, ratio':>12}")
     figures = []
     for name, who in cases:
-        sizes = found[name, who]
-        p50, p99 = (statistics.quantiles(sizes, n=100, method="inclusive")[cut] for cut in (49, 98))
-        ratio = p99 / statistics.quantiles(found[name, "another"], n=100, method="inclusive")[98]
-        times = "".join(f"{one:>9.0f} us" for one in (p50, p99, max(sizes)))
-        print(f"{NAMES[name]:<22}{LISTS[who]:<18}{len(sizes):>10}{times}{ratio:>11.2f}x")
+        found = [one[name, who] for one in rounds]
+        p50, p99, most = (statistics.median(values) for values in zip(*(one.times_us for one in found), strict=True))
+        ratio = statistics.median(one[name, who].times_us[1] / one[name, "another"].times_us[1] for one in rounds)
+        times = "".join(f"{one:>9.0f} us" for one in (p50, p99, most))
+        print(f"{NAMES[name]:<22}{LISTS[who]:<18}{sum(one.count for one in found):>10}{times}{ratio:>11.2f}x")
         figure = {"figure": f"arbiter.handover.{name}.{who}.p99", "value": round(p99), "unit": "us"}
         figures.append({**figure, "against": "another program lists", "ratio": round(ratio, 2)})
     print()
