@@ -116,8 +116,6 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     await made.start()
     with linked.to(made, context_bytes=lambda uuid: node.auditor.context_bytes(uuid)) as link:
         node = Node(directory, opened, made, link, "end" in more)
-        made.context_bytes = node.auditor.context_bytes
-        made.unclaimed_bytes = link.agent.unclaimed_bytes
         link.arbiter.unclaimed_bytes = node.auditor.unclaimed_bytes
         sys.stdout.write("null\n")
         sys.stdout.flush()

@@ -24,6 +24,10 @@ class Linked:
         )
         self.agent = Agent(self.ends[1])
         self.agent.serve(node.groups, node.server, node.resizing)
+        # What the arbiter asks of its surroundings, it asks by the channel.
+        node.server._lookup = self.agent
+        node.context_bytes = self.agent.context_bytes
+        node.unclaimed_bytes = self.agent.unclaimed_bytes
         self.ends[1].listen(lambda message, _: self.agent.heard(message), lambda: None)
 
     def _tell(self) -> None:

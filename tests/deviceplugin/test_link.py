@@ -13,12 +13,17 @@ import pytest
 
 from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter.identity import Container
 from deviceplugin.link import arbiter
 from deviceplugin.link import process as processes
 from deviceplugin.link.process import ArbiterError
+from deviceplugin.link.shares import Share
+from gpushare import contract
+from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Resize
 from tests.deviceplugin import arbiter_node, linked, waiting
-from tests.deviceplugin.arbiter_node import GIB, ArbiterNode
+from tests.deviceplugin.arbiter import lease_clients, test_hostility, test_versions
+from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
 
 @pytest.fixture
@@ -87,6 +92,7 @@ async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: Arbite
     (had,) = link.arbiter.shares.held()
     (has,) = node.server.leases.held()
     assert (had.tenant, had.gpu_uuid, had.leases) == (has.tenant, has.gpu_uuid, 3)
+    assert 0 < had.had_seconds <= has.had_seconds
     assert (link.arbiter.reported.connections, link.arbiter.versions) == (1, node.server.versions)
     await process.kill()
     await waiting.until(lambda: not node.server.connections)
@@ -100,8 +106,6 @@ async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_p
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
-
-    node.context_bytes = link.agent.context_bytes
 
     async def measured() -> list[list[int]]:
         await link.arbiter.report()
@@ -119,6 +123,94 @@ async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_p
     await process("become")
     await process("hello")
     assert await measured() == [[300, 1000]]
+
+
+async def test_what_the_driver_ran_of_shares_counts_in_the_arbiters_books(
+    node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books = lease_clients.Node()
+    monkeypatch.setattr(node.server, "leases", books.leases)
+    stopped, other, running = books.client("a"), books.client("b"), books.client("c", gpus=("GPU-1",), limit=10)
+    for one in (stopped, other, running):
+        books.says(one, contract.MESSAGE_WANT)
+    for _ in range(30):
+        books.later(2000)
+        link.arbiter.seen({("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("gone", "a-0"): True})
+        await link.arbiter.report()
+    had = {one.tenant.pod: one.seconds for one in books.leases.held()}
+    assert 10 < had["a"] < 15
+    assert had["c"] == pytest.approx(60, abs=1)
+
+
+async def test_the_pods_of_a_group_are_one_gang_in_the_arbiter(node: ArbiterNode, link: linked.Linked) -> None:
+    for pod, gpu in (("rank0", GPUS[0]), ("rank1", GPUS[1])):
+        node.add_pod(pod, GivenShare(("main",), (gpu,), 50, 100, GIB), group="ring")
+        process = await node.share(pod)
+        await process("hello")
+    gangs = node.server.leases._gangs._gangs
+    seats = {GPUS[number]: f"{arbiter_node.uid(f'rank{number}')}-0" for number in range(2)}
+    assert {name: gang.seats for name, gang in gangs.items()} == {"default/ring": seats}
+    await same(node, link)
+    assert {one.tenant.group for one in link.arbiter.shares.all()} == {"default/ring"}
+
+
+async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it_is_asked(
+    node: ArbiterNode, link: linked.Linked
+) -> None:
+    node.add_pod("trainer", gpus=2)
+    one, two = await node.share(), await node.share()
+    for process in (one, two):
+        await process("hello")
+    (group,) = node.groups.all()
+    members = {member.pid: member for member in group.members.values()}
+    looks: list[object] = []
+    goes_on = asyncio.Event()
+
+    async def look(share: Share, asker: tuple[int, int], card: int) -> int | None:
+        looks.append(([member.pid for member in share.members.values()], asker, card))
+        assert share.used_bytes() == group.used_bytes()
+        await goes_on.wait()
+        return 1000 + card if card < 2 else None
+
+    link.arbiter.unclaimed_bytes = look
+    asked = [asyncio.create_task(node.groups.measure(group, members[pid], card)) for card, pid in enumerate(members)]
+    await waiting.until(lambda: len(looks) == 2)  # before any report that somebody else asked for
+    assert await node.groups.measure(group, members[one.pid], 0) is None  # one question of a process at a time
+    goes_on.set()
+    assert await asyncio.gather(*asked) == [1000, 1001]
+    pids = [one.pid, two.pid]
+    assert looks == [(pids, (pid, members[pid].start_ticks), card) for card, pid in enumerate(pids)]
+    goes_on.clear()
+    gone = asyncio.create_task(node.groups.measure(group, members[one.pid], 0))
+    await waiting.until(lambda: len(looks) == 3)
+    gone.cancel()
+    await asyncio.wait([gone])
+    again = asyncio.create_task(node.groups.measure(group, members[one.pid], 1))
+    await waiting.until(lambda: len(looks) == 4)
+    goes_on.set()
+    assert await again == 1001  # and not the answer to the question before
+    assert link.agent._measuring == {}
+    assert await node.groups.measure(group, members[one.pid], 2) is None
+
+
+async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports(
+    node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_pod("trainer")
+    test_hostility.own_process(monkeypatch, node, "trainer")
+    told: list[tuple[Container, str]] = []
+    link.arbiter.unspoken = lambda *what: told.append(what)
+    for count in (1, 2):
+        for _ in range(3):
+            with contextlib.closing(await test_hostility.connect(node)) as client:
+                client.send(test_versions.message(contract.MESSAGE_HELLO, 7, bytes(32), newest=9))
+                _, _, body = await test_versions.heard(client)
+        await link.arbiter.report()
+        assert len(told) == count
+    assert told[0] == told[1]
+    container, sentence = told[0]
+    assert container.pod_uid == arbiter_node.uid("trainer")
+    assert sentence == body.split(b"\0")[0].decode()
 
 
 async def test_only_what_has_changed_of_the_gpunode_is_told(
