@@ -25,6 +25,7 @@ __all__ = ["load"]  # a fixture
 
 KILLS = 5
 MANY_KILLS = 20
+STARTED = 1.0  # two interpreters, one after the other, beside other tests
 SETTLED = 2.0  # within half a second all have found the next one
 
 
@@ -141,9 +142,9 @@ async def test_an_arbiter_that_is_killed_in_a_handover_is_followed_by_one_that_k
                     assert await asyncio.to_thread(program.stdout.readline) == "ready\n"
                 moments = [dice.uniform(0.3, 0.9) for _ in range(KILLS)]
                 for program in programs:
-                    begin(program, after=sum(moments) + 0.5 * KILLS + SETTLED + 3, seconds=2.0)
+                    begin(program, after=sum(moments) + STARTED * KILLS + SETTLED + 3, seconds=2.0)
                 loop = asyncio.get_running_loop()
-                until = loop.time() + sum(moments) + 0.5 * KILLS + 3
+                until = loop.time() + sum(moments) + STARTED * KILLS + 3
                 for moment in moments:
                     await asyncio.sleep(moment)
                     await arbiter.kill()
