@@ -16,6 +16,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
+# The first page is docs/index.md; and some disks take SECURITY.html and security.html for one file.
+_RENAMED = {"README.md": "readme.md", "SECURITY.md": "security-policy.md"}
 FIRST = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 _BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:)([^)\s#]+)(?=[)#])")
@@ -24,8 +26,8 @@ _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 def place(path: str) -> str:
     """Where a file or folder of the repository is among the site's sources."""
-    if path == "README.md":
-        return "readme.md"  # docs/index.md is the first page
+    if path in _RENAMED:
+        return _RENAMED[path]
     if (ROOT / path).is_dir():
         path += "/README.md" if (ROOT / path / "README.md").exists() else ".md"
     return path.removeprefix("docs/")
@@ -33,8 +35,8 @@ def place(path: str) -> str:
 
 def origin(source: str) -> str:
     """Where a page of the site is in the repository; a folder's has no file of its own."""
-    if source == "readme.md":
-        return "README.md"
+    if source in _RENAMED.values():
+        return next(path for path, name in _RENAMED.items() if name == source)
     return f"docs/{source}" if (ROOT / "docs" / source).exists() else source
 
 

@@ -1,0 +1,67 @@
+"""The tests that pages name exist, and the threat model claims nothing without one or an argument."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+
+THREATS = pages.ROOT / "docs" / "security.md"
+_TEST = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")
+_IN_FILE = re.compile(r"`(\w+)` in `([\w/]+\.py)`")
+
+
+@functools.cache
+def functions(path: Path) -> frozenset[str]:
+    """The names of a file's functions and methods; none of a file that is not there."""
+    tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
+    return frozenset(one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def wrong(text: str) -> list[str]:
+    """What a text names that is not there: tests, and functions of files."""
+    tests = [
+        found.group()
+        for found in _TEST.finditer(text)
+        if found.group(2) not in {None, *(one for one in functions(pages.ROOT / found.group(1)) if one[:5] == "test_")}
+        or not (pages.ROOT / found.group(1)).is_file()
+    ]
+    others = [found.group() for found in _IN_FILE.finditer(text) if found[1] not in functions(pages.ROOT / found[2])]
+    return tests + others
+
+
+def claims() -> list[list[str]]:
+    """The rows of the threat model's tables, as cells."""
+    rows = [line.strip("|").split(" | ") for line in THREATS.read_text().splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in rows if row[1] != "held"]
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
+def test_a_test_that_a_page_names_exists(page: Path) -> None:
+    assert wrong(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`tests/docs/test_named_tests.py::test_that_nobody_wrote`",
+        "`tests/docs/test_named_tests.py::wrong`",
+        "`tests/docs/test_nowhere.py`",
+        "`missing` in `gpushare/pod.py`",
+    ],
+)
+def test_one_that_does_not_is_noticed(text: str) -> None:
+    assert len(wrong(text)) == 1
+
+
+def test_every_claim_of_the_threat_model_has_a_test_or_an_argument() -> None:
+    found = claims()
+    assert len(found) > 40
+    assert [row for row in found if len(row) != 4 or row[1] not in {"yes", "in part", "no"}] == []
+    assert [row[0] for row in found if "::test_" not in row[3] and not row[3].startswith("*argument*: ")] == []
+    assert [row[0] for row in found if row[1] == "yes" and "::test_" not in row[3]] == []
