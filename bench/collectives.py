@@ -1,6 +1,6 @@
 """What tenants get done whose kernels wait for each other across GPUs, with leases and by the driver's own time slices.
 
-    python -m bench.collectives [--seconds 3]
+    python -m bench.collectives [--seconds 3] [--plot FILE.svg]
 
 The real library and arbiter over simulated GPUs. A step is a kernel of 2 ms on each GPU of a tenant, which ends when
 all of them have begun. Compared, in one run, with the same programs without the library, by kernels a second. In the
@@ -78,6 +78,7 @@ print(steps)
 """
 
 
+GOAL = 0.9
 Place = tuple[arbiter_node.ArbiterNode, container.Container]
 
 
@@ -185,10 +186,10 @@ def _kernels(steps: dict[str, float], tenants: tuple[Tenant, ...]) -> float:
     return sum(steps[tenant.name] * len(tenant.cards) for tenant in tenants)
 
 
-async def measure(seconds: float) -> None:
-    """Run all cases and print them."""
+async def measure(seconds: float) -> dict[str, float]:
+    """Run all cases and print them; the ratios, by case."""
     simulated.build()
-    figures = []
+    figures, ratios = [], dict[str, float]()
     print(f"{'case':<34}{'steps/s of each, with leases':<32}{'kernels/s':>10}{'sliced':>8}{'ratio':>7}")
     for name, tenants in CASES.items():
         sliced = _kernels(await run(tenants, seconds, leases=False), tenants)
@@ -198,14 +199,35 @@ async def measure(seconds: float) -> None:
         print(f"{name:<34}{steps:<32}{total:>10.0f}{sliced:>8.0f}{total / sliced:>7.2f}")
         figures.append({"figure": f"collectives.{name}", "value": round(total, 1), "unit": "kernels/s"})
         figures[-1] |= {"against": "time slicing", "ratio": round(total / sliced, 3)}
+        ratios[name] = total / sliced
     for figure in figures:
         print(json.dumps(figure))
+    return ratios
+
+
+def plot(ratios: dict[str, float], path: Path) -> None:
+    """What leases leave of what time slices reach, a bar for each case."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(8, 0.4 * len(ratios) + 1), layout="constrained")
+    axis.barh(list(ratios)[::-1], list(ratios.values())[::-1])
+    axis.axvline(GOAL, color="black", linestyle="--", linewidth=1)
+    axis.set_xlabel("kernels a second with leases, of those by the driver's own time slices")
+    figure.savefig(path)
+    print(f"Plot: {path}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0, help="for each case, twice")
-    asyncio.run(measure(parser.parse_args().seconds))
+    parser.add_argument("--plot", type=Path, help="write a plot there, .svg or .png")
+    chosen = parser.parse_args()
+    ratios = asyncio.run(measure(chosen.seconds))
+    if chosen.plot:
+        plot(ratios, chosen.plot)
 
 
 if __name__ == "__main__":
