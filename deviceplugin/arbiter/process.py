@@ -13,10 +13,15 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 PROC: Final = Path("/proc")
+# As many mappings as the kernel lets a process have take seven megabytes, with paths of the usual length. Of one whose
+# paths are longer, so that looking takes long, the rest is not looked at.
+MOST_MAPS_BYTES: Final = 16 << 20
+_MAPS_FIELDS: Final = 6  # of a line: addresses, permissions, offset, device, inode, path
 _SO_PEERPIDFD: Final = getattr(socket, "SO_PEERPIDFD", 77)
 _CREDENTIALS: Final = struct.Struct("iII")
 
@@ -105,8 +110,8 @@ def cgroups(pid: int, *, proc: Path = PROC) -> str:
 class Mapping:
     """Whether a process has a file mapped; `link` opens it anew.
 
-    known: false for a process that is ending, whose memory is gone already, and for one that we may not look into (that
-        takes CAP_SYS_PTRACE, and opening the link CAP_CHECKPOINT_RESTORE).
+    known: false for a process that is ending, whose memory is gone already, for one that we may not look into (that
+        takes CAP_SYS_PTRACE, and opening the link CAP_CHECKPOINT_RESTORE), and for one that has too much to look at.
     """
 
     known: bool
@@ -120,11 +125,10 @@ def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC) -> Ma
     wanted = f"{os.major(device):02x}:{os.minor(device):02x} {inode}".encode().split()
     known = False
     try:
-        # Line by line, to the first hit: of a process with as many mappings as it can have it is hundreds of megabytes.
         with (directory / "maps").open("rb") as lines:
-            for line in lines:
-                known = True
-                fields = line.split(maxsplit=5)
+            for line in _bounded(lines):
+                known = line is not None
+                fields = line.split(maxsplit=5) if line is not None else []
                 if fields[3:5] == wanted:
                     low, high = (part.lstrip("0") or "0" for part in fields[0].decode().split("-"))
                     return Mapping(known=True, link=directory / "map_files" / f"{low}-{high}")
@@ -134,13 +138,33 @@ def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC) -> Ma
 
 
 def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
-    """The paths that a process has mapped, as it sees them; None if it is gone, or we may not look into it."""
+    """The paths that a process has mapped, as it sees them, as far as they are looked at.
+
+    None if it is gone, or we may not look into it.
+    """
+    found: set[str] = set()
+    known = False
     try:
-        lines = (proc / str(pid) / "maps").read_text(errors="surrogateescape").splitlines()
+        with (proc / str(pid) / "maps").open("rb") as lines:
+            for line in _bounded(lines):
+                known = True
+                fields = line.rstrip(b"\n").split(maxsplit=5) if line is not None else []
+                if len(fields) == _MAPS_FIELDS:
+                    found.add(os.fsdecode(fields[-1]))
     except OSError:
         return None
-    fields = (line.split(maxsplit=5) for line in lines)
-    return frozenset(found[5] for found in fields if len(found) == 6) if lines else None
+    return frozenset(found) if known else None
+
+
+def _bounded(lines: Iterable[bytes]) -> Iterator[bytes | None]:
+    """The lines; None in place of those that are beyond the most that is looked at."""
+    left_bytes = MOST_MAPS_BYTES
+    for line in lines:
+        left_bytes -= len(line)
+        if left_bytes < 0:
+            yield None
+            return
+        yield line
 
 
 # What it takes to open the ledger that another process has mapped: to look into it, and to follow its mapping's link.

@@ -28,6 +28,7 @@ from gpushare.gpunode import GpuNode, Resize
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 1.0  # between two looks whether a share can give up memory by now
+MOST_BYTES: Final = (1 << 63) - 1  # that the GPUNode's schema lets be
 TOLD_SECONDS: Final = 10.0  # for so long a figure of what is in use is left as it was told, then for twice as long, …
 MOST_TOLD_SECONDS: Final = 320.0
 
@@ -149,7 +150,9 @@ class Resizing:
         wanted_bytes = share.shrink_to_bytes or 0
         if one is not None:
             # Below what is wanted it is for a moment, while what was told before is taken back.
-            has_bytes, used_bytes = max(one.tenant.memory_bytes, wanted_bytes), one.held_bytes()
+            # Programs write their own figures: what no GPU has would be refused, and the whole status with it.
+            has_bytes = max(one.tenant.memory_bytes, wanted_bytes)
+            used_bytes = min(one.held_bytes(), MOST_BYTES)
         elif self._groups.out_of_reach(entry.pod.uid, position):
             has_bytes = used_bytes = share.memory_bytes
         else:  # no process has it; those that come will find the lower limit

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import identity
+from deviceplugin.arbiter import identity, process
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.kubelet import pod_resources
@@ -19,7 +20,9 @@ from gpushare.pod import PodJson
 
 # The kubelet tells of a device that it has given out once the pod is admitted, which is a moment later.
 JUST_GIVEN_SECONDS: Final = 30.0
-_MPS: Final = "nvidia-cuda-mps"  # how the kernel calls NVIDIA's MPS daemons: they are ours, and nobody's workload
+# How the kernel calls NVIDIA's MPS daemons, which are nobody's workload: ours and the host's. In a pod anybody can be
+# called so.
+_MPS: Final = "nvidia-cuda-mps"
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -42,6 +45,7 @@ class Witness:
         self._socket = pod_resources_socket
         self._pods = pods
         self._proc = proc
+        self._own = identity.parse(process.cgroups(os.getpid(), proc=process.PROC))
         self._clock = clock
         self._given: dict[str, float] = {}
         self.held: tuple[pod_resources.Held, ...] = ()
@@ -115,13 +119,13 @@ class Witness:
     def _process(self, pid: int) -> usage.Process | None:
         """The process, or None if it is over, or one of ours."""
         try:
-            name = (self._proc / str(pid) / "comm").read_text().strip()
-            cgroup = (self._proc / str(pid) / "cgroup").read_text()
+            name = (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
+            container = identity.parse(process.cgroups(pid, proc=self._proc))
         except OSError:
             return None
-        if name.startswith(_MPS):
+        is_a_pods = isinstance(container, identity.Container)
+        if name.startswith(_MPS) and (not is_a_pods or container == self._own):
             return None
-        container = identity.parse(cgroup)
         if not isinstance(container, identity.Container):
             return usage.Process(pid, name)
         manifest = next((one for one in self._pods() if pod.uid(one) == container.pod_uid), None)

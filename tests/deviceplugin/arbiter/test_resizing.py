@@ -88,6 +88,14 @@ async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: Arbi
     assert node.resizes == (Resize(TOLD, 0, GIB, 130),)
 
 
+async def test_a_figure_that_a_program_has_made_up_is_one_that_the_gpunode_can_have(node: ArbiterNode) -> None:
+    node.add_pod("trainer", memory=GIB)
+    for one in await joined(node, 3):
+        await one("charge", 0, (1 << 63) - 1)
+    node.change(shrink_to_bytes=120)
+    assert node.resizes == (Resize(TOLD, 0, GIB, (1 << 63) - 1),)
+
+
 async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_the_charges(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (one,) = await joined(node)

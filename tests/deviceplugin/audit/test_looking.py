@@ -165,6 +165,21 @@ def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
     assert kernel.mapped_files(GONE, proc=tmp_path) is None
 
 
+def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / str(os.getpid())
+    directory.mkdir()
+    names = (f"/tmp/{number}" for number in range(1000))
+    lines = "".join(
+        f"{number:012x}-{number:012x} r--p 0 08:01 {number}   {name}\n" for number, name in enumerate(names)
+    )
+    (directory / "maps").write_text(lines)
+    last = (os.makedev(8, 1), 999)
+    assert kernel.mapping(os.getpid(), last, proc=tmp_path).link is not None
+    monkeypatch.setattr(kernel, "MOST_MAPS_BYTES", len(lines) // 2)
+    assert 400 < len(kernel.mapped_files(os.getpid(), proc=tmp_path) or ()) < 600
+    assert kernel.mapping(os.getpid(), last, proc=tmp_path) == kernel.Mapping(known=False, link=None)
+
+
 def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() -> None:
     """What looks like a ledger, anybody can make."""
     own = kernel.identified(os.getpid())
