@@ -12,6 +12,8 @@ Every message is one sentence that a person can act on. Refusals are not errors:
 
 from __future__ import annotations
 
+from gpushare import printable
+
 
 class GpushareError(ValueError):
     """Anything the domain cannot accept."""
@@ -44,5 +46,5 @@ class ConfigError(GpushareError):
 
 def quoted(text: str, *, longest: int = 64) -> str:
     """`text` in quotes, printable and short enough for a sentence, whatever a user wrote."""
-    shown = "".join(character if character.isprintable() else "�" for character in text[: longest + 1])
+    shown = printable.replaced(text[: longest + 1])
     return f'"{shown[:longest]}…"' if len(shown) > longest else f'"{shown}"'

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from gpushare import printable
 from kubectl_gpushare import errors
 
 PROGRAM = "kubectl gpushare"
@@ -132,10 +133,8 @@ def _prepare() -> None:
 
 
 def _complain(sentence: str) -> None:
-    from kubectl_gpushare.output import terminal
-
     # Parts of it are others' words: on one line, and nothing that the terminal would obey.
-    print(f"error: {terminal.printable(' '.join(sentence.split()))}", file=sys.stderr)
+    print(f"error: {printable.replaced(' '.join(sentence.split()))}", file=sys.stderr)
 
 
 def _lowered(sentence: str) -> str:

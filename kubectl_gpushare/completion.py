@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from click.shell_completion import ShellComplete
 
+from gpushare import printable
 from kubectl_gpushare import cli
 
 _NO_FILES = 4
@@ -26,6 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directive = _FILES if any(item.type != "plain" for item in items) else _NO_FILES
     for item in items:
         if item.type == "plain":
-            print(f"{item.value}\t{item.help}" if item.help else item.value)
+            print("\t".join(printable.replaced(one) for one in (item.value, item.help) if one))
     print(f":{directive}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 from gpushare import contract
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare.output import printing
 from kubectl_gpushare.planning import cordons
 from kubectl_gpushare.source import cluster
 from kubectl_gpushare.source import origin as origins
@@ -36,8 +38,8 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
             raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")
         found = [_card(origin, name) for name in names]
         for node in dict.fromkeys(card.node for card in found):
-            for line in _change(origin, node, [card for card in found if card.node == node], cordoned, dry_run):
-                print(line)
+            cards_of_it = [card for card in found if card.node == node]
+            printing.write_words(_change(origin, node, cards_of_it, cordoned, dry_run), sys.stdout)
 
     return run
 

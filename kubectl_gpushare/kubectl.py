@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
-from gpushare import contract
+from gpushare import contract, printable
 from kubectl_gpushare import early, errors
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Running:
             if self._said or re.match(_LAST_WORDS, text):
                 self._said.append(text)
             elif text and not re.match(_KLOG, text):
-                print(text, file=sys.stderr, flush=True)
+                print(printable.replaced(text.expandtabs()), file=sys.stderr, flush=True)
         stream.close()
 
 

@@ -11,6 +11,8 @@ import logging
 import sys
 from typing import Any, Final, TextIO
 
+from gpushare import printable
+
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 # What every LogRecord has; whatever else is in one came as `extra`.
@@ -35,7 +37,7 @@ def configure(level: str, component: str, *, stream: TextIO | None = None) -> No
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line. It writes something for every record: a value that JSON lacks, as text."""
+    """One JSON object a line, all of it printable. It writes something for every record: what JSON lacks, as text."""
 
     def __init__(self, component: str) -> None:
         super().__init__()
@@ -54,9 +56,10 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["stack"] = self.formatException(record.exc_info)
         try:
-            return json.dumps(line, ensure_ascii=False, allow_nan=False, default=str)
+            text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=str)
         except (TypeError, ValueError):  # NaN, a key that is no text, a cycle
-            return json.dumps({str(key): _plain(value) for key, value in line.items()}, ensure_ascii=False)
+            text = json.dumps({str(key): _plain(value) for key, value in line.items()}, ensure_ascii=False)
+        return printable.escaped(text)
 
 
 def _plain(value: Any) -> Any:

@@ -100,7 +100,7 @@ def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
         printing.write_document(check.document(findings), chosen)
         return
     if chosen.output == "name":
-        printing.write_lines(check.names(findings), sys.stdout)
+        printing.write_words(check.names(findings), sys.stdout)
         return
     place = terminal.of(sys.stdout, color=chosen.color)
     blocks = [report.lines((section,), place) for section in check.page(findings, all_of_them=chosen.wide)]

@@ -50,18 +50,19 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
       # All entries of the ConfigMap in the cluster
       kubectl -n gpushare-system get configmap gpushare-config -o yaml | kubectl gpushare config validate -
     """
+    from kubectl_gpushare.output import printing
     from kubectl_gpushare.views import configuration
 
     refused = 0
     for file in files:
         for checked in configuration.checked(file, inputs.text(file), strict=strict_compatibility):
             for warning in checked.warnings:
-                print(f"warning: {checked.name}: {warning}", file=sys.stderr)
+                printing.write_words([f"warning: {checked.name}: {warning}"], sys.stderr)
             if checked.problem:
-                print(f"error: {checked.name}: {checked.problem}", file=sys.stderr)
+                printing.write_words([f"error: {checked.name}: {checked.problem}"], sys.stderr)
                 refused += 1
             else:
-                print(f"{checked.name}: {checked.summary}")
+                printing.write_words([f"{checked.name}: {checked.summary}"], sys.stdout)
     return min(refused, 1)
 
 
@@ -94,6 +95,7 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
       # What an entry of the ConfigMap would change
       kubectl gpushare config diff --node gpu-1 -f configmap.yaml --entry mps
     """
+    from kubectl_gpushare.output import printing
     from kubectl_gpushare.views import configuration_change
 
     found = origins.of(options.collect(given)).gpu_nodes(name=node)
@@ -102,7 +104,7 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
     try:
         text = configuration_change.text_of(inputs.text(filename), entry)
         for line in configuration_change.lines(found[0], text, strict=strict_compatibility):
-            print(line, file=sys.stderr if line.startswith("warning: ") else sys.stdout)
+            printing.write_words([line], sys.stderr if line.startswith("warning: ") else sys.stdout)
     except domain.ConfigError as error:
         raise errors.PluginError(f"{filename}: {error}") from error
 

@@ -12,7 +12,7 @@ import click
 from gpushare import contract, pod
 from gpushare import errors as domain_errors
 from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import report
+from kubectl_gpushare.output import printing, report
 from kubectl_gpushare.source import cluster
 from kubectl_gpushare.source import origin as origins
 
@@ -138,4 +138,4 @@ def _named(origin: origins.Source, chosen: options.Options, word: str) -> tuple[
 
 def _say(line: str) -> None:
     with contextlib.suppress(OSError):  # nobody reads it any more, as when the terminal is closed: go on all the same
-        print(line, file=sys.stderr, flush=True)
+        printing.write_words([line], sys.stderr)

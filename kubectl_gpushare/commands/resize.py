@@ -109,10 +109,10 @@ def command(
             manifest,
             plan,
             origin,
-            lambda said: print(said, file=sys.stderr, flush=True),
+            lambda said: printing.write_words([said], sys.stderr),
             timeout_seconds=timeout_seconds,
             keep=keep,
         )
         done = f"pod/{name} holds {held}"
-    print(done, file=sys.stderr if chosen.output else sys.stdout)
+    printing.write_words([done], sys.stderr if chosen.output else sys.stdout)
     return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpushare import errors as domain_errors
-from gpushare import pod
+from gpushare import pod, printable
 from gpushare.config import durations
 from kubectl_gpushare import candidates, errors, options
 from kubectl_gpushare.output import printing, terminal
@@ -107,7 +107,7 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
 
 def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, chosen: options.Options) -> None:
     if chosen.output == "commands":
-        printing.write_lines(view.commands(), sys.stdout)
+        printing.write_words(view.commands(), sys.stdout)
         return
     namespaces = not chosen.namespace
     printing.show(
@@ -120,7 +120,7 @@ def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, c
     parts = (
         [line for text in view.summary(min_observed_seconds) for line in terminal.wrapped(text, place)],
         printing.lines(freed, place, chosen) if freed.rows else [],
-        list(view.commands()),
+        list(map(printable.replaced, view.commands())),
     )
     printing.write_lines([line for part in parts if part for line in ("", *part)], sys.stdout)
 

@@ -9,7 +9,8 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from kubectl_gpushare.output import colour, terminal
+from gpushare import printable
+from kubectl_gpushare.output import colour
 from kubectl_gpushare.output.table import Cell, Column, Row, Table
 from kubectl_gpushare.output.terminal import Terminal
 
@@ -179,9 +180,9 @@ def _printable(column: Sequence[str | Cell]) -> Sequence[str | Cell]:
     if "".join(map(_text, column)).isprintable():
         return column
     return [
-        dataclasses.replace(cell, text=terminal.printable(cell.text))
+        dataclasses.replace(cell, text=printable.replaced(cell.text))
         if isinstance(cell, Cell)
-        else terminal.printable(cell)
+        else printable.replaced(cell)
         for cell in column
     ]
 

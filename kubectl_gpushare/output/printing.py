@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
+from gpushare import printable
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import colour, documents, terminal
 from kubectl_gpushare.output.table import Table
+
+# What spreadsheets begin a formula with, the wide forms of East Asian keyboards among them
+# (https://owasp.org/www-community/attacks/CSV_Injection); a number, or a lone dash, is none.
+_FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_NUMBER: Final = r"[+-][0-9]*\.?[0-9]*"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +69,11 @@ def write_lines(text: Iterable[str], stream: TextIO) -> None:
     stream.flush()
 
 
+def write_words(text: Iterable[str], stream: TextIO) -> None:
+    """Writes lines that have others' words in them as they are: nothing in them is obeyed by a terminal."""
+    write_lines(map(printable.replaced, text), stream)
+
+
 def write_json(document: Mapping[str, Any], stream: TextIO) -> None:
     """JSON as kubectl prints it."""
     from kubectl_gpushare.output import streaming
@@ -89,9 +101,17 @@ def _csv(found: Listing, stream: TextIO) -> None:
     rows = (dict(_flat(item)) for item in found.document()["items"])
     writer = csv.writer(stream, lineterminator="\n")
     for first in itertools.islice(rows, 1):
-        writer.writerows((first, first.values()))
-    writer.writerows(row.values() for row in rows)
+        writer.writerows((map(_cell, first), map(_cell, first.values())))
+    writer.writerows(map(_cell, row.values()) for row in rows)
     stream.flush()
+
+
+def _cell(value: Any) -> Any:
+    """`value` for a spreadsheet, which takes a text that begins like a formula for one, unless a ' is before it."""
+    if not isinstance(value, str):
+        return value
+    text = printable.replaced(value)
+    return f"'{text}" if text.startswith(_FORMULA) and not re.fullmatch(_NUMBER, text) else text
 
 
 def _flat(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -115,7 +135,7 @@ WRITERS: Mapping[str, Callable[[Listing, TextIO], None]] = {
     "json": lambda found, stream: write_json(found.document(), stream),
     "yaml": lambda found, stream: write_yaml(found.document(), stream),
     "csv": _csv,
-    "name": lambda found, stream: write_lines(found.names(), stream),
+    "name": lambda found, stream: write_words(found.names(), stream),
 }
 
 

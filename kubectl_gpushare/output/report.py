@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
+from gpushare import printable
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import colour, documents, layout, page, printing, terminal
 from kubectl_gpushare.output.table import Table
@@ -61,7 +62,7 @@ def _section(entry: page.Section, place: Terminal) -> Iterator[str]:
             yield from _table(block, place)
         elif isinstance(block, page.Commands):
             for text in block.lines:
-                yield _HANGING + colour.paint(terminal.printable(text), "bold", on=place.colours)
+                yield _HANGING + colour.paint(printable.replaced(text), "bold", on=place.colours)
         else:
             longest = max(len(picture.caption) for picture in pictures)
             drawn = picture(block, _room(label_width + longest, place), place)

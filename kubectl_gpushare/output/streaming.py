@@ -1,12 +1,16 @@
 """Streaming: a document as JSON or YAML, in parts, as `dumps` of the whole would print it.
 
+What is not printable is escaped, so that whoever reads the document has it and no terminal obeys it.
 A list may be an iterator: of the 40,000 items of a large cluster only one is ever held, as an object and as text.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from gpushare import printable
 
 _INDENT = "    "  # kubectl's
 
@@ -15,7 +19,11 @@ def json(document: Mapping[str, Any]) -> Iterator[str]:
     """The document as kubectl prints JSON, with a newline at its end. Lists directly in it may be iterators."""
     from json import JSONEncoder
 
-    encode = JSONEncoder(indent=len(_INDENT), ensure_ascii=False).encode
+    encoder = JSONEncoder(indent=len(_INDENT), ensure_ascii=False)
+
+    def encode(part: Any) -> str:
+        return printable.escaped(encoder.encode(part))
+
     before = "{"
     for key, value in document.items():
         yield f"{before}\n{_INDENT}{encode(key)}: "
@@ -41,9 +49,15 @@ def yaml(document: Mapping[str, Any]) -> Iterator[str]:
 
     dumper = getattr(library, "CSafeDumper", library.SafeDumper)
 
-    def dump(part: Any) -> str:
-        text: str = library.dump(part, None, dumper, sort_keys=False, allow_unicode=True, width=4096)
+    def write(part: Any, by: Any, *, as_is: bool) -> str:
+        text: str = library.dump(part, None, by, sort_keys=False, allow_unicode=as_is, width=4096)
         return text
+
+    def dump(part: Any) -> str:
+        with contextlib.suppress(UnicodeEncodeError):  # of halves of surrogates libyaml can write nothing
+            if printable.is_document(text := write(part, dumper, as_is=True)):
+                return text
+        return write(part, library.SafeDumper, as_is=False)
 
     for key, value in document.items():
         if not isinstance(value, Iterator):

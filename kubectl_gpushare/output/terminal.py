@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import TextIO
 
+from gpushare import printable
+
 _NARROWEST = 16  # no sentence is broken into shorter lines
 
 
@@ -25,14 +27,9 @@ class Terminal:
         return self.columns is not None
 
 
-def printable(text: str) -> str:
-    """`text` without what a terminal would obey: names and messages are others' to choose."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else "�" for one in text)
-
-
 def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
     """A sentence in lines no longer than the terminal less `indent`; in a pipe it stays one line."""
-    text = printable(" ".join(text.split()))
+    text = printable.replaced(" ".join(text.split()))
     if terminal.columns is None:
         return [text]
     import textwrap  # here: in a pipe nothing is wrapped

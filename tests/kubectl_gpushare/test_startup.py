@@ -39,7 +39,7 @@ UNASKED = {
 
 # All of ours that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
-    "gpushare": "allocation codec codec.allocations codec.document codec.fields codec.gpus contract errors fragmentation gpu gpunode ledger node pod quantity",
+    "gpushare": "allocation codec codec.allocations codec.document codec.fields codec.gpus contract errors fragmentation gpu gpunode ledger node pod printable quantity",
     "kubectl_gpushare": "candidates cli commands early errors kubectl options output source start views",
     "kubectl_gpushare.commands": "top",
     "kubectl_gpushare.output": "colour documents layout printing table terminal",

@@ -109,3 +109,13 @@ def test_logs_go_to_stderr_unless_told_otherwise(stream: io.StringIO, monkeypatc
     logs.configure("info", "agent")
     logging.getLogger("agent").info("here")
     assert lines(stream)[0]["msg"] == "here"
+
+
+def test_a_line_is_printable_and_says_what_was_given(stream: io.StringIO) -> None:
+    logs.configure("info", "agent", stream=stream)
+    evil = "\x1b[2J\x7f\x85\x9b\u202e\u2028\u2066ü"
+    logging.getLogger("agent").info(evil, extra={"model": evil, "nan": float("nan")})
+    logging.getLogger("agent").info(evil, extra={"model": evil})
+    assert all(line.isprintable() for line in stream.getvalue().split("\n"))
+    assert [(line["msg"], line["model"]) for line in lines(stream)] == [(evil, evil)] * 2
+    assert "ü" in stream.getvalue()

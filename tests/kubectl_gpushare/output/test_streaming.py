@@ -1,4 +1,4 @@
-"""What is streamed is, to the letter, what would be printed at once."""
+"""What is streamed is, to the letter, what would be printed at once; what is not printable, by its escapes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare import printable
 from kubectl_gpushare.output import streaming
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x85\u2028\u2029\ufeff"), max_size=12)
+TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from("\x7f\x85\x9b\u202e\u2028\ufeff"), max_size=12)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63), TEXTS)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8
@@ -27,8 +28,16 @@ def test_parts_of_a_document_are_the_whole_document(before: dict[str, Any], item
     def streamed() -> dict[str, Any]:
         return {**whole, "items": iter(items)}
 
-    assert "".join(streaming.json(streamed())) == json.dumps(whole, indent=4, ensure_ascii=False) + "\n"
-    assert yaml.safe_load("".join(streaming.yaml(streamed()))) == whole
+    as_json, as_yaml = "".join(streaming.json(streamed())), "".join(streaming.yaml(streamed()))
+    assert as_json == printable.escaped(json.dumps(whole, indent=4, ensure_ascii=False)) + "\n"
+    assert json.loads(as_json) == yaml.safe_load(as_yaml) == whole
+    assert printable.is_document(as_json)
+    assert printable.is_document(as_yaml)
+
+
+def test_half_a_surrogate_is_written_by_its_escape() -> None:
+    assert "".join(streaming.json({"a": "\ud800"})) == '{\n    "a": "\\ud800"\n}\n'
+    assert "".join(streaming.yaml({"a": "\ud800"})) == 'a: "\\uD800"\n'
 
 
 def test_an_item_is_not_made_before_the_one_before_it_was_printed() -> None:

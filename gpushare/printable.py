@@ -1,0 +1,36 @@
+"""Others' words where people and programs read them: names and messages may hold what a terminal or an editor obeys.
+
+That is, what Unicode calls not printable: controls (C0, DEL and C1), the marks that turn the direction of text around,
+separators of lines and paragraphs, halves of surrogates, and whatever is not seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+
+def replaced(text: str) -> str:
+    """`text` with � for each character that is not printable."""
+    return text if text.isprintable() else text.translate(dict.fromkeys(_unprintable(text), "�"))
+
+
+def escaped(document: str) -> str:
+    """JSON with the escape of each character that is not printable: it means the same. Its own newlines stay."""
+    if _is_plain(document):
+        return document  # what is below a space JSON escapes itself
+    return document.translate({one: json.dumps(chr(one))[1:-1] for one in _unprintable(document) if one != ord("\n")})
+
+
+def is_document(text: str) -> bool:
+    """Whether `text`, in many lines, has nothing that is not printable but their ends."""
+    return _is_plain(text) or text.replace("\n", "").isprintable()
+
+
+def _is_plain(text: str) -> bool:
+    """ASCII, and no DEL, which JSON takes for a letter."""
+    return text.isascii() and "\x7f" not in text
+
+
+def _unprintable(text: str) -> Iterable[int]:
+    return {ord(one) for one in set(text) if not one.isprintable()}

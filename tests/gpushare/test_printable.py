@@ -1,0 +1,34 @@
+import json
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import printable
+
+EVIL = "\x00\x07\t\x1b[2J\x7f\x85\x9b31m\u200f\u202a\u202e\u2028\u2029\u2066\u2069\ufeff\ud800\U000e0001"
+
+
+def test_nothing_is_left_that_a_terminal_or_an_editor_obeys() -> None:
+    assert printable.replaced(f"T4{EVIL}ü💥").startswith("T4��")
+    assert printable.replaced(EVIL).translate({ord("�"): None}) == "[2J31m"
+    assert printable.replaced("Größe … 💥 ─") == "Größe … 💥 ─"
+
+
+@given(st.text(st.characters()))
+def test_no_control_nor_format_nor_separator_is_printable(text: str) -> None:
+    shown = printable.replaced(text)
+    assert len(shown) == len(text)
+    assert not [one for one in shown if unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"}]
+
+
+@given(st.dictionaries(st.text(st.characters()), st.text(st.characters() | st.sampled_from(EVIL))))
+def test_json_that_is_escaped_means_the_same(document: dict[str, str]) -> None:
+    escaped = printable.escaped(json.dumps(document, indent=4, ensure_ascii=False))
+    assert printable.is_document(escaped)
+    assert json.loads(escaped) == document
+
+
+def test_json_that_is_printable_stays_as_it_is() -> None:
+    document = '{\n    "Größe": "💥 …"\n}'
+    assert printable.escaped(document) == document

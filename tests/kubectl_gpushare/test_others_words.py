@@ -1,0 +1,132 @@
+"""Names, models and messages are others' to choose: nothing in them is obeyed, by a terminal or by a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubectl_gpushare.output import documents, printing
+from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare.conftest import Ended, Plugin
+
+EVIL = "\x00\x07\x08\t\r\n\x1b[2J\x7f\x85\x9b31m\u202a\u202e\u2028\u2029\u2066\u2069"
+FORMULA = "=HYPERLINK(A1)"
+
+# What is no free text, or the shape would be another.
+_KEPT = re.compile(
+    r"^(kind|apiVersion|namespace|mode|status|type|phase|.*(Time|Timestamp|Until|Capability)|gpushare\.io/.*)$"
+)
+_COMMANDS = (
+    *(f"{verb} -o {form}" for verb in ("top gpus", "top nodes", "top pods -A") for form in ("csv", "json", "name")),
+    *("top gpus", "top nodes -o wide", "top pods -A", "top gpus -o yaml"),
+    *("describe node", "describe gpu", "describe pod -A", "describe node -o yaml", "describe pod -A -o json"),
+    *("describe gpu NODE/0", "why POD", "why POD -o yaml", "describe node nope"),
+    *("fit --request 0.5", "fit --request 0.5 -o json", "fit --request 1 --gpus 9"),
+    *("defrag", "defrag -o json", "defrag --request 1 --gpus 2 -o yaml"),
+    *("rightsize -A", "rightsize -A -o csv", "rightsize -A -o name", "rightsize -A -o commands"),
+    *("config show", "config show -o json", "config show NODE", "check", "check -o yaml", "check -o name"),
+    *("audit", "audit -o csv", "resize POD --request 0.1", "resize POD --request 0.1 -o yaml"),
+)
+
+
+def _poisoned(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _poisoned(one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_poisoned(one, key) for one in value]
+    return f"{FORMULA}{value}{EVIL}" if isinstance(value, str) and not _KEPT.match(key) else value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(one)
+
+
+@pytest.fixture
+def run(plugin: Plugin, tmp_path: Path) -> Callable[[str], Ended]:
+    """Runs a command on the sample cluster, whose every free text is evil; NODE and POD are names in it."""
+    path = sample.save(tmp_path / "cluster.json")
+    path.write_text(json.dumps(_poisoned(json.loads(path.read_text()))))
+    names = {"NODE": _poisoned("gpu-1"), "NODE/0": f"{_poisoned('gpu-1')}/0", "POD": _poisoned("trainer")}
+
+    def command(words: str) -> Ended:
+        namespace = ("-n", "ml") if "POD" in words else ()
+        return plugin(*(names.get(word, word) for word in words.split()), *namespace, "--from", path)
+
+    return command
+
+
+@pytest.mark.parametrize("words", _COMMANDS)
+def test_nothing_that_is_printed_is_obeyed_by_a_terminal(run: Callable[[str], Ended], words: str) -> None:
+    ended = run(words)
+    assert ended.out + ended.err
+    for stream in (ended.out, ended.err):
+        assert [one for one in set(stream) if not one.isprintable()] in ([], ["\n"])
+
+
+def test_nor_is_what_kubectl_says(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    said = r"Warning: policy\tsays \033[2J\302\233 and \342\200\256"
+    kubectl = fake_kubectl(f'printf \'{said}\\n\' >&2; echo \'{{"kind": "GPUNodeList", "items": []}}\'')
+    ended = plugin("top", KUBECTL_PATH=kubectl)
+    assert "policy says �[2J� and �\n" in ended.err
+
+
+def test_nor_is_what_a_configuration_has_in_it(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "configmap.json"
+    entries = {f"bad{EVIL}": "version: v9", f"good{EVIL}": "version: v1"}
+    path.write_text(json.dumps({"kind": "ConfigMap", "data": entries}))
+    ended = plugin("config", "validate", path)
+    for stream in (ended.out, ended.err):
+        assert "[2J" in stream
+        assert stream.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("words", ["top gpus", "top nodes", "top pods -A", "describe pod -A", "config show"])
+def test_whoever_reads_json_or_yaml_has_what_was_written(run: Callable[[str], Ended], words: str) -> None:
+    as_json, as_yaml = (run(f"{words} -o {form}").out for form in ("json", "yaml"))
+    assert (document := json.loads(as_json)) == yaml.safe_load(as_yaml)
+    assert any(EVIL in text for text in _texts(document))
+
+
+@pytest.mark.parametrize("words", ["top gpus", "top nodes", "top pods -A", "rightsize -A", "audit"])
+def test_no_cell_of_a_spreadsheet_is_a_formula(run: Callable[[str], Ended], words: str) -> None:
+    ended = run(f"{words} -o csv")
+    cells = [cell for row in csv.reader(io.StringIO(ended.out)) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(tuple("=+-@＝＋－＠"))]
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+1+1", "'+1+1"),
+        ("-1\u202e+cmd", "'-1�+cmd"),
+        ("\t=1", "�=1"),
+        ("＝1+1", "'＝1+1"),
+        ("-", "-"),
+        ("-0.5", "-0.5"),
+        ("+5", "+5"),
+        (-5, "-5"),
+        (-0.25, "-0.25"),
+        (True, "true"),
+        (None, ""),
+        (["=1+1", 5], '"\'=1+1,5"'),
+        ("'quoted", "'quoted"),
+    ],
+)
+def test_a_cell_is_a_text_or_a_number(value: object, cell: str) -> None:
+    stream = io.StringIO()
+    listing = printing.Listing(tuple, lambda: documents.listing("L", [{"=name": value}]), tuple, tuple)  # type: ignore[arg-type]
+    printing.WRITERS["csv"](listing, stream)
+    assert stream.getvalue().splitlines() == ["'=name", cell or '""']
