@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -16,22 +15,24 @@ from gpushare.gpunode import Condition, GpuNode, Resize
 
 Json = Mapping[str, Any]
 _Entry = TypeVar("_Entry")
+_Part = TypeVar("_Part", dict[str, Any], list[Any])
 
 
 def read(document: Json) -> GpuNode:
     """The GpuNode in a GPUNode object as the API returns it. Never raises for content, only for a nameless object."""
-    metadata = document.get("metadata") or {}
+    metadata = document.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
     name = metadata.get("name")
     if not isinstance(name, str) or not name:
         raise errors.CodecError("metadata.name is missing: a GPUNode is named as its node")
     problems: list[str] = []
-    spec = document.get("spec") or {}
-    status = document.get("status") or {}
-    labels = metadata.get("labels") or {}
-    cordoned = frozenset(str(uuid) for uuid in spec.get("cordoned") or [])
-    cards, _ = _entries(status.get("gpus"), f"{name}: status.gpus", lambda entry: gpus.read(entry, cordoned), problems)
-    held, unread = _allocations(spec.get("allocations"), f"{name}: spec.allocations", problems)
-    resizes, _ = _entries(status.get("resizes"), f"{name}: status.resizes", _read_resize, problems)
+    spec = _part(document, "spec", dict, name, problems)
+    status = _part(document, "status", dict, name, problems)
+    labels = _part(metadata, "labels", dict, name, problems)
+    cordoned = frozenset(map(str, _part(spec, "cordoned", list, f"{name}: spec", problems)))
+    cards, _ = _entries(status, "gpus", f"{name}: status", lambda entry: gpus.read(entry, cordoned), problems)
+    held, unread = _allocations(spec, f"{name}: spec", problems)
+    resizes, _ = _entries(status, "resizes", f"{name}: status", _read_resize, problems)
     cards, _ = _unique(cards, lambda card: card.uuid, f"{name}: status.gpus", problems)
     return GpuNode(
         name=name,
@@ -47,7 +48,7 @@ def read(document: Json) -> GpuNode:
                 message=str(entry.get("message", "")),
                 last_transition=str(entry.get("lastTransitionTime", "")),
             )
-            for entry in status.get("conditions") or []
+            for entry in _part(status, "conditions", list, f"{name}: status", problems)
             if isinstance(entry, Mapping)
         ),
         resizes=tuple(resizes),
@@ -55,7 +56,7 @@ def read(document: Json) -> GpuNode:
         problems=tuple(problems),
         unread=tuple(unread),
         created=str(metadata.get("creationTimestamp") or ""),
-        labels={str(key): str(value) for key, value in labels.items()} if isinstance(labels, Mapping) else {},
+        labels={str(key): str(value) for key, value in labels.items()},
     )
 
 
@@ -103,10 +104,20 @@ def to_document(node: GpuNode) -> dict[str, Any]:
     }
 
 
+def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[str]) -> _Part:
+    """What `whole` has by that key; what is of another kind is told, and taken for nothing."""
+    found = whole.get(key)
+    if isinstance(found, kind):
+        return found
+    if found is not None:
+        problems.append(f"{where}: {key} makes no sense and is set aside: it is {errors.quoted(str(found))}")
+    return kind()
+
+
 def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
     if not unread:
         return gpus
-    text = json.dumps(unread)
+    text = str(unread)  # not as JSON: YAML has values that JSON lacks
     named = {card.uuid for card in gpus if card.uuid in text} or {card.uuid for card in gpus}
     reason = "an allocation that may hold it makes no sense: see the GPUNode's spec.allocations"
     return [
@@ -114,12 +125,13 @@ def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
     ]
 
 
-def _allocations(listed: Any, where: str, problems: list[str]) -> tuple[list[Allocation], list[Any]]:
+def _allocations(spec: Json, where: str, problems: list[str]) -> tuple[list[Allocation], list[Any]]:
     def ignored(identity: str, sentence: str) -> None:
-        problems.append(f"{where}, {identity}: {sentence}")
+        problems.append(f"{where}.allocations, {identity}: {sentence}")
 
-    found, unread = _entries(listed, where, functools.partial(allocations.read, ignored=ignored), problems)
-    held, twice = _unique(found, lambda entry: entry.id, where, problems)
+    read_one = functools.partial(allocations.read, ignored=ignored)
+    found, unread = _entries(spec, "allocations", where, read_one, problems)
+    held, twice = _unique(found, lambda entry: entry.id, f"{where}.allocations", problems)
     return held, [*unread, *map(allocations.write, twice)]
 
 
@@ -133,15 +145,15 @@ def _read_resize(entry: Json) -> Resize:
 
 
 def _entries(
-    listed: Any, where: str, read_one: Callable[[Any], _Entry], problems: list[str]
+    whole: Json, key: str, where: str, read_one: Callable[[Any], _Entry], problems: list[str]
 ) -> tuple[list[_Entry], list[Any]]:
     found, unread = [], []
-    for position, entry in enumerate(listed if isinstance(listed, list) else []):
+    for position, entry in enumerate(_part(whole, key, list, where, problems)):
         try:
             found.append(read_one(entry))
         except (errors.GpushareError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            problems.append(f"{where}[{position}] makes no sense and is set aside: {what}")
+            problems.append(f"{where}.{key}[{position}] makes no sense and is set aside: {what}")
             unread.append(entry)
     return found, unread
 

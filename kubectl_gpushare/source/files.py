@@ -13,7 +13,7 @@ from gpushare import errors as domain_errors
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from kubectl_gpushare import errors
-from kubectl_gpushare.source import objects, selector, shape
+from kubectl_gpushare.source import inputs, objects, selector, shape
 
 _CHUNK_BYTES = 1 << 20
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
@@ -142,13 +142,8 @@ class Files:
 
 
 def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, objects.Json]]:
-    import yaml
-
-    try:
-        for document in yaml.load_all(b"".join(chunks), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            yield from _flatten(document)
-    except yaml.YAMLError as error:
-        raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
+    for document in inputs.documents(b"".join(chunks), where):
+        yield from _flatten(document)
 
 
 def _flatten(document: Any) -> Iterator[tuple[str, objects.Json]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kubectl_gpushare import errors
 
@@ -11,6 +13,16 @@ from kubectl_gpushare import errors
 def name(path: str) -> str:
     """What the file is called in a sentence."""
     return "standard input" if path == "-" else path
+
+
+def documents(text: str | bytes, where: str) -> Iterator[Any]:
+    """The documents of a YAML, one after the other. Raises `FileError`."""
+    import yaml
+
+    try:
+        yield from yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: of what looks like a time and is none
+        raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
 
 
 def text(path: str) -> str:

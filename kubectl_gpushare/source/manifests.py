@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare import pod
 from kubectl_gpushare import errors
-from kubectl_gpushare.source import inputs
+from kubectl_gpushare.source import inputs, shape
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,14 +34,11 @@ _TEMPLATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 def read(path: str, *, namespace: str) -> list[Manifest]:
     """The pods of a file that ask for a share; `-` is standard input. Raises `FileError`."""
-    import yaml
-
     where = inputs.name(path)
-    try:
-        documents = list(yaml.load_all(inputs.text(path), getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except yaml.YAMLError as error:
-        raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
-    found = [one for document in documents for one in _of(document, namespace)]
+    found = [one for document in inputs.documents(inputs.text(path), where) for one in _of(document, namespace)]
+    for one in found:
+        if wrong := shape.problem(one.pod):
+            raise errors.FileError(f"{where} has in {one.name} a pod that makes no sense: {wrong}")
     if not found:
         raise errors.FileError(
             f"{where} has no pod that asks for a share of a GPU: it needs an annotation such as "
@@ -58,22 +55,28 @@ def _of(document: Any, namespace: str) -> Iterator[Manifest]:
             yield from _of(item, namespace)
         return
     kind = str(document.get("kind", ""))
-    metadata = document.get("metadata") or {}
+    metadata = _fields(document, "metadata")
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     if kind == "Pod":
         template, count = document, 1
     elif kind in _TEMPLATES:
         at, counted = _TEMPLATES[kind]
-        template = _at(document, at) or {}
+        template = _at(document, at)
+        template = template if isinstance(template, Mapping) else {}
         given = _at(document, counted) if counted else None
         count = given if isinstance(given, int) else 1
     else:
         return
-    labelled = {**(template.get("metadata") or {}), "name": name}
+    labelled = {**_fields(template, "metadata"), "name": name}
     labelled["namespace"] = str(metadata.get("namespace") or labelled.get("namespace") or namespace)
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": labelled, "spec": template.get("spec") or {}}
-    if pod.asks_for_share(manifest):
+    if isinstance(labelled.get("annotations"), Mapping) and pod.asks_for_share(manifest):
         yield Manifest(f"{kind}/{name}", manifest, count)
+
+
+def _fields(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = document.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _at(document: Mapping[str, Any], path: tuple[str, ...]) -> Any:

@@ -82,6 +82,8 @@ class Reader:
                 if not self._more():
                     raise NotJson(f"{error.msg} in the middle of an object") from error
                 continue
+            except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+                raise NotJson(str(error)) from error
             if end == len(self._text) and self._more():
                 continue  # a number may go on in the next chunk
             self._at = end
@@ -94,6 +96,8 @@ class Reader:
         self._expect("{")
         while self._peek() != "}":
             key = self._value()
+            if not isinstance(key, str):
+                raise NotJson(f"expected the name of a field and found {str(key)[:_SHOWN]}")
             self._expect(":")
             if key == "items" and self._peek() == "[":
                 listed = True
@@ -111,7 +115,8 @@ class Reader:
         if not listed:
             yield str(envelope.get("kind", "")), envelope
             return
-        self.version = str((envelope.get("metadata") or {}).get("resourceVersion", ""))
+        metadata = envelope.get("metadata")
+        self.version = str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
         for item in waiting:
             yield _item_kind(envelope), item
 

@@ -6,12 +6,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kubectl_gpushare import errors
-from kubectl_gpushare.source import inputs, objects
+from kubectl_gpushare.source import inputs, objects, shape
 
 
 def read(paths: Iterable[str]) -> list[objects.Json]:
     """Every object in these files; `-` is standard input. Raises `FileError`."""
-    return [one for path in paths for one in _objects(path)]
+    return [_sound(one, inputs.name(path)) for path in paths for one in _objects(path)]
+
+
+def _sound(item: objects.Json, where: str) -> objects.Json:
+    if item.get("kind") in (*shape.KINDS,) and (wrong := shape.problem(item)):
+        raise errors.FileError(f"{where} has a {item['kind']} that makes no sense: {wrong}")
+    return item
 
 
 def _objects(path: str) -> Iterator[objects.Json]:
@@ -23,13 +29,8 @@ def _objects(path: str) -> Iterator[objects.Json]:
         except objects.NotJson as error:
             raise errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
         return
-    import yaml
-
-    try:
-        for document in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            yield from _flat(document, where)
-    except yaml.YAMLError as error:
-        raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
+    for document in inputs.documents(text, where):
+        yield from _flat(document, where)
 
 
 def _flat(document: Any, where: str) -> Iterator[objects.Json]:

@@ -6,67 +6,122 @@ What an API server sends is; a file of `--from` was perhaps written by hand, and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gpushare import contract
 
-KINDS = frozenset({contract.GPUNODE_KIND, "Pod", "Node", "Event", "PodDisruptionBudget"})
+KINDS: Final = frozenset({contract.GPUNODE_KIND, "Pod", "Node", "Event", "PodDisruptionBudget", "ConfigMap"})
 
-# Of each of them, where it is there: what holds fields, what is text, what holds text by a name, and lists of objects.
-_FIELDS: Sequence[Sequence[str]] = (("metadata",), ("spec",), ("status",), ("involvedObject",), ("regarding",))
-_WORDS: Sequence[Sequence[str]] = (
-    ("metadata", "name"),
-    ("metadata", "namespace"),
-    ("spec", "nodeName"),
-    ("status", "phase"),
-)
-_TEXTS: Sequence[Sequence[str]] = (("metadata", "annotations"), ("metadata", "labels"))
-_LISTS: Sequence[Sequence[str]] = (
-    ("spec", "containers"),
-    ("spec", "initContainers"),
-    ("spec", "schedulingGates"),
-    ("spec", "tolerations"),
-    ("spec", "taints"),
-    ("spec", "allocations"),
-    ("status", "gpus"),
-    ("status", "conditions"),
-    ("status", "containerStatuses"),
-    ("status", "initContainerStatuses"),
-    ("metadata", "ownerReferences"),
-)
+# Fields of an object and the shape of each; a list of one shape: a list of such. Where a field is missing all is well.
+Shape = Mapping[str, Any] | Sequence[Any] | str
+
+_TEXT, _WHOLE, _ANY = "text", "whole", "any"
+_EACH = "*"  # whatever the field is called
+_TEXTS: Shape = {_EACH: _TEXT}
+_OBJECTS: Shape = [{}]
+
+_AMOUNTS: Shape = {"requests": {}, "limits": {}}
+_REQUIREMENTS: Shape = [{"key": _TEXT, "operator": _TEXT, "values": [_ANY]}]
+_SELECTOR: Shape = {"matchLabels": {}, "matchExpressions": _REQUIREMENTS}
+_RELATION: Shape = {
+    "labelSelector": _SELECTOR,
+    "matchLabelKeys": [_TEXT],
+    "mismatchLabelKeys": [_TEXT],
+    "namespaceSelector": _SELECTOR,
+    "namespaces": [_ANY],
+}
+_RELATIONS: Shape = {"requiredDuringSchedulingIgnoredDuringExecution": [_RELATION]}
+_NODE_TERMS: Shape = {"nodeSelectorTerms": [{"matchExpressions": _REQUIREMENTS, "matchFields": _REQUIREMENTS}]}
+_CONTAINERS: Shape = [
+    {
+        "name": _TEXT,
+        "env": _OBJECTS,
+        "ports": [{"hostPort": _WHOLE, "containerPort": _WHOLE}],
+        "resources": _AMOUNTS,
+    }
+]
+_STATUSES: Shape = [{"state": {"waiting": {}}, "resources": _AMOUNTS, "allocatedResources": {}}]
+
+_OBJECT: Shape = {
+    "metadata": {
+        "name": _TEXT,
+        "namespace": _TEXT,
+        "annotations": _TEXTS,
+        "labels": _TEXTS,
+        "ownerReferences": _OBJECTS,
+    },
+    "spec": {
+        "nodeName": _TEXT,
+        "priority": _WHOLE,
+        "containers": _CONTAINERS,
+        "initContainers": _CONTAINERS,
+        "resources": _AMOUNTS,
+        "overhead": {},
+        "schedulingGates": _OBJECTS,
+        "tolerations": _OBJECTS,
+        "nodeSelector": {},
+        "affinity": {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _NODE_TERMS},
+            "podAffinity": _RELATIONS,
+            "podAntiAffinity": _RELATIONS,
+        },
+        "topologySpreadConstraints": [{**_RELATION, "maxSkew": _WHOLE, "minDomains": _WHOLE}],
+        "volumes": [{"persistentVolumeClaim": {}}],
+        "taints": [{"effect": _TEXT}],
+        "allocations": _OBJECTS,
+        "selector": _SELECTOR,
+    },
+    "status": {
+        "phase": _TEXT,
+        "conditions": _OBJECTS,
+        "containerStatuses": _STATUSES,
+        "initContainerStatuses": _STATUSES,
+        "resources": _AMOUNTS,
+        "allocatedResources": {},
+        "allocatable": {},
+        "capacity": {},
+        "gpus": _OBJECTS,
+        "disruptionsAllowed": _WHOLE,
+    },
+    "involvedObject": {},
+    "regarding": {},
+    "source": {},
+    "series": {"count": _WHOLE},
+    "count": _WHOLE,
+    "data": _TEXTS,
+}
 
 
 def problem(item: Mapping[str, Any]) -> str:
     """What of it is not as it should be, as the end of a sentence; empty if nothing is."""
-    return next(_problems(item), "")
+    return next(_problems(item, _OBJECT, ""), "")
 
 
-def _problems(item: Mapping[str, Any]) -> Iterator[str]:
-    for path in _FIELDS:
-        if not isinstance(_at(item, path), Mapping):
-            yield f"{'.'.join(path)} has no fields"
-            return  # what lies below cannot be looked at
-    for path in _WORDS:
-        if not isinstance(_at(item, path) or "", str):
-            yield f"{'.'.join(path)} is not text: put it in quotes"
-    for path in _TEXTS:
-        found = _at(item, path)
+def _problems(found: Any, shape: Shape, where: str) -> Iterator[str]:
+    """What is not as `shape` has it in what was found there, the first of which says all that matters."""
+    if isinstance(shape, Mapping):
         if not isinstance(found, Mapping):
-            yield f"{'.'.join(path)} has no fields"
-            continue
+            yield f"{where} has no fields"
+            return
         for key, value in found.items():
-            if not isinstance(value, str):
-                yield f'{".".join(path)} has "{key}" that is not text: put it in quotes'
-    for path in _LISTS:
-        found = _at(item, path) or ()
-        if not isinstance(found, list | tuple) or not all(isinstance(one, Mapping) for one in found):
-            yield f"{'.'.join(path)} is no list of objects"
-
-
-def _at(item: Mapping[str, Any], path: Sequence[str]) -> Any:
-    found: Any = item
-    for key in path:
-        found = found.get(key)
-        if found is None:
-            return {}
-    return found
+            if not isinstance(key, str):
+                yield f"{where or 'the object'} has the field {key!r} that is not text: put it in quotes"
+            elif value is not None and (inner := shape.get(key, shape.get(_EACH))) is not None:
+                if inner == _TEXT and not isinstance(value, str) and _EACH in shape:
+                    yield f'{where} has "{key}" that is not text: put it in quotes'
+                else:
+                    yield from _problems(value, inner, f"{where}.{key}" if where else key)
+    elif shape == _TEXT:
+        if not isinstance(found, str):
+            yield f"{where} is not text: put it in quotes"
+    elif shape == _WHOLE:
+        if isinstance(found, bool) or not isinstance(found, int):
+            yield f"{where} is not a whole number"
+    elif shape != _ANY:
+        (inner,) = shape
+        what = "objects" if isinstance(inner, Mapping) else "texts"
+        if not isinstance(found, list) or (what == "objects" and not all(isinstance(one, Mapping) for one in found)):
+            yield f"{where} is no list of {what}"
+            return
+        for position, one in enumerate(found):
+            yield from _problems(one, inner, f"{where}[{position}]")

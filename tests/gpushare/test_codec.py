@@ -1,3 +1,4 @@
+import datetime
 import json
 
 import pytest
@@ -33,6 +34,41 @@ def test_conditions_and_modes_are_kept() -> None:
         conditions=(Condition("Ready", "True", "Fine", "all is well", "2026-01-01T00:00:00Z"),),
     )
     assert codec.read(codec.to_document(node)) == node
+
+
+SCALARS = ["x", 5, 0.5, True, [1], ["x"], {"x": 1}]
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=str)
+@pytest.mark.parametrize(
+    ("part", "key"),
+    [
+        *((None, key) for key in ("metadata", "spec", "status")),
+        *(("metadata", key) for key in ("labels", "resourceVersion", "creationTimestamp")),
+        *(("spec", key) for key in ("allocations", "cordoned")),
+        *(("status", key) for key in ("gpus", "conditions", "resizes", "config")),
+    ],
+    ids=str,
+)
+def test_nothing_in_a_gpunode_is_raised_for_but_that_it_has_no_name(part: str | None, key: str, scalar: object) -> None:
+    document = codec.to_document(builders.node())
+    (document if part is None else document[part])[key] = scalar
+    if key == "metadata":
+        with pytest.raises(errors.CodecError, match=r"metadata\.name"):
+            codec.read(document)
+        return
+    node = codec.read(document)
+    assert node.name == "node-a"
+    expected = dict if key in {"spec", "status", "labels"} else list
+    if key not in {"resourceVersion", "creationTimestamp", "config"} and not isinstance(scalar, expected):
+        where = f"node-a: {part}" if part in {"spec", "status"} else "node-a"
+        assert f'{where}: {key} makes no sense and is set aside: it is "{scalar}"' in node.problems
+
+
+def test_what_json_cannot_say_sets_its_gpu_aside() -> None:
+    document = codec.to_document(builders.node())
+    document["spec"]["allocations"] = [{"reservedUntil": datetime.date(2026, 1, 1), "gpus": ["GPU-node-a-1"]}]
+    assert [card.index for card in codec.read(document).gpus if not card.healthy] == [1]
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,11 @@ def test_a_pod_in_another_namespace_is_pointed_at(saved: Path) -> None:
         ('{"kind": "GPUNode"', "is not JSON"),
         ('{"kind": "GPUNode"}', r"GPUNode that makes no sense: metadata\.name"),
         ("a: [", "neither JSON nor YAML"),
+        ("a: 2026-13-45", "neither JSON nor YAML"),
+        ('{"a": ' + "[" * 100_000, "is not JSON"),
+        ('{"a": 1' + "0" * 5000 + "}", "is not JSON"),
+        ('{[1]: "a"}', "is not JSON .* name of a field"),
+        ('{"kind": "PodList", "metadata": 5, "items": []}', "has no GPUNode and no pod"),
     ],
 )
 def test_a_file_without_sense_is_named_with_the_remedy(tmp_path: Path, content: str, sentence: str) -> None:
@@ -119,6 +124,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ),
         ({"kind": "Pod", "spec": {"containers": {"name": "main"}}}, "spec.containers is no list of objects"),
         ({"kind": "GPUNode", "status": {"conditions": ["Ready"]}}, "status.conditions is no list of objects"),
+        ({"kind": "Pod", "spec": {"priority": "high"}}, "spec.priority is not a whole number"),
+        (
+            {"kind": "Pod", "spec": {"containers": [{"ports": [{"hostPort": "http"}]}]}},
+            "spec.containers[0].ports[0].hostPort is not a whole number",
+        ),
+        ({"kind": "Pod", "spec": {"affinity": {"podAffinity": 5}}}, "spec.affinity.podAffinity has no fields"),
+        ({"kind": "Pod", "spec": {"volumes": ["data"]}}, "spec.volumes is no list of objects"),
+        ({"kind": "Node", "status": {"allocatable": "8"}}, "status.allocatable has no fields"),
     ],
 )
 def test_what_kubernetes_would_not_have_written_is_an_error(
