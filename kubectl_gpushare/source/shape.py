@@ -23,7 +23,7 @@ _OBJECTS: Shape = [{}]
 _AMOUNTS: Shape = {"requests": {}, "limits": {}}
 _REQUIREMENTS: Shape = [{"key": _TEXT, "operator": _TEXT, "values": [_ANY]}]
 _SELECTOR: Shape = {"matchLabels": {}, "matchExpressions": _REQUIREMENTS}
-_RELATION: Shape = {
+_RELATION: Mapping[str, Any] = {
     "labelSelector": _SELECTOR,
     "matchLabelKeys": [_TEXT],
     "mismatchLabelKeys": [_TEXT],
@@ -117,8 +117,8 @@ def _problems(found: Any, shape: Shape, where: str) -> Iterator[str]:
     elif shape == _WHOLE:
         if isinstance(found, bool) or not isinstance(found, int):
             yield f"{where} is not a whole number"
-    elif shape != _ANY:
-        (inner,) = shape
+    elif not isinstance(shape, str):
+        inner = shape[0]
         what = "objects" if isinstance(inner, Mapping) else "texts"
         if not isinstance(found, list) or (what == "objects" and not all(isinstance(one, Mapping) for one in found)):
             yield f"{where} is no list of {what}"
