@@ -41,6 +41,8 @@ class Lengths:
 
 
 DEFAULT: Final = Lengths()
+# A gang begins when the last of its GPUs is free, and ends when the last is: so its turns are longer.
+GANGS_TURNS: Final = 3
 
 
 _READY: Final = frozenset({None, Phase.LATE})  # to be served, if it wants to be
@@ -370,7 +372,8 @@ class Turns:
     def _length_ns(self, seat: Seat) -> int:
         if self._urgent:
             return self._lengths.latency_ns
-        wanted_ns = max(self._lengths.contended_ns, int(self._lengths.drains * seat.drain_ns))
+        contended_ns = self._lengths.contended_ns * (GANGS_TURNS if seat.member else 1)
+        wanted_ns = max(contended_ns, int(self._lengths.drains * seat.drain_ns))
         return min(wanted_ns, self._lengths.longest_ns)
 
     def _shorten(self, newcomer: str, now_ns: int) -> None:

@@ -210,7 +210,7 @@ async def test_a_share_of_two_gpus_begins_when_it_may_have_both(node: Node) -> N
     node.says(both, WANT, card=1)  # kept for it
     assert [(kind, card) for kind, card, *_ in both.told] == [(OPEN, 0), (OPEN, 1)]
     node.says(other, WANT)
-    node.later(40)
+    node.later(100)
     assert [(kind, card) for kind, card, *_ in both.told[-2:]] == [(REVOKE, 0), (REVOKE, 1)]
     numbers = {card: number for _, card, _, number in both.told}
     node.says(both, RELEASED, card=1, number=numbers[1])
