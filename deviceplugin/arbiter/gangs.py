@@ -223,8 +223,7 @@ class Gangs:
     def _look(self, gang: Gang, now_ns: int) -> None:
         """What it uses; and who waits for one that we keep back does not pay for that."""
         for uuid in gang.seats:
-            seat = self._seat(gang, uuid)
-            if seat.asked or seat.phase not in _DONE:
+            if _is_at_work(self._seat(gang, uuid)):
                 gang.used_ns[uuid] = now_ns
         if gang.stage is not Stage.WAITING or not self._asks(gang):
             gang.waits_ns = None
@@ -250,7 +249,7 @@ class Gangs:
 
     def _begin(self, gang: Gang, now_ns: int) -> Commands:
         """Once whoever was there has given back all of them."""
-        if not any(seat.asked or seat.phase not in _DONE for seat in self._seats(gang)):
+        if not any(map(_is_at_work, self._seats(gang))):
             return self._free(gang, now_ns)
         commands: Commands = []
         for uuid in gang.kept:
@@ -265,7 +264,7 @@ class Gangs:
         return self._gpus[uuid].holder in {None, gang.seats[uuid]}
 
     def _go_on(self, gang: Gang, now_ns: int) -> Commands:
-        if not any(seat.asked or seat.phase not in _DONE for seat in self._seats(gang)):
+        if not any(map(_is_at_work, self._seats(gang))):
             return self._free(gang, now_ns)
         more = [
             uuid
@@ -347,6 +346,11 @@ class Gangs:
     def _each(self, gang: Gang, what: Callable[[Turns, str], list[Command]]) -> Commands:
         """On each GPU of its turn, in order."""
         return [(uuid, command) for uuid in gang.kept for command in what(self._gpus[uuid], gang.seats[uuid])]
+
+
+def _is_at_work(seat: Seat) -> bool:
+    """Whether it has something to launch, or has its turn."""
+    return seat.asked or seat.phase not in _DONE
 
 
 _STEPS: Final[Mapping[Stage, Callable[[Gangs, Gang, int], Commands]]] = {

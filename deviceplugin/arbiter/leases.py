@@ -142,14 +142,13 @@ class Leases:
 
     def _settle(self, uuid: str, now_ns: int) -> None:
         """After every event: what has changed is told, and the next moment is waited for."""
-        touched = {uuid}
         for _ in range(MOST_SETTLES):
             commands = self._gangs.settle(now_ns)
             for other, command in commands:
                 self._gpus[other].obey([command])
             if not commands:
                 break
-        touched |= {other for other, turns in self._turns.items() if turns.changed}
+        touched = {uuid, *(other for other, turns in self._turns.items() if turns.changed)}
         self._gang_timer.set(self._gangs.due_ns(now_ns), now_ns, self._tick_gangs)
         for each in sorted(touched):
             gpu = self._gpus[each]
