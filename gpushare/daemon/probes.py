@@ -9,6 +9,7 @@ sentence, so that `curl …/readyz` explains why a pod gets no traffic.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
@@ -16,6 +17,8 @@ from typing import Final
 import prometheus_client
 from aiohttp import web
 from prometheus_client import exposition
+
+from gpushare import printable
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +48,22 @@ def application(
         missing = not_ready(checks)
         if not missing:
             return web.Response(text="ok\n")
-        return web.Response(status=503, text="".join(f"{name}: {sentence}\n" for name, sentence in missing.items()))
+        lines = (f"{printable.replaced(f'{name}: {sentence}')}\n" for name, sentence in missing.items())
+        return web.Response(status=503, text="".join(lines))
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        text = encode(registry).decode()
+        if not printable.is_document(text):  # the model of a GPU is its agent's to say
+            text = "\n".join(map(printable.replaced, text.split("\n")))
+        return web.Response(body=text.encode(), headers={"Content-Type": content_type})
 
     def answering(document: Document) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
             found = document()
             if found is None:
                 return web.Response(status=503, text="nothing is known yet: ask again in a few seconds\n")
-            return web.json_response(found)
+            return web.json_response(text=printable.escaped(json.dumps(found)))
 
         return answer
 

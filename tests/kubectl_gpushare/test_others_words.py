@@ -6,14 +6,17 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
+from kubectl_gpushare import cli
 from kubectl_gpushare.output import documents, printing
+from tests import builders
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import Ended, Plugin
 
@@ -24,17 +27,46 @@ FORMULA = "=HYPERLINK(A1)"
 _KEPT = re.compile(
     r"^(kind|apiVersion|namespace|mode|status|type|phase|.*(Time|Timestamp|Until|Capability)|gpushare\.io/.*)$"
 )
+# With each format that a command has.
 _COMMANDS = (
-    *(f"{verb} -o {form}" for verb in ("top gpus", "top nodes", "top pods -A") for form in ("csv", "json", "name")),
-    *("top gpus", "top nodes -o wide", "top pods -A", "top gpus -o yaml"),
-    *("describe node", "describe gpu", "describe pod -A", "describe node -o yaml", "describe pod -A -o json"),
-    *("describe gpu NODE/0", "why POD", "why POD -o yaml", "describe node nope"),
-    *("fit --request 0.5", "fit --request 0.5 -o json", "fit --request 1 --gpus 9"),
-    *("defrag", "defrag -o json", "defrag --request 1 --gpus 2 -o yaml"),
-    *("rightsize -A", "rightsize -A -o csv", "rightsize -A -o name", "rightsize -A -o commands"),
-    *("config show", "config show -o json", "config show NODE", "check", "check -o yaml", "check -o name"),
-    *("audit", "audit -o csv", "resize POD --request 0.1", "resize POD --request 0.1 -o yaml"),
+    *("top gpus", "top nodes", "top pods -A", "describe node", "describe gpu", "describe pod -A", "describe node nope"),
+    *("describe gpu NODE/0", "why POD", "fit --request 0.5", "fit --request 1 --gpus 9"),
+    *("defrag", "defrag --request 1 --gpus 2", "rightsize -A", "config show", "config show NODE", "check", "audit"),
+    *("resize POD --request 0.1", "cordon NODE --dry-run", "uncordon gpu NODE/0 --dry-run", "completion bash"),
 )
+_OTHERS_FILES = {
+    "simulate": "test_nor_is_what_a_simulated_pod_is_called",
+    "config validate": "test_nor_is_what_a_configuration_has_in_it",
+    "config diff": "test_nor_is_what_a_configuration_has_in_it",
+    "version": "prints what was built",
+}
+
+
+def _leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    with click.Context(command) as context:
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from _leaves(found, (*path, name))
+
+
+_FORMATS = {
+    path: [form for one in command.params if one.name == "output" for form in getattr(one.type, "choices", ())]
+    for path, command in _leaves(cli.group)
+}
+
+
+def _verb(words: str) -> str:
+    return max((verb for verb in _FORMATS if f"{words} ".startswith(f"{verb} ")), key=len)
+
+
+def _all(commands: Iterable[str]) -> Iterator[str]:
+    for words in commands:
+        yield words
+        yield from (f"{words} -o {form}" for form in _FORMATS[_verb(words)])
 
 
 def _poisoned(value: Any, key: str = "") -> Any:
@@ -66,7 +98,13 @@ def run(plugin: Plugin, tmp_path: Path) -> Callable[[str], Ended]:
     return command
 
 
-@pytest.mark.parametrize("words", _COMMANDS)
+def test_every_command_is_asked() -> None:
+    asked = {_verb(words) for words in _COMMANDS}
+    assert asked | set(_OTHERS_FILES) == set(_FORMATS)
+    assert not asked & set(_OTHERS_FILES)
+
+
+@pytest.mark.parametrize("words", list(_all(_COMMANDS)))
 def test_nothing_that_is_printed_is_obeyed_by_a_terminal(run: Callable[[str], Ended], words: str) -> None:
     ended = run(words)
     assert ended.out + ended.err
@@ -85,10 +123,25 @@ def test_nor_is_what_a_configuration_has_in_it(plugin: Plugin, tmp_path: Path) -
     path = tmp_path / "configmap.json"
     entries = {f"bad{EVIL}": "version: v9", f"good{EVIL}": "version: v1"}
     path.write_text(json.dumps({"kind": "ConfigMap", "data": entries}))
-    ended = plugin("config", "validate", path)
-    for stream in (ended.out, ended.err):
-        assert "[2J" in stream
-        assert stream.replace("\n", "").isprintable()
+    cluster = sample.save(tmp_path / "cluster.json")
+    for words in (
+        ("config", "validate", path),
+        ("config", "diff", "--node", "gpu-1", "-f", path, "--entry", "nope", "--from", cluster),
+    ):
+        ended = plugin(*words)
+        assert "[2J" in ended.out + ended.err
+        for stream in (ended.out, ended.err):
+            assert stream.replace("\n", "").isprintable()
+
+
+def test_nor_is_what_a_simulated_pod_is_called(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "pods.json"
+    path.write_text(json.dumps(_poisoned(builders.pod("trainer", request="0.5")) | {"apiVersion": "v1"}))
+    for form in ("", *(f"-o={form}" for form in _FORMATS["simulate"])):
+        ended = plugin("simulate", "-f", path, "--nodes", "1x4", *filter(None, [form]))
+        assert ended.out + ended.err
+        for stream in (ended.out, ended.err):
+            assert stream.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("words", ["top gpus", "top nodes", "top pods -A", "describe pod -A", "config show"])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import aiohttp
 import prometheus_client
 import pytest
@@ -79,3 +81,18 @@ async def test_a_document_is_made_for_whoever_asks_once_there_is_one(
 async def test_other_paths_are_not_found(registry: prometheus_client.CollectorRegistry) -> None:
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         assert (await get(port, "/"))[0] == 404
+
+
+async def test_nothing_that_is_served_is_obeyed_by_a_terminal(registry: prometheus_client.CollectorRegistry) -> None:
+    evil = "\x1b[2J\x7f\x9b31m\u202e\u2028"
+    prometheus_client.Gauge("gpus", "GPUs.", ["model"], registry=registry).labels(f"T4{evil}\n").set(1)
+    documents = {"/document": lambda: {"model": evil}}
+    async with probes.serve({"gpu": lambda: evil}, registry, host="127.0.0.1", port=0, documents=documents) as port:
+        for path in ("/metrics", "/readyz", "/document"):
+            _, _, text = await get(port, path)
+            assert "[2J" in text
+            assert text.replace("\n", "").isprintable()
+        _, _, text = await get(port, "/document")
+        assert json.loads(text) == {"model": evil}
+        _, _, text = await get(port, "/metrics")
+        assert 'gpus{model="T4�[2J��31m��\\n"} 1.0' in text
