@@ -47,6 +47,8 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
     for demand in request.demands:
         for name in demand.containers:
             _equip(_container(after, name), request, demand, outcome)
+    for container in without_devices(after, request):
+        _blind(container)
     return after
 
 
@@ -87,11 +89,21 @@ def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
 
 def visible_devices(container: PodJson) -> list[PodJson]:
     """Its entries for the devices it sees, except those that are a reference to our own annotation."""
-    return [
-        entry
-        for entry in container.get("env") or []
-        if entry.get("name") == contract.ENV_VISIBLE_DEVICES and contract.GPU_UUIDS not in _field_path(entry)
-    ]
+    return [entry for entry in _visible(container) if contract.GPU_UUIDS not in _field_path(entry)]
+
+
+def without_devices(manifest: PodJson, request: Request) -> list[Any]:
+    """Its containers that are to see no GPU: without a share, and without a device or a claim of anybody else's."""
+    sharers = {name for demand in request.demands for name in demand.containers}
+    everyone = (*pod.containers(manifest), *pod.init_containers(manifest))
+    return [one for one in everyone if one.get("name") not in sharers and not _has_devices(one)]
+
+
+def asks_for_devices(container: PodJson) -> bool:
+    """Whether it writes by itself which GPUs it sees, and not that it sees none."""
+    return any(
+        entry.get("valueFrom") or entry.get("value", "") not in contract.VISIBLE_NONE for entry in _visible(container)
+    )
 
 
 def uuids_annotation(request: Request, container: str) -> str:
@@ -145,6 +157,21 @@ def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Place
     container["env"] = environment
 
 
+def _blind(container: _Mutable) -> None:
+    """Have the container runtime give it nothing, whatever its image says."""
+    if _visible(container) and not asks_for_devices(container):
+        return
+    environment = container["env"] = [*(container.get("env") or [])]
+    _set(environment, {"name": contract.ENV_VISIBLE_DEVICES, "value": contract.VISIBLE_NONE[0]})
+
+
+def _has_devices(container: PodJson) -> bool:
+    """An extended resource has a domain; a plugin that hands it out may do that by the variable."""
+    declared = container.get("resources") or {}
+    named = (key for side in ("limits", "requests") for key in declared.get(side) or {})
+    return bool(declared.get("claims")) or any("/" in key for key in named)
+
+
 def _environment(
     request: Request, demand: Demand, container: str, outcome: Placed | Refusal
 ) -> Iterator[dict[str, Any]]:
@@ -180,6 +207,10 @@ def _is_same(entry: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         return dict(entry) == wanted
     # The API server adds the default apiVersion to a reference.
     return "value" not in entry and _field_path(entry) == _field_path(wanted)
+
+
+def _visible(container: PodJson) -> list[PodJson]:
+    return [entry for entry in container.get("env") or [] if entry.get("name") == contract.ENV_VISIBLE_DEVICES]
 
 
 def _field_path(entry: Mapping[str, Any]) -> str:

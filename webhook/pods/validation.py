@@ -169,6 +169,10 @@ def _replaced_devices(manifest: PodJson, request: Request) -> Iterator[str]:
         if container.get("name") in sharers and mutation.visible_devices(container):
             name = errors.quoted(str(container["name"]), longest=40)
             yield f"{contract.ENV_VISIBLE_DEVICES} of container {name} was replaced by the GPUs of its share"
+    for container in mutation.without_devices(manifest, request):
+        if mutation.asks_for_devices(container):
+            name = errors.quoted(str(container["name"]), longest=40)
+            yield f"{contract.ENV_VISIBLE_DEVICES} of container {name} was replaced by void: it has no share"
 
 
 def _spec(manifest: PodJson) -> Mapping[str, Any]:

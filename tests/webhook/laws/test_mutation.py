@@ -49,8 +49,9 @@ def without_ours(manifest: Any, sharers: set[str]) -> dict[str, Any]:
         gate for gate in spec.get("schedulingGates") or [] if gate["name"] != contract.SCHEDULING_GATE
     ]
     for container in (*spec["containers"], *spec.get("initContainers", [])):
+        ours = VARIABLES if container["name"] in sharers else {contract.ENV_VISIBLE_DEVICES}
+        container["env"] = [entry for entry in container.get("env") or [] if entry["name"] not in ours]
         if container["name"] in sharers:
-            container["env"] = [entry for entry in container.get("env") or [] if entry["name"] not in VARIABLES]
             declared = container.get("resources") or {}
             container["resources"] = {
                 side: {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}

@@ -109,7 +109,41 @@ def test_a_sidecar_among_the_init_containers_can_have_the_share() -> None:
     manifest["spec"]["initContainers"] = [{"name": "proxy", "restartPolicy": "Always"}]
     after = rewritten(manifest)
     assert after["spec"]["initContainers"][0]["resources"]["limits"] == {contract.RESOURCE_PERCENT: "50"}
-    assert container(after) == manifest["spec"]["containers"][0]
+    assert "resources" not in container(after)
+
+
+VOID = {"name": contract.ENV_VISIBLE_DEVICES, "value": "void"}
+ALL = {"name": contract.ENV_VISIBLE_DEVICES, "value": "all"}
+REFERRED = {"name": contract.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+
+
+@pytest.mark.parametrize("is_init", [False, True])
+@pytest.mark.parametrize(
+    ("given", "env"),
+    [
+        pytest.param({}, [VOID], id="its-image-may-ask-for-all"),
+        pytest.param({"env": None, "resources": None}, [VOID], id="null"),
+        pytest.param({"env": [ALL]}, [VOID], id="asks-itself"),
+        pytest.param({"env": [REFERRED]}, [VOID], id="by-a-reference"),
+        pytest.param({"env": [ALL, {"name": "A"}, VOID]}, [VOID, {"name": "A"}, VOID], id="twice"),
+        pytest.param({"env": [VOID]}, [VOID], id="void-by-itself"),
+        pytest.param({"env": [{**VOID, "value": "none"}]}, [{**VOID, "value": "none"}], id="a-driver-and-no-gpu"),
+        pytest.param({"env": [{"name": VOID["name"]}]}, [{"name": VOID["name"]}], id="nothing"),
+        pytest.param({"resources": {"limits": {"cpu": "1"}}}, [VOID], id="other-resources"),
+        pytest.param({"env": [ALL], "resources": {"limits": {"nvidia.com/gpu": "1"}}}, [ALL], id="a-gpu-of-its-own"),
+        pytest.param({"resources": {"requests": {"nvidia.com/mig-1g.5gb": "1"}}}, None, id="a-mig-device"),
+        pytest.param({"resources": {"claims": [{"name": "gpu"}]}}, None, id="a-claim"),
+    ],
+)
+def test_a_container_without_a_share_sees_no_gpu(given: dict[str, Any], env: list[Any] | None, is_init: bool) -> None:
+    manifest = builders.pod(request="0.5", container="main")
+    listed = manifest["spec"].setdefault("initContainers" if is_init else "containers", [])
+    listed.append({"name": "side", "image": "x", **given})
+    for outcome in (placed(manifest)[1], Refusal("full")):
+        after: Any = mutation.rewrite(manifest, requests.parse(manifest), outcome)
+        (side,) = [one for one in after["spec"]["initContainers" if is_init else "containers"] if one["name"] == "side"]
+        assert side.get("env") == env
+        assert mutation.patch(after, mutation.rewrite(after, requests.parse(after), outcome)) == []
 
 
 def test_a_gated_pod_will_learn_its_gpus_from_its_annotation() -> None:

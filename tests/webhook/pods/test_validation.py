@@ -119,4 +119,7 @@ def test_devices_that_are_replaced_are_told() -> None:
         container["env"] = [{"name": contract.ENV_VISIBLE_DEVICES, "value": "all"}]
     assert validation.warnings(manifest, requests.parse(manifest)) == (
         'NVIDIA_VISIBLE_DEVICES of container "main" was replaced by the GPUs of its share',
+        'NVIDIA_VISIBLE_DEVICES of container "other" was replaced by void: it has no share',
     )
+    after: Any = mutation.rewrite(manifest, requests.parse(manifest), Refusal("full"))
+    assert validation.warnings(after, requests.parse(after)) == ()
