@@ -89,11 +89,23 @@ def _wait_for_policies(cluster: Cluster) -> None:
     objects = {
         "gpushare-pods": pod | {"metadata": {"name": "probe", "annotations": {"gpushare.io/node": "x"}}},
         "gpushare-agent": {"apiVersion": "gpushare.io/v1alpha1", "kind": "GPUNode", "metadata": {"name": "probe"}},
+        "gpushare-events": {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": "probe"},
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "regarding": {"namespace": cluster.namespace},
+            "type": "Normal",
+            "reason": "Probe",
+            "action": "Probe",
+            "reportingController": "gpushare.io/probe",
+            "reportingInstance": "probe",
+        },
     }
     agent = "--as=system:serviceaccount:gpushare-system:gpushare-agent"
     deadline = time.monotonic() + WAIT_SECONDS
     for policy, manifest in objects.items():
-        flags = ["--dry-run=server", *([agent] if policy == "gpushare-agent" else [])]
+        flags = ["--dry-run=server", *([] if policy == "gpushare-pods" else [agent])]
         while True:
             try:
                 cluster.create(manifest, *flags)
