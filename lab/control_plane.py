@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab import certificates, component, kubeconfig, layout, process
+from lab import audit, certificates, component, kubeconfig, layout, process
 
 ISSUER = "https://kubernetes.default.svc"
 ADMINISTRATORS = "system:masters"
@@ -65,6 +65,7 @@ def write_files(lab: layout.Layout) -> None:
         )
         kubeconfig.write(lab.kubeconfigs / name, text)
     (lab.certificates / "authentication.yaml").write_text(AUTHENTICATION)
+    (lab.certificates / "audit.yaml").write_text(audit.POLICY)
     done.touch()
 
 
@@ -104,6 +105,8 @@ def api_server(lab: layout.Layout, programs: Path) -> component.Component:
         f"--tls-private-key-file={keys / 'kube-apiserver.key'}",
         f"--client-ca-file={keys / 'ca.crt'}",
         f"--authentication-config={keys / 'authentication.yaml'}",
+        f"--audit-policy-file={keys / 'audit.yaml'}",
+        f"--audit-log-path={lab.audit_log}",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         f"--service-account-issuer={ISSUER}",

@@ -105,6 +105,11 @@ class Layout:
         return self.directory / "logs"
 
     @property
+    def audit_log(self) -> Path:
+        """What gpushare's ServiceAccounts ask of the API server, see `lab.audit`."""
+        return self.logs / "audit.jsonl"
+
+    @property
     def etcd(self) -> Path:
         """The store: its data and sockets."""
         return self.directory / "etcd"

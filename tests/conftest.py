@@ -1,5 +1,8 @@
 """The clusters that tests run on: the lab's, or one's own.
 
+On the lab's, gpushare's programs may ask for nothing that they have no right to, whatever a test is about: this is looked at when
+the cluster goes.
+
 With GPUSHARE_TEST_CLUSTER=1 the cluster of $KUBECONFIG is used instead of a lab: tests make namespaces of their own in it, but
 some install cluster-wide things, so it should be one that can be thrown away.
 """
@@ -14,7 +17,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from lab import access, cluster
+from lab import access, audit, cluster, layout
+from tests import rights
 
 # No test is timed, by hypothesis neither. What is drawn at random is new on every run of a developer, and the same on every
 # run of continuous integration: a change must not be held up by a case that it has nothing to do with.
@@ -56,5 +60,10 @@ def _cluster(node_count: int, *, scheduler: bool = False) -> Iterator[access.Acc
         directory = Path(scratch) / "lab"
         try:
             yield cluster.up(directory, node_count=node_count, scheduler=scheduler, owner=os.getpid())
+            import shutil
+
+            shutil.copy(layout.load(directory).audit_log, f"/tmp/rights-audit-{os.getpid()}-{node_count}.jsonl")
+            beyond = rights.beyond(audit.calls(layout.load(directory).audit_log))
+            assert not beyond, f"gpushare asked for what it has no right to: {beyond}"
         finally:
             cluster.down(directory)

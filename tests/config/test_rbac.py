@@ -1,4 +1,4 @@
-"""Each ServiceAccount has exactly the rights in these tables, as the API server understands the manifests."""
+"""Each ServiceAccount has exactly the rights in the tables of `tests.rights`, as the API server understands the manifests."""
 
 from __future__ import annotations
 
@@ -9,48 +9,12 @@ import pytest
 
 from gpushare import contract
 from tests.config.conftest import Cluster
+from tests.rights import ACCOUNTS, AT_HOME, EVERYWHERE, Right, expected
 
 pytestmark = pytest.mark.apiserver
 
-Rights = set[tuple[str, str]]  # of "resource.group[/name]" and verb
 
-READ = "get list watch"
-EVERYWHERE = {
-    contract.WEBHOOK_SERVICE_ACCOUNT: {
-        "gpunodes.gpushare.io": f"{READ} update",
-        "nodes": "list watch",
-        "persistentvolumes": "list watch",
-        "resourcequotas": "list watch",
-        "pods": f"{READ} patch",
-        "pods/eviction": "create",
-        "events.events.k8s.io": "create patch",
-        "mutatingwebhookconfigurations.admissionregistration.k8s.io/gpushare": "get patch",
-    },
-    contract.AGENT_SERVICE_ACCOUNT: {
-        "gpunodes.gpushare.io": f"{READ} create",
-        "gpunodes/status.gpushare.io": "patch",
-        "nodes": f"{READ} patch",
-        "nodes/status": "patch",
-        "pods": "list watch",
-        "events.events.k8s.io": "create patch",
-    },
-}
-AT_HOME = {
-    contract.WEBHOOK_SERVICE_ACCOUNT: {
-        "leases.coordination.k8s.io": "create",
-        "leases.coordination.k8s.io/gpushare-placer": "get update",
-        "secrets/gpushare-webhook-certificate": "get update",
-    },
-    contract.AGENT_SERVICE_ACCOUNT: {f"configmaps/{contract.CONFIG_MAP}": READ},
-}
-ACCOUNTS = [contract.WEBHOOK_SERVICE_ACCOUNT, contract.AGENT_SERVICE_ACCOUNT]
-
-
-def expected(*tables: dict[str, str]) -> Rights:
-    return {(what, verb) for table in tables for what, verbs in table.items() for verb in verbs.split()}
-
-
-def granted(cluster: Cluster, account: str, namespace: str) -> Rights:
+def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
     """The rights of a ServiceAccount in a namespace, by the API server's own account of them."""
     review = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -85,7 +49,7 @@ def test_in_every_other_namespace(installed: Cluster, account: str) -> None:
 
 
 def allowed(cluster: Cluster, account: str, verb: str, resource: str) -> bool:
-    """Whether it may, by the answer that `kubectl auth can-i` gets; `resource` as in `Rights`."""
+    """Whether it may, by the answer that `kubectl auth can-i` gets; `resource` as in `Right`."""
     what, _, name = resource.partition(" ")
     what, _, group = what.partition(".")
     plural, _, subresource = what.partition("/")
@@ -137,7 +101,7 @@ def test_the_ledgers_two_halves_have_one_writer_each(installed: Cluster) -> None
     def can(account: str, verb: str, resource: str) -> bool:
         return (resource, verb) in granted(installed, account, "default")
 
-    webhook, agent = ACCOUNTS
+    agent, webhook = ACCOUNTS
     assert can(webhook, "update", "gpunodes.gpushare.io")
     assert can(agent, "patch", "gpunodes/status.gpushare.io")
     assert not can(webhook, "patch", "gpunodes/status.gpushare.io")

@@ -20,7 +20,7 @@ from gpushare.cluster import client, errors
 from gpushare.gpunode import GpuNode, Resize
 from lab import access
 from lab import kubeconfig as files
-from tests import builders
+from tests import builders, rights
 from tests.deviceplugin import agent_process, simulated
 
 pytestmark = pytest.mark.apiserver
@@ -317,3 +317,5 @@ async def test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_no
         await status.step()
         assert codec.read(await cluster.gpunode()).resizes == (promised,)
         assert len(set(seen)) == 2
+    used = rights.used_on(cluster.administrator, contract.AGENT_SERVICE_ACCOUNT)
+    assert ("gpunodes.gpushare.io", "get") in used  # after a conflict

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare import codec, contract, ledger
 from lab import errors as lab_errors
-from tests import builders
+from tests import builders, rights
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 
@@ -70,6 +70,8 @@ def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster)
     before = cluster.node().allocations
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", '--patch={"spec":{"allocations":[]}}')
     until(lambda: cluster.node().allocations == before, cluster.explain)
+    used = rights.used_on(cluster.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
+    assert ("pods", "get") in used
 
 
 def test_what_no_longer_fits_is_said_and_not_over_committed(cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpushare import contract
 from lab import cluster as lab_cluster
 from lab import process
-from tests import builders
+from tests import builders, rights
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 
@@ -115,6 +115,8 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     assert scheduled.notes(contract.EVENT_REPLACED) == [
         "evicted, because it could not be bound where it was placed: ReplicaSet trainers makes it anew"
     ]
+    used = rights.used_on(scheduled.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
+    assert ("pods/eviction", "create") in used
 
     again = scheduled.create(owned)  # as its owner would
     assert again["metadata"]["annotations"][contract.NODE] == "node-d"

@@ -1,0 +1,71 @@
+"""No right is too many: each is used in the life of an installation, or where the table says.
+
+That none is too few is looked at wherever there was an API server: `tests/conftest.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract
+from lab import access, layout
+from tests import rights
+from tests.e2e.observation import Observer, annotation
+from tests.e2e.test_life_of_a_pod import sleeper
+
+pytestmark = pytest.mark.lab
+
+# What takes more than a moment, or somebody in the way: the test that has it happen, and asks the same audit log.
+REPETITION = "tests/config/test_policy_events.py::test_each_tells_what_it_lives_by_and_counts_what_happens_again"
+ELSEWHERE: dict[tuple[str, str, str], str] = {
+    (contract.WEBHOOK_SERVICE_ACCOUNT, "pods/eviction", "create"): (
+        "tests/webhook/test_stuck_on_a_real_scheduler.py::"
+        "test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere"
+    ),
+    (contract.WEBHOOK_SERVICE_ACCOUNT, "pods", "get"): (
+        "tests/webhook/test_lost_ledger_on_a_real_api_server.py::"
+        "test_a_list_of_allocations_emptied_by_hand_is_filled_again"
+    ),
+    (contract.AGENT_SERVICE_ACCOUNT, "gpunodes.gpushare.io", "get"): (
+        "tests/deviceplugin/test_agent_on_api_server.py::"
+        "test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_not_written"
+    ),
+    (contract.WEBHOOK_SERVICE_ACCOUNT, "events.events.k8s.io", "patch"): REPETITION,
+    (contract.AGENT_SERVICE_ACCOUNT, "events.events.k8s.io", "patch"): REPETITION,
+}
+
+
+def test_every_right_is_used(user: Observer, installed: layout.Layout, lab: access.Access) -> None:
+    (node,) = installed.nodes
+    uuid = user.gpunode().gpus[0].uuid
+    user.apply(sleeper("placed", request="1", uuid=uuid))
+    user.apply(sleeper("gated", request="1", uuid=uuid))
+    user.running("placed")
+    user.delete("pod", "placed")
+    assert annotation(user.running("gated"), contract.REASON) == ""
+    lab.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}=unheard-of")
+    try:
+        for account in rights.ACCOUNTS:
+            whole = rights.expected(rights.EVERYWHERE[account], rights.AT_HOME[account])
+            here = {right for right in whole if (account, *right) not in ELSEWHERE}
+            unused = here
+            deadline = time.monotonic() + 30
+            while unused and time.monotonic() < deadline:
+                time.sleep(0.2)
+                unused = here - rights.used_on(lab, account)
+            assert not unused, account
+    finally:
+        lab.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
+
+
+def test_what_is_used_elsewhere_is_a_right_and_is_asked_for_there() -> None:
+    for (account, what, verb), place in ELSEWHERE.items():
+        assert (what, verb) in rights.expected(rights.EVERYWHERE[account], rights.AT_HOME[account])
+        path, name = place.split("::")
+        _, _, body = Path(path).read_text().partition(f"def {name}(")
+        assert f'("{what}", "{verb}")' in body.partition("\ndef ")[0], place

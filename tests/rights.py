@@ -1,0 +1,82 @@
+"""Every right that gpushare has, and what its programs do with them on the API servers of these tests.
+
+The API server's own account of the rights is compared with these tables by `tests/config/test_rbac.py`; what the programs
+ask for, after every run of tests that had an API server, by `tests/conftest.py`; and that none is too many by
+`tests/e2e/test_rights.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpushare import contract
+from lab import access, audit
+
+Right = tuple[str, str]  # of "RESOURCE[/SUBRESOURCE][.GROUP][/NAME]" and verb
+
+READ = "get list watch"
+EVERYWHERE = {
+    contract.WEBHOOK_SERVICE_ACCOUNT: {
+        "gpunodes.gpushare.io": f"{READ} update",
+        "nodes": "list watch",
+        "persistentvolumes": "list watch",
+        "resourcequotas": "list watch",
+        "pods": f"{READ} patch",
+        "pods/eviction": "create",
+        "events.events.k8s.io": "create patch",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io/gpushare": "get patch",
+    },
+    contract.AGENT_SERVICE_ACCOUNT: {
+        "gpunodes.gpushare.io": f"{READ} create",
+        "gpunodes/status.gpushare.io": "patch",
+        "nodes": f"{READ} patch",
+        "nodes/status": "patch",
+        "pods": "list watch",
+        "events.events.k8s.io": "create patch",
+    },
+}
+AT_HOME = {
+    contract.WEBHOOK_SERVICE_ACCOUNT: {
+        "leases.coordination.k8s.io": "create",
+        "leases.coordination.k8s.io/gpushare-placer": "get update",
+        "secrets/gpushare-webhook-certificate": "get update",
+    },
+    contract.AGENT_SERVICE_ACCOUNT: {f"configmaps/{contract.CONFIG_MAP}": "list watch"},
+}
+ACCOUNTS = sorted(EVERYWHERE)
+PROGRAMS = "gpushare-"  # how the User-Agent of each begins; what a test does with such a token is another's
+
+
+def expected(*tables: dict[str, str]) -> set[Right]:
+    """The rights of some tables."""
+    return {(what, verb) for table in tables for what, verbs in table.items() for verb in verbs.split()}
+
+
+def needed(call: audit.Call) -> Right | None:
+    """The right by which a call is allowed; None where there is none in the tables."""
+    here = [EVERYWHERE.get(call.account, {})]
+    if call.namespace == contract.SYSTEM_NAMESPACE:
+        here.append(AT_HOME.get(call.account, {}))
+    candidates = [(call.resource, call.verb), (f"{call.resource}/{call.name}", call.verb)]
+    return next((one for one in candidates if one in expected(*here)), None)
+
+
+def beyond(calls: Iterable[audit.Call]) -> list[audit.Call]:
+    """Calls of gpushare's programs for which no right is granted.
+
+    The authorizer's word alone would not do: an API server that has just been started forbids what it has yet to read.
+    """
+    return sorted({call for call in calls if call.program.startswith(PROGRAMS) and needed(call) is None}, key=repr)
+
+
+def used(calls: Iterable[audit.Call], account: str) -> set[Right]:
+    """The rights of an account by which its programs were allowed something."""
+    own = (call for call in calls if call.account == account and call.program.startswith(PROGRAMS))
+    return {right for call in own if call.decision == "allow" and (right := needed(call)) is not None}
+
+
+def used_on(administrator: access.Access, account: str) -> set[Right]:
+    """The same, on one API server until now; of a cluster of one's own, which writes no such log, all rights."""
+    if administrator.lab is None:
+        return expected(EVERYWHERE[account], AT_HOME[account])
+    return used(audit.calls(administrator.lab.audit_log), account)
