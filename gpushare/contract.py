@@ -164,8 +164,8 @@ AUDIT_PATH: Final = "/audit"  # JSON: every process on the node's GPUs, and whet
 
 # --- Environment of a share container -------------------------------------------------------------------------------
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"  # written by the webhook, read by the NVIDIA container runtime
-# Its words for no GPU; the webhook writes the first, and the other two are a user's as good as that.
-# https://github.com/NVIDIA/nvidia-container-toolkit, internal/config/image: void and "" give nothing, none a driver without GPUs
+# Its words for no GPU (https://github.com/NVIDIA/nvidia-container-toolkit, internal/config/image): void and "" give
+# nothing, none gives a driver without GPUs. The webhook writes the first; a user's others are as good.
 VISIBLE_NONE: Final = ("void", "", "none")
 # Informational: an application may read these; the library trusts only the arbiter.
 ENV_REQUEST: Final = "GPUSHARE_REQUEST"  # percent of one GPU

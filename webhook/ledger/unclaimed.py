@@ -4,6 +4,10 @@ A share is reserved before the API server stores its pod, and whoever judges the
 kept from others until it lapses. So a namespace may have only so much reserved at a time, nothing more while a pod is
 overdue, and nothing for an hour after several have not come. Its pods are let in without a share then, and the placer
 gives those their turn that are stored.
+
+Who reaches the webhook's port without being the API server may name any namespaces in reviews that he makes up. So all
+together may have only so much as well, and after very many that did not come nothing is reserved for anybody: a pod
+that is stored nobody has made up.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from gpushare.gpunode import GpuNode
 MOST_PART: Final = 8  # of all GPUs one namespace may have one in so many reserved for pods on their way,
 LEAST_GPUS: Final = 2.0  # or these
 OVERDUE_SECONDS: Final = 5.0  # a pod is stored and seen in well under a second
+MOST_PART_TOGETHER: Final = 2  # and all namespaces together one in so many
 LAPSES: Final = 3
+LAPSES_TOGETHER: Final = 9
 LAPSES_SECONDS: Final = 3600.0
 
 
@@ -42,6 +48,7 @@ class Unclaimed:
         self._by_node: dict[str, set[str]] = {}
         self._waiting: dict[str, dict[str, _Reserved]] = {}  # by namespace, those whose pods have not come
         self._lapses: dict[str, collections.deque[float]] = {}
+        self._lapses_together: collections.deque[float] = collections.deque(maxlen=LAPSES_TOGETHER)
         self._gpus: dict[str, int] = {}
 
     def look(self, view: GpuNode, stored: GpuNode) -> None:
@@ -92,14 +99,26 @@ class Unclaimed:
                 "the last hour, as when a policy refuses them: it gets a GPU once it is stored"
             )
         waiting = self._waiting.get(namespace, {}).values()
+        together = self._lapses_together
+        if len(together) == LAPSES_TOGETHER and now - together[0] < LAPSES_SECONDS:
+            return (
+                f"{LAPSES_TOGETHER} pods of several namespaces that were given a share before they were stored never "
+                "came in the last hour, as when reviews are made up: it gets a GPU once it is stored"
+            )
         if any(now - one.since > OVERDUE_SECONDS for one in waiting):
             return "a pod of its namespace that was given a share has yet to be stored: it gets a GPU once it is stored"
-        most = max(LEAST_GPUS, sum(self._gpus.values()) / MOST_PART)
-        if _total(waiting) >= most:
-            return (
-                f"{most:g} GPUs are reserved for pods of its namespace that have yet to be stored: it gets a GPU once "
-                "it is stored"
-            )
+        gpus = sum(self._gpus.values())
+        everywhere = (one for of_one in self._waiting.values() for one in of_one.values())
+        for reserved, part, whose in (
+            (waiting, MOST_PART, "pods of its namespace"),
+            (everywhere, MOST_PART_TOGETHER, "pods of all namespaces"),
+        ):
+            most = max(LEAST_GPUS, gpus / part)
+            if _total(reserved) >= most:
+                return (
+                    f"{most:g} GPUs are reserved for {whose} that have yet to be stored: it gets a GPU once it is "
+                    "stored"
+                )
         return None
 
     def _end(self, identity: str) -> _Reserved:
@@ -114,6 +133,7 @@ class Unclaimed:
             self._waiting.pop(one.namespace, None)
 
     def _lapsed(self, namespace: str, now: float) -> None:
+        self._lapses_together.append(now)
         self._lapses.setdefault(namespace, collections.deque(maxlen=LAPSES)).append(now)
         self._lapses = {name: times for name, times in self._lapses.items() if now - times[-1] < LAPSES_SECONDS}
 

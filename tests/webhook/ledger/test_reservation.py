@@ -206,10 +206,13 @@ async def admitted(on: store.Store, manifest: Any) -> tuple[review.Answer, Any]:
 async def test_a_pod_that_comes_again_keeps_its_reservation() -> None:
     on = Shared(builders.node())
     _, stored = await admitted(on, builders.pod(request="0.5", memory="10%"))
+    env = [{"name": contract.ENV_VISIBLE_DEVICES, "value": "void"}]
     stored["spec"]["containers"].append({"name": "injected-by-another-webhook"})
     again, unchanged = await admitted(on, stored)
     assert again.outcome == "kept"
-    assert (again.patch, again.warnings) == ([], ())
+    assert again.patch == [{"op": "add", "path": "/spec/containers/1/env", "value": env}]  # which sees no GPU
+    assert again.warnings == ()
+    stored["spec"]["containers"][1]["env"] = env
     assert unchanged == stored
     assert len(held(on)) == 1
 

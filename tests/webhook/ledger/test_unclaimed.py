@@ -49,6 +49,30 @@ def test_a_namespace_may_have_an_eighth_of_all_gpus_reserved_at_a_time() -> None
     assert story.known.why_not("team") is None
 
 
+def test_all_namespaces_together_may_have_a_half() -> None:
+    story = Story()
+    names = [f"made-up-{number}" for number in range(5)]
+    story.holds(*(reserved(name, gpus=3, namespace=name) for name in names))
+    assert story.known.why_not("team") is None
+    story.holds(*(reserved(name, gpus=3, namespace=name) for name in names), reserved(namespace="other"))
+    assert str(story.known.why_not("team")).startswith("16 GPUs are reserved for pods of all namespaces")
+    for name in names:
+        story.known.seen(name)
+    assert story.known.why_not("team") is None
+
+
+def test_after_very_many_lapses_of_any_namespaces_nothing_is_reserved_before_it_is_stored() -> None:
+    story = Story()
+    for number in range(unclaimed.LAPSES_TOGETHER):
+        assert story.known.why_not("team") is None
+        story.holds(reserved(str(number), namespace=f"made-up-{number}"))
+        story.holds()
+        story.now += 10.0
+    assert "9 pods of several namespaces" in str(story.known.why_not("team"))
+    story.now = unclaimed.LAPSES_SECONDS
+    assert story.known.why_not("team") is None  # the first was an hour ago
+
+
 def test_memory_counts_where_it_is_the_larger_part() -> None:
     story = Story()
     story.holds(reserved(gpus=4, request=0, memory_gib=80))
