@@ -27,6 +27,7 @@ MONITORING = {
 SWITCHES: dict[str, Json] = {
     "openshift": {"openshift.enabled": True},
     "cert-manager": {"webhook.certManager.enabled": True},
+    "client-ca": {"webhook.clientCA.enabled": True},
     "cdi": {"agent.cdi.enabled": True},
     "driver-root": DRIVER_ROOT,
     "mig": {"agent.mig.enabled": True},

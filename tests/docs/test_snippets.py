@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from gpushare import codec, contract
-from lab import access, demo
+from lab import access, control_plane, demo
 from tests import builders
 from tests.config import manifests
 from tests.docs import commands, pages
@@ -34,6 +34,10 @@ TEMPLATES = [
 ]
 CONFIGURATIONS = [(block, document) for block, document in YAML if document.get("version") == "v1"]
 INSTALLATIONS = [(block, document) for block, document in YAML if "components" in document]
+# What the lab's API server is given, which tests/webhook tries.
+API_SERVERS = [
+    (block, document) for block, document in YAML if document.get("kind") in {"AdmissionConfiguration", "Config"}
+]
 # Tried in tests/monitoring, by Prometheus itself.
 SCRAPES = [(block, document) for block, document in YAML if "scrape_configs" in document]
 WITHOUT_LANGUAGE = [block for block in BLOCKS if not block.language]
@@ -48,11 +52,17 @@ def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() 
         map(pages.name, pages.PAGES)
     )
     known = {id(block) for block in (*SHELL, *WITHOUT_LANGUAGE)}
-    known |= {id(block) for block, _ in (*PODS, *TEMPLATES, *CONFIGURATIONS, *INSTALLATIONS, *SCRAPES)}
+    known |= {id(block) for block, _ in (*PODS, *TEMPLATES, *CONFIGURATIONS, *INSTALLATIONS, *SCRAPES, *API_SERVERS)}
     assert [str(block) for block in BLOCKS if id(block) not in known] == []
     assert len(PODS) >= 1
     assert len(TEMPLATES) >= 1
     assert len(CONFIGURATIONS) >= 3
+
+
+def test_files_of_an_api_server_are_those_of_the_labs() -> None:
+    given = (control_plane.ADMISSION, control_plane.WEBHOOKS)
+    texts = [text.format(certificates="/etc/kubernetes/webhooks") for text in given]
+    assert [document for _, document in API_SERVERS] == [yaml.safe_load(text) for text in texts]
 
 
 @pytest.mark.parametrize("block", SHELL, ids=named)

@@ -21,9 +21,10 @@ is said in the template of that object.
 {{/* gpushare.components: patches an object as the components do that are switched on. Takes root, object. */}}
 {{- define "gpushare.components" -}}
 {{- $agent := .root.Values.agent -}}
-{{- $on := dict "cert-manager" .root.Values.webhook.certManager.enabled -}}
+{{- $webhook := .root.Values.webhook -}}
+{{- $on := dict "cert-manager" $webhook.certManager.enabled "client-ca" $webhook.clientCA.enabled -}}
 {{- $on = merge $on (dict "cdi" $agent.cdi.enabled "mig" $agent.mig.enabled "mps" $agent.mps.enabled "end-unlimited" $agent.endUnlimited) -}}
-{{- range $name := list "cert-manager" "cdi" "mig" "mps" "end-unlimited" -}}
+{{- range $name := list "cert-manager" "client-ca" "cdi" "mig" "mps" "end-unlimited" -}}
 {{- if get $on $name -}}
 {{- $component := $.root.Files.Get (printf "files/components/%s/kustomization.yaml" $name) | fromYaml -}}
 {{- range $entry := $component.patches -}}
