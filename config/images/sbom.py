@@ -1,4 +1,4 @@
-"""The software bill of materials of an image, as CycloneDX: every package and wheel in it.
+"""The software bill of materials of an image, as CycloneDX: every package and wheel in it, and what is our own.
 
 It lies in the image at PATH. Scanners need it not: what tells them of the packages lies beside them.
 """
@@ -6,8 +6,9 @@ It lies in the image at PATH. Scanners need it not: what tells them of the packa
 from __future__ import annotations
 
 import datetime
+import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cyclonedx.model import HashAlgorithm, HashType
@@ -18,7 +19,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 import gpushare
-from config.images import contents, layers
+from config.images import contents, layers, licences, preloaded
 
 PATH: Final = "usr/share/sbom/gpushare.cdx.json"
 
@@ -31,16 +32,19 @@ def write(image: contents.Image, architecture: str, parts: Sequence[layers.Compo
         version=version,
         type=ComponentType.CONTAINER,
         bom_ref=f"gpushare-{image.name}",
-        licenses=[LicenseExpression("Apache-2.0")],
+        licenses=[LicenseExpression(licences.OWN)],
         description=f"{image.title}, for {architecture}",
     )
-    components = [_component(part, architecture) for part in parts]
+    own = list(_own(image))
+    components = [*(_component(part, architecture) for part in parts), *own]
     bom = Bom(
         components=components,
         metadata=BomMetaData(
             component=subject, timestamp=datetime.datetime.fromtimestamp(layers.timestamp(), tz=datetime.UTC)
         ),
-        serial_number=uuid.uuid5(uuid.NAMESPACE_OID, "\n".join([image.name, version, architecture, *map(str, parts)])),
+        serial_number=uuid.uuid5(
+            uuid.NAMESPACE_OID, "\n".join([image.name, version, architecture, *map(str, parts), *_hashes(own)])
+        ),
     )
     bom.register_dependency(subject, components)
     return JsonV1Dot6(bom).output_as_string(indent=1).encode()
@@ -57,5 +61,30 @@ def _component(part: layers.Component, architecture: str) -> Component:
         type=ComponentType.LIBRARY,
         purl=url,
         bom_ref=url.to_string(),
+        licenses=[LicenseExpression(licences.of(part.kind, part.name))],
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)] if part.sha256 else [],
     )
+
+
+def _own(image: contents.Image) -> Iterator[Component]:
+    """Our Python, and the libraries that an agent gives to containers, for each processor."""
+    made = [("gpushare", {"packages": " ".join(image.packages)}, "")]
+    if image.has_library:
+        for machine in contents.MACHINES.values():
+            digest = hashlib.sha256(preloaded.library(machine).read_bytes()).hexdigest()
+            made.append(("libgpushare", {"arch": machine}, digest))
+    for name, qualifiers, digest in made:
+        url = PackageURL("generic", name=name, version=gpushare.__version__, qualifiers=qualifiers)
+        yield Component(
+            name=name,
+            version=gpushare.__version__,
+            type=ComponentType.LIBRARY if digest else ComponentType.APPLICATION,
+            purl=url,
+            bom_ref=url.to_string(),
+            licenses=[LicenseExpression(licences.OWN)],
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)] if digest else [],
+        )
+
+
+def _hashes(components: Sequence[Component]) -> list[str]:
+    return [found.content for one in components for found in one.hashes]

@@ -331,6 +331,16 @@ def test_images_have_the_version_of_the_project() -> None:
     assert used == {image["name"] for image in images}
 
 
+def test_images_belong_to_no_registry_so_that_nobody_can_take_their_names() -> None:
+    """A runtime asks for `gpushare/agent` where it looks by default, and whoever has registered that is root on every node."""
+    files = [path for part in ("base", "components") for path in (manifests.CONFIG / part).rglob("*.yaml")]
+    values = manifests.REPOSITORY / "charts" / "gpushare" / "values.yaml"
+    named = [name for path in files for name in re.findall(r"^ *(?:- )?image: (\S+)$", path.read_text(), re.MULTILINE)]
+    named += re.findall(r"^ *repository: (\S+)$", values.read_text(), re.MULTILINE)
+    assert len(named) >= 5
+    assert [name for name in named if not name.startswith("localhost/gpushare/")] == []
+
+
 @pytest.mark.apiserver
 @pytest.mark.parametrize(
     ("directory", "more"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import re
@@ -139,7 +140,9 @@ def test_the_bill_of_materials_is_what_lies_in_it(made: Image) -> None:
         made.root / sbom.PATH
     ).read_text()
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    listed = {component["purl"].partition("?")[0]: component for component in bill["components"]}
+    own = [component for component in bill["components"] if component["purl"].startswith("pkg:generic/")]
+    others = [component for component in bill["components"] if component not in own]
+    listed = {component["purl"].partition("?")[0]: component for component in others}
     present = set()
     for path in (made.root / "var/lib/dpkg/status.d").iterdir():
         version = re.search(r"^Version: (\S+)", path.read_text(), re.MULTILINE)
@@ -150,8 +153,13 @@ def test_the_bill_of_materials_is_what_lies_in_it(made: Image) -> None:
         present.add(f"pkg:pypi/{canonicalize_name(distribution.name)}@{distribution.version}")
     assert {url.replace("%3A", ":") for url in listed} == {url.replace("%3A", ":") for url in present}
     locked = {package.sha256 for package in packages.locked(layers.native())}
-    given = {digest["content"] for component in bill["components"] for digest in component.get("hashes", ())}
-    assert given == locked
+    assert {digest["content"] for component in others for digest in component.get("hashes", ())} == locked
+    libraries = sorted((made.root / contents.LIBRARIES).glob("libgpushare-*.so"))
+    assert sorted(digest["content"] for component in own for digest in component.get("hashes", ())) == sorted(
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in libraries
+    )
+    assert [component["name"] for component in own] == ["gpushare", *["libgpushare"] * len(libraries)]
+    assert all(component["licenses"][0]["expression"] for component in bill["components"])
 
 
 def test_the_wheels_are_those_that_its_extra_asks_for() -> None:

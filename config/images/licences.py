@@ -1,0 +1,82 @@
+"""Under which licences the images' parts may be handed on: SPDX expressions, each read once by a person.
+
+A part that is not in a table is not shipped, and tests/images holds the tables to what the parts say of themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lab import errors
+
+# With these anybody may hand the images on as they are: permissive ones, and the GNU ones of Debian's system
+# libraries, whose sources Debian keeps, with their exceptions.
+ALLOWED: Final = frozenset(
+    {
+        *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSD-3-Clause-Open-MPI", "CC0-1.0", "MIT", "MIT-0"),
+        *("PSF-2.0", "Zlib", "bzip2-1.0.6"),
+        *("GPL-2.0-or-later", "GPL-3.0-or-later", "GCC-exception-3.1", "LGPL-2.1-or-later"),
+    }
+)
+
+# As their copyright files have it, of the parts that are in the images.
+DEBIAN: Final[Mapping[str, str]] = {
+    "base-files": "GPL-2.0-or-later",
+    "gcc-12-base": "GPL-3.0-or-later",
+    "libbz2-1.0": "bzip2-1.0.6",
+    "libc6": "LGPL-2.1-or-later",
+    "libexpat1": "MIT",
+    "libffi8": "MIT",
+    "libgcc-s1": "GPL-3.0-or-later WITH GCC-exception-3.1",
+    "liblzma5": "0BSD",
+    "libpython3.11-minimal": "PSF-2.0",
+    "libpython3.11-stdlib": "PSF-2.0",
+    "libssl3": "Apache-2.0",
+    "libstdc++6": "GPL-3.0-or-later WITH GCC-exception-3.1",
+    "libuuid1": "BSD-3-Clause",
+    "python3.11-minimal": "PSF-2.0",
+    "zlib1g": "Zlib",
+}
+
+# As their metadata has it; what a wheel has inside of others comes after.
+_RUNTIME: Final = "GPL-3.0-or-later WITH GCC-exception-3.1 AND LGPL-2.1-or-later"
+WHEELS: Final[Mapping[str, str]] = {
+    "aiohappyeyeballs": "PSF-2.0",
+    "aiohttp": "Apache-2.0 AND MIT",
+    "aiosignal": "Apache-2.0",
+    "attrs": "MIT",
+    "cffi": "MIT-0",
+    "cryptography": "Apache-2.0 OR BSD-3-Clause",
+    "frozenlist": "Apache-2.0",
+    "grpcio": "Apache-2.0",
+    "idna": "BSD-3-Clause",
+    "jsonpatch": "BSD-3-Clause",
+    "jsonpointer": "BSD-3-Clause",
+    "multidict": "Apache-2.0",
+    "numpy": f"BSD-3-Clause AND 0BSD AND MIT AND Zlib AND CC0-1.0 AND BSD-3-Clause-Open-MPI AND {_RUNTIME}",
+    "nvidia-ml-py": "BSD-3-Clause",
+    "prometheus-client": "Apache-2.0 AND BSD-2-Clause",
+    "propcache": "Apache-2.0",
+    "protobuf": "BSD-3-Clause",
+    "pyyaml": "MIT",
+    "typing-extensions": "PSF-2.0",
+    "yarl": "Apache-2.0",
+}
+
+OWN: Final = "Apache-2.0"
+_TABLES: Final[Mapping[str, Mapping[str, str]]] = {"deb": DEBIAN, "pypi": WHEELS}
+
+
+def of(kind: str, name: str) -> str:
+    """The licence of a part; `kind` as in `layers.Component`.
+
+    Raises:
+        LabError: nobody has read it.
+    """
+    known = _TABLES[kind].get(name)
+    if known is None:
+        raise errors.LabError(
+            f"the licence of {name} is not known: read it, and write it into config/images/licences.py"
+        )
+    return known

@@ -1,0 +1,57 @@
+"""What the images are made of may be handed on: every part has a licence that is allowed, and says so itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+import pytest
+from license_expression import get_spdx_licensing
+
+from config.images import contents, licences
+from config.krew import make as krew
+from lab import errors
+
+SPDX = get_spdx_licensing()
+# What metadata from before licence expressions says, and means.
+MEANT = {
+    "3-Clause BSD License": "BSD-3-Clause",
+    "Apache 2.0": "Apache-2.0",
+    "BSD": "BSD-3-Clause",
+    "BSD License": "BSD-3-Clause",
+}
+SHIPPED = {name for image in contents.IMAGES for name in image.wheels}
+
+
+def declared(name: str) -> str:
+    """What a distribution says of itself."""
+    metadata = importlib.metadata.metadata(name)
+    text = metadata.get("License-Expression") or metadata.get("License") or ""
+    return MEANT.get(text, text)
+
+
+def test_every_part_is_in_the_tables_and_nothing_else_is() -> None:
+    assert set(licences.DEBIAN) == set(contents.PACKAGES)
+    assert set(licences.WHEELS) == SHIPPED
+
+
+@pytest.mark.parametrize("expression", sorted({licences.OWN, *licences.DEBIAN.values(), *licences.WHEELS.values()}))
+def test_each_licence_is_one_of_spdx_and_allowed(expression: str) -> None:
+    parsed = SPDX.parse(expression, validate=True)
+    assert {str(key) for one in parsed.literals for key in re.split(r" WITH ", str(one))} <= licences.ALLOWED
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_wheel_says_the_same_of_itself(name: str) -> None:
+    assert declared(name)
+    assert licences.WHEELS[name].startswith(declared(name))
+
+
+@pytest.mark.parametrize("name", sorted(krew.LIBRARIES))
+def test_so_does_what_the_plugin_brings_along(name: str) -> None:
+    assert declared(name) in licences.ALLOWED
+
+
+def test_what_nobody_has_read_is_not_shipped() -> None:
+    with pytest.raises(errors.LabError, match=r"the licence of left-pad is not known: read it, and write it into"):
+        licences.of("pypi", "left-pad")
