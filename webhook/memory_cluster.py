@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonpatch
-import yaml
 
-from gpushare import contract, ledger, pod
+from gpushare import contract, errors, ledger, pod, yaml_documents
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
@@ -164,8 +163,8 @@ class MemoryCluster:
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
     """The GPUNodes (and Nodes) and the pods in a YAML or JSON file of objects or Lists. Raises UnreadableError."""
     try:
-        documents = list(yaml.load_all(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        documents = list(yaml_documents.read(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, errors.CodecError) as error:
         raise UnreadableError(f"cannot read {path}: {error}") from error
     kinds: dict[str, list[dict[str, Any]]] = {contract.GPUNODE_KIND: [], "Node": [], "Pod": []}
     for item in _items(documents):

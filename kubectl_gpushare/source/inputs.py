@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpushare import errors as domain_errors
 from kubectl_gpushare import errors
 
 
@@ -17,11 +18,13 @@ def name(path: str) -> str:
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:
     """The documents of a YAML, one after the other. Raises `FileError`."""
-    import yaml
+    from gpushare import yaml_documents
 
     try:
-        yield from yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: of what looks like a time and is none
+        yield from yaml_documents.read(text if isinstance(text, str) else text.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise errors.FileError(f"{where} cannot be read: it is no text") from error
+    except domain_errors.CodecError as error:
         raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
 
 

@@ -1,0 +1,95 @@
+"""The documents of a YAML (or JSON) text, as kubectl prints objects and people write them, of bounded depth and size.
+
+The library composes what is nested by a function of C that calls itself: a text that is nested 100,000 levels deep
+would end the process, with no error to catch. And what a list of aliases stands for grows with every list of aliases
+to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gpushare import errors
+
+DEEPEST: Final = 100  # levels; of an object that an API server takes there are some 20
+MOST_REPEATED: Final = 100_000  # values for which aliases stand, beyond those that are written
+
+_TOO_DEEP: Final = f"it is nested too deeply: at most {DEEPEST} levels make sense"
+_ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
+
+
+def read(text: str) -> Iterator[Any]:
+    """The documents, one after the other. Raises CodecError, with the line where that is known."""
+    import yaml  # not before: the plugin starts faster without
+
+    try:
+        for document in yaml.load_all(text.removeprefix("\ufeff"), _loader()):
+            if _ALIAS.search(text):
+                _count(document)
+            yield document
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark is not None else ""
+        raise errors.CodecError(f"{line}{error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise errors.CodecError(" ".join(str(error).split())) from error
+    # Of what has, or looks as if it had, a type of which it can be no value, such as a 13th month.
+    except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
+        if isinstance(error, errors.CodecError):
+            raise
+        raise errors.CodecError(f"a value has not the type that it seems to have: {error}") from error
+
+
+@functools.cache
+def _loader() -> Any:
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # whichever there is
+        """The library's, which says of each level that it goes down."""
+
+        depth = 0
+
+        def descend_resolver(self, current_node: Any, current_index: Any) -> None:
+            """One level down."""
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise yaml.YAMLError(_TOO_DEEP)
+            super().descend_resolver(current_node, current_index)
+
+        def ascend_resolver(self) -> None:
+            """And up."""
+            super().ascend_resolver()
+            self.depth -= 1
+
+    return Loader
+
+
+def _count(document: Any) -> None:
+    """Raises CodecError of one that by aliases stands for many more values than it has, or for endlessly many."""
+    known: dict[int, tuple[int, int]] = {}  # of lists and mappings, by identity: values in all, and levels
+    inside: set[int] = set()
+    written = 0
+
+    def extent(value: Any) -> tuple[int, int]:
+        nonlocal written
+        if not isinstance(value, (list, dict)):
+            written += 1
+            return 1, 0
+        if id(value) in inside:
+            raise errors.CodecError("an alias stands for what it is itself in")
+        if id(value) not in known:
+            written += 1
+            inside.add(id(value))
+            within = [extent(one) for one in (value.values() if isinstance(value, dict) else value)]
+            inside.discard(id(value))
+            known[id(value)] = 1 + sum(size for size, _ in within), 1 + max((levels for _, levels in within), default=0)
+        return known[id(value)]
+
+    values, levels = extent(document)
+    if levels > DEEPEST:
+        raise errors.CodecError(_TOO_DEEP)
+    if values > written + MOST_REPEATED:
+        raise errors.CodecError(f"its aliases stand for more than {MOST_REPEATED} values")

@@ -1,0 +1,76 @@
+"""YAML of which nothing is believed: it ends in documents or in one sentence, never in a crash or in days of work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare import errors, yaml_documents
+
+ROOT = Path(__file__).resolve().parents[2]
+DEEP = {
+    "lists": "[" * 100_000,
+    "lists of lines": "- " * 100_000,
+    "mappings": "{a: " * 100_000,
+    "keys": "? " * 100_000,
+    "by aliases": "\n".join(
+        ["- &a0 x", *(f"- &a{step} {'[' * 90}*a{step - 1}{']' * 90}" for step in range(1, 100))]
+    ),
+}  # fmt: skip
+# A list of ten, of ten of which each is that, …
+LAUGHS = "\n".join(["- &a0 x", *(f"- &a{step} [{', '.join([f'*a{step - 1}'] * 10)}]" for step in range(1, 20))])
+
+
+def test_documents_come_one_after_the_other() -> None:
+    documents = [{"a": [1, "b", None]}, "text", None, [{"c": 0.5}]]
+    assert list(yaml_documents.read(yaml.safe_dump_all(documents))) == documents
+    assert list(yaml_documents.read('\ufeff{"a": {"b": []}}')) == [{"a": {"b": []}}]
+    assert list(yaml_documents.read("")) == []
+
+
+@pytest.mark.parametrize("kind", sorted(DEEP))
+def test_what_is_nested_too_deeply_is_a_sentence(kind: str) -> None:
+    # In a process of its own: it would end it.
+    program = (
+        "import sys\nfrom gpushare import errors, yaml_documents\n"
+        "try: list(yaml_documents.read(sys.stdin.read()))\nexcept errors.CodecError as error: print(error)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, input=DEEP[kind], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (0, "it is nested too deeply: at most 100 levels make sense\n")
+
+
+def test_what_is_nested_as_objects_are_is_not_too_deep() -> None:
+    assert list(yaml_documents.read("[" * 99 + "x" + "]" * 99))
+
+
+def test_aliases_stand_for_what_they_name() -> None:
+    assert list(yaml_documents.read("a: &a [1, 2]\nb: [*a, *a]")) == [{"a": [1, 2], "b": [[1, 2], [1, 2]]}]
+    repeated = "a: &a [" + "x, " * 10_000 + "]\nb: [" + "*a, " * 9 + "]"
+    assert len(next(yaml_documents.read(repeated))["b"]) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LAUGHS, "its aliases stand for more than 100000 values"),
+        ("items: &a [*a]", "an alias stands for what it is itself in"),
+        ("a: [", "did not find expected node content"),
+        ("a: 1\nb: 2026-13-45", "a value has not the type that it seems to have: month must be in 1..12"),
+        ("!!timestamp x", "a value has not the type"),
+        ("!!float ''", "a value has not the type"),
+        ("!!bool perhaps", "a value has not the type"),
+        ("a: =", "could not determine a constructor"),
+        ("a\0b", "control characters are not allowed"),
+    ],
+)
+def test_what_makes_no_sense_is_a_sentence(text: str, says: str) -> None:
+    with pytest.raises(errors.CodecError) as raised:
+        list(yaml_documents.read(text))
+    assert says in str(raised.value)
+    assert str(raised.value).isprintable()
