@@ -27,7 +27,7 @@ class RequestError(GpushareError):
     """An annotation that cannot be honoured; the message names key, value and remedy."""
 
     def __init__(self, key: str, value: str, remedy: str) -> None:
-        super().__init__(f"{key} {quoted(value)} {remedy}")
+        super().__init__(f"{shortened(key, longest=128)} {quoted(value)} {remedy}")
         self.key = key
         self.value = value
 
@@ -44,7 +44,17 @@ class ConfigError(GpushareError):
     """A configuration that cannot be; the message names line and key where there are any."""
 
 
+def shown(value: object, *, longest: int = 64) -> str:
+    """A value of any kind as Python writes it, printable and short enough for a sentence."""
+    return shortened(repr(value), longest=longest)
+
+
+def shortened(text: str, *, longest: int = 300) -> str:
+    """`text`, printable and no longer than that."""
+    found = printable.replaced(text[: longest + 1])
+    return f"{found[:longest]}…" if len(found) > longest else found
+
+
 def quoted(text: str, *, longest: int = 64) -> str:
     """`text` in quotes, printable and short enough for a sentence, whatever a user wrote."""
-    shown = printable.replaced(text[: longest + 1])
-    return f'"{shown[:longest]}…"' if len(shown) > longest else f'"{shown}"'
+    return f'"{shortened(text, longest=longest)}"'

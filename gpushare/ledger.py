@@ -59,7 +59,7 @@ def violations(node: GpuNode) -> list[str]:
         if held.memory_bytes > cards[uuid].memory_bytes:
             given, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(cards[uuid].memory_bytes)
             found.append(f"{where} is over-committed: {given} of its {there} are held by {names}")
-    return found
+    return [errors.shortened(sentence, longest=1000) for sentence in found]
 
 
 def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:

@@ -12,6 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NotRequired, TypedDict
 
+from gpushare import errors
+
 API_VERSION: Final = "admission.k8s.io/v1"
 LONGEST_WARNING: Final = 120  # the API server truncates longer ones when there are many
 
@@ -108,7 +110,7 @@ def read(body: bytes | str) -> AdmissionRequest:
     if not isinstance(review, dict) or review.get("kind") != "AdmissionReview":
         raise MalformedReviewError("the body is not an AdmissionReview")
     if review.get("apiVersion") != API_VERSION:
-        raise MalformedReviewError(f"apiVersion is {review.get('apiVersion')!r}, not {API_VERSION}")
+        raise MalformedReviewError(f"apiVersion is {errors.shown(review.get('apiVersion'))}, not {API_VERSION}")
     request = review.get("request")
     if not isinstance(request, dict) or not isinstance(request.get("uid"), str) or not request["uid"]:
         raise MalformedReviewError("request.uid is missing")

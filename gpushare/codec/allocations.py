@@ -100,7 +100,7 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
         raise errors.CodecError(f"limit {limit_percent} is less than request {request_percent}")
     memory_bytes, shrink_to = whole(entry["memory"], "memory"), entry.get("shrinkTo")
     if shrink_to is not None and not (type(shrink_to) is int and 0 <= shrink_to < memory_bytes):
-        what = f"shrinkTo {shrink_to!r} is not less than the share's memory {memory_bytes}"
+        what = f"shrinkTo {errors.shown(shrink_to)} is not less than the share's memory {memory_bytes}"
         ignored(identity, f"{what}: it is ignored, and the share keeps its memory")
         shrink_to = None
     return GivenShare(

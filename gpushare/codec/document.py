@@ -127,7 +127,7 @@ def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
 
 def _allocations(spec: Json, where: str, problems: list[str]) -> tuple[list[Allocation], list[Any]]:
     def ignored(identity: str, sentence: str) -> None:
-        problems.append(f"{where}.allocations, {identity}: {sentence}")
+        problems.append(f"{where}.allocations, {errors.shortened(identity)}: {sentence}")
 
     read_one = functools.partial(allocations.read, ignored=ignored)
     found, unread = _entries(spec, "allocations", where, read_one, problems)
@@ -153,7 +153,7 @@ def _entries(
             found.append(read_one(entry))
         except (errors.GpushareError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            problems.append(f"{where}.{key}[{position}] makes no sense and is set aside: {what}")
+            problems.append(f"{where}.{key}[{position}] makes no sense and is set aside: {errors.shortened(what)}")
             unread.append(entry)
     return found, unread
 

@@ -13,14 +13,14 @@ MOST: Final = 2**63 - 1  # an integer of Kubernetes has 64 bits
 def whole(value: Any, name: str, *, most: int = MOST) -> int:
     """A whole number from 0 to `most`. Raises CodecError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise errors.CodecError(f"{name} is {value!r}, not a whole number from 0 to {most}")
+        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a whole number from 0 to {most}")
     return value
 
 
 def text(value: Any, name: str) -> str:
     """A text that says something. Raises CodecError."""
     if not isinstance(value, str) or not value:
-        raise errors.CodecError(f"{name} is {value!r}, not a text")
+        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a text")
     return value
 
 

@@ -71,8 +71,8 @@ class Audit:
 
 def read(text: str) -> Audit:
     """The audit in an agent's answer. Raises ValueError if it is none."""
-    document = json.loads(text)
     try:
+        document = json.loads(text)
         return Audit(
             str(document["node"]),
             float(document["checkedAt"]),
@@ -81,7 +81,7 @@ def read(text: str) -> Audit:
             tuple(_process(card, one) for card in document["gpus"] for one in card["processes"]),
             tuple(map(_share, document["shares"])),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{error!r} in it") from error
 
 

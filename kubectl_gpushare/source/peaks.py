@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 
 from kubectl_gpushare import errors
@@ -30,8 +29,6 @@ def of(texts: Iterable[str]) -> dict[Key, Peak]:
     found: dict[Key, Peak] = {}
     for text in texts:
         for name, labels, value in usage.samples(text, (MEMORY, COMPUTE, OBSERVED)):
-            if not math.isfinite(value):
-                continue
             containers = tuple(part for part in labels.get("containers", "").split(",") if part)
             key = (labels.get("namespace", ""), labels.get("pod", ""), containers, labels.get("gpu", ""))
             found[key] = _higher(found.get(key, Peak()), name, value)

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 MEMORY = "gpushare_share_used_memory_bytes"
 COMPUTE = "gpushare_share_used_compute_ratio"  # 1 is the GPU; an agent that does not measure it has no such line
 
+_TOO_MUCH = 2.0**63  # bytes, ratios, seconds: nothing is so much
 # Compiled when there is something to read.
 _LINE = r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?"
 _LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?'
@@ -73,6 +74,8 @@ def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str
         try:
             value = float(match[3])
         except ValueError:
+            continue
+        if not 0 <= value < _TOO_MUCH:  # nor NaN
             continue
         yield match[1], {key: _unescaped(quoted) for key, quoted in re.findall(_LABEL, match[2])}, value
 
