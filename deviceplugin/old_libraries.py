@@ -148,7 +148,7 @@ def _in_a_pod(directory: Path) -> bool:
 
 def _read(path: Path) -> Kept:
     try:
-        found = json.loads(path.read_text())
+        found = records.load(path)
         holders = {str(name): frozenset(map(str, held)) for name, held in found["holders"].items()}
         return Kept(frozenset(map(str, found["seen"])), holders)
     except FileNotFoundError:

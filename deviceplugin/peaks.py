@@ -14,12 +14,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from deviceplugin import whole_file
+from deviceplugin import records, whole_file
 from deviceplugin.arbiter.gpu_leases import Held
 from deviceplugin.arbiter.groups import Use
 from deviceplugin.arbiter.tenant import Tenant
@@ -58,8 +58,6 @@ class Peak:
         return dataclasses.replace(self, compute_ratio=ratio)
 
 
-# A newer agent may have written others.
-_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Peak))
 _Key = tuple[str, str, str]  # the pod's UID, the containers, the GPU
 
 
@@ -167,11 +165,10 @@ def _key(one: Peak) -> _Key:
 
 def _read(path: Path) -> list[Peak]:
     try:
-        found: list[dict[str, Any]] = json.loads(path.read_text())
-        return [Peak(**{name: value for name, value in one.items() if name in _FIELDS}) for one in found]
+        return list(records.read(tuple[Peak, ...], records.load(path), newer=True))
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
         logger.warning("Starting without what shares have used at most", extra=extra)
         return []

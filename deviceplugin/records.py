@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import json
 import types
 import typing
+from pathlib import Path
 from typing import Any, TypeVar
 
 Record = TypeVar("Record")
@@ -28,10 +30,25 @@ def write(value: Any) -> Any:
     return value
 
 
-def read(kind: type[Record], document: Any) -> Record:
-    """The `kind` that was written. Raises ValueError."""
-    found = _read(kind, document)
-    assert isinstance(found, kind)  # noqa: S101 - tells mypy what `_read` has checked
+def loads(text: str | bytes) -> Any:
+    """The JSON. Raises ValueError, also for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def load(path: Path) -> Any:
+    """The JSON in a file. Raises OSError, ValueError."""
+    return loads(path.read_bytes())
+
+
+def read(kind: type[Record], document: Any, *, newer: bool = False) -> Record:
+    """The `kind` that was written. Raises ValueError.
+
+    newer: fields that it does not know are passed over, in all that it is made of: a newer agent may have written them.
+    """
+    found: Record = _read(kind, document, newer)
     return found
 
 
@@ -41,17 +58,20 @@ def check(is_right: bool, problem: str) -> None:
         raise ValueError(problem)
 
 
-def _read(kind: Any, document: Any) -> Any:
+def _read(kind: Any, document: Any, newer: bool) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if document is None and type(None) in arguments:
             return None
         (kind,) = [one for one in arguments if one is not type(None)]
-        return _read(kind, document)
+        return _read(kind, document, newer)
     if origin is tuple:
-        return _tuple(arguments, document)
+        return _tuple(arguments, document, newer)
+    if origin is dict:
+        check(isinstance(document, dict), f"{document!r} is no object")
+        return {key: _read(arguments[1], value, newer) for key, value in document.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _record(kind, document)
+        return _record(kind, document, newer)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(document)
     if kind in (str, int, bool, float) and type(document) is kind:
@@ -59,21 +79,21 @@ def _read(kind: Any, document: Any) -> Any:
     raise ValueError(f"{document!r} is no {getattr(kind, '__name__', kind)}")
 
 
-def _tuple(arguments: tuple[Any, ...], document: Any) -> tuple[Any, ...]:
+def _tuple(arguments: tuple[Any, ...], document: Any, newer: bool) -> tuple[Any, ...]:
     check(isinstance(document, list), f"{document!r} is no list")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(_read(arguments[0], one) for one in document)
-    return tuple(_read(kind, one) for kind, one in zip(arguments, document, strict=True))
+        return tuple(_read(arguments[0], one, newer) for one in document)
+    return tuple(_read(kind, one, newer) for kind, one in zip(arguments, document, strict=True))
 
 
-def _record(kind: type[Any], document: Any) -> Any:
+def _record(kind: type[Any], document: Any, newer: bool) -> Any:
     check(isinstance(document, dict), f"{document!r} is no {kind.__name__}")
     hints = _hints(kind)  # type: ignore[arg-type] # a class is hashable
     unknown = document.keys() - hints.keys()
-    if unknown:
+    if unknown and not newer:
         raise ValueError(f"a {kind.__name__} has no {', '.join(sorted(unknown))}")
     try:
-        return kind(**{name: _read(hints[name], value) for name, value in document.items()})
+        return kind(**{name: _read(hints[name], value, newer) for name, value in document.items() if name in hints})
     except TypeError as error:
         raise ValueError(str(error)) from error
 

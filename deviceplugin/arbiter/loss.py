@@ -6,16 +6,25 @@ later cannot, whatever it looks like: it could make itself look so.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import whole_file
+from deviceplugin import records, whole_file
 
 logger = logging.getLogger(__name__)
 
 SUFFIX: Final = ".lost"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lost:
+    """What the file says."""
+
+    boot_id: str
+    ticks: int
 
 
 def path_of(directory: Path) -> Path:
@@ -26,12 +35,13 @@ def path_of(directory: Path) -> Path:
 def read(directory: Path, boot_id: str) -> int | None:
     """In the kernel's ticks since it was booted; 0 if nothing was lost since then, None if that cannot be told."""
     try:
-        found = json.loads(path_of(directory).read_text())
-        return int(found["ticks"]) if found["boot_id"] == boot_id else 0
+        found = records.read(_Lost, records.load(path_of(directory)), newer=True)
+        records.check(found.ticks >= 0, "it was before the boot")
     except FileNotFoundError:
         return 0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
+    return found.ticks if found.boot_id == boot_id else 0
 
 
 def write(directory: Path, boot_id: str, ticks: int) -> None:

@@ -246,8 +246,10 @@ def write(message: Message) -> bytes:
 
 def read(data: bytes) -> Message:
     """The message that was written. Raises ValueError."""
-    name, document = json.loads(data)
-    if name not in _KINDS:
+    said = records.loads(data)
+    records.check(isinstance(said, list) and len(said) == 2, "a message is its name and what it says")
+    name, document = said
+    if not isinstance(name, str) or name not in _KINDS:
         raise ValueError(f"there is no message {name!r}")
     found: Message = records.read(_KINDS[name], document)
     return found

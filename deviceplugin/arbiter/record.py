@@ -17,10 +17,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from deviceplugin import records, whole_file
-from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.arbiter.tenant import Tenant, unusable
 from gpushare import contract
 
 
@@ -51,27 +50,25 @@ def write(directory: Path, record: Record) -> None:
 def read(path: Path) -> Record:
     """Read it back. Raises RecordError."""
     try:
-        found = json.loads(path.read_text())
-        layout = int(found.get("layout", 0))
+        found = records.load(path)
+        layout = found.get("layout", 0)
         records.check(layout == contract.PAGES_LAYOUT, f"its pages have layout {layout}, unknown to this agent")
-        told = found["tenant"]
-        grants = tuple(Grant(**_known(Grant, grant)) for grant in told["grants"])
-        containers = tuple(told["containers"])
+        slots = {int(slot): records.read(tuple[int, int], who) for slot, who in found["slots"].items()}
+        slot_count = records.read(int, found["slot_count"])
+        wrong = [one for one in (*slots, slot_count - 1) if not -1 <= one < contract.LEDGER_SLOTS]
+        records.check(not wrong and -1 not in slots, f"a ledger has no such slots: {wrong or slots}")
+        tenant = records.read(Tenant, found["tenant"], newer=True)
+        refused = unusable(tenant)
+        records.check(refused is None, str(refused))
         return Record(
-            boot_id=found["boot_id"],
-            tenant=Tenant(**{**_known(Tenant, told), "containers": containers, "grants": grants}),
-            ledger=(int(found["ledger"][0]), int(found["ledger"][1])),
-            slot_count=int(found["slot_count"]),
-            slots={int(slot): (int(who[0]), int(who[1])) for slot, who in found["slots"].items()},
+            boot_id=records.read(str, found["boot_id"]),
+            tenant=tenant,
+            ledger=records.read(tuple[int, int], found["ledger"]),
+            slot_count=slot_count,
+            slots=slots,
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise RecordError(f"{path} is no record of a ledger: {error}") from error
-
-
-def _known(kind: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what only a newer agent knows."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    return {name: value for name, value in found.items() if name in names}
 
 
 def path_of(directory: Path, tenant: Tenant) -> Path:

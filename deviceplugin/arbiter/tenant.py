@@ -116,7 +116,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
                 entry.id,
                 f"{namespace}/{group}" if group else "",
             )
-            return _unusable(tenant) or tenant
+            return unusable(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
 
 
@@ -179,12 +179,15 @@ def raw_uuid(text: str) -> bytes:
     return uuid.UUID(number).bytes
 
 
-def _unusable(tenant: Tenant) -> Refusal | None:
+def unusable(tenant: Tenant) -> Refusal | None:
+    """Why no page can say what it was given; None if one can."""
     if len(tenant.grants) > contract.MAX_GPUS:
         return Refusal(
             f"a share of {len(tenant.grants)} GPUs is more than the {contract.MAX_GPUS} a container can have"
         )
     for grant in tenant.grants:
+        if not (0 <= grant.memory_bytes < 2**63 and 0 <= grant.request_percent <= grant.limit_percent <= 100):
+            return Refusal(f"the allocation of the pod {tenant.namespace}/{tenant.pod} gives what nobody can have")
         try:
             raw_uuid(grant.uuid)
         except ValueError:

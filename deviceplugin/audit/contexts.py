@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import whole_file
+from deviceplugin import records, whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +49,13 @@ class Contexts:
 
 def _read(path: Path) -> dict[str, tuple[int, ...]]:
     try:
-        found = json.loads(path.read_text())
-        return {str(kind): tuple(int(one) for one in figures) for kind, figures in found.items()}
+        found = records.read(dict[str, tuple[int, ...]], records.load(path))
+        wrong = [one for figures in found.values() for one in figures if not 0 <= one < 2**63]
+        records.check(not wrong, f"no context takes {wrong} bytes")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
         logger.warning("Starting without what the last agent knew of contexts", extra=extra)
         return {}
+    return found

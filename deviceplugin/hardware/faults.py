@@ -29,7 +29,7 @@ class Notebook:
     def read(self) -> health.Faults:
         """What the last agent left; nothing if that cannot be read, which is logged."""
         try:
-            document = json.loads(self._path.read_text())
+            document = records.load(self._path)
             if document["boot"] != self._boot:
                 return {}
             return {str(uuid): _fault(one) for uuid, one in document["faults"].items()}

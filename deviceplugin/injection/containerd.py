@@ -35,7 +35,7 @@ def read(texts: Iterable[str]) -> Said:
     for text in texts:
         try:
             document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             continue
         for name in _PLUGINS:
             plugin = _table(_table(document, "plugins"), name)

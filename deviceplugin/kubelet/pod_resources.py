@@ -46,6 +46,11 @@ async def held(socket: Path) -> tuple[Held, ...]:
             f"the kubelet does not say on {socket} which pod holds which device ({error.details()}): it is stopped, or "
             "--pod-resources-socket is wrong"
         ) from error
+    return read(answer)
+
+
+def read(answer: messages.ListPodResourcesResponse) -> tuple[Held, ...]:
+    """What it says."""
     return tuple(
         Held(pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
         for pod in answer.pod_resources

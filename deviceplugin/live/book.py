@@ -48,20 +48,18 @@ def write(path: Path, book: Book) -> None:
 def read(path: Path) -> Book | None:
     """The book on disk, or None if there is none. Raises BookError."""
     try:
-        text = path.read_text()
+        document = records.load(path)
+        records.check(document["version"] == VERSION, f"it is of version {document['version']}")
+        gpus = {
+            str(uuid): None if one is None else records.read(Assignment, one) for uuid, one in document["gpus"].items()
+        }
+        return Book(records.read(InForce, document["current"]), gpus)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise BookError(
             f"{path} cannot be read ({error.strerror}): what the GPUs are used for is found anew"
         ) from error
-    try:
-        document = json.loads(text)
-        records.check(document["version"] == VERSION, f"it is of version {document['version']}")
-        gpus = {
-            str(uuid): None if one is None else records.read(Assignment, one) for uuid, one in document["gpus"].items()
-        }
-        return Book(records.read(InForce, document["current"]), gpus)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         aside = whole_file.set_aside(path)
         what = "what the GPUs are used for is found anew"

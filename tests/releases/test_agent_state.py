@@ -29,7 +29,7 @@ FILES: Mapping[str, tuple[str, str]] = {
         """
 from deviceplugin.arbiter import record
 from deviceplugin.arbiter.tenant import Grant, Tenant
-grants = (Grant("GPU-0", 100, 50, 100), Grant("GPU-1", 100, 50, 100))
+grants = (Grant("GPU-00000000-0000-0000-0000-000000000000", 100, 50, 100), Grant("GPU-00000000-0000-0000-0000-000000000001", 100, 50, 100))
 tenant = Tenant("u", "ml", "trainer", ("main", "side"), 1, grants, True, "a1")
 record.write(there, record.Record("boot", tenant, (1, 2), 64, {0: (12, 345), 7: (13, 346)}))
 """,
