@@ -60,7 +60,8 @@ static bool map_image(const char *path, image_t *image) {
     const ElfW(Ehdr) *header = (const void *)bytes;
     if (size >= sizeof *header && memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
         header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_phentsize == sizeof(ElfW(Phdr)) &&
-        header->e_phoff < size && header->e_phnum <= (size - header->e_phoff) / sizeof(ElfW(Phdr))) {
+        header->e_phoff % _Alignof(ElfW(Phdr)) == 0 && header->e_phoff < size &&
+        header->e_phnum <= (size - header->e_phoff) / sizeof(ElfW(Phdr))) {
         *image = (image_t){bytes, size, (const void *)(bytes + header->e_phoff), header->e_phnum};
         return true;
     }
@@ -180,7 +181,8 @@ static bool look_into(files_t *files, unsigned index) {
     const char *directories = NULL;
     for (unsigned i = 0; i < image.count; i++) {
         if (image.headers[i].p_type == PT_DYNAMIC) {
-            entries = (const void *)part(&image, image.headers[i].p_offset, image.headers[i].p_filesz);
+            bool aligned = image.headers[i].p_offset % _Alignof(ElfW(Dyn)) == 0;
+            entries = aligned ? (const void *)part(&image, image.headers[i].p_offset, image.headers[i].p_filesz) : NULL;
             entry_count = image.headers[i].p_filesz / sizeof *entries;
         }
     }
