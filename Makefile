@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
-C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/frameworks/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
+C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch]))
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh simgpu/*.sh tests/releases/*.sh))
 QUICK := not slow and not apiserver and not lab
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, prerequisites; prerequisites.ensure(); build.ensure()'
@@ -117,6 +117,19 @@ test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the f
 .PHONY: test-frameworks
 test-frameworks: env build ## PyTorch on simulated GPUs and in shares of them (root; downloads 3 GB the first time)
 	GPUSHARE_TEST_FRAMEWORKS=1 $(BIN)/pytest -q tests/frameworks
+
+MINUTES ?= 10
+TARGETS ?=
+TARGET ?=
+INPUT ?=
+
+.PHONY: fuzz
+fuzz: env build ## Whatever nonsense is sent to whatever reads something, for MINUTES=10 in all (TARGETS= some of them)
+	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(TARGETS)
+
+.PHONY: fuzz-replay
+fuzz-replay: env ## One input of a TARGET= again: INPUT=
+	$(PYTHON) -m tests.fuzz --replay $(INPUT) $(TARGET)
 
 FOR ?= 10
 

@@ -28,6 +28,7 @@ PACKAGES = {
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
     "qemu-aarch64-static": "qemu-user-static",
     "skopeo": "skopeo",
+    "clang": "clang",
 }
 # File: the package that brings it, of what is no program.
 FILES = {
@@ -116,6 +117,15 @@ def _ensure(missing: list[str]) -> None:
         update()
         if not _install(missing):
             raise errors.LabError(f"apt-get could not install {', '.join(missing)}; see its messages above")
+
+
+def ensure_packages(*packages: str) -> None:
+    """Install these packages, of which nothing can be looked for by name.
+
+    Raises:
+        LabError: no apt-get, or it failed.
+    """
+    _ensure(list(packages))
 
 
 def update() -> None:

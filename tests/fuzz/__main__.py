@@ -1,0 +1,55 @@
+"""`make fuzz`: all targets in turn, a table at the end. `--replay TARGET FILE` runs one input."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from tests.fuzz import running, table
+
+MOST_FINDS = 8  # of a target, or two in the same place: then there is something to be mended first
+ROUND_SECONDS = 60.0
+
+
+def main() -> int:
+    """1 if anything was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"all, or some of {', '.join(table.TARGETS)}")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for all of them together")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run this input alone, through the one TARGET")
+    given = parser.parse_args()
+    unknown = set(given.targets) - set(table.TARGETS)
+    if unknown:
+        parser.error(f"there is no target {', '.join(sorted(unknown))}: there are {', '.join(table.TARGETS)}")
+    names = given.targets or list(table.TARGETS)
+    if given.replay:
+        ended = running.replay(names[0], given.replay)
+        print(running.tail(ended.stdout + ended.stderr))  # noqa: T201
+        return int(ended.returncode != 0)
+    found = {name for name in names if _fuzzed(name, given.minutes * 60 / len(names))}
+    return int(bool(found))
+
+
+def _fuzzed(name: str, seconds: float) -> bool:
+    """For so long, in rounds: libFuzzer ends with each find."""
+    begin, executions, finds, places = time.monotonic(), 0, list[Path](), set[str]()
+    while (left := seconds - running.seconds_since(begin)) > 1 and len(places) == len(finds) < MOST_FINDS:
+        done = running.run(name, min(left, ROUND_SECONDS), whole=True)
+        executions += done.executions
+        if done.find is not None:
+            finds.append(done.find)
+            places.add(running.place(done.said))
+            print(f"{running.tail(done.said)}\n{running.how_to_keep(name, done.find)}\n", flush=True)  # noqa: T201
+    known = len(list(running.cache(name).iterdir())) + len(table.cases(name))
+    minutes = running.seconds_since(begin) / 60
+    print(  # noqa: T201
+        f"{name:<18} {minutes:6.1f} min {executions:>10,} executions {known:>6,} inputs known {len(finds):>3} finds",
+        flush=True,
+    )
+    return bool(finds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+/* A description of simulated GPUs, to their files. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+
+#include "create.h"
+#include "description.h"
+#include "fuzz.h"
+#include "gpus.h"
+
+#define MOST_GPUS 3u /* that are made: their files are large */
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static description_t description;
+    static char directory[64];
+    char path[64], error[1024] = "";
+    unsigned count = 0;
+    if (directory[0] == '\0') {
+        strcpy(directory, "/dev/shm/gpushare-fuzz-XXXXXX");
+        LAW(mkdtemp(directory) != NULL);
+    }
+    int free_before = fuzz_free_descriptor();
+    int descriptor = memfd_create("description", MFD_CLOEXEC);
+    LAW(descriptor >= 0 && write(descriptor, data, size) == (ssize_t)size);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+    bool fine = description_read(path, &description, error, sizeof error);
+    LAW(memchr(error, '\0', sizeof error) != NULL && fine == (error[0] == '\0'));
+    close(descriptor);
+    for (unsigned i = 0; fine && i < description.gpu_count; i++)
+        count += description.gpus[i].count;
+    LAW(count <= IMAGE_MAX_GPUS);
+    if (fine && count <= MOST_GPUS)
+        LAW(create_gpus(&description, directory, true, error, sizeof error));
+    LAW(fuzz_free_descriptor() == free_before);
+    return 0;
+}

@@ -1,0 +1,13 @@
+"""What holds of every answer to what makes no sense."""
+
+from __future__ import annotations
+
+LONGEST = 2000  # characters: it may quote several values, each cut
+
+
+def check_sentence(said: object) -> None:
+    """One that can be shown to a person."""
+    text = str(said)
+    assert text, "it says nothing"
+    assert text.isprintable(), f"it has what is not printable: {text!r}"
+    assert len(text) <= LONGEST, f"it has {len(text)} characters: {text[:200]}"

@@ -1,0 +1,26 @@
+"""Inputs through a target in Python, one after the other, without a fuzzer: `python -m tests.fuzz.replaying TARGET FILE…`."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from pathlib import Path
+
+INPUT_SECONDS = 10
+
+
+def main(name: str, *files: str) -> None:
+    """The first that breaks a law ends it, after its name."""
+    run = importlib.import_module(f"tests.fuzz.targets.{name}").run
+    for file in files:
+        signal.alarm(INPUT_SECONDS)
+        try:
+            run(Path(file).read_bytes())
+        except BaseException:
+            print(f"{file} breaks a law of {name}:", file=sys.stderr)  # noqa: T201
+            raise
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

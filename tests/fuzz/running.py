@@ -1,0 +1,139 @@
+"""A target under libFuzzer for a while: what is known before, what is found, and what is kept of it.
+
+Known before are the cases, and what earlier runs on this machine have found to be new: each has its folder in the cache,
+which grows by whatever reaches code that nothing has reached before.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fuzz import native, table
+
+FINDS = table.ROOT / "build" / "fuzz"
+INPUT_SECONDS = 10
+MEMORY_MIB = 2048
+MOST_KNOWN = 400  # of the cache, in a short run: reading all would take all of its time
+_DONE = re.compile(r"^#(\d+)\s", re.MULTILINE)
+_FOUND = re.compile(r"Test unit written to (\S+)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """executions: inputs that were tried, those that were known among them. find: an input that broke a law."""
+
+    executions: int
+    find: Path | None
+    said: str
+
+
+def cache(name: str) -> Path:
+    """Where a target's inputs are kept on this machine."""
+    above = os.environ.get("GPUSHARE_CACHE") or Path.home() / ".cache" / "gpushare"
+    return Path(above) / "fuzz" / name
+
+
+def command(name: str) -> list[str]:
+    """What is to be started, without its options."""
+    target = table.of(name)
+    return [str(native.built(name))] if target.native else [sys.executable, "-m", "tests.fuzz.engine", name]
+
+
+def run(name: str, seconds: float, *, whole: bool) -> Run:
+    """Fuzz for so long, or until something is found. whole: with all of the cache, and not with some of it."""
+    target, known = table.of(name), cache(name)
+    known.mkdir(parents=True, exist_ok=True)
+    FINDS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpushare-fuzz-") as scratch:
+        some = list(known.iterdir())
+        if not whole:
+            for path in random.sample(some, min(len(some), MOST_KNOWN)):
+                (Path(scratch) / path.name).write_bytes(path.read_bytes())
+        options = {
+            "max_total_time": max(1, round(seconds)),
+            "max_len": target.longest,
+            "timeout": INPUT_SECONDS,
+            "rss_limit_mb": MEMORY_MIB,
+            "artifact_prefix": f"{FINDS}/{name}-",
+        }
+        corpus = [known if whole else scratch, table.CASES / name]
+        ended = subprocess.run(
+            [*command(name), *(f"-{key}={value}" for key, value in options.items()), *corpus],
+            cwd=table.ROOT,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds + 300,
+            check=False,
+            env={**os.environ, **native.ENVIRONMENT},
+        )
+        if not whole:
+            for path in Path(scratch).iterdir():
+                (known / path.name).write_bytes(path.read_bytes())
+    counts = [int(count) for count in _DONE.findall(ended.stderr)]
+    found = _FOUND.search(ended.stderr)
+    if ended.returncode and found is None:
+        raise RuntimeError(f"the fuzzer of {name} ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
+    return Run(max(counts, default=0), Path(found[1]) if found else None, ended.stdout + ended.stderr)
+
+
+def replay(name: str, *files: Path) -> subprocess.CompletedProcess[str]:
+    """These inputs through a target, in a process of their own and without a fuzzer."""
+    program = (
+        [str(native.built(f"{name}.kept"))]
+        if table.of(name).native
+        else [sys.executable, "-m", "tests.fuzz.replaying", name]
+    )
+    return subprocess.run(
+        [*program, *map(str, files)],
+        cwd=table.ROOT,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=240,
+        check=False,
+        env={**os.environ, **native.ENVIRONMENT},
+    )
+
+
+def how_to_keep(name: str, find: Path) -> str:
+    """What to do about a find, in the words of CONTRIBUTING.md."""
+    here = find.relative_to(table.ROOT) if find.is_relative_to(table.ROOT) else find
+    case = f"tests/fuzz/cases/{name}/WHAT-IT-IS"
+    return (
+        f"A new input breaks a law of {name}. It is drawn anew in each run, so the defect is most likely older than your "
+        f"change: keep the input as a case, and mend it or open an issue.\n"
+        f"To see it again: make fuzz-replay TARGET={name} INPUT={here}\n"
+        f"To keep it:      cp {here} {case}\n"
+        f"or, elsewhere:   base64 -d > {case} <<<{base64.b64encode(find.read_bytes()).decode()}"
+    )
+
+
+def place(said: str) -> str:
+    """Where a law was broken, in Python or in C."""
+    python = re.findall(r'File "[^"]+", line \d+, in \S+', said)
+    return (
+        python[-1]
+        if python
+        else next(iter(re.findall(r"#\d+ \S+ in \S+ \S*(?:interposer|simgpu|tests)/\S+", said)), said)
+    )
+
+
+def tail(said: str, *, lines: int = 40) -> str:
+    """The end of what it said, without the fuzzer's own lines."""
+    kept = [line for line in said.splitlines() if not line.startswith(("#", "INFO:", "WARNING: Failed to find"))]
+    return "\n".join(kept[-lines:])
+
+
+def seconds_since(begin: float) -> float:
+    """By the monotonic clock."""
+    return time.monotonic() - begin

@@ -1,0 +1,13 @@
+"""What agent and arbiter's process tell each other."""
+
+from __future__ import annotations
+
+from deviceplugin.arbiter import messages
+
+
+def run(data: bytes) -> None:
+    try:
+        found = messages.read(data)
+    except ValueError:
+        return
+    assert messages.write(messages.read(messages.write(found))) == messages.write(found)

@@ -1,0 +1,29 @@
+"""The audit of an agent, as `audit` reads, judges and prints it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+from kubectl_gpushare import options
+from kubectl_gpushare.commands import audit
+from kubectl_gpushare.planning import auditing
+from kubectl_gpushare.source import audits
+from tests.kubectl_gpushare import sample
+
+_OUTPUTS = ("", "wide", "json", "yaml", "csv", "name")
+
+
+def run(data: bytes) -> None:
+    try:
+        found = audits.read(data.decode("utf-8", "replace"))
+    except ValueError as error:
+        assert str(error)
+        return
+    nodes = sample.nodes()
+    verdict = auditing.judge(nodes, {nodes[0].name: found}, ready=frozenset({nodes[0].name}))
+    chosen = options.Options(output=_OUTPUTS[len(data) % len(_OUTPUTS)])
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        audit._print(verdict, nodes, (), chosen)
+    for line in (*out.getvalue().splitlines(), *err.getvalue().splitlines()):
+        assert line.isprintable() or chosen.output == "csv", repr(line)

@@ -1,0 +1,146 @@
+"""What clients of the arbiter send it, over real sockets: the first byte of each message says whose it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.arbiter import connection, groups, guests, identity, leases, process, tenant
+from gpushare import contract
+
+_LOOP = asyncio.new_event_loop()
+_DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+_HEADER = struct.Struct(contract.WIRE_HEADER)
+_GPUS = tuple(f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(2))
+_CLIENTS = 3
+_CLOSE = 0x80  # in the first byte: the client ends its connection
+_ANSWERS = {
+    contract.MESSAGE_WELCOME,
+    contract.MESSAGE_REFUSED,
+    contract.MESSAGE_OPEN,
+    contract.MESSAGE_REVOKE,
+    contract.MESSAGE_RECLAIMED,
+    contract.MESSAGE_MEASURED,
+}
+
+
+class _Lookup:
+    """Every container but the last has half of the GPUs."""
+
+    async def tenant(self, container: identity.Container) -> tenant.Tenant:
+        grants = tuple(tenant.Grant(uuid, 1 << 30, 50, 100) for uuid in _GPUS)
+        return tenant.Tenant(container.pod_uid, "default", container.pod_uid, ("main",), 0, grants)
+
+
+class _Failures(logging.Handler):
+    """What the arbiter logs as a failure of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(f"{record.getMessage()} {record.exc_info}")
+
+
+_FAILURES = _Failures()
+logging.getLogger("deviceplugin").addHandler(_FAILURES)
+logging.getLogger("deviceplugin").setLevel(logging.ERROR)
+logging.getLogger("deviceplugin").propagate = False
+
+
+def run(data: bytes) -> None:
+    failures: list[dict[str, Any]] = []
+    _FAILURES.found.clear()
+    _LOOP.set_exception_handler(lambda _, context: failures.append(context))
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - this is what is counted, thousands of times a second
+    _LOOP.run_until_complete(_story(_messages(data)))
+    assert not failures, failures
+    assert not _FAILURES.found, _FAILURES.found
+    after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    assert after == before, f"{after - before} descriptors are left"
+
+
+def _messages(data: bytes) -> list[tuple[int, bytes]]:
+    """Each is as long as its header says, or, where that is too long or no header is left, all that is there."""
+    found = []
+    while data and len(found) < 64:
+        who, data = data[0], data[1:]
+        size = _HEADER.unpack_from(data)[3] if len(data) >= _HEADER.size else len(data)
+        size = size if _HEADER.size <= size <= contract.WIRE_MAX else len(data)
+        found.append((who, data[:size]))
+        data = data[size:]
+    return found
+
+
+async def _story(messages: list[tuple[int, bytes]]) -> None:
+    books = groups.Groups(_DIRECTORY)
+    turns = leases.Leases(settling_ns=0)
+    there: set[connection.Connection] = set()
+    ends = []
+    for number in range(_CLIENTS):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        ends.append(theirs)
+        _, start_ticks = process.identified(os.getpid()) or (0, 0)
+        who = process.Process(os.getpid(), start_ticks + number, os.pidfd_open(os.getpid()))
+        there.add(
+            connection.Connection(
+                ours,
+                who=who,
+                container=identity.Container(f"pod-{number // 2}", f"{number:064}"),
+                guest=guests.Guest(),
+                leases=turns,
+                lookup=_Lookup(),
+                groups=books,
+                closed=there.discard,
+                unspoken=lambda *_: None,
+            )
+        )
+    try:
+        for who_says, message in messages:
+            await _say(ends[who_says % _CLIENTS], who_says, message)
+    finally:
+        turns.close()
+        for one in list(there):
+            one.close()
+        await asyncio.sleep(0)
+        books.close()
+        for end in ends:
+            end.close()
+        for name in os.listdir(_DIRECTORY):  # noqa: PTH208 - as above
+            os.unlink(_DIRECTORY / name)  # noqa: PTH108
+
+
+async def _say(end: socket.socket, who: int, message: bytes) -> None:
+    if end.fileno() < 0:
+        return
+    if who & _CLOSE:
+        end.close()
+    elif message:
+        try:
+            end.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            return
+    for _ in range(4):  # it is read, taken, and perhaps a task is begun for it
+        await asyncio.sleep(0)
+    while end.fileno() >= 0:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(end, contract.WIRE_MAX + 1, 4)
+        except OSError:
+            return
+        for one in descriptors:
+            os.close(one)
+        if not data:
+            return
+        magic, _, kind, size, _ = _HEADER.unpack_from(data)
+        assert (magic, size) == (contract.WIRE_MAGIC, len(data))
+        assert kind in _ANSWERS, kind
+        assert (len(descriptors) == 2) == (kind == contract.MESSAGE_WELCOME)

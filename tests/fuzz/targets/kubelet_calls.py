@@ -1,0 +1,72 @@
+"""What a kubelet asks of the plugin of a resource, in protobuf. The first byte says which call, and of what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from deviceplugin.kubelet import advertisement, pod_resources, service, share_answers
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
+from deviceplugin.kubelet_api import podresources_v1_pb2 as resources
+from deviceplugin.offer import Followed
+from tests.deviceplugin.kubelet import test_device_answers as devices
+from tests.fuzz import laws
+
+_LOOP = asyncio.new_event_loop()
+_MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
+_RESOURCE = devices.GPU
+_OFFERS = (devices.whole("GPU-a", "GPU-b", "GPU-c"), devices.shared("GPU-a", "GPU-b"))
+_REQUESTS = (messages.AllocateRequest, messages.PreferredAllocationRequest, messages.PreStartContainerRequest)
+_CALLS = ("Allocate", "GetPreferredAllocation", "PreStartContainer")
+
+
+class AbortedError(Exception):
+    """As grpc ends a call."""
+
+
+class Context:
+    """Of a call."""
+
+    async def abort(self, _: Any, details: str) -> None:
+        laws.check_sentence(details)
+        raise AbortedError
+
+
+def run(data: bytes) -> None:
+    logging.disable()
+    chosen, body = data[0] if data else 0, data[1:]
+    if chosen % 10 == 9:
+        _pod_resources(body)
+        return
+    try:
+        request = _REQUESTS[chosen % 3].FromString(body)
+    except DecodeError:
+        return
+    given: list[str] = []
+    in_force = [*(devices.InForce(offer) for offer in _OFFERS), None][chosen // 3 % 3]
+    offered = _OFFERS[0] if in_force is None else in_force.offered
+    told = {_RESOURCE: tuple(advertisement.Device(one.id, True, None) for one in offered[_RESOURCE])}
+    answers = share_answers.ShareAnswers(_MOUNTS) if in_force is None else devices.answers(in_force, given)
+    plugin = service.DevicePlugin(service.Served(_RESOURCE, answers), Followed(told))
+    try:
+        answer = _LOOP.run_until_complete(getattr(plugin, _CALLS[chosen % 3])(request, Context()))
+    except AbortedError:
+        return
+    assert type(answer).FromString(answer.SerializeToString()) == answer
+    if chosen % 3 == 1:
+        for asked, one in zip(request.container_requests, answer.container_responses, strict=True):
+            assert len(one.deviceIDs) <= max(asked.allocation_size, 0)
+            assert set(one.deviceIDs) <= {*asked.available_deviceIDs, *asked.must_include_deviceIDs}
+
+
+def _pod_resources(body: bytes) -> None:
+    try:
+        answer = resources.ListPodResourcesResponse.FromString(body)
+    except DecodeError:
+        return
+    for one in pod_resources.read(answer):
+        hash(one)

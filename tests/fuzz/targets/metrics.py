@@ -1,0 +1,17 @@
+"""The metrics of an agent, as `top` and `rightsize` read them."""
+
+from __future__ import annotations
+
+import math
+
+from kubectl_gpushare.source import peaks, usage
+
+
+def run(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    found = usage.of({"gpu-1": text})
+    for used in (*found.shares.values(), *found.gpus.values()):
+        assert isinstance(used.memory_bytes, int)
+        assert used.compute_percent is None or math.isfinite(used.compute_percent)
+    for peak in peaks.of([text]).values():
+        assert peak.compute_ratio is None or math.isfinite(peak.compute_ratio)

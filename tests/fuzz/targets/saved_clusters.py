@@ -1,0 +1,51 @@
+"""A file of `--from` or `-f`, to what a verb prints; the first line has the words of the command."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+from kubectl_gpushare import cli
+from tests.fuzz import laws
+from tests.kubectl_gpushare import test_senseless_files as senseless
+
+_DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+_OTHER = _DIRECTORY / "other.json"
+_OTHER.write_text('{"kind": "GPUNode", "metadata": {"name": "gpu-1"}}')
+COMMANDS = tuple(
+    [f"{words} --from {{path}}" for words in senseless._COMMANDS]
+    + ["fit -f {path} --from {other}", "simulate -f {path} --from {other}", "check --before-install -f {path}"]
+)
+
+
+def run(data: bytes) -> None:
+    first, _, body = data.partition(b"\n")
+    words = first.decode("utf-8", "replace")
+    if words not in COMMANDS:
+        return
+    path = _DIRECTORY / "cluster"
+    path.write_bytes(body)
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    os.environ["KUBECONFIG"] = "/nonexistent"
+    os.environ["KUBECTL_PATH"] = "/nonexistent"
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.main(words.format(path=path, other=_OTHER).split())
+        finally:
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+    err.flush()
+    said = err.buffer.getvalue().decode(errors="replace")  # type: ignore[attr-defined]
+    assert code in (0, 1, 2), code
+    if code == 1 and not words.startswith(("audit", "check", "config")):  # those have what they could not tell
+        assert said.startswith(("error: ", "warning: ")), said
+    for line in said.splitlines():
+        if line:
+            assert line.isprintable(), repr(line)
+    if code == 1 and said.startswith("error: "):
+        laws.check_sentence(said.splitlines()[0][:1000])
