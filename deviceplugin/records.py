@@ -75,6 +75,8 @@ def _read(kind: Any, document: Any, newer: bool) -> Any:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return kind(document)
     if kind in (str, int, bool, float) and type(document) is kind:
+        if kind is str:
+            document.encode()  # half of a surrogate is a ValueError here, and no text anywhere
         return document
     raise ValueError(f"{document!r} is no {getattr(kind, '__name__', kind)}")
 

@@ -10,9 +10,39 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "mig.h"
+
 const char *gpus_directory(void) {
     const char *directory = getenv(SIMGPU_DIRECTORY_VARIABLE);
     return directory != NULL && directory[0] != '\0' ? directory : SIMGPU_DIRECTORY_DEFAULT;
+}
+
+/* What programs copy, and how far they walk. A file of somebody else's may have the magic word and nothing else right;
+ * what drivers write into it later is theirs to keep right. */
+static bool is_sound(const image_t *image, off_t size) {
+    const struct {
+        const char *text;
+        size_t size;
+    } texts[] = {{image->driver_version, sizeof image->driver_version},
+                 {image->model, sizeof image->model},
+                 {image->uuid, sizeof image->uuid},
+                 {image->pci_bus_id, sizeof image->pci_bus_id}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (memchr(texts[i].text, '\0', texts[i].size) == NULL)
+            return false;
+    }
+    for (size_t i = 0; i < IMAGE_INSTANCES; i++) {
+        const image_instance_t *instance = &image->instances[i];
+        if (instance->present && mig_profile(image, instance->profile) == NULL)
+            return false;
+        for (size_t part = 0; part < IMAGE_INSTANCES; part++) {
+            if (memchr(instance->parts[part].uuid, '\0', sizeof instance->parts[part].uuid) == NULL)
+                return false;
+        }
+    }
+    return image->node_index < IMAGE_MAX_GPUS && image->slots_high <= IMAGE_SLOTS &&
+           (image->slots_high == 0 || (size_t)size >= sizeof(image_t) + image->slots_high * sizeof(image_queue_t)) &&
+           image->limits_high <= IMAGE_LIMITS && image->orphans_high <= IMAGE_ORPHANS;
 }
 
 static gpus_result_t gpu_map(int directory, const char *name, gpus_access_t access, gpu_t *gpu) {
@@ -34,7 +64,8 @@ static gpus_result_t gpu_map(int directory, const char *name, gpus_access_t acce
         return GPUS_DENIED;
     gpu->image = mapping;
     bool ours = memcmp(gpu->image->magic, IMAGE_MAGIC, sizeof gpu->image->magic) == 0 &&
-                gpu->image->version == IMAGE_VERSION && gpu->image->size_bytes == sizeof(image_file_t);
+                gpu->image->version == IMAGE_VERSION && gpu->image->size_bytes == sizeof(image_file_t) &&
+                is_sound(gpu->image, status.st_size);
     return ours ? GPUS_OK : GPUS_MISMATCH;
 }
 

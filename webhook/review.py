@@ -15,6 +15,7 @@ from typing import Any, Final, NotRequired, TypedDict
 from gpushare import errors
 
 API_VERSION: Final = "admission.k8s.io/v1"
+LONGEST_MESSAGE: Final = 1000  # characters
 LONGEST_WARNING: Final = 120  # the API server truncates longer ones when there are many
 
 # HTTP status of a denial -> the reason that clients show before the sentence.
@@ -95,7 +96,8 @@ def allow(outcome: str) -> Answer:
 
 
 def deny(code: int, message: str, *, outcome: str = "denied", warnings: tuple[str, ...] = ()) -> Answer:
-    """Refuse with a sentence; `code` is the HTTP status that the client sees."""
+    """Refuse with a sentence; `code` is the HTTP status that the client sees. What is in it may be a user's words."""
+    message = errors.shortened(message, longest=LONGEST_MESSAGE)
     return Answer(outcome, False, code, message, warnings=warnings, audit={"decision": f"{outcome}: {message}"})
 
 

@@ -39,6 +39,7 @@ NATIVE: Mapping[str, Target] = {
     "pages": Target("bytes", 8192, native=True),
     "libraries": Target("bytes", 8192, native=True),
     "descriptions": Target("bytes", 4096, native=True),
+    "images": Target("bytes", 1024, native=True),
 }
 TARGETS: Mapping[str, Target] = {**PYTHON, **NATIVE}
 # With a fault, to see that it is found.

@@ -2,10 +2,10 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
-#include "create.h"
-#include "description.h"
 #include "fuzz.h"
-#include "gpus.h"
+#include "simgpu/create.h"
+#include "simgpu/description.h"
+#include "simgpu/gpus.h"
 
 #define MOST_GPUS 3u /* that are made: their files are large */
 
