@@ -6,12 +6,18 @@ What was found out about a node is remembered for each shape of pod, until somet
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
+import operator
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
 from gpushare.fitness import judgement, neighbours, selectors
 from gpushare.fitness.crowd import Crowd, Occupant
+from gpushare.fitness.groups import Groups
 from gpushare.fitness.machine import Machine
+from gpushare.fitness.machines import Machines
+from gpushare.fitness.opening import Opening
 from gpushare.fitness.relations import Relations, Term
 from gpushare.fitness.shape import Shape
 
@@ -30,14 +36,24 @@ class Verdicts(dict[str, str | None]):
     Its `__getitem__` is the judge that is given out: for a node that was judged before, that is one look-up.
     """
 
-    __slots__ = ("_judge",)
+    __slots__ = ("_judge", "_machines", "_opened_at", "_opening", "_shape")
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, shape: Shape, machines: Machines, judge: Callable[[str, Verdicts], str | None]) -> None:
+        self._shape = shape
+        self._machines = machines
         self._judge = judge
+        self._opening: Opening | None = None
+        self._opened_at = -1
 
     def __missing__(self, node: str) -> str | None:
-        verdict = self[node] = self._judge(node)
+        verdict = self[node] = self._judge(node, self)
         return verdict
+
+    def opening(self) -> Opening:
+        """Which machines will do for the shape, as they are now."""
+        if self._opening is None or self._opened_at != self._machines.changes:
+            self._opening, self._opened_at = Opening(self._machines, self._shape), self._machines.changes
+        return self._opening
 
 
 class Census:
@@ -51,7 +67,8 @@ class Census:
     def __init__(self) -> None:
         self.is_full: IsFull = lambda *_: False
         self.changed: Callable[[str], object] = lambda _: None
-        self._machines: dict[str, Machine] = {}
+        self._machines = Machines()
+        self._groups = Groups()
         self._crowds: dict[str, Crowd] = {}
         self._occupants: dict[Hashable, Occupant] = {}
         self._repelling: dict[tuple[Term, ...], collections.Counter[str]] = {}  # anti-affinity -> nodes
@@ -67,9 +84,10 @@ class Census:
         if self._machines.get(name) == machine:
             return
         if machine is None:
-            del self._machines[name]
+            self._machines.remove(name)
+            self._leave(name)
         else:
-            self._machines[name] = machine
+            self._machines.put(name, machine)
         self.forget(name)
 
     def put(self, key: Hashable, occupant: Occupant | None) -> bool:
@@ -80,14 +98,17 @@ class Census:
         if before is not None:
             crowd = self._crowds[before.node]
             crowd.remove(before)
+            self._groups.remove(before, self._machines.row(before.node))
             if not crowd.count:
                 del self._crowds[before.node]
+            self._leave(before.node)
             self._repel(before, -1)
             del self._occupants[key]
             self.forget(before.node)
         if occupant is not None:
             self._occupants[key] = occupant
             self._crowds.setdefault(occupant.node, Crowd()).add(occupant)
+            self._groups.add(occupant, self._machines.row(occupant.node))
             self._repel(occupant, 1)
             self.forget(occupant.node)
         return True
@@ -118,52 +139,73 @@ class Census:
 
         `itself`: the key of an occupant that is this very pod, and so is not in its own way.
         """
-        alone = self._verdicts_of(shape).__getitem__
+        verdicts = self._verdicts_of(shape)
+        alone = verdicts.__getitem__
         own = self._occupants.get(itself) if itself is not None else None
-        rules = neighbours.rules(
-            relations,
-            shape,
-            machines=self._machines,
-            occupants=lambda: self._others(itself),
-            repelling=self._repelling,
-            itself=own,
-            volumes=self._volumes,
-        )
+        with self._without(own):
+            rules = neighbours.rules(
+                relations,
+                shape,
+                machines=self._machines,
+                groups=self._groups,
+                repelling=self._repelling,
+                itself=own,
+                volumes=self._volumes,
+            )
         if own is None and not rules:
             return alone
+        passing = functools.reduce(operator.and_, (rule.open for rule in rules), self._machines.labels.everyone)
 
         def judge(node: str) -> str | None:
-            verdict = self._judge(shape, node, own) if own is not None and node == own.node else alone(node)
-            machine = self._machines.get(node)
-            if verdict is not None or machine is None:
+            verdict = self._judge(shape, node, own, verdicts) if own is not None and node == own.node else alone(node)
+            if verdict is not None or (row := 1 << self._machines.row(node)) & passing:
                 return verdict
-            return next((reason for rule in rules if (reason := rule(machine)) is not None), None)
+            return next(rule.why(self._machines[node]) for rule in rules if not rule.open & row)
 
         return judge
 
     def _verdicts_of(self, shape: Shape) -> Verdicts:
         found = self._verdicts.get(shape)
         if found is None:
-            found = self._verdicts[shape] = Verdicts(lambda node: self._judge(shape, node, None))
+            found = self._verdicts[shape] = Verdicts(
+                shape, self._machines, lambda node, verdicts: self._judge(shape, node, None, verdicts)
+            )
             if len(self._verdicts) > SHAPES_KEPT:
                 self._verdicts.popitem(last=False)
         self._verdicts.move_to_end(shape)
         return found
 
-    def _judge(self, shape: Shape, node: str, own: Occupant | None) -> str | None:
+    def _judge(self, shape: Shape, node: str, own: Occupant | None, verdicts: Verdicts) -> str | None:
         machine = self._machines.get(node)
         if machine is None:
             return NO_NODE
         crowd = self.crowd(node)
         if own is not None:
             crowd = crowd.without(own)
+        opening = verdicts.opening()
+        if not opening.rows >> self._machines.row(node) & 1:
+            return opening.why_not(machine)
         reason = judgement.unfit(machine, crowd, shape)
         if reason is None and shape.own and not self.is_full(node, shape.own):
             return judgement.short(machine, crowd, shape.own)
         return reason
 
-    def _others(self, itself: Hashable) -> Iterator[Occupant]:
-        return (one for key, one in self._occupants.items() if itself is None or key != itself)
+    @contextlib.contextmanager
+    def _without(self, own: Occupant | None) -> Iterator[None]:
+        """For as long as this is open one of the occupants is in no group."""
+        if own is None:
+            yield
+            return
+        row = self._machines.row(own.node)
+        self._groups.remove(own, row)
+        try:
+            yield
+        finally:
+            self._groups.add(own, row)
+
+    def _leave(self, name: str) -> None:
+        if name not in self._crowds:
+            self._machines.release(name)
 
     def _repel(self, one: Occupant, sign: int) -> None:
         if not one.repels:

@@ -1,6 +1,7 @@
-"""Judgement: a machine, who is on it, and the shape of a pod → why it cannot run there, or None.
+"""Judgement: a machine, who is on it, and the shape of a pod → why there is no room for it, or None.
 
-The rules are kube-scheduler's filters of Kubernetes 1.36 in its own order, as a table.
+The rules are kube-scheduler's filters of Kubernetes 1.36 in its own order, as a table. Those that come before them are
+about the machine alone, and asked of all at once: see `opening`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpushare import contract
-from gpushare.fitness import crowd, ports, resources, taints
+from gpushare.fitness import crowd, ports, resources
 from gpushare.fitness.machine import Machine
 from gpushare.fitness.shape import Shape
 
@@ -24,7 +24,7 @@ _UNITS: Final = {
 
 
 def unfit(machine: Machine, there: crowd.Crowd, shape: Shape) -> str | None:
-    """The rest of a sentence, with numbers ("has 500m of 4 CPUs free, 2 are asked for"); None if the pod can run.
+    """The rest of a sentence, with numbers ("has 500m of 4 CPUs free, 2 are asked for"); None if there is room.
 
     What our ledger counts as well is left out: see `short`.
     """
@@ -50,28 +50,6 @@ def short(machine: Machine, there: crowd.Crowd, amounts: tuple[tuple[str, int], 
     return None
 
 
-def _taints(machine: Machine, _there: crowd.Crowd, shape: Shape) -> str | None:
-    found = taints.untolerated(machine.taints, shape.tolerations)
-    if found is None:
-        return None
-    return found.told or f"has the taint {found}, which the pod does not tolerate"
-
-
-def _hostname(machine: Machine, _there: crowd.Crowd, _shape: Shape) -> str | None:
-    if machine.hostname is not None:
-        return None
-    return f"has no label {contract.HOSTNAME_LABEL}, by which a pod is pinned to its node"
-
-
-def _selector(machine: Machine, _there: crowd.Crowd, shape: Shape) -> str | None:
-    for key, value in shape.selector:
-        if machine.labels.get(key) != value:
-            return f"has not the label {key}={value} of the pod's node selector"
-    if shape.terms is None or any(term.matches(machine.name, machine.labels) for term in shape.terms):
-        return None
-    return "does not match the pod's node affinity"
-
-
 def _ports(_machine: Machine, there: crowd.Crowd, shape: Shape) -> str | None:
     found = ports.conflict(shape.ports, there.ports) if shape.ports else None
     return None if found is None else f"has its port {found[2]}/{found[1]} in use, which the pod wants of the host"
@@ -88,4 +66,4 @@ def _amounts(machine: Machine, there: crowd.Crowd, shape: Shape) -> str | None:
     return short(machine, there, shape.amounts)
 
 
-RULES: Final[tuple[Rule, ...]] = (_taints, _hostname, _selector, _ports, _pods, _amounts)
+RULES: Final[tuple[Rule, ...]] = (_ports, _pods, _amounts)

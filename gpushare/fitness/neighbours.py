@@ -1,202 +1,184 @@
 """Neighbours: the relations of one pod → which nodes they rule out, and why.
 
-Made anew for each pod that has any, as every pod that comes or goes anywhere may change the answer. Of what cannot be
-known, the answer that rules out more is taken: where a term chooses namespaces by their labels, a pod to keep away from
-may be in any of them, and one to be near to in none.
+Made anew for each pod that has any, as every pod that comes or goes anywhere may change the answer; found out for all
+nodes at once. Of what cannot be known, the answer that rules out more is taken: where a term chooses namespaces by
+their labels, a pod to keep away from may be in any of them, and one to be near to in none.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 
-from gpushare.fitness import relations, selectors, taints
+from gpushare.fitness import postings, selectors
 from gpushare.fitness.crowd import Occupant
+from gpushare.fitness.groups import Groups
 from gpushare.fitness.machine import Machine
+from gpushare.fitness.machines import Machines
+from gpushare.fitness.postings import NONE, Rows
 from gpushare.fitness.relations import Relations, Spread, Term
 from gpushare.fitness.shape import Shape
 
-Rule = Callable[[Machine], str | None]
 Volumes = Mapping[tuple[str, str], tuple[selectors.NodeTerm, ...]]
 # Anti-affinity of those who are there -> on which nodes, and how many of them.
 Repelling = Mapping[tuple[Term, ...], Mapping[str, int]]
 
-_Place = tuple[str, str]  # a topology key and its value
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """`open`: the machines that it lets pass. `why`: the rest of a sentence, of one that it does not."""
+
+    open: Rows
+    why: Callable[[Machine], str]
 
 
 def rules(
     asked: Relations,
     shape: Shape,
     *,
-    machines: Mapping[str, Machine],
-    occupants: Callable[[], Iterable[Occupant]],
+    machines: Machines,
+    groups: Groups,
     repelling: Repelling,
     itself: Occupant | None,
     volumes: Volumes,
 ) -> list[Rule]:
     """What there is to ask of each node; nothing for most pods.
 
-    `occupants` are all but the pod itself, which may be one of `repelling`: `itself`. `volumes`: from where the volume
+    `groups` are of all but the pod itself, which may be one of `repelling`: `itself`. `volumes`: from where the volume
     of a bound claim can be reached.
     """
     found = [
-        rule
-        for claim in asked.claims
+        Rule(machines.meant(terms), _unreached(claim))
+        for claim in dict.fromkeys(asked.claims)
         if (terms := volumes.get((asked.namespace, claim))) is not None
-        for rule in [_reach(claim, terms)]
     ]
-    found += [_spread(one, asked, shape, machines, occupants) for one in asked.spread]
+    found += [_spread(one, asked, shape, machines, groups) for one in asked.spread]
     if asked.affinity:
-        found.append(_near(asked, machines, occupants()))
+        found.append(_near(asked, machines, groups))
     if asked.anti_affinity:
-        found.append(_far(asked, machines, occupants()))
+        far = ((term, groups.machines(groups.meant(term, when_vague=True))) for term in asked.anti_affinity)
+        found.append(_away(far, machines, "the pod's anti-affinity keeps it away from a pod there"))
     closed = _repelled(asked, machines, repelling, itself)
     if closed:
-        found.append(lambda machine: _first(closed, machine, "a pod there keeps pods like it away"))
+        found.append(_away(closed, machines, "a pod there keeps pods like it away"))
     return found
 
 
-def _reach(claim: str, terms: tuple[selectors.NodeTerm, ...]) -> Rule:
-    def judge(machine: Machine) -> str | None:
-        if any(term.matches(machine.name, machine.labels) for term in terms):
-            return None
-        return f"cannot reach the volume of the pod's claim {claim}"
-
-    return judge
+def _unreached(claim: str) -> Callable[[Machine], str]:
+    return lambda _: f"cannot reach the volume of the pod's claim {claim}"
 
 
-def _near(asked: Relations, machines: Mapping[str, Machine], everyone: Iterable[Occupant]) -> Rule:
+def _near(asked: Relations, machines: Machines, groups: Groups) -> Rule:
     """All terms' pods must be near; the first of a group that wants to be together may go anywhere."""
-
-    def meant(namespace: str, labels: selectors.Labels) -> tuple[Term, ...]:
-        fits = all(term.means(namespace, labels, when_vague=False) for term in asked.affinity)
-        return asked.affinity if fits else ()
-
-    places = _places_of(everyone, machines, meant)
-    is_first = not places and all(
+    meant = (groups.meant(term, when_vague=False) for term in asked.affinity)
+    there = groups.machines(functools.reduce(operator.and_, meant))
+    hit = {key: _around(key, there, machines) for key in dict.fromkeys(term.topology_key for term in asked.affinity)}
+    is_first = not any(hit.values()) and all(
         term.means(asked.namespace, asked.labels, when_vague=False) for term in asked.affinity
     )
+    rows = machines.labels.everyone
+    for key, values in hit.items():
+        rows &= machines.labels.having(key) if is_first else postings.union(values.values())
 
-    def judge(machine: Machine) -> str | None:
-        for term in asked.affinity:
-            value = machine.labels.get(term.topology_key)
+    def why(machine: Machine) -> str:
+        for key, values in hit.items():
+            value = machine.labels.get(key)
             if value is None:
-                return f"has no label {term.topology_key}, which the pod's affinity to other pods is about"
-            if (term.topology_key, value) not in places and not is_first:
-                return f"has none of the pods in its {term.topology_key} that the pod's affinity wants near"
-        return None
+                return f"has no label {key}, which the pod's affinity to other pods is about"
+            if value not in values and not is_first:
+                return f"has none of the pods in its {key} that the pod's affinity wants near"
+        raise AssertionError(f"{machine.name} was ruled out by an affinity that it keeps")
 
-    return judge
-
-
-def _far(asked: Relations, machines: Mapping[str, Machine], everyone: Iterable[Occupant]) -> Rule:
-    def meant(namespace: str, labels: selectors.Labels) -> tuple[Term, ...]:
-        return tuple(term for term in asked.anti_affinity if term.means(namespace, labels, when_vague=True))
-
-    places = _places_of(everyone, machines, meant)
-    return lambda machine: _first(places, machine, "the pod's anti-affinity keeps it away from a pod there")
+    return Rule(rows, why)
 
 
 def _repelled(
-    asked: Relations, machines: Mapping[str, Machine], repelling: Repelling, itself: Occupant | None
-) -> set[_Place]:
-    places: set[_Place] = set()
+    asked: Relations, machines: Machines, repelling: Repelling, itself: Occupant | None
+) -> list[tuple[Term, Rows]]:
+    found: list[tuple[Term, Rows]] = []
     for terms, nodes in repelling.items():
         meant = [term for term in terms if term.means(asked.namespace, asked.labels, when_vague=True)]
-        for name in nodes if meant else ():
-            is_own = itself is not None and itself.node == name and itself.repels == terms
-            if nodes[name] > is_own:
-                places.update(_places(meant, machines.get(name)))
-    return places
+        if not meant:
+            continue
+        own = itself.node if itself is not None and itself.repels == terms else None
+        there = postings.of_rows(machines.row(name) for name in nodes if nodes[name] > (name == own))
+        found += [(term, there) for term in meant if there]
+    return found
 
 
-def _places_of(
-    everyone: Iterable[Occupant],
-    machines: Mapping[str, Machine],
-    meant: Callable[[str, selectors.Labels], tuple[Term, ...]],
-) -> set[_Place]:
-    """Where those are whom these terms mean. Pods of one template have one answer; a node may have many of them."""
-    nodes: dict[tuple[Term, ...], set[str]] = {}
-    nodes_of: dict[tuple[str, tuple[str, ...]], set[str]] = {}
-    for one in everyone:
-        key = one.namespace, one.labels
-        there = nodes_of.get(key)
-        if there is None:
-            terms = meant(one.namespace, relations.labels_of(one.labels))
-            there = nodes_of[key] = nodes.setdefault(terms, set())
-        there.add(one.node)
-    places: set[_Place] = set()
-    for terms, names in nodes.items():
-        for name in names:
-            places.update(_places(terms, machines.get(name)))
-    return places
+def _away(far: Iterable[tuple[Term, Rows]], machines: Machines, said: str) -> Rule:
+    """Rules out whoever is with these machines, by the topology of each term."""
+    by_key: dict[str, Rows] = collections.defaultdict(int)
+    for term, there in far:
+        by_key[term.topology_key] |= there
+    hit = {key: _around(key, there, machines) for key, there in by_key.items()}
+    closed = postings.union(rows for values in hit.values() for rows in values.values())
+
+    def why(machine: Machine) -> str:
+        key, value = next((key, value) for key, value in machine.labels.items() if value in hit.get(key, ()))
+        return f"is in {key}={value}, and {said}"
+
+    return Rule(machines.labels.everyone & ~closed, why)
 
 
-def _places(terms: Iterable[Term], machine: Machine | None) -> Iterable[_Place]:
-    for term in terms:
-        if machine is not None and (value := machine.labels.get(term.topology_key)) is not None:
-            yield term.topology_key, value
+def _around(key: str, there: Rows, machines: Machines) -> dict[str, Rows]:
+    """The values of a topology key that these machines have, and who has each."""
+    if not there & machines.labels.having(key):
+        return {}
+    return {value: rows for value, rows in machines.labels.by_value(key) if rows & there}
 
 
-def _first(places: set[_Place], machine: Machine, why: str) -> str | None:
-    for key, value in machine.labels.items():
-        if (key, value) in places:
-            return f"is in {key}={value}, and {why}"
-    return None
-
-
-def _spread(
-    rule: Spread,
-    asked: Relations,
-    shape: Shape,
-    machines: Mapping[str, Machine],
-    occupants: Callable[[], Iterable[Occupant]],
-) -> Rule:
+def _spread(rule: Spread, asked: Relations, shape: Shape, machines: Machines, groups: Groups) -> Rule:
     """The skew as it would be for the pod unpinned, and as it will be once it is pinned.
 
     A pin leaves one node that its selector allows, and so one domain to be even with: nothing would be uneven, which is
     not what the user wants. With `minDomains` above 1 it is the other way round: too few domains are left, and what is
     in the one is compared with 0.
     """
-    keys = {one.topology_key for one in asked.spread}
-    eligible = {
-        name: machine.labels[rule.topology_key]
-        for name, machine in machines.items()
-        if keys <= machine.labels.keys()
-        and (not rule.honors_affinity or shape.selects(name, machine.labels))
-        and (not rule.honors_taints or taints.untolerated(_declared(machine), shape.tolerations) is None)
-    }
-    here: collections.Counter[str] = collections.Counter()
-    matches: dict[tuple[str, ...], bool] = {}  # pods of one template have one answer
-    for one in occupants() if not rule.selector.matches_all else ():
-        if one.node in eligible and one.namespace == asked.namespace and not one.leaves:
-            if one.labels not in matches:
-                matches[one.labels] = rule.selector.matches(relations.labels_of(one.labels))
-            here[one.node] += matches[one.labels]
-    domains: collections.Counter[str] = collections.Counter(dict.fromkeys(eligible.values(), 0))
-    for name, count in here.items():
-        domains[eligible[name]] += count
+    eligible = machines.labels.everyone
+    for key in {one.topology_key for one in asked.spread}:
+        eligible &= machines.labels.having(key)
+    if rule.honors_affinity:
+        eligible &= machines.selected(shape)
+    if rule.honors_taints:
+        eligible &= machines.tolerated(shape, declared_only=True)
+    here: Mapping[int, int] = {}
+    if not rule.selector.matches_all:
+        here = groups.counts(groups.staying(asked.namespace, rule.selector))
+    domains = dict(machines.labels.by_value(rule.topology_key))
+    counts = {value: 0 for value, rows in domains.items() if rows & eligible}
+    for row, count in here.items():
+        if eligible >> row & 1:
+            counts[machines.at(row).labels[rule.topology_key]] += count
     itself = int(rule.selector.matches(asked.labels))
-    least = 0 if len(domains) < rule.min_domains else min(domains.values(), default=math.inf)
+    least = 0 if len(counts) < rule.min_domains else min(counts.values(), default=math.inf)
+    is_pinned_too = rule.honors_affinity and rule.min_domains > 1
 
-    def judge(machine: Machine) -> str | None:
+    def skew(value: str, row: int) -> float:
+        found = counts.get(value, 0) + itself - least
+        return max(found, (here.get(row, 0) if eligible >> row & 1 else 0) + itself) if is_pinned_too else found
+
+    rows = NONE
+    for value, having in domains.items():
+        if counts.get(value, 0) + itself - least <= rule.max_skew:
+            rows |= having
+    if is_pinned_too:
+        crowded = (row for row, count in here.items() if eligible >> row & 1 and count + itself > rule.max_skew)
+        rows &= ~postings.of_rows(crowded)
+        if itself > rule.max_skew:
+            rows = NONE
+
+    def why(machine: Machine) -> str:
         value = machine.labels.get(rule.topology_key)
         if value is None:
             return f"has no label {rule.topology_key}, over which the pod is to be spread"
-        skew = domains[value] + itself - least
-        if rule.honors_affinity and rule.min_domains > 1:
-            skew = max(skew, here[machine.name] + itself)
-        if skew <= rule.max_skew:
-            return None
         return (
-            f"is in {rule.topology_key}={value}, where another of the pods would be {skew:g} more than elsewhere; "
-            f"their spread allows {rule.max_skew}"
+            f"is in {rule.topology_key}={value}, where another of the pods would be "
+            f"{skew(value, machines.row(machine.name)):g} more than elsewhere; their spread allows {rule.max_skew}"
         )
 
-    return judge
-
-
-def _declared(machine: Machine) -> Iterable[taints.Taint]:
-    """Only those that are written in the Node: spread does not look at cordons."""
-    return (one for one in machine.taints if not one.told)
+    return Rule(rows, why)

@@ -16,7 +16,7 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _MOST: Final = 2**63
 _MANY: Final = 8
-_NAME_FIELD: Final = "metadata.name"
+NAME_FIELD: Final = "metadata.name"
 
 Labels = Mapping[str, str]
 Values = frozenset[str] | tuple[str, ...]  # asked of each node: of many it takes a set to find one
@@ -83,7 +83,7 @@ class NodeTerm:
 
     def matches(self, name: str, labels: Labels) -> bool:
         """Whether the node is meant."""
-        return self.labels.matches(labels) and self.names.matches({_NAME_FIELD: name})
+        return self.labels.matches(labels) and self.names.matches({NAME_FIELD: name})
 
 
 def of_labels(declared: Mapping[str, Any] | None) -> Selector:
@@ -119,7 +119,7 @@ def _selector(requirements: list[Requirement]) -> Selector:
 def _names(declared: Iterable[Mapping[str, Any]] | None) -> Selector:
     """Names are no label values, and one at a time is all that is allowed."""
     found = _requirements(declared)
-    sound = all(one.key == _NAME_FIELD and one.operator in {"In", "NotIn"} and len(one.values) == 1 for one in found)
+    sound = all(one.key == NAME_FIELD and one.operator in {"In", "NotIn"} and len(one.values) == 1 for one in found)
     return Selector(tuple(found), is_void=not sound)
 
 
@@ -129,18 +129,19 @@ def _values(declared: Iterable[Any] | None) -> Values:
 
 
 def _are_number(values: Values) -> bool:
-    return len(values) == 1 and _number(*values) is not None
+    return len(values) == 1 and number(*values) is not None
 
 
 def _compare(value: str | None, wanted: Values) -> int:
     """Sign of the difference; 0 where there is no number to compare."""
-    found, bound = _number(value or ""), _number(*wanted)
+    found, bound = number(value or ""), number(*wanted)
     return 0 if found is None or bound is None else (found > bound) - (found < bound)
 
 
 @functools.lru_cache(maxsize=4096)
-def _number(text: str) -> int | None:
+def number(text: str) -> int | None:
+    """The number that a label's value is, to those who compare it; None for what is none."""
     if not _WHOLE.fullmatch(text):
         return None
-    number = int(text)
-    return number if -_MOST <= number < _MOST else None
+    found = int(text)
+    return found if -_MOST <= found < _MOST else None

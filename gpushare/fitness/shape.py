@@ -41,9 +41,3 @@ class Shape:
             own=tuple(one for one in amounts if one[0] in _OWN),
             ports=ports.of(manifest),
         )
-
-    def selects(self, name: str, labels: selectors.Labels) -> bool:
-        """Whether node selector and node affinity allow a node."""
-        if any(labels.get(key) != value for key, value in self.selector):
-            return False
-        return self.terms is None or any(term.matches(name, labels) for term in self.terms)

@@ -75,3 +75,8 @@ def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> T
         else:
             return taint
     return None
+
+
+def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
+    """Only those that are written in the Node, without those that stand for something else (a cordon)."""
+    return tuple(one for one in taints if not one.told)

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.fitness import Machine, Occupant, Shape, judgement
-from gpushare.fitness.crowd import Crowd
+from gpushare.fitness import Census, Machine, Occupant, Relations, Shape
 from tests import builders
 
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
@@ -34,10 +33,11 @@ def port(number: int, **more: Any) -> dict[str, Any]:
 
 
 def verdict(where: Machine, manifest: dict[str, Any], *there: dict[str, Any]) -> str | None:
-    crowd = Crowd()
-    for one in there:
-        crowd.add(Occupant.of(one, "node-a"))
-    return judgement.unfit(where, crowd, Shape.of(manifest))
+    census = Census()
+    census.put_machine("node-a", where)
+    for number, one in enumerate(there):
+        census.put(number, Occupant.of(one, "node-a"))
+    return census.judge(Shape.of(manifest), Relations.of({}))("node-a")
 
 
 def affinity(*expressions: dict[str, Any], **field: Any) -> dict[str, Any]:
