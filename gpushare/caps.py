@@ -15,6 +15,7 @@ SHARERS: Final = 64  # containers that use one share together
 GPUS: Final = 64  # of a share: more than any node has
 NAMES: Final = 128  # in a list of models or of UUIDs
 NAME: Final = 256  # characters of a pattern of models; no model has a longer name
+WILDCARDS: Final = 16  # "?" and "[" in a list of models: each pattern with one is compiled before it is matched
 VALUE: Final = 4096  # characters of an annotation of ours
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -78,10 +79,14 @@ def _terms(spec: Mapping[str, Any]) -> list[Any]:
     return _list(required.get("nodeSelectorTerms"))
 
 
-def _node_requirements(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _node_requirements(spec: Mapping[str, Any]) -> Iterator[list[Any]]:
     for term in _terms(spec):
         for key in ("matchExpressions", "matchFields"):
-            yield from map(_object, _list(_object(term).get(key)))
+            yield _list(_object(term).get(key))
+
+
+def _values(requirements: list[Any]) -> int:
+    return sum(len(_list(_object(one).get("values"))) for one in requirements)
 
 
 def _selected(spec: Mapping[str, Any]) -> int:
@@ -97,25 +102,30 @@ def _selected(spec: Mapping[str, Any]) -> int:
         for selector in (_object(_object(one).get(key)) for key in ("labelSelector", "namespaceSelector")):
             requirements = _list(selector.get("matchExpressions"))
             found += len(_object(selector.get("matchLabels"))) + len(requirements)
-            found += sum(len(_list(_object(each).get("values"))) for each in requirements)
+            if found > _SELECTED:
+                return found  # to count on would take as long as somebody likes
+            found += _values(requirements)
     return found
 
 
+_NODE_TERMS: Final = 16
+_SELECTED: Final = 64
 _KEYS_OF_TERMS: Final = ("matchLabelKeys", "mismatchLabelKeys", "namespaces")
 _OF_SPEC: Final[tuple[tuple[str, int, Find], ...]] = (
     ("containers and initContainers", 64, _containers),
     ("tolerations", 32, _length("tolerations")),
     ("nodeSelector", 16, _length("nodeSelector")),
-    ("affinity.nodeAffinity", 16, lambda spec: max(len(_terms(spec)), sum(1 for _ in _node_requirements(spec)))),
+    ("affinity.nodeAffinity", _NODE_TERMS, lambda spec: len(_terms(spec))),
+    ("affinity.nodeAffinity", _NODE_TERMS, lambda spec: sum(map(len, _node_requirements(spec)))),
     (
         "affinity.nodeAffinity (values)",
         1024,
-        lambda spec: sum(len(_list(one.get("values"))) for one in _node_requirements(spec)),
+        lambda spec: sum(_values(listed) for listed in _node_requirements(spec)),
     ),
     ("affinity.podAffinity", 4, _length("affinity", "podAffinity", _REQUIRED)),
     ("affinity.podAntiAffinity", 4, _length("affinity", "podAntiAffinity", _REQUIRED)),
     ("topologySpreadConstraints", 4, _length("topologySpreadConstraints")),
-    ("affinity and topologySpreadConstraints (selectors)", 64, _selected),
+    ("affinity and topologySpreadConstraints (selectors)", _SELECTED, _selected),
     ("volumes", 256, _length("volumes")),
     ("schedulingGates", 64, _length("schedulingGates")),
     ("overhead", 64, _length("overhead")),

@@ -199,6 +199,9 @@ def _models(text: str) -> tuple[str, ...]:
     longest = max(map(len, found))
     if longest > caps.NAME:
         raise errors.QuantityError(f"has a pattern of {longest} characters: write at most {caps.NAME}")
+    special = sum(map(text.count, "?["))
+    if special > caps.WILDCARDS:
+        raise errors.QuantityError(f'has {special} of "?" and "[" in it: write at most {caps.WILDCARDS}, "*" is free')
     return found
 
 

@@ -58,7 +58,7 @@ class Crowd:
     def __init__(self) -> None:
         self.count = 0
         self.amounts: collections.Counter[str] = collections.Counter()
-        self.ports: collections.Counter[ports.Port] = collections.Counter()
+        self.ports = ports.Ports()
 
     def add(self, one: Occupant) -> None:
         """One has come."""
@@ -80,6 +80,4 @@ class Crowd:
         for name, amount in one.amounts:
             self.amounts[name] += sign * amount
         for port in one.ports:
-            self.ports[port] += sign
-            if not self.ports[port]:
-                del self.ports[port]
+            self.ports.change(port, sign)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gpushare.fitness import crowd, ports, resources
+from gpushare.fitness import crowd, resources
 from gpushare.fitness.machine import Machine
 from gpushare.fitness.shape import Shape
 
@@ -51,7 +51,7 @@ def short(machine: Machine, there: crowd.Crowd, amounts: tuple[tuple[str, int], 
 
 
 def _ports(_machine: Machine, there: crowd.Crowd, shape: Shape) -> str | None:
-    found = ports.conflict(shape.ports, there.ports) if shape.ports else None
+    found = there.ports.conflict(shape.ports) if shape.ports else None
     return None if found is None else f"has its port {found[2]}/{found[1]} in use, which the pod wants of the host"
 
 

@@ -18,15 +18,16 @@ class Opening:
 
     def __init__(self, machines: Machines, shape: Shape) -> None:
         self._shape = shape
-        self._tainted: dict[tuple[taints.Taint, ...], str | None] = {}
+        self._tainted: dict[int, str | None] = {}  # by which object a machine's taints are: equal ones are one
         tolerated = machines.tolerated(shape)
         self.rows: Rows = tolerated & machines.labels.having(contract.HOSTNAME_LABEL) & machines.selected(shape)
 
     def why_not(self, machine: Machine) -> str:
         """Of a machine that is not among the rows: what is against it, as the rest of a sentence."""
-        if machine.taints not in self._tainted:
-            self._tainted[machine.taints] = _taints(machine, self._shape)
-        reason = self._tainted[machine.taints]
+        known = id(machine.taints)
+        if known not in self._tainted:
+            self._tainted[known] = _taints(machine, self._shape)
+        reason = self._tainted[known]
         if reason is not None:
             return reason
         if machine.hostname is None:

@@ -23,7 +23,7 @@ class Shape:
     terms: tuple[selectors.NodeTerm, ...] | None = None
     amounts: tuple[tuple[str, int], ...] = ()
     own: tuple[tuple[str, int], ...] = ()
-    ports: tuple[ports.Port, ...] = ()
+    ports: ports.Wanted = ports.NO_PORTS
 
     @classmethod
     def of(cls, manifest: pod.PodJson) -> Shape:
@@ -39,5 +39,5 @@ class Shape:
             terms=selectors.of_nodes(required),
             amounts=tuple(one for one in amounts if one[0] not in _OWN),
             own=tuple(one for one in amounts if one[0] in _OWN),
-            ports=ports.of(manifest),
+            ports=ports.Wanted.of(manifest),
         )

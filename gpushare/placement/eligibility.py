@@ -15,9 +15,10 @@ from gpushare.placement import filters
 from gpushare.placement.grid import UNKNOWN, Bools, Columns, Grid, Ints, Kind, State
 from gpushare.placement.shape import Part, Shape
 from gpushare.request import Constraints
-from gpushare.share import Share
+from gpushare.share import Memory, Share
 
-_OF_KIND = ("model", "compute-capability", "size")
+_OF_KIND = ("model", "compute-capability")
+_NO_SHARE = Share(0, 100, Memory(bytes=0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,21 +36,32 @@ class Needs:
     verdicts: Mapping[str, Bools]  # rule → [kind] whether it lets such a GPU pass
 
 
-def needs_of(part: Part, constraints: Constraints, kinds: Sequence[Kind | None]) -> Needs:
-    """The needs of a part among these kinds."""
-    memory_bytes = np.zeros(len(kinds), np.int64)
-    memory_percent = np.zeros(len(kinds), np.int64)
+def of_kinds(constraints: Constraints, kinds: Sequence[Kind | None]) -> Mapping[str, Bools]:
+    """Rule → [kind] whether it lets such a GPU pass; of the rules that look at no share, so that all parts have one."""
     verdicts = {rule: np.zeros(len(kinds), np.bool_) for rule in _OF_KIND}
-    share = Share(part.request_percent, 100, part.memory)
     for number, kind in enumerate(kinds):
-        if kind is None:
-            continue
-        asked = part.memory.on(kind.memory_bytes)
-        memory_bytes[number] = min(asked, 2**62)
-        memory_percent[number] = min(101, -(-100 * asked // kind.memory_bytes)) if kind.memory_bytes else 0
-        question = filters.Question(kind.card(), ledger.NOTHING, share, constraints)
-        for rule, verdict in verdicts.items():
-            verdict[number] = filters.RULES[rule][0](question) is None
+        if kind is not None:
+            question = filters.Question(kind.card(), ledger.NOTHING, _NO_SHARE, constraints)
+            for rule, verdict in verdicts.items():
+                verdict[number] = filters.RULES[rule][0](question) is None
+    return verdicts
+
+
+def needs_of(
+    part: Part, constraints: Constraints, kinds: Sequence[Kind | None], known: Mapping[str, Bools] | None = None
+) -> Needs:
+    """The needs of a part among these kinds; known: what `of_kinds` says of them."""
+    sizes = [0 if kind is None else kind.memory_bytes for kind in kinds]
+    asked = [0 if kind is None else part.memory.on(kind.memory_bytes) for kind in kinds]
+    least = constraints.min_memory_bytes
+    memory_bytes = np.array([min(one, 2**62) for one in asked], np.int64)
+    memory_percent = np.array(
+        [min(101, -(-100 * one // size)) if size else 0 for one, size in zip(asked, sizes, strict=True)], np.int64
+    )
+    size = np.array(
+        [kind is not None and kind.memory_bytes >= max(least, one) for kind, one in zip(kinds, asked, strict=True)]
+    )
+    verdicts = {**(known or of_kinds(constraints, kinds)), "size": size}
     will_do = np.logical_and.reduce(list(verdicts.values()))
     least_bytes = np.where(will_do, memory_bytes, np.iinfo(np.int64).max)
     uniform = bool((memory_percent[will_do] == part.request_percent).all())

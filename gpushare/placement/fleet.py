@@ -80,9 +80,10 @@ class Fleet:
         shape = Shape.of(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
         slot = self._best(total, unfit)
+        missed = self._scoring.missed(shape)
         if slot is None:
             worth = self._scoring.worth
-            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit)
+            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, missed)
         view = self._views[self._grid.names[slot]]
         found = choice.place([view], request, policy=policy, costs=self._costs(shape, needs))
         if isinstance(found, Refusal):

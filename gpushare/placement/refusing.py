@@ -42,18 +42,27 @@ def refuse(
     grid: Grid,
     views: Mapping[str, NodeView],
     unfit: Callable[[str], str | None],
+    missed: Sequence[Selected] | None = None,
 ) -> Refusal:
-    """The refusal; `rejected` has only the nearest miss of each rule, the nearest of all first."""
+    """The refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
+
+    missed: for each part the nodes, fit or not, that have no room for it, where that is known already.
+    """
     found = _Found()
     slots = _fit_nodes(shape, grid, unfit, found)
-    everywhere = len(slots) == grid.width
-    so_far = selection.begin(shape, grid, None if everywhere else slots, changing=len(needs) > 1)
-    for number, (part, demand) in enumerate(zip(needs, in_order(request), strict=True), 1):
-        kept = _rejected_by(part, demand.share, shape, grid, so_far, views, found)
-        if not len(kept) or number == len(needs):
-            break
-        so_far.keep(kept)
-        selection.add(so_far, part, shape, worth, grid, alone=False)
+    shares = [demand.share for demand in in_order(request)]
+    if len(needs) == 1:
+        everywhere = len(slots) == grid.width
+        missed = [selection.begin(shape, grid, None if everywhere else slots, changing=False)]
+    elif missed is None:
+        missed = []
+        selection.select(shape, needs, worth, grid, slots, missed=missed)
+    is_fit = np.zeros(grid.width, np.bool_)
+    is_fit[slots] = True
+    for part, share, there in zip(needs, shares, missed, strict=True):
+        kept = np.flatnonzero(is_fit[there.slots])
+        if len(kept):
+            _rejected_by(part, share, shape, grid, there if len(kept) == len(is_fit) else there.at(kept), views, found)
     found.nearest.sort(key=lambda entry: entry[0])
     gpus = int((grid.now().kind != ABSENT).sum())
     rejected = tuple(entry for _, entry in found.nearest)
@@ -96,8 +105,8 @@ def _host(shape: Shape, grid: Grid, slot: int) -> str:
 
 def _rejected_by(
     part: Needs, share: Share, shape: Shape, grid: Grid, so_far: Selected, views: Mapping[str, NodeView], found: _Found
-) -> Ints:
-    """Adds why this part does not fit where those before it did; the places in `so_far` of nodes where it fits."""
+) -> None:
+    """Adds why this part does not fit on these nodes, which have room for those before it."""
     left = so_far.left
     passes = eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots)
     there = left.kind != ABSENT
@@ -123,7 +132,6 @@ def _rejected_by(
         name = grid.names[so_far.slots[column]]
         entry = explanation.too_few(name, found=int(count[column]), needed=part.gpus)
         found.nearest.append(((explanation.COUNT_SHORTFALL, int(ranks[column]), _LAST_ROW), entry))
-    return np.flatnonzero(~failed)
 
 
 def _missing(rule: str, part: Needs, so_far: Selected, grid: Grid) -> Floats | None:

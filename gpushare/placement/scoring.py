@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from gpushare.mix import Mix
 from gpushare.placement import eligibility, policies, pricing, selection, together
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Floats, Grid, Ints
+from gpushare.placement.selection import Selected
 from gpushare.placement.shape import Shape
 from gpushare.placement.worth import Worth
 
@@ -70,6 +72,7 @@ class Scoring:
         none = np.zeros(0)
         self._now = _Now(np.zeros((0, 0)), none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._costs: collections.OrderedDict[Shape, Costs] = collections.OrderedDict()
+        self._missed: tuple[Shape, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
         """The tables of a mix; nothing is changed."""
@@ -102,11 +105,21 @@ class Scoring:
         kept.clock, kept.lesson = grid.clock, self._lesson
         return kept.needs, total
 
+    def missed(self, shape: Shape) -> Sequence[Selected] | None:
+        """For each part of this shape the nodes that have no room for it, if `costs` has just looked at all nodes.
+
+        That is most of what a refusal is made of. It is kept until the next shape is scored: it is large.
+        """
+        known, self._missed = self._missed, None
+        return known[2] if known is not None and known[0] is shape and known[1] == self._grid.clock else None
+
     def needs(self, shape: Shape) -> tuple[Needs, ...]:
         """The needs of each part among the kinds there are."""
         if shape.policy == policies.DEFAULT and self.worth.kinds != len(self._grid.kinds):
             self._build()
-        return tuple(eligibility.needs_of(part, shape.constraints, self._grid.kinds) for part in shape.parts)
+        kinds = self._grid.kinds
+        known = eligibility.of_kinds(shape.constraints, kinds)
+        return tuple(eligibility.needs_of(part, shape.constraints, kinds, known) for part in shape.parts)
 
     def _kept(self, shape: Shape) -> Costs:
         kinds = len(self._grid.kinds)
@@ -131,7 +144,9 @@ class Scoring:
         if len(kept.needs) == 1:
             self._score_one(shape, kept, slots)
             return
-        found = selection.select(shape, kept.needs, self.worth, self._grid, slots)
+        missed: list[Selected] = []
+        found = selection.select(shape, kept.needs, self.worth, self._grid, slots, missed=missed)
+        self._missed = (shape, self._grid.clock, missed) if slots is None else None
         slots, left = found.slots, found.left
         if shape.policy != policies.DEFAULT:
             kept.lost[slots] = found.cost

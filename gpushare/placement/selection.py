@@ -23,41 +23,63 @@ TIGHTER: Final = 1e-7  # of equal losses, that of the fuller GPU
 
 @dataclasses.dataclass(slots=True)
 class Selected:
-    """For the nodes [n] where the pod fits: their slots, and what it takes there."""
+    """For the nodes [n] where the pod fits: their slots, and what is left there."""
 
     slots: Ints
-    rows: list[Ints]  # for each part the rows of its GPUs [gpus, n]
     left: Columns  # what is left of these nodes then
     cost: Floats  # [n] by the policy's costs of GPUs, added up, and what it costs that they are apart
     apart: Floats  # [n] the latter by itself
+
+    def at(self, some: Ints) -> Selected:
+        """The same of these of the nodes."""
+        return Selected(self.slots[some], self.left.at(some), self.cost[some], self.apart[some])
 
     def keep(self, kept: Ints) -> None:
         """Only these of the nodes."""
         self.slots, self.left = self.slots[kept], self.left.at(kept)
         self.cost, self.apart = self.cost[kept], self.apart[kept]
-        self.rows = [rows[:, kept] for rows in self.rows]
 
 
-def select(shape: Shape, needs: Sequence[Needs], worth: Worth, grid: Grid, slots: Ints | None) -> Selected:
-    """The selection on these slots, in ascending order, None: on all."""
+def select(
+    shape: Shape,
+    needs: Sequence[Needs],
+    worth: Worth,
+    grid: Grid,
+    slots: Ints | None,
+    *,
+    missed: list[Selected] | None = None,
+) -> Selected:
+    """The selection on these slots, in ascending order, None: on all.
+
+    missed: gets for each part the nodes that have no room for it, as they are with the parts before it.
+    """
     found = begin(shape, grid, slots)
     for part in needs:
-        add(found, part, shape, worth, grid, alone=len(needs) == 1)
+        without = add(found, part, shape, worth, grid, alone=len(needs) == 1, tell=missed is not None)
+        if missed is not None and without is not None:
+            missed.append(without)
     return found
 
 
-def add(found: Selected, part: Needs, shape: Shape, worth: Worth, grid: Grid, *, alone: bool) -> None:
-    """Take one more part on the nodes that have room for it, and keep only these. alone: it is the pod's only part."""
+def add(
+    found: Selected, part: Needs, shape: Shape, worth: Worth, grid: Grid, *, alone: bool, tell: bool = False
+) -> Selected | None:
+    """Take one more part on the nodes that have room for it, and keep only these; tell: return the others.
+
+    alone: it is the pod's only part.
+    """
     each = costs_of_gpus(found.left, found.slots, part, shape, worth, grid, alone=alone)
     fits = np.isfinite(each).sum(0) >= part.gpus
+    missed = found.at(np.flatnonzero(~fits)) if tell else None
     if not fits.all():
         each = each[:, fits]
         found.keep(np.flatnonzero(fits))
-    taken = together.take(each, found.left.layout, grid.layouts, part.gpus)
-    _take(found.left, part, taken.rows)
-    found.rows.append(taken.rows)
-    found.cost += taken.costs + taken.apart
-    found.apart += taken.apart
+    if len(found.slots):
+        taken = together.take(each, found.left.layout, grid.layouts, part.gpus)
+        _take(found.left, part, taken.rows)
+        found.cost += taken.costs + taken.apart
+        found.apart += taken.apart
+    return missed
 
 
 def costs_of_gpus(
@@ -90,20 +112,20 @@ def begin(shape: Shape, grid: Grid, slots: Ints | None, *, changing: bool = True
     slots = np.arange(grid.width) if slots is None else slots
     kept = np.flatnonzero(eligibility.host_fits(shape, columns))
     if not changing and len(kept) == len(slots):
-        return Selected(slots, [], columns, np.zeros(len(slots)), np.zeros(len(slots)))
+        return Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
     slots, left = slots[kept], columns.at(kept)
     left.cpu -= shape.host.cpu_milli
     left.host -= shape.host.memory_bytes
-    return Selected(slots, [], left, np.zeros(len(slots)), np.zeros(len(slots)))
+    return Selected(slots, left, np.zeros(len(slots)), np.zeros(len(slots)))
 
 
 def _take(left: Columns, part: Needs, rows: Ints) -> None:
     """Take the part from copies of columns."""
-    at = (rows, np.arange(rows.shape[1]))
-    kind = left.kind[at]
-    left.compute[at] -= part.request_percent
-    left.memory[at] -= part.memory_bytes[kind]
-    left.compute_percent[at] = np.maximum(left.compute_percent[at] - part.request_percent, 0)
-    left.memory_percent[at] = np.maximum(left.memory_percent[at] - part.memory_percent[kind], 0)
-    left.least_percent[at] = np.minimum(left.compute_percent[at], left.memory_percent[at])
-    left.memory_point[at] = kind * POINTS + left.memory_percent[at]
+    taken = np.zeros(left.kind.shape, np.int64)
+    taken[rows, np.arange(rows.shape[1])] = 1
+    left.compute -= part.request_percent * taken
+    left.memory -= part.memory_bytes[left.kind] * taken
+    left.compute_percent -= np.minimum(part.request_percent * taken, left.compute_percent)
+    left.memory_percent -= np.minimum(part.memory_percent[left.kind] * taken, left.memory_percent)
+    np.minimum(left.compute_percent, left.memory_percent, out=left.least_percent)
+    left.memory_point = left.kind * POINTS + left.memory_percent

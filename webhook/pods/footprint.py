@@ -39,8 +39,12 @@ def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
 
 def is_full(view: NodeView, amounts: Iterable[tuple[str, int]]) -> bool:
     """Whether the GPUs of a node have less left, all together, than one of these amounts of our resources."""
-    left = {contract.RESOURCE_PERCENT: view.free_percent, contract.RESOURCE_MEMORY: view.free_bytes}
-    return any(amount > left.get(name, amount) for name, amount in amounts)
+    for name, amount in amounts:
+        if name == contract.RESOURCE_PERCENT and amount > view.free_percent:
+            return True
+        if name == contract.RESOURCE_MEMORY and amount > view.free_bytes:
+            return True
+    return False
 
 
 def _with(container: PodJson, wanted: Mapping[str, str]) -> PodJson:
