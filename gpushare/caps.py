@@ -34,15 +34,16 @@ def exceeded(manifest: Mapping[str, Any]) -> str | None:
     for key, most in (("annotations", 1024), ("labels", 512)):
         if len(_object(metadata.get(key))) > most:
             return _sentence(f"metadata.{key}", len(metadata[key]), most)
-    for container in (*_list(spec.get("containers")), *_list(spec.get("initContainers"))):
-        for key, most in _OF_CONTAINER:
-            there = len(_list(_object(container).get(key)))
+    together = dict.fromkeys(_OF_ALL, 0)
+    for container in map(_object, (*_list(spec.get("containers")), *_list(spec.get("initContainers")))):
+        for what, (most, count) in _OF_CONTAINER.items():
+            there = count(container)
+            together[what] += there
             if there > most:
-                return _sentence(f"{key} of a container", there, most)
-        for side in ("limits", "requests"):
-            there = len(_object(_object(_object(container).get("resources")).get(side)))
-            if there > _RESOURCES:
-                return _sentence(f"resources.{side} of a container", there, _RESOURCES)
+                return _sentence(f"{what} of a container", there, most)
+    for what, most in _OF_ALL.items():
+        if together[what] > most:
+            return _sentence(f"{what} of all containers", together[what], most)
     return None
 
 
@@ -130,5 +131,20 @@ _OF_SPEC: Final[tuple[tuple[str, int, Find], ...]] = (
     ("schedulingGates", 64, _length("schedulingGates")),
     ("overhead", 64, _length("overhead")),
 )
-_OF_CONTAINER: Final = (("ports", 64), ("env", 1024), ("volumeMounts", 256), ("volumeDevices", 256))
-_RESOURCES: Final = 64
+_OF_CONTAINER: Final[dict[str, tuple[int, Find]]] = {
+    "ports": (64, _length("ports")),
+    "env": (1024, _length("env")),
+    "volumeMounts": (256, _length("volumeMounts")),
+    "volumeDevices": (256, _length("volumeDevices")),
+    "resources.limits": (64, _length("resources", "limits")),
+    "resources.requests": (64, _length("resources", "requests")),
+}
+# Of each of these what all containers have together: a few have many, and none has many in each.
+_OF_ALL: Final = {
+    "ports": 512,
+    "env": 4096,
+    "volumeMounts": 1024,
+    "volumeDevices": 512,
+    "resources.limits": 512,
+    "resources.requests": 512,
+}

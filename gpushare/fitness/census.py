@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare.fitness import judgement, neighbours, selectors
@@ -24,7 +24,6 @@ from gpushare.fitness.shape import Shape
 SHAPES_KEPT: Final = 256
 NO_NODE: Final = "has a GPUNode but no Node object"
 
-Judge = Callable[[str], str | None]
 # Node, amounts -> whether the ledger itself has too little left there: then the GPUs are the ones to refuse, with more
 # to say.
 IsFull = Callable[[str, tuple[tuple[str, int], ...]], bool]
@@ -33,7 +32,7 @@ IsFull = Callable[[str, tuple[tuple[str, int], ...]], bool]
 class Verdicts(dict[str, str | None]):
     """node -> why a pod of one shape cannot run there; a node that is not in it is judged when it is asked for.
 
-    Its `__getitem__` is the judge that is given out: for a node that was judged before, that is one look-up.
+    For a node that was judged before, that is one look-up.
     """
 
     __slots__ = ("_judge", "_machines", "_opened_at", "_opening", "_shape")
@@ -54,6 +53,38 @@ class Verdicts(dict[str, str | None]):
         if self._opening is None or self._opened_at != self._machines.changes:
             self._opening, self._opened_at = Opening(self._machines, self._shape), self._machines.changes
         return self._opening
+
+
+class Judge:
+    """Why a node cannot take one pod, as the rest of a sentence, or None; and the same without the sentence."""
+
+    __slots__ = ("_machines", "_passing", "_rules", "_there", "_verdicts")
+
+    def __init__(
+        self, machines: Machines, verdicts: Verdicts, there: Mapping[str, str | None], rules: Sequence[neighbours.Rule]
+    ) -> None:
+        """`there`: the node, if there is one, where the pod itself is counted, judged as if it were not."""
+        self._machines = machines
+        self._verdicts = verdicts
+        self._there = there
+        self._rules = rules
+        self._passing = functools.reduce(operator.and_, (rule.open for rule in rules), -1)
+
+    def __call__(self, node: str) -> str | None:
+        """Why this node cannot take it, or None."""
+        verdict = self._there[node] if node in self._there else self._verdicts[node]
+        if verdict is not None or not self._rules or (row := 1 << self._machines.row(node)) & self._passing:
+            return verdict
+        return next(rule.why(self._machines[node]) for rule in self._rules if not rule.open & row)
+
+    def fits(self, node: str) -> bool:
+        """Whether there is nothing against the node: for whoever asks of all, and has nobody to tell why not."""
+        if node not in self._machines:
+            return False
+        row = 1 << self._machines.row(node)
+        if not row & self._passing or not row & self._verdicts.opening().rows:
+            return False
+        return (self._there[node] if node in self._there else self._verdicts[node]) is None
 
 
 class Census:
@@ -135,12 +166,11 @@ class Census:
         return self._crowds.get(node, judgement.EMPTY)
 
     def judge(self, shape: Shape, relations: Relations, *, itself: Hashable = None) -> Judge:
-        """Judges nodes for a pod: why it cannot run there, as the rest of a sentence, or None.
+        """Judges nodes for a pod.
 
         `itself`: the key of an occupant that is this very pod, and so is not in its own way.
         """
         verdicts = self._verdicts_of(shape)
-        alone = verdicts.__getitem__
         own = self._occupants.get(itself) if itself is not None else None
         with self._without(own):
             rules = neighbours.rules(
@@ -152,17 +182,8 @@ class Census:
                 itself=own,
                 volumes=self._volumes,
             )
-        if own is None and not rules:
-            return alone
-        passing = functools.reduce(operator.and_, (rule.open for rule in rules), self._machines.labels.everyone)
-
-        def judge(node: str) -> str | None:
-            verdict = self._judge(shape, node, own, verdicts) if own is not None and node == own.node else alone(node)
-            if verdict is not None or (row := 1 << self._machines.row(node)) & passing:
-                return verdict
-            return next(rule.why(self._machines[node]) for rule in rules if not rule.open & row)
-
-        return judge
+        there = {own.node: self._judge(shape, own.node, own, verdicts)} if own is not None else {}
+        return Judge(self._machines, verdicts, there, rules)
 
     def _verdicts_of(self, shape: Shape) -> Verdicts:
         found = self._verdicts.get(shape)

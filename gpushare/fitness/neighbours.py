@@ -129,7 +129,7 @@ def _around(key: str, there: Rows, machines: Machines) -> dict[str, Rows]:
     """The values of a topology key that these machines have, and who has each."""
     if not there & machines.labels.having(key):
         return {}
-    return {value: rows for value, rows in machines.labels.by_value(key) if rows & there}
+    return {value: rows for value, rows in machines.labels.by_value(key).items() if rows & there}
 
 
 def _spread(rule: Spread, asked: Relations, shape: Shape, machines: Machines, groups: Groups) -> Rule:
@@ -149,7 +149,7 @@ def _spread(rule: Spread, asked: Relations, shape: Shape, machines: Machines, gr
     here: Mapping[int, int] = {}
     if not rule.selector.matches_all:
         here = groups.counts(groups.staying(asked.namespace, rule.selector))
-    domains = dict(machines.labels.by_value(rule.topology_key))
+    domains = machines.labels.by_value(rule.topology_key)
     counts = {value: 0 for value, rows in domains.items() if rows & eligible}
     for row, count in here.items():
         if eligible >> row & 1:

@@ -39,12 +39,13 @@ def each(rows: Rows) -> Iterator[int]:
 class Values:
     """The values that one key has, and which rows have each: one row as it is, as nearly all have who are many."""
 
-    __slots__ = ("by_value", "having", "numbers", "sets")
+    __slots__ = ("all", "by_value", "having", "numbers", "sets")
 
     def __init__(self) -> None:
         self.having: Rows = NONE
         self.by_value: dict[str, int | set[int]] = {}
         self.sets: dict[str, Rows] = {}  # of those that were asked for
+        self.all: dict[str, Rows] | None = None
         self.numbers: tuple[list[int], list[Rows]] | None = None  # values that are one, and the rows, both in order
 
     def add(self, value: str, row: int) -> None:
@@ -81,6 +82,12 @@ class Values:
             found = self.sets[value] = of_rows(known)
         return found
 
+    def all_rows(self) -> Mapping[str, Rows]:
+        """By value those that have it."""
+        if self.all is None:
+            self.all = {value: self.rows(value) for value in self.by_value}
+        return self.all
+
     def compared(self, bound: int, *, above: bool) -> Rows:
         """Those whose value is a number above the bound, or below it."""
         if self.numbers is None:
@@ -93,7 +100,7 @@ class Values:
 
     def _change(self, value: str) -> None:
         self.sets.pop(value, None)
-        self.numbers = None
+        self.all = self.numbers = None
 
 
 class Postings:
@@ -130,12 +137,10 @@ class Postings:
         found = self._keys.get(key)
         return NONE if found is None else found.rows(value)
 
-    def by_value(self, key: str) -> Iterator[tuple[str, Rows]]:
+    def by_value(self, key: str) -> Mapping[str, Rows]:
         """Each value of a label, and who has it."""
         found = self._keys.get(key)
-        if found is not None:
-            for value in found.by_value:
-                yield value, found.rows(value)
+        return {} if found is None else found.all_rows()
 
     def matching(self, selector: Selector) -> Rows:
         """Those that `selector.matches`."""

@@ -24,6 +24,14 @@ class Shape:
     amounts: tuple[tuple[str, int], ...] = ()
     own: tuple[tuple[str, int], ...] = ()
     ports: ports.Wanted = ports.NO_PORTS
+    _hash: list[int] = dataclasses.field(default_factory=list, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        """Worked out once: a shape may be large, and is looked up more than once."""
+        if not self._hash:
+            parts = (self.tolerations, self.selector, self.terms, self.amounts, self.own, self.ports)
+            self._hash.append(hash(parts))
+        return self._hash[0]
 
     @classmethod
     def of(cls, manifest: pod.PodJson) -> Shape:

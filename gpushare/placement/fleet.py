@@ -72,18 +72,21 @@ class Fleet:
         host: Host = NO_HOST,
         policy: str = policies.DEFAULT,
         unfit: Callable[[str], str | None] = choice.fits_anywhere,
+        fits: Callable[[str], bool] | None = None,
     ) -> Placement | Refusal:
         """As `choice.place`: the best placement, or a refusal with the nearest miss of each rule.
 
-        host: CPU and memory that the pod asks of its node. unfit: why a node cannot take the pod, or None.
+        host: CPU and memory that the pod asks of its node. unfit: why a node cannot take the pod, or None. fits:
+        whether that is None, where it can be told for less.
         """
+        fits = fits or (lambda node: unfit(node) is None)
         shape = Shape.of(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
         slot = self._best(total, unfit)
         missed = self._scoring.missed(shape)
         if slot is None:
             worth = self._scoring.worth
-            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, missed)
+            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, fits, missed)
         view = self._views[self._grid.names[slot]]
         found = choice.place([view], request, policy=policy, costs=self._costs(shape, needs))
         if isinstance(found, Refusal):

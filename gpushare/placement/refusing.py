@@ -42,6 +42,7 @@ def refuse(
     grid: Grid,
     views: Mapping[str, NodeView],
     unfit: Callable[[str], str | None],
+    fits: Callable[[str], bool],
     missed: Sequence[Selected] | None = None,
 ) -> Refusal:
     """The refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
@@ -49,7 +50,7 @@ def refuse(
     missed: for each part the nodes, fit or not, that have no room for it, where that is known already.
     """
     found = _Found()
-    slots = _fit_nodes(shape, grid, unfit, found)
+    slots = _fit_nodes(shape, grid, unfit, fits, found)
     shares = [demand.share for demand in in_order(request)]
     if len(needs) == 1:
         everywhere = len(slots) == grid.width
@@ -69,28 +70,26 @@ def refuse(
     return explanation.count(request, rejected, found.counts, gpus=gpus, nodes=len(views))
 
 
-def _fit_nodes(shape: Shape, grid: Grid, unfit: Callable[[str], str | None], found: _Found) -> Ints:
-    """The slots of nodes that could take the pod at all."""
+def _fit_nodes(
+    shape: Shape, grid: Grid, unfit: Callable[[str], str | None], fits: Callable[[str], bool], found: _Found
+) -> Ints:
+    """The slots of nodes that could take the pod at all; why not is only asked of the first by name."""
+    has_room = eligibility.host_fits(shape, grid.now())
+    if unfit is choice.fits_anywhere and has_room.sum() == len(grid.slots):
+        return np.flatnonzero(has_room)
+    is_fit = np.zeros(grid.width, np.bool_)
+    is_fit[[slot for name, slot in grid.slots.items() if fits(name)]] = True
+    is_fit &= has_room
     ranks = grid.ranks()
-    fits = eligibility.host_fits(shape, grid.now())
-    if unfit is choice.fits_anywhere and fits.sum() == len(grid.slots):
-        return np.flatnonzero(fits)
-    kept = []
-    first: tuple[int, str, str] | None = None
-    for name, slot in grid.slots.items():
-        reason = unfit(name)
-        if reason is None and not fits[slot]:
-            reason = _host(shape, grid, slot)
-        if reason is None:
-            kept.append(slot)
-            continue
-        found.counts[explanation.NODE_RULE] += 1
-        if first is None or ranks[slot] < first[0]:
-            first = (int(ranks[slot]), name, reason)
-    if first is not None:
-        rank, name, reason = first
-        found.nearest.append(((explanation.NODE_SHORTFALL, rank, _LAST_ROW), explanation.unfit(name, reason)))
-    return np.array(sorted(kept), np.int64)
+    others = np.flatnonzero(~is_fit & (ranks < len(grid.slots)))
+    if len(others):
+        found.counts[explanation.NODE_RULE] += len(others)
+        slot = int(others[ranks[others].argmin()])
+        name = grid.names[slot]
+        reason = unfit(name) or _host(shape, grid, slot)
+        key = (explanation.NODE_SHORTFALL, int(ranks[slot]), _LAST_ROW)
+        found.nearest.append((key, explanation.unfit(name, reason)))
+    return np.flatnonzero(is_fit)
 
 
 def _host(shape: Shape, grid: Grid, slot: int) -> str:

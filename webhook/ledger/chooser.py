@@ -83,7 +83,7 @@ class Chooser:
             )
             if isinstance(found, Placement):
                 return found
-        return self._fleet.place(request, host=host, policy=policy, unfit=unfit)
+        return self._fleet.place(request, host=host, policy=policy, unfit=unfit, fits=unfit.fits)
 
     def place_on(self, view: NodeView, manifest: PodJson, request: Request, *, policy: str) -> Placement | Refusal:
         """The GPUs that the pod gets on this node as it is given here."""

@@ -112,11 +112,15 @@ def uuids_annotation(request: Request, container: str) -> str:
 
 
 def _copy(manifest: PodJson) -> _Mutable:
-    after: _Mutable = difference.copied(dict(manifest))
-    metadata = after["metadata"] = after.get("metadata") or {}  # these may be null
-    annotations = metadata["annotations"] = metadata.get("annotations") or {}
-    for key in [key for key in annotations if requests.is_result_key(key)]:
-        del annotations[key]
+    """A copy of all that is written on here; the rest, which may be large, is the same objects as before."""
+    after: _Mutable = {**manifest}
+    metadata = after["metadata"] = {**(after.get("metadata") or {})}  # these may be null
+    annotations = metadata.get("annotations") or {}
+    metadata["annotations"] = {key: value for key, value in annotations.items() if not requests.is_result_key(key)}
+    spec = after["spec"] = {**(after.get("spec") or {})}
+    for listed in ("containers", "initContainers", "schedulingGates"):
+        if spec.get(listed):
+            spec[listed] = [{**one} for one in spec[listed]]
     return after
 
 
@@ -147,7 +151,7 @@ def _gate(after: _Mutable, refusal: Refusal) -> None:
 def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
     wanted = resources(demand, container["name"])
     if not has_resources(container, wanted):
-        declared = container["resources"] = container.get("resources") or {}
+        declared = container["resources"] = {**(container.get("resources") or {})}
         for side in ("limits", "requests"):
             foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}
             declared[side] = {**foreign, **wanted}

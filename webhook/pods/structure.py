@@ -6,7 +6,7 @@ us anything else gets a sentence with the path of what is wrong, and no part aft
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 _TEXT: Final = "text"
@@ -78,7 +78,7 @@ _POD: Final = {
 
 def wrong(manifest: Any) -> str | None:
     """What makes it no pod, as a sentence with the path; None if it is one."""
-    found = next(_wrong(manifest, _POD, ""), None)
+    found = next(_wrong(manifest, _POD, ""), None) if manifest is not None else None
     if found is not None:
         return found
     spec = manifest.get("spec") or {}
@@ -89,29 +89,35 @@ def wrong(manifest: Any) -> str | None:
 
 
 def _wrong(value: Any, schema: Any, path: str) -> Iterator[str]:
-    if value is None or schema == _ANY:
-        return
-    if isinstance(schema, Mapping):
-        if not isinstance(value, Mapping):
+    if isinstance(schema, str):
+        if _is_no(value, schema):
+            yield _said(path, schema)
+    elif isinstance(schema, dict):
+        if not isinstance(value, dict):
             yield _said(path, "an object")
             return
         for key, entry in value.items():
             below = schema.get(key, schema.get("*"))
-            if below is not None:
-                yield from _wrong(entry, below, f"{path}.{key}" if path else str(key))
-    elif isinstance(schema, list):
+            # Of nearly all that a large pod has, this says at once that there is nothing to say.
+            if below is None or entry is None or (isinstance(below, str) and not _is_no(entry, below)):
+                continue
+            yield from _wrong(entry, below, f"{path}.{key}" if path else str(key))
+    else:
         if not isinstance(value, list):
             yield _said(path, "a list")
             return
         for position, entry in enumerate(value):
-            where = f"{path}[{position}]"
             if entry is None:
-                yield _said(where, "there")
-            yield from _wrong(entry, schema[0], where)
-    elif schema == _TEXT and not isinstance(value, str):
-        yield _said(path, _TEXT)
-    elif schema == _COUNT and (isinstance(value, bool) or not isinstance(value, int)):
-        yield _said(path, _COUNT)
+                yield _said(f"{path}[{position}]", "there")
+            elif not isinstance(schema[0], str) or _is_no(entry, schema[0]):
+                yield from _wrong(entry, schema[0], f"{path}[{position}]")
+
+
+def _is_no(value: Any, kind: str) -> bool:
+    """Whether it is not of the kind."""
+    if kind == _TEXT:
+        return not isinstance(value, str)
+    return kind == _COUNT and (isinstance(value, bool) or not isinstance(value, int))
 
 
 def _said(path: str, kind: str) -> str:

@@ -105,17 +105,16 @@ def _own_resources(manifest: PodJson, request: Request) -> Denial | None:
     for container in _all_containers(manifest):
         name = str(container.get("name"))
         for key, value in _declared(container):
-            quoted = errors.quoted(str(value))
             if name in wanted and key.startswith(_NVIDIA_PREFIX):
                 return Denial(
-                    f"container {errors.quoted(name)} asks for {key} {quoted} and for a share as well: "
-                    f"remove {key}, or the gpushare.io annotations"
+                    f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))} and for a share as "
+                    f"well: remove {key}, or the gpushare.io annotations"
                 )
             # What the pod would be given anyway is there when a manifest was copied from a running pod.
             if key.startswith(contract.PREFIX) and not mutation.has_resources(container, wanted.get(name, {})):
                 return Denial(
-                    f"container {errors.quoted(name)} asks for {key} {quoted}, which gpushare works out from the "
-                    f"annotations: remove it, and write {contract.REQUEST} or {contract.MEMORY}"
+                    f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))}, which gpushare works "
+                    f"out from the annotations: remove it, and write {contract.REQUEST} or {contract.MEMORY}"
                 )
     return None
 

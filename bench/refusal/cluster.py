@@ -1,0 +1,52 @@
+"""A cluster in memory that is full and uneven, so that nothing can be found out for two nodes at once by luck."""
+
+from __future__ import annotations
+
+import random
+
+from gpushare import contract
+from webhook.ledger.memory_store import MemoryStore
+
+GIB = 2**30
+GPUS = 8
+
+
+def cluster(count: int) -> MemoryStore:
+    """Full nodes of forty kinds in ten zones; on each as many pods as GPUs, of fifty applications."""
+    draw = random.Random(1)
+    gpunodes, nodes, pods = [], [], []
+    for number in range(count):
+        name = f"n{number:05d}"
+        uuids = [f"GPU-{number:08d}-0000-0000-0000-{index:012d}" for index in range(GPUS)]
+        entries = []
+        for index, uuid in enumerate(uuids):
+            share = {
+                "containers": ["c"],
+                "gpus": [uuid],
+                "request": draw.randrange(30, 99),
+                "limit": 100,
+                "memory": GIB,
+            }
+            holder = {"namespace": "others", "name": f"{name}-{index}", "uid": f"u{name}-{index}"}
+            labels = {"affinity": f"l{draw.randrange(200)}"}
+            entries.append({"id": f"a{name}-{index}", "pod": holder, "labels": labels, "shares": [share]})
+            pods.append(
+                {
+                    "metadata": {**holder, "labels": {"app": f"app-{draw.randrange(50)}", "tier": f"t{index}"}},
+                    "spec": {"nodeName": name, "containers": [{"name": "c"}]},
+                }
+            )
+        cards = [
+            {
+                "uuid": uuid, "index": index, "model": f"NVIDIA H100 80GB HBM3 {number % 40}", "memory": 80 * GIB,
+                "mode": "fractional", "healthy": True, "computeCapability": "9.0", "linkGroup": index // 4,
+                "numaNode": index // 4,
+            }
+            for index, uuid in enumerate(uuids)
+        ]  # fmt: skip
+        gpunodes.append({"metadata": {"name": name}, "spec": {"allocations": entries}, "status": {"gpus": cards}})
+        labels = {contract.HOSTNAME_LABEL: name, "zone": f"z{number % 10}", "number": str(number)}
+        taints = [{"key": f"team-{one}", "effect": "NoSchedule"} for one in range(3)]
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        nodes.append({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}, "status": status})
+    return MemoryStore(gpunodes, nodes, pods)

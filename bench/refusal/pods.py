@@ -1,0 +1,107 @@
+"""Pods that have as much of one thing as they may have, or far more than that, and ask for what no node has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare import contract
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+Json = dict[str, Any]
+
+TOLERATES = [{"key": f"team-{one}", "operator": "Exists"} for one in range(3)]
+
+
+def pod(containers: int = 1, *, spec: Mapping[str, Any] | None = None, **annotations: str) -> Json:
+    asked = {contract.PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
+    made = [{"name": f"c{number}"} for number in range(containers)]
+    metadata = {"name": "p", "namespace": "team", "labels": {"app": "mine"}, "annotations": asked}
+    return {"metadata": metadata, "spec": {"containers": made, "tolerations": TOLERATES, **(spec or {})}}
+
+
+def many(count: int, requests: list[str], *, gpus: int = 1, **more: str) -> Json:
+    made = pod(count, **more)
+    for number in range(count):
+        made["metadata"]["annotations"] |= {
+            f"{contract.REQUEST}.c{number}": requests[number % len(requests)],
+            f"{contract.GPUS}.c{number}": str(gpus),
+        }
+    return made
+
+
+def on_nodes(terms: int, expressions: int, values: int) -> Json:
+    """Requirements that all hold but the last of each term."""
+    holding = [
+        {
+            "key": "zone",
+            "operator": "In",
+            "values": [*(f"x{one}" for one in range(values)), *(f"z{one}" for one in range(10))],
+        }
+        for _ in range(expressions - 1)
+    ]
+    last = {"key": "number", "operator": "Lt", "values": ["0"]}
+    term = {"matchExpressions": [*holding, last]}
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term] * terms}}}}
+
+
+def near(kind: str, terms: int, expressions: int) -> Json:
+    selector = {"matchExpressions": [{"key": "app", "operator": "Exists"}] * expressions}
+    return {
+        "affinity": {
+            kind: {
+                REQUIRED: [
+                    {"topologyKey": f"t{n}", "labelSelector": selector, "namespaceSelector": {}} for n in range(terms)
+                ]
+            }
+        }
+    }
+
+
+def spread(count: int, expressions: int) -> Json:
+    selector = {"matchExpressions": [{"key": "app", "operator": "Exists"}] * expressions}
+    rule = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
+    return {"topologySpreadConstraints": [rule] * count}
+
+
+DIFFERENT = [f"0.{number:02d}" for number in range(90, 99)]
+CASES: dict[str, Json] = {
+    "plain": pod(request="1"),
+    "16 shares": many(16, ["0.02", "0.01", "0.03"], gpus=5),
+    "16 shares, 16 GPUs": many(16, DIFFERENT, gpus=16),
+    "16 shares with labels": many(16, ["0.02", "0.05"], gpus=8, affinity="none", exclusion="none"),
+    "16 shares, spread": many(16, ["0.02", "0.05", "0.03"], gpus=6, policy="spread"),
+    "17 shares": many(17, DIFFERENT),
+    "800 shares": many(800, DIFFERENT),
+    "128 models": pod(request="1", model=",".join(f"*{number}z*" for number in range(128))),
+    "one long glob": pod(request="1", model="*0*" + "*b*" * 84),
+    "glob of sets": pod(request="1", model="[!a]*" * 51),
+    "128 uuids": pod(request="1", uuid=",".join(f"GPU-{n:08d}-0-0" for n in range(128))),
+    "64 containers share": pod(64, request="1", container=",".join(f"c{n}" for n in range(64))),
+    "node affinity, 1 × 16": pod(request="1", spec=on_nodes(1, 16, 50)),
+    "node affinity, 16 × 1": pod(request="1", spec=on_nodes(16, 1, 1)),
+    "node affinity, 4 × 4": pod(request="1", spec=on_nodes(4, 4, 70)),
+    "node affinity, 10000 × 1": pod(request="1", spec=on_nodes(10000, 1, 1)),
+    "32 tolerations": pod(
+        request="1", spec={"tolerations": [*({"key": f"x{n}", "operator": "Exists"} for n in range(29)), *TOLERATES]}
+    ),
+    "100000 tolerations": pod(request="1", spec={"tolerations": [{"key": "x", "operator": "Exists"}] * 100_000}),
+    "pod affinity, 4 × 15": pod(request="1", spec=near("podAffinity", 4, 15)),
+    "pod anti-affinity, 4 × 15": pod(request="1", spec=near("podAntiAffinity", 4, 15)),
+    "spread, 4 × 15": pod(request="1", spec=spread(4, 15)),
+    "64 host ports": pod(
+        request="1", spec={"containers": [{"name": "c0", "ports": [{"hostPort": 9000 + n} for n in range(64)]}]}
+    ),
+    "50000 environment variables": pod(
+        request="1", spec={"containers": [{"name": "c0", "env": [{"name": "x", "value": "y"}] * 50_000}]}
+    ),
+    "20000 volumes": pod(request="1", spec={"volumes": [{"name": "x", "emptyDir": {}}] * 20_000}),
+    "everything": many(
+        16, ["0.02", "0.05", "0.03"], gpus=6, model=",".join(f"*{number}*" for number in range(128)),
+    ),
+}  # fmt: skip
+CASES["everything"]["spec"] |= {
+    **spread(4, 6),
+    "affinity": {**near("podAffinity", 4, 6)["affinity"], **on_nodes(4, 4, 70)["affinity"]},
+}
