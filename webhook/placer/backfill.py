@@ -74,15 +74,17 @@ class Passes:
 
     def count(self, pods: Iterable[PodJson], units: Iterable[Unit]) -> Mapping[str, int]:
         """By uid of the unit's first member."""
-        placed = {pod.uid(one): queue.order(one) for one in pods if contract.ALLOCATION in pod.annotations_of(one)}
-        placed |= self._placed
-        self._placed = {}
-        news = sorted([*(order for uid, order in placed.items() if uid not in self._seen), *self._grown])
-        self._grown = []
-        self._seen = set(placed)
+        there = {pod.uid(one): one for one in pods if contract.ALLOCATION in pod.annotations_of(one)}
+        new = {uid: queue.order(one) for uid, one in there.items() if uid not in self._seen}
+        new.update((uid, order) for uid, order in self._placed.items() if uid not in self._seen)
+        news = sorted([*new.values(), *self._grown])
+        self._seen = {*there, *self._placed}
+        self._placed, self._grown = {}, []
         counts = {}
         for unit in units:
             uid = pod.uid(unit.members[0])
-            counts[uid] = self._passes.get(uid, 0) + len(news) - bisect.bisect_right(news, unit.order)
+            counts[uid] = self._passes.get(uid, 0)
+            if news:
+                counts[uid] += len(news) - bisect.bisect_right(news, unit.order)
         self._passes = counts
         return counts

@@ -15,7 +15,7 @@ from typing import Final
 from gpushare import pod
 from webhook.placer.gang import Unit
 
-TRIES: Final = 64  # of one namespace in a round that end in vain; those that are like one that was tried are free
+TRIES: Final = 32  # of one namespace in a round that end in vain; those that are like one that was tried are free
 LOOKS: Final = 1024  # units of one namespace in a round that are looked at for it
 
 

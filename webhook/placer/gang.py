@@ -27,14 +27,13 @@ class Unit:
 
     members: tuple[PodJson, ...]
     group: str = ""
+    # Its place in the queue: its least important member's priority, and since when it is complete.
+    order: queue.Order = dataclasses.field(init=False, compare=False)
 
-    @property
-    def order(self) -> queue.Order:
-        """Its place in the queue: its least important member's priority, and since when it is complete."""
-        if len(self.members) == 1:
-            return queue.order(self.members[0])
+    def __post_init__(self) -> None:
+        """Find its place: it is asked for far more often than a unit is made."""
         behind, created, name = zip(*(queue.order(one) for one in self.members), strict=True)
-        return max(behind), max(created), max(name)
+        object.__setattr__(self, "order", (max(behind), max(created), max(name)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,29 +44,61 @@ class Arranged:
     held_back: tuple[tuple[PodJson, str], ...]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """What was found out about one pod; `alone`: its place in the queue, None if it does not wait."""
+
+    pod: PodJson
+    alone: Unit | None
+    group: Group | None
+    foreign: tuple[str, ...]
+
+
+class Arranger:
+    """Arranges again and again: what it has found out about a pod holds for as long as that is the same object."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}  # by uid
+
+    def arrange(self, pods: Iterable[PodJson], *, opened: Collection[str] = ()) -> Arranged:
+        """See `arrange`."""
+        before, self._known = self._known, {}
+        waiting: list[tuple[Unit, _Known]] = []
+        members: list[PodJson] = []
+        for one in pods:
+            uid = pod.uid(one)
+            known = before.get(uid)
+            if known is None or known.pod is not one:
+                known = _Known(one, Unit((one,)) if queue.waits(one) else None, group_of(one), waits.foreign_gates(one))
+            self._known[uid] = known
+            if known.group is not None:
+                members.append(one)
+            if known.alone is not None and uid not in opened:
+                waiting.append((known.alone, known))
+        waiting.sort(key=lambda one: one[0].order)
+        units: list[Unit] = []
+        held_back: list[tuple[PodJson, str]] = []
+        ready: dict[Group, list[PodJson]] = collections.defaultdict(list)
+        for unit, known in waiting:
+            if known.foreign:
+                held_back.append((known.pod, waits.for_gates(known.foreign)))
+            elif known.group is None:
+                units.append(unit)
+            else:
+                ready[known.group].append(known.pod)
+        uids = {pod.uid(known.pod) for _, known in waiting} if ready else frozenset()
+        by_group = _members(members)
+        for group, candidates in ready.items():
+            found, back = _arrange_group(group, candidates, by_group[group], uids)
+            units += found
+            held_back += back
+        units.sort(key=lambda unit: unit.order)
+        return Arranged(tuple(units), tuple(held_back))
+
+
 def arrange(pods: Iterable[PodJson], *, opened: Collection[str] = ()) -> Arranged:
     """Who may have a turn; `opened`: uids of pods whose gate is open although this copy of them does not show it."""
-    pods = list(pods)
-    waiting = [one for one in queue.waiting(pods) if pod.uid(one) not in opened]
-    members = _members(pods)
-    units: list[Unit] = []
-    held_back: list[tuple[PodJson, str]] = []
-    ready: dict[Group, list[PodJson]] = collections.defaultdict(list)
-    for one in waiting:
-        group = group_of(one)
-        foreign = waits.foreign_gates(one)
-        if foreign:
-            held_back.append((one, waits.for_gates(foreign)))
-        elif group is None:
-            units.append(Unit((one,)))
-        else:
-            ready[group].append(one)
-    uids = {pod.uid(one) for one in waiting}
-    for group, candidates in ready.items():
-        found, back = _arrange_group(group, candidates, members[group], uids)
-        units += found
-        held_back += back
-    return Arranged(tuple(sorted(units, key=lambda unit: unit.order)), tuple(held_back))
+    return Arranger().arrange(pods, opened=opened)
 
 
 def apart(group: str, placed: Iterable[Placed]) -> str:

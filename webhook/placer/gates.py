@@ -55,6 +55,7 @@ class Gates:
         self._metrics = measures
         self._wall_clock = wall_clock
         self._telling = Telling(api, recorder, clock=clock)
+        self._arranger = gang.Arranger()
         self._opened: dict[str, str] = {}  # uid -> the version that was opened, until our copy shows a later one
         self._turns = Turns(
             ledger_now, reservation, opens=self._open, still_gated=self._still_gated, warns=self._warn, bound=bound
@@ -65,8 +66,11 @@ class Gates:
 
         now: Unix seconds, of the clock that the pods' age is judged by.
         """
-        self._opened = {pod.uid(one): _version(one) for one in pods if self._opened.get(pod.uid(one)) == _version(one)}
-        arranged = gang.arrange(pods, opened=self._opened)
+        if self._opened:
+            self._opened = {
+                pod.uid(one): _version(one) for one in pods if self._opened.get(pod.uid(one)) == _version(one)
+            }
+        arranged = self._arranger.arrange(pods, opened=self._opened)
         gated = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
         self._telling.forget_all_but(pod.uid(one) for one in gated)
         now = self._wall_clock() if now is None else now
@@ -76,6 +80,11 @@ class Gates:
         )
         again = await self._telling.tell([(one, refusal.reason) for one, refusal in told])
         return min(again or BEHIND_SECONDS, BEHIND_SECONDS) if self._turns.is_behind else again
+
+    def came(self, one: PodJson) -> None:
+        """A pod was created: if it waits, nobody else's many keep it waiting for long."""
+        if queue.waits(one):
+            self._turns.came(pod.namespaced_name(one)[0])
 
     def grew(self, one: PodJson) -> None:
         """A pod that was placed before has taken more where it is."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpushare.cluster import informer
+from gpushare.cluster import store as objects
 from webhook.books.bookkeeper import Bookkeeper
 from webhook.ledger.api_store import ApiStore
 from webhook.placer.gates import Gates
@@ -53,11 +54,16 @@ class Placer:
         self._woken = asyncio.Event()
         self._sleep_seconds = 0.0
         ledger_now.on_change(self.wake)
-        pods.subscribe(lambda _: self.wake())
+        pods.subscribe(self._pod_changed)
 
     def wake(self) -> None:
         """Something has changed."""
         self._woken.set()
+
+    def _pod_changed(self, change: objects.Change) -> None:
+        self.wake()
+        if change.old is None and change.new is not None:
+            self._gates.came(change.new)
 
     async def run(self) -> None:
         """Work whenever something has changed, until cancelled."""

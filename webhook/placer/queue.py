@@ -31,7 +31,7 @@ _SOCIAL_KEYS: Final = ("affinity", "topologySpreadConstraints", "volumes")
 
 def waiting(pods: Iterable[PodJson]) -> list[PodJson]:
     """The gated ones in the order in which they are placed: by priority, then age, then name."""
-    gated = [one for one in pods if _waits(one)]
+    gated = [one for one in pods if waits(one)]
     return sorted(gated, key=order)
 
 
@@ -66,7 +66,8 @@ def kind(one: PodJson) -> str:
     return json.dumps([asked, fitness, containers, who, pod.default_container(one)], sort_keys=True)
 
 
-def _waits(one: PodJson) -> bool:
+def waits(one: PodJson) -> bool:
+    """Whether it is gated by us, and there for us to place."""
     if contract.SCHEDULING_GATE not in pod.gates(one):
         return False
     leaves = (one.get("metadata") or {}).get("deletionTimestamp")

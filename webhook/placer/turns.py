@@ -27,7 +27,7 @@ from gpushare.request import Request
 from webhook.ledger import draft, holds, store
 from webhook.ledger.reservation import Reservation
 from webhook.placer import backfill, gang, queue
-from webhook.placer.fairness import Fairness
+from webhook.placer.fairness import Fairness, namespace_of
 from webhook.placer.gang import Arranged, Unit
 from webhook.placer.holding import Holding
 from webhook.placer.standing import Gone, Standing
@@ -71,11 +71,17 @@ class Turns:
         self._fairness = Fairness()
         self._last: dict[str, Refusal] = {}  # by uid of the pod
         self.is_behind = False  # whether the last round left somebody out
+        self._here: frozenset[str] = frozenset()  # namespaces of the round that is under way
+        self._is_cut = False
         self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
 
     def grew(self, one: PodJson) -> None:
         """A pod that was placed before has taken more where it is."""
         self._holding.grew(one)
+
+    def came(self, namespace: str) -> None:
+        """A pod waits since now; if nobody of its namespace has a turn in this round, the next is to come soon."""
+        self._is_cut |= namespace not in self._here
 
     async def take(self, pods: Iterable[PodJson], arranged: Arranged, *, now: float) -> Told:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
@@ -88,9 +94,13 @@ class Turns:
         await self._open_settled(back, standing)
         refused: dict[str, Refusal] = {}
         behind = False
+        self._here = frozenset(map(namespace_of, arranged.units))
+        self._is_cut, begun = False, set[str]()
         async with asyncio.TaskGroup() as tasks:
             for unit in self._fairness.begin(arranged.units):
-                if not self._has(unit, standing) and not self._fairness.may_try(unit):
+                is_cut = self._is_cut and len(begun) == len(self._here)  # everybody here has had a turn in this round
+                begun.add(namespace_of(unit))
+                if not self._has(unit, standing) and (is_cut or not self._fairness.may_try(unit)):
                     told += [(one, self._last.get(pod.uid(one)) or _later(one)) for one in unit.members]
                     behind = True
                     continue

@@ -21,7 +21,8 @@ def counts(told: Iterable[tuple[PodJson, Refusal]]) -> Mapping[tuple[str, str], 
 
 def longest_seconds(pods: Iterable[PodJson], *, now: float) -> float:
     """For how long the oldest of them has been there; `now` in Unix seconds. A pod without a date counts as new."""
-    return max((_age_seconds(queue.created(one), now) for one in pods), default=0.0)
+    # Such texts sort by time, and very many pods are often of few moments.
+    return max((_age_seconds(created, now) for created in {queue.created(one) for one in pods}), default=0.0)
 
 
 def _age_seconds(created: str, now: float) -> float:
