@@ -82,7 +82,7 @@ class Passes:
         self._placed, self._grown = {}, []
         counts = {}
         for unit in units:
-            uid = pod.uid(unit.members[0])
+            uid = unit.uids[0]
             counts[uid] = self._passes.get(uid, 0)
             if news:
                 counts[uid] += len(news) - bisect.bisect_right(news, unit.order)

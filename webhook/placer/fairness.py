@@ -12,16 +12,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from gpushare import pod
 from webhook.placer.gang import Unit
 
 TRIES: Final = 32  # of one namespace in a round that end in vain; those that are like one that was tried are free
 LOOKS: Final = 1024  # units of one namespace in a round that are looked at for it
-
-
-def namespace_of(unit: Unit) -> str:
-    """That of all its members."""
-    return pod.namespaced_name(unit.members[0])[0]
 
 
 class Fairness:
@@ -39,7 +33,7 @@ class Fairness:
         """A new round: these units, which come by priority and age, in the order of their turns."""
         by_namespace: dict[str, list[Unit]] = collections.defaultdict(list)
         for unit in units:
-            by_namespace[namespace_of(unit)].append(unit)
+            by_namespace[unit.namespace].append(unit)
         moved = {name: max(0, self._looks[name] - self._oldest) for name in by_namespace}
         self._from = {name: self._from.get(name, 0) + moved[name] for name in by_namespace}
         self._tries.clear()
@@ -51,7 +45,7 @@ class Fairness:
 
     def may_try(self, unit: Unit) -> bool:
         """Whether its namespace has a try left in this round."""
-        name = namespace_of(unit)
+        name = unit.namespace
         if self._tries[name] >= self._most_tries or self._looks[name] >= self._most_looks:
             return False
         self._looks[name] += 1
@@ -59,7 +53,7 @@ class Fairness:
 
     def in_vain(self, unit: Unit) -> None:
         """It was tried and fits nowhere."""
-        self._tries[namespace_of(unit)] += 1
+        self._tries[unit.namespace] += 1
 
     def _divided(self, name: str, own: list[Unit]) -> tuple[list[Unit], list[Unit]]:
         """Those that come first, all where none has to be left out; and the others from where the last round ended."""

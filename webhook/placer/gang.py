@@ -29,11 +29,15 @@ class Unit:
     group: str = ""
     # Its place in the queue: its least important member's priority, and since when it is complete.
     order: queue.Order = dataclasses.field(init=False, compare=False)
+    namespace: str = dataclasses.field(init=False, compare=False)
+    uids: tuple[str, ...] = dataclasses.field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Find its place: it is asked for far more often than a unit is made."""
+        """Find out what is asked for far more often than a unit is made."""
         behind, created, name = zip(*(queue.order(one) for one in self.members), strict=True)
         object.__setattr__(self, "order", (max(behind), max(created), max(name)))
+        object.__setattr__(self, "namespace", pod.namespaced_name(self.members[0])[0])
+        object.__setattr__(self, "uids", tuple(map(pod.uid, self.members)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

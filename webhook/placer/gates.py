@@ -74,10 +74,12 @@ class Gates:
         gated = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
         self._telling.forget_all_but(pod.uid(one) for one in gated)
         now = self._wall_clock() if now is None else now
+        await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
         told = await self._turns.take(pods, arranged, now=now)
         self._metrics.waiting(
             waiting.counts(told), longest_seconds=waiting.longest_seconds((one for one, _ in told), now=now)
         )
+        await asyncio.sleep(0)
         again = await self._telling.tell([(one, refusal.reason) for one, refusal in told])
         return min(again or BEHIND_SECONDS, BEHIND_SECONDS) if self._turns.is_behind else again
 

@@ -33,7 +33,7 @@ class Standing:
 
         What this process has promised and not written yet is not enough: nobody else knows of it, and it may fail.
         """
-        orders = {pod.uid(one): unit.order for unit in arranged.units for one in unit.members}
+        orders = {uid: unit.order for unit in arranged.units for uid in unit.uids}
         waiting = {*orders, *(pod.uid(one) for one, _ in arranged.held_back)}
         shares: dict[str, Entry] = {}
         held: dict[str, list[Entry]] = collections.defaultdict(list)
@@ -50,7 +50,7 @@ class Standing:
 
     def own(self, unit: Unit) -> Gone:
         """What is held for the unit."""
-        return _by_node(entry for one in unit.members for entry in self.holds.get(pod.uid(one), ()))
+        return _by_node(entry for uid in unit.uids for entry in self.holds.get(uid, ()))
 
     def behind(self, unit: Unit) -> Gone:
         """What is held for units behind it in the queue: it has to give way."""

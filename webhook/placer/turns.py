@@ -27,7 +27,7 @@ from gpushare.request import Request
 from webhook.ledger import draft, holds, store
 from webhook.ledger.reservation import Reservation
 from webhook.placer import backfill, gang, queue
-from webhook.placer.fairness import Fairness, namespace_of
+from webhook.placer.fairness import Fairness
 from webhook.placer.gang import Arranged, Unit
 from webhook.placer.holding import Holding
 from webhook.placer.standing import Gone, Standing
@@ -43,6 +43,7 @@ StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
 Asks = Sequence[tuple[PodJson, Request]]
 
 PLACED_AT_ONCE: Final = 32
+LATER_AT_ONCE: Final = 1024
 
 
 class Turns:
@@ -87,22 +88,27 @@ class Turns:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
         told = [(one, _held_back(one, sentence)) for one, sentence in arranged.held_back]
         standing = Standing.of(self._store.stored(), arranged)
+        await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
         self._holding.begin(pods, arranged.units, standing, now=now)
+        await asyncio.sleep(0)
         back = [one for one, _ in arranged.held_back]
         holders = {pod.uid(one) for one in back if standing.holds.pop(pod.uid(one), None)}
         await self._give_back([one for one in back if pod.uid(one) in standing.shares], holders=holders)
         await self._open_settled(back, standing)
         refused: dict[str, Refusal] = {}
         behind = False
-        self._here = frozenset(map(namespace_of, arranged.units))
+        self._here = frozenset(unit.namespace for unit in arranged.units)
         self._is_cut, begun = False, set[str]()
         async with asyncio.TaskGroup() as tasks:
             for unit in self._fairness.begin(arranged.units):
                 is_cut = self._is_cut and len(begun) == len(self._here)  # everybody here has had a turn in this round
-                begun.add(namespace_of(unit))
+                begun.add(unit.namespace)
                 if not self._has(unit, standing) and (is_cut or not self._fairness.may_try(unit)):
-                    told += [(one, self._last.get(pod.uid(one)) or _later(one)) for one in unit.members]
+                    for uid, one in zip(unit.uids, unit.members, strict=True):
+                        told.append((one, self._last.get(uid) or _later(one)))
                     behind = True
+                    if len(told) % LATER_AT_ONCE == 0:
+                        await asyncio.sleep(0)  # the event loop is the webhook's too
                     continue
                 asks = _asks(unit, told)
                 if asks is None:
@@ -115,13 +121,14 @@ class Turns:
                 task.add_done_callback(lambda _: self._slots.release())
                 # It runs until its share is in our view, before the next is placed: the queue's order is kept.
                 await asyncio.sleep(0)
+        await asyncio.sleep(0)
         self._last = {pod.uid(one): refusal for one, refusal in told if refusal.cause is not Cause.TURN}
         self.is_behind = behind
         return told
 
     def _has(self, unit: Unit, standing: Standing) -> bool:
         """Whether it has something in the ledger: that is gone on with in every round."""
-        return any(pod.uid(one) in standing.shares or pod.uid(one) in standing.holds for one in unit.members)
+        return any(uid in standing.shares or uid in standing.holds for uid in unit.uids)
 
     async def _take_one(
         self, unit: Unit, one: PodJson, request: Request, standing: Standing, refused: dict[str, Refusal], told: Told

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare import pod
 from tests import builders
-from webhook.placer.fairness import Fairness, namespace_of
+from webhook.placer.fairness import Fairness
 from webhook.placer.gang import Unit
 
 
@@ -78,4 +78,4 @@ def test_law_everybody_has_a_turn_and_everybody_is_tried_in_the_end(asked: list[
                 tried.update(names([one]))
                 fair.in_vain(one)
     assert set(tried) == set(names(units))
-    assert all(namespace_of(one) in "abc" for one in units)
+    assert all(one.namespace in "abc" for one in units)

@@ -410,3 +410,32 @@ async def test_one_that_was_not_tried_keeps_the_reason_that_it_has() -> None:
         cluster.pods[f"many-{number}"]["metadata"]["annotations"][contract.REASON] = f"as before, {number}"
     await cluster.step()
     assert sum(said.startswith("as before") for said in cluster.told.values()) == 10
+
+
+async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_there() -> None:
+    cluster = Cluster(builders.node(gpus=1))
+    await cluster.arrive("there", request="0.5")
+    for number in range(6):
+        cluster.create(f"many-{number}", request="0.6", memory=f"{number + 1}Gi")
+        cluster.create(f"other-{number}", namespace="other", request="0.7", memory=f"{number + 1}Gi")
+    tried: list[str] = []
+    place = cluster.store.place
+
+    def telling(manifest: Mapping[str, Any], *arguments: Any, **more: Any) -> Any:
+        tried.append(manifest["metadata"]["name"])
+        if len(tried) == 1:
+            cluster.turns.came("default")  # of one that is there already nothing is to be done
+        if len(tried) == 2:
+            cluster.turns.came("new")
+        return place(manifest, *arguments, **more)
+
+    cluster.store.place = telling  # type: ignore[method-assign]
+    await cluster.step()
+    assert sorted(tried) == ["many-0", "other-0"]  # each namespace has had a turn
+    assert len(cluster.told) == 12
+    assert cluster.turns.is_behind
+    cluster.create("late", namespace="new", request="0.2")
+    await cluster.step()
+    assert cluster.order == ["there", "late"]
+    assert len(set(tried)) == 13
+    assert not cluster.turns.is_behind
