@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -45,7 +44,7 @@ class Machine:
         return cls(
             name=node.name(found),
             labels=dict(node.labels(found)),
-            taints=_shared((*standing, *taints.repelling(spec.get("taints")))),
+            taints=(*standing, *taints.repelling(spec.get("taints"))),
             allocatable=resources.allocatable(declared) if declared else None,
         )
 
@@ -53,9 +52,3 @@ class Machine:
     def hostname(self) -> str | None:
         """The label by which pods are pinned to it; None if it has none."""
         return self.labels.get(contract.HOSTNAME_LABEL)
-
-
-@functools.lru_cache(maxsize=4096)
-def _shared(found: tuple[taints.Taint, ...]) -> tuple[taints.Taint, ...]:
-    """The same object for equal taints, as nodes of one pool have them."""
-    return found

@@ -77,10 +77,11 @@ class Machines(Mapping[str, Machine]):
 
     def tolerated(self, shape: Shape, *, declared_only: bool = False) -> Rows:
         """Those of which the pod tolerates all taints; declared_only: or all that are written in the Node."""
+        allowed = taints.Tolerated(shape.tolerations)
         return postings.union(
             rows
             for found, rows in self._tainted.items()
-            if taints.untolerated(taints.declared(found) if declared_only else found, shape.tolerations) is None
+            if allowed.first_not(taints.declared(found) if declared_only else found) is None
         )
 
     def _drop(self, name: str) -> None:

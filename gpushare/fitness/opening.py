@@ -18,28 +18,18 @@ class Opening:
 
     def __init__(self, machines: Machines, shape: Shape) -> None:
         self._shape = shape
-        self._tainted: dict[int, str | None] = {}  # by which object a machine's taints are: equal ones are one
+        self._tolerated = taints.Tolerated(shape.tolerations)
         tolerated = machines.tolerated(shape)
         self.rows: Rows = tolerated & machines.labels.having(contract.HOSTNAME_LABEL) & machines.selected(shape)
 
     def why_not(self, machine: Machine) -> str:
         """Of a machine that is not among the rows: what is against it, as the rest of a sentence."""
-        known = id(machine.taints)
-        if known not in self._tainted:
-            self._tainted[known] = _taints(machine, self._shape)
-        reason = self._tainted[known]
-        if reason is not None:
-            return reason
+        taint = self._tolerated.first_not(machine.taints)
+        if taint is not None:
+            return taint.told or f"has the taint {taint}, which the pod does not tolerate"
         if machine.hostname is None:
             return f"has no label {contract.HOSTNAME_LABEL}, by which a pod is pinned to its node"
         for key, value in self._shape.selector:
             if machine.labels.get(key) != value:
                 return f"has not the label {key}={value} of the pod's node selector"
         return "does not match the pod's node affinity"
-
-
-def _taints(machine: Machine, shape: Shape) -> str | None:
-    found = taints.untolerated(machine.taints, shape.tolerations)
-    if found is None:
-        return None
-    return found.told or f"has the taint {found}, which the pod does not tolerate"

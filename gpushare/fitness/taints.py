@@ -38,16 +38,6 @@ class Toleration:
     value: str
     effect: str
 
-    def tolerates(self, taint: Taint) -> bool:
-        """Whether a pod with it may go where the taint is."""
-        if self.key and self.key != taint.key:
-            return False
-        if self.effect and self.effect != taint.effect:
-            return False
-        if self.operator in {"", "Equal"}:
-            return self.value == taint.value
-        return self.operator == "Exists"
-
 
 def repelling(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
     """Those that keep pods away."""
@@ -66,15 +56,36 @@ def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleratio
     )
 
 
+class Tolerated:
+    """What some tolerations allow, however many they are: found and not looked for."""
+
+    def __init__(self, several: Iterable[Toleration]) -> None:
+        self._exists: set[tuple[str, str]] = set()  # key, effect
+        self._equal: set[tuple[str, str, str]] = set()  # key, effect, value
+        for one in several:
+            if one.operator == "Exists":
+                self._exists.add((one.key, one.effect))
+            elif one.operator in {"", "Equal"}:
+                self._equal.add((one.key, one.effect, one.value))
+
+    def first_not(self, taints: Iterable[Taint]) -> Taint | None:
+        """The first taint that none of them covers."""
+        for taint in taints:
+            for key in (taint.key, ""):
+                for effect in (taint.effect, ""):
+                    if (key, effect) in self._exists or (key, effect, taint.value) in self._equal:
+                        break
+                else:
+                    continue
+                break
+            else:
+                return taint
+        return None
+
+
 def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> Taint | None:
     """The first taint that none of the tolerations covers."""
-    for taint in taints:
-        for one in tolerated:
-            if one.tolerates(taint):
-                break
-        else:
-            return taint
-    return None
+    return Tolerated(tolerated).first_not(taints)
 
 
 def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
