@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import codec, contract, errors, pod
-from gpushare.cluster import client, compare_and_swap, events, informer
+from gpushare.cluster import client, compare_and_swap, events
 from gpushare.cluster import errors as cluster_errors
 from gpushare.gpunode import GpuNode
+from webhook.books.changes import Touched
 from webhook.ledger import adoption, store
 from webhook.ledger.api_store import ApiStore
 
@@ -24,7 +25,7 @@ AGAIN_SECONDS: Final = 30.0
 
 
 class Adopter:
-    """`pods`: a copy of all pods of ours.
+    """`placed_beside`: the pods of ours that say that they were placed on another node than these.
 
     lifetime_seconds: how long what was placed may be on its way. is_first: whether nobody placed anything before us.
     """
@@ -33,36 +34,39 @@ class Adopter:
         self,
         api: client.Client,
         ledger_now: ApiStore,
-        pods: informer.Informer,
         recorder: events.Recorder,
         *,
+        placed_beside: Callable[[Collection[str]], Sequence[PodJson]],
         lifetime_seconds: float,
         is_first: Callable[[], bool],
     ) -> None:
         self._api = api
         self._store = ledger_now
-        self._pods = pods
+        self._placed_beside = placed_beside
+        self._lost: dict[str, list[PodJson]] = {}  # by node
         self._recorder = recorder
         self._lifetime_seconds = lifetime_seconds
         self._is_first = is_first
         self._began = math.inf
         self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
 
-    async def adopt(self, *, now: float) -> float | None:
-        """Do what is due; return when to look again, by the clock that `now` is of."""
+    async def adopt(self, touched: Touched, *, now: float) -> float | None:
+        """Do what is due; return when to look again, by the clock that `now` is of. `touched`: since the last time."""
         self._began = min(self._began, now)
         open_at = await self._open_new(now)
         nodes = [
             node
-            for node in self._store.stored()
+            for node in touched.nodes
             if (document := self._store.document(node.name)) and adoption.is_open(document)
         ]
-        found = adoption.lost(nodes, self._pods.objects.values())
+        self._lost = {name: pods for name, pods in self._lost.items() if name not in touched.names}
+        self._lost.update(adoption.lost(nodes, touched.pods))
+        found = self._lost
         there = {node.name for node in self._store.stored()}
-        homeless = adoption.homeless(there, self._pods.objects.values())
+        homeless = adoption.homeless(there, self._placed_beside(there))
         uids = {pod.uid(one) for pods in (*found.values(), homeless) for one in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
-        for name, pods in found.items():
+        for name, pods in list(found.items()):
             due = [one for one in pods if self._missed[pod.uid(one)] <= now]
             if due:
                 self._missed.update((pod.uid(one), now + AGAIN_SECONDS) for one in due)

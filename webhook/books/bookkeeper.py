@@ -20,6 +20,7 @@ from gpushare.request import Request
 from webhook.books import bookkeeping
 from webhook.books.adopter import Adopter
 from webhook.books.bookkeeping import Entry
+from webhook.books.changes import Changes
 from webhook.books.inspection import Inspection
 from webhook.books.patience import Patience
 from webhook.books.sightings import Sightings
@@ -70,17 +71,28 @@ class Bookkeeper:
         self._patience = Patience()
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
-        self._adopter = Adopter(api, ledger_now, pods, recorder, lifetime_seconds=lifetime_seconds, is_first=is_first)
+        self._changes = Changes()
+        self._known = bookkeeping.Known()
+        pods.subscribe(lambda change: self._changes.pod(change.old, change.new))
+        self._adopter = Adopter(
+            api,
+            ledger_now,
+            recorder,
+            placed_beside=self._changes.placed_beside,
+            lifetime_seconds=lifetime_seconds,
+            is_first=is_first,
+        )
         self._inspection = Inspection(ledger_now, recorder, measures)
 
     async def keep(self) -> float | None:
         """Do what is due; return when there will be more, by our clock."""
         now = self._clock()
-        look_again = await self._adopter.adopt(now=now)
+        touched = self._changes.take(self._store.stored(), also=self._known.unconfirmed)
+        nodes = self._sightings.timed(touched.nodes, now=now)
+        books = self._known.renew(nodes, touched.names, bookkeeping.judge(nodes, touched.pods, now=now))
+        await asyncio.sleep(0)  # the event loop is the webhook's too
+        look_again = await self._adopter.adopt(touched, now=now)
         self._inspection.look()
-        books = bookkeeping.judge(
-            self._sightings.timed(self._store.stored(), now=now), self._pods.objects.values(), now=now
-        )
         ripe, next_ripe = self._patience.ripe(books.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
         release = [*books.release, *await self._really_gone(books.gone, now)]

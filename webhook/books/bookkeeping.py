@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, pod
@@ -69,6 +69,35 @@ def judge(nodes: Iterable[GpuNode], pods: Iterable[PodJson], *, now: float) -> B
         else:
             next_expiry = min(next_expiry or allocation.reserved_until, allocation.reserved_until)
     return Books(confirm, tuple(release), tuple(gone), tuple(lapsed), next_expiry)
+
+
+class Known:
+    """The books of every node, of which only some are judged anew."""
+
+    def __init__(self) -> None:
+        self._release: dict[str, list[Entry]] = {}
+        self._gone: dict[str, list[Entry]] = {}
+        self._lapsed: dict[str, list[Entry]] = {}
+        self.unconfirmed: frozenset[str] = frozenset()  # nodes where time alone may change something
+
+    def renew(self, nodes: Iterable[GpuNode], names: Collection[str], books: Books) -> Books:
+        """The books of all nodes; `books` are of these nodes, which have the names that are there still.
+
+        Nodes that are `unconfirmed` have to be among them each time.
+        """
+        for known, found in ((self._release, books.release), (self._gone, books.gone), (self._lapsed, books.lapsed)):
+            for name in known.keys() & names:
+                del known[name]
+            for entry in found:
+                known.setdefault(entry.node, []).append(entry)
+        self.unconfirmed = frozenset(
+            node.name for node in nodes if not all(entry.pod.uid for entry in node.allocations)
+        )
+        return dataclasses.replace(books, release=_all(self._release), gone=_all(self._gone), lapsed=_all(self._lapsed))
+
+
+def _all(by_node: Mapping[str, Iterable[Entry]]) -> tuple[Entry, ...]:
+    return tuple(entry for name in sorted(by_node) for entry in by_node[name])
 
 
 def claims_of(pods: Iterable[PodJson]) -> Mapping[str, list[PodJson]]:

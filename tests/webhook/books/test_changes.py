@@ -1,0 +1,134 @@
+"""What is found out about what has changed is what would be found out about everything; and little is looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import contract
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook.books import bookkeeping
+from webhook.books.changes import Changes
+from webhook.ledger import adoption
+
+Json = dict[str, Any]
+NAMES = ("n0", "n1", "n2", "n3")
+UIDS = ("u0", "u1", "u2", "u3", "u4")
+IDS = ("a0", "a1", "a2", "a3", "a4")
+
+
+def placed(uid: str, identity: str, node: str, phase: str, *, gated: bool) -> Json:
+    made = builders.counted(builders.pod(uid, request="0.5"))
+    made["metadata"].update(uid=uid, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
+    made["metadata"]["annotations"].update({contract.ALLOCATION: identity, contract.NODE: node})
+    made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    return {**made, "status": {"phase": phase}}
+
+
+PODS = st.builds(
+    placed,
+    st.sampled_from(UIDS),
+    st.sampled_from(IDS),
+    st.sampled_from((*NAMES, "elsewhere")),
+    st.sampled_from(("Pending", "Running", "Succeeded")),
+    gated=st.booleans(),
+)
+ENTRIES = st.builds(
+    lambda identity, uid, until, is_hold: dataclasses.replace(
+        builders.allocation(contract.HOLD_PREFIX + identity if is_hold else identity, uid=uid),
+        pod=PodRef("default", uid, uid),
+        reserved_until=None if uid else until,
+    ),
+    st.sampled_from(IDS),
+    st.sampled_from(("", *UIDS)),
+    st.sampled_from((50.0, 150.0)),
+    st.booleans(),
+)
+# A node and its entries from now on, None: it goes; or a pod, or the uid of one that goes.
+STEPS = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.none() | st.lists(ENTRIES, max_size=3, unique_by=lambda one: one.id))
+    | PODS
+    | st.sampled_from(UIDS),
+    max_size=30,
+)
+
+
+class Seen:
+    """What is found out step by step."""
+
+    def __init__(self) -> None:
+        self.changes, self.known = Changes(), bookkeeping.Known()
+        self.lost: dict[str, list[Json]] = {}
+        self.looked_at = 0
+
+    def look(self, nodes: list[GpuNode], now: float) -> bookkeeping.Books:
+        touched = self.changes.take(nodes, also=self.known.unconfirmed)
+        self.looked_at = len(touched.nodes) + len(touched.pods)
+        self.lost = {name: pods for name, pods in self.lost.items() if name not in touched.names}
+        self.lost.update(adoption.lost(touched.nodes, touched.pods))  # type: ignore[arg-type]
+        return self.known.renew(touched.nodes, touched.names, bookkeeping.judge(touched.nodes, touched.pods, now=now))
+
+
+def shown(books: bookkeeping.Books) -> Any:
+    lists = (books.release, books.gone, books.lapsed)
+    by_id = [sorted((one.node, one.allocation.id) for one in entries) for entries in lists]
+    return {name: dict(ids) for name, ids in books.confirm.items()}, by_id, books.next_expiry
+
+
+@given(STEPS, st.sets(st.integers(0, 30)))
+@settings(deadline=None)
+def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(steps: list[Any], looks: set[int]) -> None:
+    seen = Seen()
+    nodes: dict[str, GpuNode] = {}
+    pods: dict[str, Json] = {}
+    for number, step in enumerate([*steps, "nobody"]):
+        if isinstance(step, dict):
+            uid = step["metadata"]["uid"]
+            seen.changes.pod(pods.get(uid), step)
+            pods[uid] = step
+        elif isinstance(step, str):
+            before = pods.pop(step, None)
+            if before is not None:
+                seen.changes.pod(before, None)
+        elif step[1] is None:
+            nodes.pop(step[0], None)
+        else:
+            nodes[step[0]] = dataclasses.replace(builders.node(step[0]), allocations=tuple(step[1]))
+        if number not in looks and number < len(steps):
+            continue  # several things change between two looks
+        now = 100.0 if number % 2 else 10.0
+        every = list(nodes.values())
+        assert shown(seen.look(every, now)) == shown(bookkeeping.judge(every, pods.values(), now=now))
+        assert {name: sorted(map(str, lost)) for name, lost in seen.lost.items()} == {
+            name: sorted(map(str, lost)) for name, lost in adoption.lost(every, pods.values()).items()
+        }
+        there = set(nodes)
+        everywhere = adoption.homeless(there, pods.values())
+        assert sorted(map(str, adoption.homeless(there, seen.changes.placed_beside(there)))) == sorted(
+            map(str, everywhere)
+        )
+
+
+def test_what_has_not_changed_is_not_looked_at() -> None:
+    seen = Seen()
+    nodes, held = [], list[Allocation]()
+    for number in range(20):
+        entry = dataclasses.replace(builders.allocation(f"a{number}"), pod=PodRef("default", "p", f"u{number}"))
+        nodes.append(dataclasses.replace(builders.node(f"n{number}"), allocations=(entry,)))
+        held.append(entry)
+        seen.changes.pod(None, placed(f"u{number}", f"a{number}", f"n{number}", "Running", gated=False))
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 40
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 0
+    before = placed("u3", "a3", "n3", "Running", gated=False)
+    seen.changes.pod(before, placed("u3", "a3", "n3", "Succeeded", gated=False))
+    assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]
+    assert seen.looked_at == 2
+    assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]  # for as long as it is not written
+    assert seen.looked_at == 0
