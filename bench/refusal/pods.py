@@ -105,3 +105,31 @@ CASES["everything"]["spec"] |= {
     **spread(4, 6),
     "affinity": {**near("podAffinity", 4, 6)["affinity"], **on_nodes(4, 4, 70)["affinity"]},
 }
+
+# What the search has found, in short: parts of which only the last does not fit, and manifests that are long to read.
+CASES["16 shares, the last too large"] = many(16, ["0.02", "0.05", "0.03"], gpus=6)
+CASES["16 shares, the last too large"]["metadata"]["annotations"] |= {
+    f"{contract.REQUEST}.c15": "0.01",
+    f"{contract.GPUS}.c15": "16",
+}
+LONG: Json = {
+    "containers": [
+        {"name": f"c{number}", "env": [{"name": f"v{one}", "value": "x"} for one in range(64)]} for number in range(64)
+    ]
+}
+CASES["4096 variables, spread"] = pod(request="1", spec={**LONG, **spread(4, 15)})
+CASES["48 containers × 64 resources"] = pod(
+    request="1",
+    spec={
+        "containers": [
+            {
+                "name": f"c{number}",
+                "resources": {"requests": {f"example.com/r{number}-{one}": "1" for one in range(64)}},
+            }
+            for number in range(48)
+        ]
+    },
+)
+CASES["8 containers × 64 resources"] = pod(
+    request="1", spec={"containers": CASES["48 containers × 64 resources"]["spec"]["containers"][:8]}
+)

@@ -7,7 +7,7 @@ that was deleted and made anew between two lists is a DELETED and an ADDED, neve
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -69,6 +69,10 @@ class Store(Mapping[Key, dict[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._objects)
+
+    def values(self) -> ValuesView[dict[str, Any]]:
+        """All of them: very many are asked for at once, and often."""
+        return self._objects.values()
 
     def replace(self, items: Iterable[dict[str, Any]]) -> Iterator[Change]:
         """Take the whole collection anew; yield the difference as changes, each once the store holds it."""

@@ -74,8 +74,8 @@ class Passes:
 
     def count(self, pods: Iterable[PodJson], units: Iterable[Unit]) -> Mapping[str, int]:
         """By uid of the unit's first member."""
-        there = {pod.uid(one): one for one in pods if contract.ALLOCATION in pod.annotations_of(one)}
-        new = {uid: queue.order(one) for uid, one in there.items() if uid not in self._seen}
+        there = {uid: one for one in pods if (uid := pod.uid(one)) in self._seen or _is_placed(one)}
+        new = {uid: queue.order(there[uid]) for uid in there.keys() - self._seen}
         new.update((uid, order) for uid, order in self._placed.items() if uid not in self._seen)
         news = sorted([*new.values(), *self._grown])
         self._seen = {*there, *self._placed}
@@ -88,3 +88,7 @@ class Passes:
                 counts[uid] += len(news) - bisect.bisect_right(news, unit.order)
         self._passes = counts
         return counts
+
+
+def _is_placed(one: PodJson) -> bool:
+    return contract.ALLOCATION in pod.annotations_of(one)

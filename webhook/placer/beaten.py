@@ -20,13 +20,15 @@ PodJson = Mapping[str, Any]
 def find(nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> list[tuple[PodJson, PodRef]]:
     """Such pods, each with who holds what it names."""
     holders = {entry.id: entry.pod for node in nodes for entry in node.allocations if entry.pod.uid}
+    named = [
+        (one, holder)
+        for one in pods
+        if (holder := holders.get(pod.annotations_of(one).get(contract.ALLOCATION, ""))) and holder.uid != pod.uid(one)
+    ]
+    if not named:
+        return []
     own = {holder.uid for holder in holders.values()}
-    found = []
-    for one in pods:
-        holder = holders.get(pod.annotations_of(one).get(contract.ALLOCATION, ""))
-        if holder is not None and pod.uid(one) not in own and _lives(one):
-            found.append((one, holder))
-    return found
+    return [(one, holder) for one, holder in named if pod.uid(one) not in own and _lives(one)]
 
 
 def explain(one: PodJson, holder: PodRef) -> str:

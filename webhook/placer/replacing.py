@@ -49,8 +49,10 @@ class Replacing:
     async def look(self, pods: Iterable[PodJson], nodes: Iterable[GpuNode] = ()) -> float | None:
         """Do what is due; return in how many seconds to look again, None if nobody is stuck. `nodes` as stored."""
         pods = list(pods)
-        waits = [again for again in (await self._look_stuck(pods), await self._look_beaten(pods, nodes)) if again]
-        return min(waits, default=None)
+        stuck_again = await self._look_stuck(pods)
+        await asyncio.sleep(0)  # the event loop is the webhook's too
+        beaten_again = await self._look_beaten(pods, nodes)
+        return min((again for again in (stuck_again, beaten_again) if again), default=None)
 
     async def _look_beaten(self, pods: Iterable[PodJson], nodes: Iterable[GpuNode]) -> float | None:
         now = self._clock()

@@ -34,9 +34,9 @@ def why(one: PodJson) -> str | None:
     """The scheduler's own words, if it cannot bind a pod that was placed; else None."""
     metadata, spec = one.get("metadata") or {}, one.get("spec") or {}
     if (
-        contract.ALLOCATION not in pod.annotations_of(one)
+        spec.get("nodeName")  # as nearly all have
+        or contract.ALLOCATION not in pod.annotations_of(one)
         or pod.gates(one)
-        or spec.get("nodeName")
         or metadata.get("deletionTimestamp")
         or pod.is_terminal(one)
     ):
