@@ -23,6 +23,7 @@ from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.groups import Groups
 from deviceplugin.arbiter.messages import Listening, Message
 from deviceplugin.arbiter.resizing import Resizing
+from deviceplugin.denial.registered import BEAT_SECONDS, Registered
 from gpushare.daemon import garbage, logs, shutdown
 
 logger = logging.getLogger("deviceplugin.arbiter")
@@ -41,11 +42,13 @@ def main(arguments: Sequence[str]) -> int:
 async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     channel = Channel(socket.socket(fileno=options.agent))
     agent = Agent(channel)
+    registered = Registered(options.registered) if options.registered is not None else None
     groups = Groups(
         options.ledgers,
         proc=options.proc_root,
         context_bytes=agent.context_bytes,
         unclaimed_bytes=agent.unclaimed_bytes,
+        registered=registered,
     )
     arbiter = server.Server(
         options.socket,
@@ -71,6 +74,8 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         if daemon.stopping.is_set():
             return
         groups.inherit()
+        if registered is not None:
+            daemon.start("beat", _beat(registered))
         garbage.settle()  # what is there now is there to stay, and looking at all of it takes longer than a handover
         async with arbiter:
             # Not before: of shares that were not taken over yet, nothing true can be said.
@@ -82,6 +87,13 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         groups.close()
         channel.close()
         os.close(alone)
+
+
+async def _beat(registered: Registered) -> None:
+    """Have the kernel know that there is an arbiter."""
+    while True:
+        registered.beat()
+        await asyncio.sleep(BEAT_SECONDS)
 
 
 async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
@@ -114,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--agent", type=int, required=True, metavar="DESCRIPTOR", help="a socket whose other end the agent has")
     add("--socket", type=Path, required=True, help="where processes of share containers connect")
     add("--ledgers", type=Path, required=True, help="the directory for what the next arbiter must know")
+    add("--registered", type=int, metavar="DESCRIPTOR", help="the map in which the kernel looks up who is registered")
     add("--proc-root", type=Path, default=process.PROC, help="the host's /proc (%(default)s)")
     add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
     return parser

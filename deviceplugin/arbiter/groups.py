@@ -18,6 +18,7 @@ from deviceplugin.arbiter import inheritance, loss, process, record, timetable
 from deviceplugin.arbiter.group import Group, JoinError
 from deviceplugin.arbiter.process import Process
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.denial.registered import Registered
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Groups:
     context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
     unclaimed_bytes: how much of a GPU, by its place in the share, nobody is known to hold beside what the process of a
         slot says itself; None where that is not known.
+    registered: the kernel, where it denies the devices to all who have no slot.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class Groups:
         proc: Path = process.PROC,
         context_bytes: Callable[[str], int] = lambda _: 0,
         unclaimed_bytes: Callable[[Group, int, int], Awaitable[int | None]] = nothing_known,
+        registered: Registered | None = None,
     ) -> None:
         self._directory = directory
+        self._registered = registered
         self._proc = proc
         self._boot_id = process.boot_id(proc=proc)
         self._context_bytes = context_bytes
@@ -114,6 +118,9 @@ class Groups:
                     asyncio.get_running_loop().add_reader(holder.pidfd, self._holder_ended, found.tenant, holder)
                 extra = {**_named(found.tenant), "processes": len(old.holders), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
+        if self._registered is not None:
+            holders = (*self._unreachable.values(), *(one.members.values() for one in self._groups.values()))
+            self._registered.keep((one.pid, one.start_ticks) for holder in holders for one in holder)
         self.schedule()
 
     @property
@@ -143,9 +150,11 @@ class Groups:
                 if seen.known and seen.link is None:
                     chosen.clear(slot)
                     chosen.has_our_page(slot)
+                self._register(who)
                 return chosen, slot
             slot = chosen.free_slot()
             record.write(self._directory, chosen.record(self._boot_id, joining=(slot, who)))
+            self._register(who)
             member = dataclasses.replace(who, pidfd=os.dup(who.pidfd))
         except BaseException:
             if made:
@@ -243,6 +252,13 @@ class Groups:
         self._lost_ticks = own[1] if own is not None else 0
         loss.write(self._directory, self._boot_id, self._lost_ticks)
 
+    def _register(self, who: Process) -> None:
+        if self._registered is not None:
+            try:
+                self._registered.add(who.pid, who.start_ticks)
+            except OSError as error:
+                raise JoinError(f"the kernel could not be told that this process may use its GPU: {error}") from error
+
     def _watch(self, chosen: Group, member: Process) -> None:
         asyncio.get_running_loop().add_reader(member.pidfd, self._ended, chosen, member)
 
@@ -253,6 +269,8 @@ class Groups:
 
     def _holder_ended(self, tenant: Tenant, holder: Process) -> None:
         self._let_go(holder)
+        if self._registered is not None:
+            self._registered.drop(holder.pid)
         self._unreachable[tenant.key].remove(holder)
         if not self._unreachable[tenant.key]:
             del self._unreachable[tenant.key]
@@ -266,6 +284,8 @@ class Groups:
         member = chosen.members[slot]
         asyncio.get_running_loop().remove_reader(member.pidfd)
         freed = chosen.release(slot)
+        if self._registered is not None:
+            self._registered.drop(member.pid)
         extra = {**_named(chosen.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
         # A container can have processes come and go as fast as can be: of those that leave nothing nobody has to know.
         logger.log(logging.INFO if freed else logging.DEBUG, "Cleared the slot of a process that is gone", extra=extra)

@@ -49,15 +49,21 @@ def parse(text: str) -> Container | Refusal:
     return found.pop()
 
 
+def pod_of(component: str) -> str | None:
+    """The UID of the pod whose cgroup has this name; None if it is no pod's."""
+    pod = _POD.fullmatch(component)
+    return pod[1].replace("_", "-") if pod else None
+
+
 def _of_path(path: str) -> Container | None:
     components = path.split("/")
     for position, component in enumerate(components):
         both = _BOTH.fullmatch(component)
         if both:
             return Container(both[1].replace("_", "-"), both[2])
-        pod = _POD.fullmatch(component)
-        if pod:
+        pod = pod_of(component)
+        if pod is not None:
             below = components[position + 1] if position + 1 < len(components) else ""
             container = _CONTAINER.fullmatch(below)
-            return Container(pod[1].replace("_", "-"), container[1]) if container else None
+            return Container(pod, container[1]) if container else None
     return None

@@ -62,7 +62,13 @@ class ArbiterProcess:
 
 @contextlib.asynccontextmanager
 async def running(
-    path: Path, *, ledgers: Path, proc: Path, log_level: str, program: Sequence[str] = PROGRAM
+    path: Path,
+    *,
+    ledgers: Path,
+    proc: Path,
+    log_level: str,
+    registered: int | None = None,
+    program: Sequence[str] = PROGRAM,
 ) -> AsyncIterator[ArbiterProcess]:
     """An arbiter whose socket will be at `path`; other arguments are those of `python -m deviceplugin.arbiter`.
 
@@ -70,13 +76,15 @@ async def running(
     """
     server.raised_limit()  # of each share two files are open here as well
     ours, theirs = socket.socketpair()
+    maps = [registered] if registered is not None else []
     with theirs:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *program),
             *(f"--agent={theirs.fileno()}", f"--socket={path}", f"--ledgers={ledgers}"),
             *(f"--proc-root={proc}", f"--log-level={log_level}"),
+            *(f"--registered={one}" for one in maps),
             stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), *maps],
         )
     started = ArbiterProcess(process, Channel(ours))
     logger.info("Started the arbiter", extra={"pid": started.pid})

@@ -1,0 +1,106 @@
+"""The program and its map in the kernel: loaded, kept for the next agent, and attached to the cgroups of pods.
+
+Both are pinned in the bpf file system, so that the next agent finds the processes that are registered, and replaces the
+program in one step wherever it is attached. In a cgroup it stays for as long as that is there, agent or no agent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.denial import cgroups, fields, kernel, program, registered
+
+DIRECTORY: Final = "gpushare"  # in the bpf file system
+MAP: Final = "registered-1"  # with the version of its keys and values
+PROGRAM: Final = "program"
+BTF: Final = Path("/sys/kernel/btf/vmlinux")
+_FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
+CAPABILITIES: Final = "BPF, NET_ADMIN and PERFMON"
+
+
+class DenialError(Exception):
+    """It cannot be done here; the message says why, as a sentence."""
+
+
+class Denial:
+    """A program that is loaded; `map_descriptor` is for the arbiter. Whoever has it closes it."""
+
+    def __init__(self, cgroup_root: Path, *, map_descriptor: int, loaded: int, before: int | None) -> None:
+        self._cgroup_root = cgroup_root
+        self.map_descriptor = map_descriptor
+        self._program = loaded
+        self._id, _ = kernel.identity(loaded)
+        self._before = before
+        self._before_id = kernel.identity(before)[0] if before is not None else None
+
+    def attach(self, pod_uids: Collection[str]) -> frozenset[str]:
+        """Have the kernel ask for these pods from now on; return those that have a cgroup. Raises DenialError."""
+        found = cgroups.of_pods(self._cgroup_root) if pod_uids else {}
+        there = frozenset(uid for uid in pod_uids if uid in found)
+        for uid in there:
+            try:
+                self._attach(found[uid])
+            except FileNotFoundError:
+                continue  # the pod has just ended
+            except OSError as error:
+                raise DenialError(f"the kernel attaches no program to {found[uid]}: {error.strerror}") from error
+        return there
+
+    def close(self) -> None:
+        """Let go of it; where it is attached it stays."""
+        for descriptor in (self.map_descriptor, self._program, self._before):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _attach(self, path: Path) -> None:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            there = kernel.attached(directory)
+            if self._id not in there:
+                replaces = self._before if self._before_id in there else None
+                kernel.attach(directory, self._program, instead_of=replaces)
+        finally:
+            os.close(directory)
+
+
+def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None) -> Denial:
+    """The program for the driver's devices, or those with other major numbers. Raises DenialError."""
+    if os.readlink(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE:
+        raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
+    if not cgroups.is_version_two(cgroup_root):
+        raise DenialError(f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked")
+    try:
+        offsets = fields.offsets(BTF.read_bytes(), program.FIELDS)
+    except (OSError, fields.FieldsError) as error:
+        raise DenialError(f"this kernel does not tell its types at {BTF}: {error}") from error
+    found = majors if majors is not None else program.majors((proc / "devices").read_text())
+    try:
+        return _opened(bpf_root, cgroup_root, found, offsets)
+    except PermissionError as error:
+        raise DenialError(
+            f"the kernel lets the agent load no program: {error.strerror}; it needs the capabilities {CAPABILITIES}, and "
+            "the system call bpf (config/components/deny-unregistered)"
+        ) from error
+    except OSError as error:
+        raise DenialError(f"the kernel does not take the program: {error.strerror or error}") from error
+
+
+def _opened(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: program.Offsets) -> Denial:
+    kept = bpf_root / DIRECTORY
+    kept.mkdir(mode=0o700, exist_ok=True)
+    descriptor = kernel.pinned(kept / MAP)
+    before = kernel.pinned(kept / PROGRAM) if descriptor is not None else None
+    if descriptor is None:
+        descriptor = registered.make()
+        kernel.pin(descriptor, kept / MAP)
+    loaded = kernel.load("gpushare", program.assemble(majors, offsets, descriptor))
+    if before is not None and kernel.identity(before)[1] == kernel.identity(loaded)[1]:
+        os.close(loaded)
+        return Denial(cgroup_root, map_descriptor=descriptor, loaded=before, before=None)
+    # At once, although the one before is attached still: an agent that ends here leaves two programs that ask the same.
+    (kept / PROGRAM).unlink(missing_ok=True)
+    kernel.pin(loaded, kept / PROGRAM)
+    return Denial(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)

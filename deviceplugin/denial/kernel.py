@@ -1,0 +1,167 @@
+"""The system call bpf(2): maps, programs for the devices of a cgroup, and where both are kept.
+
+By its number, as libc has no function for it. What is laid out here is `union bpf_attr` of linux/bpf.h. Everything raises
+OSError with what the kernel says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from pathlib import Path
+from typing import Final
+
+_NUMBERS: Final = {"x86_64": 321, "aarch64": 280}
+_ATTRIBUTES_BYTES: Final = 128
+_MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _NEXT_KEY, _LOAD, _PIN, _GET, _ATTACH = range(9)
+_INFO, _QUERY = 15, 16
+_HASH: Final = 1  # BPF_MAP_TYPE_HASH
+_NO_PREALLOC: Final = 1  # BPF_F_NO_PREALLOC
+_CGROUP_DEVICE_PROGRAM, _CGROUP_DEVICE = 15, 6  # BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE
+_ALLOW_MULTI, _REPLACE = 2, 4  # BPF_F_ALLOW_MULTI, BPF_F_REPLACE
+_NEW_ONLY: Final = 1  # BPF_NOEXIST
+MOST_PROGRAMS: Final = 64  # that a cgroup can have
+_LOG_BYTES: Final = 1 << 16
+_INSTRUCTION_BYTES: Final = 8
+_INFO_START: Final = struct.Struct("<II8s")  # of struct bpf_prog_info: its kind, id and tag
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTES_BYTES)
+    return _call(command, buffer)
+
+
+def _call(command: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+    number = _NUMBERS.get(platform.machine())
+    if number is None:
+        raise OSError(f"bpf(2) has no number here for {platform.machine()}")
+    answer: int = _libc.syscall(number, command, buffer, _ATTRIBUTES_BYTES)
+    if answer < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return answer
+
+
+class Map:
+    """A hash map behind a descriptor, with keys and values of fixed sizes."""
+
+    def __init__(self, descriptor: int, *, key_bytes: int, value_bytes: int) -> None:
+        self.descriptor = descriptor
+        self._key_bytes = key_bytes
+        self._value_bytes = value_bytes
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        value = ctypes.create_string_buffer(self._value_bytes)
+        try:
+            self._element(_LOOKUP, key, value)
+        except FileNotFoundError:
+            return None
+        return value.raw
+
+    def put(self, key: bytes, value: bytes, *, new_only: bool = False) -> None:
+        """Give a key a value; FileExistsError if it has one and is not to."""
+        flags = _NEW_ONLY if new_only else 0
+        self._element(_UPDATE, key, ctypes.create_string_buffer(value, self._value_bytes), flags)
+
+    def drop(self, key: bytes) -> None:
+        """A key has no value any more."""
+        try:
+            self._element(_DELETE, key, None)
+        except FileNotFoundError:
+            return
+
+    def keys(self) -> frozenset[bytes]:
+        """All keys."""
+        found: set[bytes] = set()
+        following = ctypes.create_string_buffer(self._key_bytes)
+        key: bytes | None = None
+        while True:
+            try:
+                self._element(_NEXT_KEY, key, following)
+            except FileNotFoundError:
+                return frozenset(found)
+            key = following.raw
+            if key in found:  # one was dropped meanwhile, and it begins again
+                return frozenset(found)
+            found.add(key)
+
+    def _element(
+        self, command: int, key: bytes | None, value: ctypes.Array[ctypes.c_char] | None, flags: int = 0
+    ) -> None:
+        keys = ctypes.create_string_buffer(key, self._key_bytes) if key is not None else None
+        addresses = [ctypes.addressof(one) if one is not None else 0 for one in (keys, value)]
+        _bpf(command, struct.pack("<IxxxxQQQ", self.descriptor, *addresses, flags))
+
+
+def make_map(name: str, *, key_bytes: int, value_bytes: int, most: int) -> int:
+    """The descriptor of a new map."""
+    sizes = (key_bytes, value_bytes, most)
+    return _bpf(_MAP_CREATE, struct.pack("<7I16s", _HASH, *sizes, _NO_PREALLOC, 0, 0, name.encode()))
+
+
+def load(name: str, instructions: bytes) -> int:
+    """The descriptor of a program for the devices of a cgroup, which has been found to be sound."""
+    code, terms = ctypes.create_string_buffer(instructions), ctypes.create_string_buffer(b"GPL")
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+
+    def attributes(level: int) -> bytes:
+        said = (level, _LOG_BYTES, ctypes.addressof(log)) if level else (0, 0, 0)
+        count = len(instructions) // _INSTRUCTION_BYTES
+        places = (ctypes.addressof(code), ctypes.addressof(terms))
+        kind, on = _CGROUP_DEVICE_PROGRAM, _CGROUP_DEVICE
+        return struct.pack("<IIQQIIQII16sII", kind, count, *places, *said, 0, 0, name.encode(), 0, on)
+
+    try:
+        return _bpf(_LOAD, attributes(0))
+    except PermissionError:
+        raise
+    except OSError as error:
+        try:
+            return _bpf(_LOAD, attributes(1))
+        except OSError:
+            why = log.value.decode(errors="replace").strip().splitlines()[-3:]
+            raise OSError(error.errno, f"{error.strerror}: {' / '.join(why)}") from error
+
+
+def attach(cgroup: int, program: int, *, instead_of: int | None = None) -> None:
+    """Have the kernel ask the program, beside others that it asks there, or in place of one."""
+    flags = _ALLOW_MULTI | (_REPLACE if instead_of is not None else 0)
+    _bpf(_ATTACH, struct.pack("<5I", cgroup, program, _CGROUP_DEVICE, flags, instead_of or 0))
+
+
+def attached(cgroup: int) -> frozenset[int]:
+    """The ids of the programs that the kernel asks in this very cgroup."""
+    ids = (ctypes.c_uint32 * MOST_PROGRAMS)()
+    fields = struct.pack("<4IQI", cgroup, _CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), MOST_PROGRAMS)
+    buffer = ctypes.create_string_buffer(fields, _ATTRIBUTES_BYTES)
+    _call(_QUERY, buffer)
+    (count,) = struct.unpack_from("<I", buffer.raw, 24)
+    return frozenset(ids[:count])
+
+
+def identity(program: int) -> tuple[int, bytes]:
+    """The id of a program, and what is the same of all with its instructions."""
+    told = ctypes.create_string_buffer(_INFO_START.size)
+    _bpf(_INFO, struct.pack("<IIQ", program, len(told), ctypes.addressof(told)))
+    _, number, tag = _INFO_START.unpack(told.raw)
+    return int(number), bytes(tag)
+
+
+def pin(descriptor: int, path: Path) -> None:
+    """Keep it at a path of a bpf file system, as long as that is there."""
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    _bpf(_PIN, struct.pack("<QII", ctypes.addressof(name), descriptor, 0))
+
+
+def pinned(path: Path) -> int | None:
+    """A descriptor of what is kept there; None for nothing."""
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    try:
+        return _bpf(_GET, struct.pack("<QII", ctypes.addressof(name), 0, 0))
+    except FileNotFoundError:
+        return None

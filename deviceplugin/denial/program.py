@@ -1,0 +1,151 @@
+"""The program that the kernel asks whenever a process of a pod opens a device file: bytes of instructions. Pure.
+
+    not a character device of the driver's, or not to read or write it     yes
+    no arbiter has said for a while that it is there                       yes
+    a process of the node itself, in no container                          yes
+    registered, with the same start, and still the same program            yes
+    all others                                                             no
+
+Which processes are registered, the arbiter writes into a map: by pid, when it started, and the number of its exec.
+The kernel writes that number itself, when a registered process opens a device file for the first time, as it does within
+the call of the driver that made it register; so a program that takes its place (exec) is another one at once, before
+anybody has heard of it. Instructions and helpers are those of Linux 5.11 (linux/bpf.h).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Mapping
+from typing import Final
+
+FIELDS: Final = {
+    "task_struct": ("tgid", "group_leader", "start_boottime", "self_exec_id", "thread_pid"),
+    "pid": ("level",),
+}
+KEY: Final = struct.Struct("<I")  # a pid; 0 for the arbiter
+VALUE: Final = struct.Struct("<QQ")  # ticks since boot when it started; the number of its exec and 1, or 0. Of 0: until when
+ARBITER_KEY: Final = 0
+NANOSECONDS_A_TICK: Final = 10_000_000  # as /proc tells times: USER_HZ is 100 on every machine with a GPU
+
+_CHARACTER: Final = 2  # BPF_DEVCG_DEV_CHAR
+_READ_OR_WRITE: Final = 6  # BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE
+_LOOKUP, _NOW, _TASK = 1, 5, 158  # bpf_map_lookup_elem, bpf_ktime_get_ns, bpf_get_current_task_btf
+_YES, _NO, _JUDGE = "yes", "no", "judge"
+
+DRIVERS_MAJOR: Final = 195  # of GPUs and of /dev/nvidiactl, without which there is none (Documentation/admin-guide/devices.txt)
+
+Offsets = Mapping[tuple[str, str], int]
+_Line = tuple[int, int, int, int | str, int]  # operation, destination, source, offset or where to, number
+
+
+def majors(devices: str) -> frozenset[int]:
+    """The major numbers of the driver's character devices, by the text of /proc/devices."""
+    characters = devices.partition("Block devices:")[0]
+    named = (line.split() for line in characters.splitlines())
+    found = (int(words[0]) for words in named if len(words) == 2 and words[1].startswith("nvidia"))  # noqa: PLR2004
+    return frozenset({DRIVERS_MAJOR, *found})
+
+
+def assemble(majors: Collection[int], offsets: Offsets, map_descriptor: int) -> bytes:
+    """The program for devices with these major numbers, with the fields where they are in this kernel."""
+
+    def task(field: str) -> int:
+        return offsets["task_struct", field]
+
+    lines: list[_Line | str] = [
+        _load32(2, 1, 0),  # r2: in the lower half the kind of the device, in the upper what is to be done
+        (0xBF, 3, 2, 0, 0),  # r3 = r2
+        (0x57, 2, 0, 0, 0xFFFF),  # r2 &= 0xffff
+        _unless_equal(2, _CHARACTER, _YES),
+        (0x77, 3, 0, 0, 16),  # r3 >>= 16
+        (0x57, 3, 0, 0, _READ_OR_WRITE),
+        _if_equal(3, 0, _YES),
+        _load32(2, 1, 4),  # r2: the major number
+        *(_if_equal(2, major, _JUDGE) for major in sorted(majors)),
+        _go(_YES),
+        _JUDGE,
+        _call(_NOW),
+        (0xBF, 7, 0, 0, 0),  # r7: now
+        (0x62, 10, 0, -4, ARBITER_KEY),  # *(u32 *)(r10 - 4)
+        *_look_up(map_descriptor),
+        _if_equal(0, 0, _YES),
+        _load64(1, 0, 0),  # r1: until when an arbiter is taken to be there
+        (0x2D, 7, 1, _YES, 0),  # if r7 > r1
+        _call(_TASK),
+        (0xBF, 7, 0, 0, 0),  # r7: the task
+        _load64(1, 7, task("thread_pid")),
+        _load32(1, 1, offsets["pid", "level"]),  # r1: how many pid namespaces it is in below the node's
+        _if_equal(1, 0, _YES),
+        _load32(1, 7, task("tgid")),
+        (0x63, 10, 1, -4, 0),  # *(u32 *)(r10 - 4) = r1
+        *_look_up(map_descriptor),
+        _if_equal(0, 0, _NO),
+        _load64(1, 7, task("group_leader")),
+        _load64(1, 1, task("start_boottime")),
+        (0x37, 1, 0, 0, NANOSECONDS_A_TICK),  # r1 /= …
+        _load64(2, 0, 0),
+        (0x5D, 1, 2, _NO, 0),  # if r1 != r2
+        _load32(1, 7, task("self_exec_id")),
+        (0x07, 1, 0, 0, 1),  # r1 += 1
+        _load64(2, 0, 8),
+        (0x1D, 1, 2, _YES, 0),  # if r1 == r2
+        _unless_equal(2, 0, _NO),
+        (0x7B, 0, 1, 8, 0),  # *(u64 *)(r0 + 8) = r1
+        _YES,
+        (0xB7, 0, 0, 0, 1),
+        (0x95, 0, 0, 0, 0),
+        _NO,
+        (0xB7, 0, 0, 0, 0),
+        (0x95, 0, 0, 0, 0),
+    ]
+    return _resolved(lines)
+
+
+def _load32(to: int, base: int, offset: int) -> _Line:
+    return 0x61, to, base, offset, 0
+
+
+def _load64(to: int, base: int, offset: int) -> _Line:
+    return 0x79, to, base, offset, 0
+
+
+def _if_equal(register: int, number: int, place: str) -> _Line:
+    return 0x15, register, 0, place, number
+
+
+def _unless_equal(register: int, number: int, place: str) -> _Line:
+    return 0x55, register, 0, place, number
+
+
+def _go(place: str) -> _Line:
+    return 0x05, 0, 0, place, 0
+
+
+def _call(helper: int) -> _Line:
+    return 0x85, 0, 0, 0, helper
+
+
+def _look_up(map_descriptor: int) -> tuple[_Line, ...]:
+    """r0: the value of the key at r10 - 4, or 0."""
+    return (
+        (0x18, 1, 1, 0, map_descriptor),  # r1 = the map, in two instructions
+        (0x00, 0, 0, 0, 0),
+        (0xBF, 2, 10, 0, 0),
+        (0x07, 2, 0, 0, -4),
+        _call(_LOOKUP),
+    )
+
+
+def _resolved(lines: list[_Line | str]) -> bytes:
+    """The instructions, with the places that are named in place of their names."""
+    places, instructions = {}, list[_Line]()
+    for line in lines:
+        if isinstance(line, str):
+            places[line] = len(instructions)
+        else:
+            instructions.append(line)
+    code = bytearray()
+    for at, (operation, destination, source, where, number) in enumerate(instructions):
+        offset = places[where] - at - 1 if isinstance(where, str) else where
+        code += struct.pack("<BBhi", operation, source << 4 | destination, offset, number)
+    return bytes(code)

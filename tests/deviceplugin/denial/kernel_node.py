@@ -1,0 +1,137 @@
+"""A hierarchy of cgroup v2 with a pod in it, a bpf file system, and processes that open device files there.
+
+The devices are /dev/loop-control and others of the major number 10 in place of the driver's: whoever may, opens them, and
+nothing comes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.denial import denial, registered
+
+MISC, LOOP_CONTROL = 10, 237
+CONTAINER = "5d" * 32
+HIERARCHIES = [Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]
+
+
+class Process:
+    """A process in a cgroup, and in a pid namespace of its own if it is `contained`; it does what `child.py` says."""
+
+    def __init__(self, cgroup: Path, *, contained: bool) -> None:
+        unshare = "unshare --pid --fork --kill-child" if contained else ""
+        enter = f'echo $$ > "$1/cgroup.procs" && shift && exec {unshare} "$@"'
+        child = [sys.executable, "-S", str(Path(__file__).with_name("child.py"))]
+        self._started = subprocess.Popen(
+            ["/bin/sh", "-c", enter, "sh", str(cgroup), *child],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        assert self.answer() == "ready"
+        started = self._started.pid
+        children = Path(f"/proc/{started}/task/{started}/children").read_text().split()
+        self.pid = int(children[0]) if contained else started
+
+    @property
+    def who(self) -> tuple[int, int]:
+        return self.pid, int(Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+    def ask(self, *words: object) -> str:
+        assert self._started.stdin
+        self._started.stdin.write(" ".join(map(str, words)) + "\n")
+        self._started.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> str:
+        assert self._started.stdout
+        return self._started.stdout.readline().strip()
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._started.communicate(timeout=10)
+
+
+class KernelNode:
+    """`bpf` and `cgroups` are what an agent would be given; `uid` is the pod's."""
+
+    def __init__(self, directory: Path, hierarchy: Path, stack: contextlib.ExitStack) -> None:
+        self.bpf = directory / "bpf"
+        self.cgroups = hierarchy / f"gpushare-test-{uuid.uuid4().hex}"
+        self.uid = str(uuid.uuid4())
+        self.container = self.cgroups / "kubepods" / "burstable" / f"pod{self.uid}" / CONTAINER
+        self.device = directory / "nvidiactl"
+        self._stack = stack
+        self.bpf.mkdir()
+        _checked(ctypes.CDLL(None, use_errno=True).mount(b"bpf", bytes(self.bpf), b"bpf", 0, None))
+        stack.callback(lambda: subprocess.run(["umount", self.bpf], check=True))
+        self.container.mkdir(parents=True)
+        stack.callback(self._remove)
+        os.mknod(self.device, 0o20666, os.makedev(MISC, LOOP_CONTROL))
+
+    def process(self, *, contained: bool = True) -> Process:
+        """One in the pod's container; or of the node itself, as a runtime's hook is."""
+        made = Process(self.container, contained=contained)
+        self._stack.callback(made.end)
+        return made
+
+    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> denial.Denial:
+        """An agent's, as it begins."""
+        made = denial.opened(self.bpf, self.cgroups, proc=Path("/proc"), majors=majors)
+        self._stack.callback(made.close)
+        return made
+
+    def enforced(self) -> registered.Registered:
+        """The program is attached to the pod, and an arbiter there; what is returned is what it tells the kernel by."""
+        made = self.opened()
+        known = registered.Registered(made.map_descriptor)
+        known.beat()
+        assert made.attach([self.uid]) == {self.uid}
+        return known
+
+    def _remove(self) -> None:
+        for path in sorted(self.cgroups.rglob("*"), reverse=True):
+            if path.is_dir():
+                path.rmdir()
+        self.cgroups.rmdir()
+
+
+def hierarchy() -> Path:
+    """Where cgroup v2 is mounted; skips the test where there is none, or the kernel lets us load no program."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make cgroups and load programs into the kernel")
+    found = next((one for one in HIERARCHIES if (one / "cgroup.controllers").exists()), None)
+    if found is None:
+        pytest.skip("no hierarchy of cgroup v2 is mounted here")
+    try:
+        os.close(registered.make())
+        probe = found / f"gpushare-test-{uuid.uuid4().hex}"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        pytest.skip(f"the kernel lets us make no map for programs, or no cgroup: {error.strerror}")
+    return found
+
+
+@contextlib.contextmanager
+def opened(directory: Path) -> Iterator[KernelNode]:
+    found = hierarchy()
+    with contextlib.ExitStack() as stack:
+        yield KernelNode(directory, found, stack)
+
+
+def _checked(answer: int) -> None:
+    if answer != 0:
+        pytest.skip(f"no bpf file system can be mounted here: {os.strerror(ctypes.get_errno())}")
