@@ -17,6 +17,7 @@ import prometheus_client
 from deviceplugin import library, metrics, node_pods, node_view, old_libraries, peaks, unspoken
 from deviceplugin.arbiter import server
 from deviceplugin.audit import auditor, contexts
+from deviceplugin.denial import covering
 from deviceplugin.hardware import nvml
 from deviceplugin.kubelet import plugins
 from deviceplugin.link import arbiter, lookup, process
@@ -38,16 +39,23 @@ STALE_SECONDS: Final = 60.0
 async def run(settings: Settings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed) -> None:
     """Serve until told to stop. `driver` may still be asked when this returns: it ends with the process."""
     settings.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    async with (
-        client.connect(settings.kubeconfig, component="agent") as api,
-        process.running(
-            settings.run_directory / contract.ARBITER_SOCKET_NAME,
-            ledgers=settings.state_directory / LEDGERS,
-            proc=settings.proc_root,
-            log_level=settings.log_level,
-        ) as running,
-    ):
-        agent = Agent(settings, api, driver, installed, running)
+    async with contextlib.AsyncExitStack() as stack:
+        api = await stack.enter_async_context(client.connect(settings.kubeconfig, component="agent"))
+        denied = stack.enter_context(
+            covering.opened(
+                settings.bpf_root, settings.cgroup_root, proc=settings.proc_root, wanted=settings.deny_unregistered
+            )
+        )
+        running = await stack.enter_async_context(
+            process.running(
+                settings.run_directory / contract.ARBITER_SOCKET_NAME,
+                ledgers=settings.state_directory / LEDGERS,
+                proc=settings.proc_root,
+                log_level=settings.log_level,
+                registered=denied.map_descriptor,
+            )
+        )
+        agent = Agent(settings, api, driver, installed, running, denied)
         try:
             await agent.serve(daemon)
         finally:
@@ -67,12 +75,16 @@ class Agent:
         driver: nvml.Nvml,
         installed: library.Installed,
         running: process.ArbiterProcess,
+        denied: covering.Covering,
     ) -> None:
         self._settings = settings
+        self._denied = denied
         self._running = running
         name = settings.node_name
         self._pods = node_pods.watched(api, name)
-        self.view = node_view.NodeView(settings, api, driver, installed, pods=self._pods.objects.values)
+        self.view = node_view.NodeView(
+            settings, api, driver, installed, pods=self._pods.objects.values, denied=denied
+        )
         self._pods.subscribe(lambda _: self.view.look())
         for one in (self._pods, self.view.status.informer):
             one.subscribe(lambda _: self.view.count())
@@ -144,6 +156,8 @@ class Agent:
         if daemon.stopping.is_set():
             return
         daemon.start("reports", self.arbiter.run())
+        if self._denied.is_on:  # by now the kernel knows who was registered with the last arbiter
+            daemon.start("denial", self._denied.run())
         await _at_most(KNOWN_SECONDS, self.view.known())
         await self.view.observation.look()
         for name, work in self.view.tasks().items():

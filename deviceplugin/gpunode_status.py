@@ -35,7 +35,7 @@ class GpuNodeStatus:
 
     resizes: asked, right before it is written, what is to be said of shares that are to shrink on this GPUNode.
     audited: asked likewise, the conditions that the audit has to say; none before the first. injected: likewise, how
-    containers get devices.
+    containers get devices, and who is kept from them.
     """
 
     def __init__(

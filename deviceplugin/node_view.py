@@ -16,6 +16,7 @@ from deviceplugin import announcer, holders, library, slack
 from deviceplugin.allocation import answer, joined
 from deviceplugin.arbiter import server, tenant
 from deviceplugin.cdi import specs
+from deviceplugin.denial import covering
 from deviceplugin.gpunode_status import GpuNodeStatus, Statement
 from deviceplugin.hardware import device_nodes, faults, nvml, nvml_call, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
@@ -52,6 +53,7 @@ class NodeView:
         installed: library.Installed,
         *,
         pods: Callable[[], Iterable[PodJson]],
+        denied: covering.Covering,
     ) -> None:
         self._settings = settings
         self._pods = pods
@@ -139,6 +141,8 @@ class NodeView:
             proc=settings.proc_root,
         )
         self.status.injected = self._injected
+        self._denied = denied
+        denied.begin(pods=pods, changed=self.status.look)
         self.given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]] = _nothing_given
         mounts = share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory)
         self._share_answers = share_answers.ShareAnswers(
@@ -150,6 +154,7 @@ class NodeView:
                 held=lambda: pod_resources.held(settings.pod_resources_socket),
                 given=lambda *names: self.given(*names),
                 descriptions=self._specs,
+                denied=denied,
             ),
         )
         self._device_answers = device_answers.DeviceAnswers(
@@ -210,7 +215,8 @@ class NodeView:
     def _injected(self) -> tuple[Condition, ...]:
         """Of an agent beside the cluster, which has no container, nothing is known; that is nobody's trouble."""
         missing = self.arrivals.missing
-        return (self.injecting.injection.shown(missing),) if self._settings.pod_uid or missing else ()
+        shown = (self.injecting.injection.shown(missing),) if self._settings.pod_uid or missing else ()
+        return (*shown, *self._denied.conditions)
 
     def _gpu(self, uuid: str) -> Gpu | None:
         return next((card for card in self._seen.gpus if card.uuid == uuid), None)

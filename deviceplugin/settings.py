@@ -50,6 +50,9 @@ class Settings:
     log_level: str
     context_memory_bytes: int
     end_unlimited: bool
+    deny_unregistered: bool
+    bpf_root: Path
+    cgroup_root: Path
     fail_on_init_error: bool
     pod_uid: str
     driver_root: str
@@ -233,6 +236,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         action="store_true",
         help="kill processes of share containers that got around their limits; without it they are only told of",
     )
+    add(
+        "--deny-unregistered",
+        action="store_true",
+        help="keep processes of share containers that are not registered with the arbiter from the GPUs' device files",
+    )
+    add("--bpf-root", type=Path, default=Path("/sys/fs/bpf"), help="the host's bpf file system (%(default)s)")
+    add("--cgroup-root", type=Path, default=Path("/sys/fs/cgroup"), help="the host's cgroup v2 (%(default)s)")
     add("--probe-host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics (%(default)s)")  # noqa: S104
     add("--probe-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics (%(default)s)")
     add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")

@@ -152,6 +152,7 @@ CONDITION_CONFIG_VALID: Final = "ConfigValid"
 CONDITION_CONFIG_PENDING: Final = "ConfigPending"
 CONDITION_LIMITS_IN_FORCE: Final = "LimitsInForce"
 CONDITION_DEVICES_INJECTED: Final = "DevicesInjected"
+CONDITION_UNREGISTERED_DENIED: Final = "UnregisteredDenied"
 REASON_NOTHING_INJECTS: Final = "NothingInjects"  # of DevicesInjected: every new container is refused
 WELL_WHEN_FALSE: Final = frozenset({CONDITION_CONFIG_PENDING})  # of all others True is what one wishes for
 

@@ -29,6 +29,8 @@ static CUresult start(void) {
         [GPUS_MISMATCH] = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
         [GPUS_DENIED] = CUDA_ERROR_OPERATING_SYSTEM,
     };
+    if (!gpus_admitted(gpus_directory()))
+        return CUDA_ERROR_OPERATING_SYSTEM;
     if (driver.present == 0) {
         CUresult result = results[gpus_open(gpus_directory(), GPUS_WRITE, driver.gpus, &driver.present)];
         if (result != CUDA_SUCCESS)

@@ -45,6 +45,15 @@ static bool is_sound(const image_t *image, off_t size) {
            image->limits_high <= IMAGE_LIMITS && image->orphans_high <= IMAGE_ORPHANS;
 }
 
+bool gpus_admitted(const char *directory) {
+    static int control = -1; /* kept open, as the driver does */
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/control", directory);
+    if (control < 0)
+        control = open(path, O_RDWR | O_CLOEXEC);
+    return control >= 0 || errno == ENOENT || errno == ENOTDIR;
+}
+
 static gpus_result_t gpu_map(int directory, const char *name, gpus_access_t access, gpu_t *gpu) {
     int descriptor = openat(directory, name, (access == GPUS_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     if (descriptor < 0)

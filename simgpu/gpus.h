@@ -37,6 +37,10 @@ typedef enum {
     GPUS_DENIED,   /* not readable, or not writable where that was asked for */
 } gpus_result_t;
 
+/* Opens the file that every process opens first, as /dev/nvidiactl of the real driver, where the directory has one: a
+ * device `control`. False: the kernel does not let us. */
+bool gpus_admitted(const char *directory);
+
 typedef enum { GPUS_READ, GPUS_WRITE } gpus_access_t;
 
 const char *gpus_directory(void);

@@ -76,6 +76,8 @@ static nvmlReturn_t open_gpus(void) {
     };
     if (session.count > 0)
         return NVML_SUCCESS;
+    if (!gpus_admitted(gpus_directory()))
+        return NVML_ERROR_UNKNOWN; /* which is what the real one says of a container that may not open it */
     gpus_result_t result = gpus_open(gpus_directory(), GPUS_WRITE, session.gpus, &session.count);
     session.writable = result == GPUS_OK;
     if (result == GPUS_DENIED)

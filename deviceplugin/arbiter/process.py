@@ -168,14 +168,14 @@ def _bounded(lines: Iterable[bytes]) -> Iterator[bytes | None]:
 
 
 # What it takes to open the ledger that another process has mapped: to look into it, and to follow its mapping's link.
-_CAPABILITIES: Final = {"SYS_PTRACE": 19, "CHECKPOINT_RESTORE": 40}
+TO_TAKE_OVER: Final = {"SYS_PTRACE": 19, "CHECKPOINT_RESTORE": 40}
 
 
-def missing_capabilities(*, proc: Path = PROC) -> tuple[str, ...]:
-    """Which capabilities this process lacks for taking over ledgers after its own restart."""
+def missing_capabilities(wanted: dict[str, int] = TO_TAKE_OVER, *, proc: Path = PROC) -> tuple[str, ...]:
+    """Which of these capabilities, by their numbers, this process lacks; without others, for taking over ledgers."""
     status = (proc / "self/status").read_text()
     (effective,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
-    return tuple(name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1)
+    return tuple(name for name, bit in wanted.items() if not effective >> bit & 1)
 
 
 def boot_id(*, proc: Path = PROC) -> str:

@@ -57,12 +57,13 @@ class Tenant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Given:
-    """The GPUs of a container that is about to start, and the RuntimeClass that its pod names, empty for none."""
+    """The GPUs of a container that is about to start, its pod, and the RuntimeClass that it names, empty for none."""
 
     namespace: str
     pod: str
     uuids: tuple[str, ...]
     runtime_class: str = ""
+    pod_uid: str = ""
 
 
 class Missing(enum.Enum):
@@ -134,7 +135,7 @@ def given(
     share = next((one for one in entry.shares if container in one.containers), None)
     if share is None:
         return Refusal(f"the container {container} of the pod {namespace}/{name} has no share of a GPU")
-    return Given(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]))
+    return Given(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]), pod.uid(known[-1]))
 
 
 def entry_of(tenant: Tenant, node: GpuNode) -> Allocation | None:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.arbiter import process
 from deviceplugin.denial import cgroups, fields, kernel, program, registered
 
 DIRECTORY: Final = "gpushare"  # in the bpf file system
@@ -18,7 +19,8 @@ MAP: Final = "registered-1"  # with the version of its keys and values
 PROGRAM: Final = "program"
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
-CAPABILITIES: Final = "BPF, NET_ADMIN and PERFMON"
+_CAPABILITIES: Final = {"BPF": 39, "NET_ADMIN": 12, "PERFMON": 38}
+_ALL_OF_THEM: Final = {"SYS_ADMIN": 21}
 
 
 class DenialError(Exception):
@@ -72,6 +74,11 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
         raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
     if not cgroups.is_version_two(cgroup_root):
         raise DenialError(f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked")
+    missing = process.missing_capabilities(_CAPABILITIES, proc=proc)
+    if missing and process.missing_capabilities(_ALL_OF_THEM, proc=proc):
+        raise DenialError(
+            f"the agent lacks {', '.join(missing)} of its capabilities (config/components/deny-unregistered)"
+        )
     try:
         offsets = fields.offsets(BTF.read_bytes(), program.FIELDS)
     except (OSError, fields.FieldsError) as error:
@@ -81,8 +88,8 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
         return _opened(bpf_root, cgroup_root, found, offsets)
     except PermissionError as error:
         raise DenialError(
-            f"the kernel lets the agent load no program: {error.strerror}; it needs the capabilities {CAPABILITIES}, and "
-            "the system call bpf (config/components/deny-unregistered)"
+            f"the kernel lets the agent load no program: {error.strerror}; it needs the system call bpf, which its seccomp "
+            "profile may keep from it (config/components/deny-unregistered)"
         ) from error
     except OSError as error:
         raise DenialError(f"the kernel does not take the program: {error.strerror or error}") from error

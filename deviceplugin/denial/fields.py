@@ -6,7 +6,7 @@ The format is that of Documentation/bpf/btf.rst: a header, types one after the o
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 _MAGIC: Final = 0xEB9F
@@ -14,19 +14,18 @@ _HEADER: Final = struct.Struct("<HBBIIIII")  # magic, version, flags, its length
 _TYPE: Final = struct.Struct("<III")  # name, what it is, size or type
 _MEMBER: Final = struct.Struct("<III")  # name, type, offset in bits
 _STRUCT, _UNION = 4, 5
-_NOTHING_MORE: Final = lambda count: 0  # noqa: E731 - a row of the table
-# What follows the twelve bytes of a type, in bytes, by its kind and how many it has.
-_MORE: Final[Mapping[int, Callable[[int], int]]] = {
-    1: lambda _: 4,  # int
-    3: lambda _: 12,  # array
-    _STRUCT: lambda count: 12 * count,
-    _UNION: lambda count: 12 * count,
-    6: lambda count: 8 * count,  # enum
-    13: lambda count: 8 * count,  # the parameters of a function
-    14: lambda _: 4,  # variable
-    15: lambda count: 12 * count,  # section
-    17: lambda _: 4,  # tag
-    19: lambda count: 12 * count,  # enum of 64 bits
+# What follows the twelve bytes of a type, in bytes, by its kind: once, and for each that it has. Of others nothing does.
+_MORE: Final[Mapping[int, tuple[int, int]]] = {
+    1: (4, 0),  # int
+    3: (12, 0),  # array
+    _STRUCT: (0, 12),
+    _UNION: (0, 12),
+    6: (0, 8),  # enum
+    13: (0, 8),  # the parameters of a function
+    14: (4, 0),  # variable
+    15: (0, 12),  # section
+    17: (4, 0),  # tag
+    19: (0, 12),  # enum of 64 bits
 }
 _LAST_KIND: Final = 19
 
@@ -83,7 +82,8 @@ def _places(btf: bytes, at: int, end: int) -> Iterator[int]:
         kind = _kind(info)
         if kind > _LAST_KIND:
             raise FieldsError(f"the kernel's types (BTF) have one of kind {kind}, which is not known here")
-        at += _TYPE.size + _MORE.get(kind, _NOTHING_MORE)(info & 0xFFFF)
+        once, each = _MORE.get(kind, (0, 0))
+        at += _TYPE.size + once + each * (info & 0xFFFF)
 
 
 def _members(btf: bytes, places: list[int], at: int, base_bits: int = 0) -> Iterator[tuple[int, int]]:

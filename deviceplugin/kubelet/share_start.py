@@ -3,6 +3,8 @@
 The kubelet says which ids the container has (PreStartContainer), and on another socket which pod has them; the pod's
 allocation says which GPUs these are. They are described under the name that Allocate gave, before the container is made
 of it. What cannot be found out is refused: the kubelet tells the pod why, and tries again.
+
+Where the devices are denied to processes that are not registered, that begins here too: the pod has its cgroup by now.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Final, Protocol
 from deviceplugin.allocation import cdi
 from deviceplugin.arbiter import tenant
 from deviceplugin.cdi.specs import SpecError
+from deviceplugin.denial import denial
 from deviceplugin.injection.decision import Injection
 from deviceplugin.kubelet import pod_resources, service
 from gpushare.config.settings import Settings
@@ -38,6 +41,17 @@ class Descriptions(Protocol):
         """Have all stand for nothing but these."""
 
 
+class Denied(Protocol):
+    """What keeps processes that are not registered from the devices; `covering.Covering`."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it does."""
+
+    def cover(self, pod_uid: str = "") -> None:
+        """Have it do so in this pod, and all that are known. Raises DenialError."""
+
+
 class ShareStart:
     """As `share_answers.Start`.
 
@@ -53,25 +67,26 @@ class ShareStart:
         held: Callable[[], Awaitable[Sequence[pod_resources.Held]]],
         given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]],
         descriptions: Descriptions,
+        denied: Denied,
     ) -> None:
         self._injection = injection
         self._settings = settings
         self._held = held
         self._given = given
         self._descriptions = descriptions
+        self._denied = denied
 
     @property
     def is_needed(self) -> bool:
-        """Whether a container may be refused, or its GPUs have to be described."""
-        injection = self._injection()
-        return bool(injection.refusal or injection.needs_class or injection.describes)
+        """Whether a container may be refused, or something has to be done for it."""
+        return self._denied.is_on or _matters(self._injection())
 
     def forget(self, name: str) -> None:
         """A name of CDI is given anew, and stands for nothing yet."""
         self._descriptions.forget_share(name)
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Find out whose container has these ids, and describe its GPUs. Raises RefusedError."""
+        """Find out whose container has these ids, and do what it needs. Raises RefusedError."""
         injection = self._injection()
         if injection.refusal:
             raise service.RefusedError(injection.refusal)
@@ -79,6 +94,12 @@ class ShareStart:
             return
         name = cdi.share(device_ids)
         found = await self._known(resource, device_ids)
+        try:
+            self._denied.cover(found.pod_uid if isinstance(found, tenant.Given) else "")
+        except denial.DenialError as error:
+            raise service.RefusedError(str(error)) from error
+        if not _matters(injection):
+            return
         if isinstance(found, Refusal):
             # It was described for this very container when it started before: Allocate has not been called since.
             if self._descriptions.has_share(name):
@@ -110,3 +131,8 @@ class ShareStart:
                 f"the kubelet does not say which container has these {len(device_ids)} of {resource}: {_INIT}"
             )
         return await self._given(*holders[0])
+
+
+def _matters(injection: Injection) -> bool:
+    """Whether a container has to be known for what it is given."""
+    return bool(injection.refusal or injection.needs_class or injection.describes)

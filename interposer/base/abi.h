@@ -148,8 +148,10 @@ typedef struct {
 
 typedef enum {
     NVML_SUCCESS = 0,
+    NVML_ERROR_NO_PERMISSION = 4,
     NVML_ERROR_FUNCTION_NOT_FOUND = 13,
     NVML_ERROR_NOT_READY = 27,
+    NVML_ERROR_UNKNOWN = 999,
 } nvmlReturn_t;
 
 typedef struct nvmlDevice_st *nvmlDevice_t;

@@ -1,4 +1,5 @@
-/* How large the GPU is, as NVML tells it, for nvidia-smi and for libraries that ask there. */
+/* How large the GPU is, as NVML tells it, for nvidia-smi and for libraries that ask there; and how NVML begins where the
+ * node denies the driver's device files to who has not joined. */
 #include "driver/driver.h"
 #include "session/join.h"
 #include "share/share.h"
@@ -44,6 +45,27 @@ static void show_share(uint32_t gpu, unsigned long long *total, unsigned long lo
         *total = limit_bytes;
     *used = used_bytes < *total ? used_bytes : *total;
     *free = *total - *used;
+}
+
+/* What it says when its device file cannot be opened, which it says of other troubles as well. */
+static bool may_be_denied(nvmlReturn_t result) {
+    return result == NVML_ERROR_NO_PERMISSION || result == NVML_ERROR_UNKNOWN;
+}
+
+/* Who only looks at GPUs joins no share for that, but where nothing is to be seen without. */
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+    nvmlReturn_t result = REAL(nvmlInitWithFlags)(flags);
+    return may_be_denied(result) && session_join() ? REAL(nvmlInitWithFlags)(flags) : result;
+}
+
+nvmlReturn_t nvmlInit_v2(void) {
+    nvmlReturn_t result = REAL(nvmlInit_v2)();
+    return may_be_denied(result) && session_join() ? REAL(nvmlInit_v2)() : result;
+}
+
+nvmlReturn_t nvmlInit(void) {
+    nvmlReturn_t result = REAL(nvmlInit)();
+    return may_be_denied(result) && session_join() ? REAL(nvmlInit)() : result;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {

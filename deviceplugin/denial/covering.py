@@ -1,0 +1,94 @@
+"""Who has the program attached to the pods with shares, before their containers are made, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.denial import denial, pods
+from gpushare.gpunode import Condition
+from gpushare.pod import PodJson
+
+logger = logging.getLogger(__name__)
+
+SECONDS: Final = 2.0  # between two looks at pods of which the kubelet did not say that they start
+
+
+class Covering:
+    """What the kernel is asked to do, as `made`, for the pods of the node; or why it cannot, as a sentence.
+
+    conditions: for the GPUNode; changed is called when they have.
+    """
+
+    def __init__(self, made: denial.Denial | None, problem: str) -> None:
+        self._denial = made
+        self._problem = problem
+        self._covered: frozenset[str] = frozenset()
+        self._pods: Callable[[], Iterable[PodJson]] = tuple
+        self._changed: Callable[[], None] = lambda: None
+        self.conditions: tuple[Condition, ...] = ()
+
+    def begin(self, *, pods: Callable[[], Iterable[PodJson]], changed: Callable[[], None]) -> None:
+        """These are the pods of the node."""
+        self._pods, self._changed = pods, changed
+        if self._problem:
+            self._say(self._problem, ())
+
+    @property
+    def is_on(self) -> bool:
+        """Whether devices are denied."""
+        return self._denial is not None
+
+    @property
+    def map_descriptor(self) -> int | None:
+        """What the arbiter is to be given."""
+        return self._denial.map_descriptor if self._denial is not None else None
+
+    def cover(self, pod_uid: str = "") -> None:
+        """Have it attached wherever it is to be; raises DenialError, also if this pod is to and has no cgroup."""
+        if self._denial is None:
+            return
+        chosen = pods.choose(self._pods())
+        new = chosen.uids - self._covered
+        self._covered = (self._covered & chosen.uids) | self._denial.attach(new)
+        self._say("", chosen.left_out)
+        if pod_uid in chosen.uids - self._covered:
+            raise denial.DenialError(f"the cgroup of the pod {pod_uid} was not found, so nobody could be denied its GPU")
+
+    async def run(self) -> None:
+        """Attach it to pods that run already, and to those of which nobody is told, until cancelled."""
+        while True:
+            try:
+                self.cover()
+            except denial.DenialError as error:
+                logger.error("A pod is not kept from its GPU", extra={"err": str(error)})  # noqa: TRY400
+                self._say(str(error), ())
+            await asyncio.sleep(SECONDS)
+
+    def _say(self, problem: str, left_out: tuple[str, ...]) -> None:
+        conditions = (pods.condition(problem, left_out),)
+        if conditions != self.conditions:
+            self.conditions = conditions
+            self._changed()
+
+
+@contextlib.contextmanager
+def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, wanted: bool) -> Iterator[Covering]:
+    """A program that is loaded, if that is wanted and possible; why it is not is told."""
+    if not wanted:
+        yield Covering(None, "")
+        return
+    try:
+        made = denial.opened(bpf_root, cgroup_root, proc=proc)
+    except denial.DenialError as error:
+        logger.error("Unregistered processes are not denied the GPU", extra={"err": str(error)})  # noqa: TRY400
+        yield Covering(None, str(error))
+        return
+    try:
+        yield Covering(made, "")
+    finally:
+        made.close()
