@@ -15,6 +15,7 @@ from typing import Any
 
 from deviceplugin.arbiter import groups, resizing, server
 from deviceplugin.arbiter.identity import Container
+from deviceplugin.denial.registered import Registered
 from deviceplugin.link import lookup
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
@@ -76,6 +77,7 @@ class ArbiterNode:
         self.measured = True
         self.context_bytes: Callable[[str], int] = lambda _: 0
         self.unclaimed_bytes = groups.nothing_known
+        self.registered: Registered | None = None  # what the kernel is told by
         self.asked = 0
         self.api_server_answers = True
         self.stack = contextlib.AsyncExitStack()
@@ -147,6 +149,7 @@ class ArbiterNode:
             self.directory / "state",
             context_bytes=lambda uuid: self.context_bytes(uuid),
             unclaimed_bytes=lambda *asked: self.unclaimed_bytes(*asked),
+            registered=self.registered,
         )
         self.groups.inherit()
         self.server = server.Server(self.socket, lookup=self.lookup(), groups=self.groups, identify=identify)

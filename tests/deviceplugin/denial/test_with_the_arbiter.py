@@ -1,0 +1,96 @@
+"""Real clients of the real arbiter, and what it tells the kernel of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.denial import kernel, program, registered
+from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.denial import kernel_node
+
+
+class Told:
+    """What the kernel was told: the ticks at which each process that is registered started, by its pid."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
+
+    def __call__(self) -> dict[int, int]:
+        found = {key: self._map.get(key) for key in self._map.keys()}
+        ticks = {program.KEY.unpack(key)[0]: program.VALUE.unpack(value)[0] for key, value in found.items() if value}
+        return {pid: when for pid, when in ticks.items() if pid != program.ARBITER_KEY}
+
+    async def becomes(self, *pids: int) -> bool:
+        async with asyncio.timeout(20):
+            while set(self()) != set(pids):
+                await asyncio.sleep(0.01)
+        return True
+
+
+@pytest.fixture
+async def node(short_path: Path) -> AsyncIterator[tuple[ArbiterNode, Told]]:
+    kernel_node.hierarchy()
+    descriptor = registered.make()
+    made = ArbiterNode(short_path)
+    made.registered = registered.Registered(descriptor)
+    made.add_pod("trainer")
+    await made.start()
+    try:
+        async with made.stack:
+            yield made, Told(descriptor)
+    finally:
+        await made.stop()
+        os.close(descriptor)
+
+
+async def test_a_process_is_known_to_the_kernel_before_it_is_welcomed_and_until_it_ends(
+    node: tuple[ArbiterNode, Told],
+) -> None:
+    arbiter, told = node
+    share = await arbiter.share()
+    assert told() == {}
+    await share("hello")
+    assert list(told()) == [share.pid]
+    assert told()[share.pid] == arbiter.groups.all()[0].members[0].start_ticks
+    await share.kill()
+    assert await told.becomes()
+
+
+async def test_one_that_is_another_program_is_registered_no_more(node: tuple[ArbiterNode, Told]) -> None:
+    arbiter, told = node
+    share = await arbiter.share()
+    await share("hello")
+    await share("become")
+    assert await told.becomes()
+    await share("hello")
+    assert await told.becomes(share.pid)
+
+
+async def test_the_next_arbiter_tells_of_those_that_still_live_and_of_no_others(
+    node: tuple[ArbiterNode, Told],
+) -> None:
+    arbiter, told = node
+    stays, ends = await arbiter.share(), await arbiter.share()
+    await stays("hello")
+    await ends("hello")
+    await arbiter.stop()
+    assert set(told()) == {stays.pid, ends.pid}  # nobody who runs loses its GPU meanwhile
+    await ends.kill()
+    await arbiter.start()
+    assert set(told()) == {stays.pid}
+
+
+async def test_nobody_is_welcomed_of_whom_the_kernel_cannot_be_told(node: tuple[ArbiterNode, Told]) -> None:
+    arbiter, _ = node
+    closed = os.open("/dev/null", os.O_RDONLY)
+    arbiter.groups._registered = registered.Registered(closed)
+    share = await arbiter.share()
+    answer = await share("hello")
+    assert "the kernel could not be told that this process may use its GPU" in answer["refused"]
+    arbiter.groups._registered = None
+    os.close(closed)

@@ -1,0 +1,104 @@
+"""Programs in a pod whose devices are denied to who is not registered: the real library, arbiter and kernel; the simulated
+driver opens its device file first, as the real one does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.denial import registered
+from gpushare.allocation import GivenShare
+from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.denial import kernel_node
+from tests.interposer.container import BUILD, PROBE, ROOT, Container
+
+DESCRIPTION = """
+[node]
+name = denial-tests
+[gpu 0]
+model = NVIDIA A100-SXM4-40GB
+memory = 4GiB
+compute-capability = 8.0
+"""
+OPENS = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <errno.h>
+int main(int count, char **words) {
+    (void)count;
+    printf("%s\\n", open(words[1], O_RDWR) >= 0 ? "opened" : errno == EPERM ? "denied" : "failed");
+    return 0;
+}
+"""
+ENTER = 'echo $$ > "$1/cgroup.procs" && shift && exec unshare --pid --fork --kill-child "$@"'
+NVML = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
+
+
+class Pod:
+    """A pod with a share of half a GiB of the one GPU there is."""
+
+    def __init__(self, container: Container, kernel: kernel_node.KernelNode) -> None:
+        self._container = container
+        self._cgroup = kernel.container
+        self.control = container.gpus / "control"
+
+    async def run(self, *command: object) -> subprocess.CompletedProcess[str]:
+        entering = ["/bin/sh", "-c", ENTER, "sh", str(self._cgroup), *map(str, command)]
+        environment = {"TEST_POD": "trainer", "TEST_CONTAINER": "main"}
+        # Beside the arbiter, which is in this process.
+        return await asyncio.to_thread(self._container.run, entering, environment)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built() -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
+    subprocess.run(["make", "-s", "-C", ROOT / "interposer", "all"], check=True)
+
+
+@pytest.fixture
+async def pod(kernel: kernel_node.KernelNode, short_path: Path, tmp_path: Path) -> AsyncIterator[Pod]:
+    (tmp_path / "node.ini").write_text(DESCRIPTION)
+    gpus = tmp_path / "gpus"
+    subprocess.run([BUILD / "simgpu" / "simgpu", "create", tmp_path / "node.ini", gpus], check=True)
+    os.mknod(gpus / "control", 0o20666, os.makedev(kernel_node.MISC, kernel_node.LOOP_CONTROL))
+    (uuid,) = (path.name.partition("-")[2] for path in gpus.glob("gpu0*"))
+    made = ArbiterNode(short_path)
+    denied = kernel.opened()
+    made.registered = registered.Registered(denied.map_descriptor)
+    made.registered.beat()
+    made.add_pod("trainer", GivenShare(("main",), (uuid,), 50, 100, 1 << 29))
+    await made.start()
+    denied.attach([kernel.uid])
+    yield Pod(Container(made.socket.parent, gpus), kernel)
+    await made.stop()
+
+
+async def test_a_program_that_uses_cuda_has_its_share(pod: Pod) -> None:
+    found = await pod.run(PROBE, "--allocate", "256MiB,512MiB")
+    assert found.stdout.splitlines()[1:] == ["allocated 268435456", "refused 536870912: CUDA_ERROR_OUT_OF_MEMORY"]
+    assert found.stderr == ""
+
+
+async def test_a_program_that_only_looks_by_nvml_sees_its_gpu(pod: Pod) -> None:
+    found = await pod.run(sys.executable, "-c", NVML)
+    assert (found.stdout.strip(), found.stderr) == ("1", "")
+
+
+async def test_a_static_program_gets_none(pod: Pod, tmp_path: Path) -> None:
+    (tmp_path / "opens.c").write_text(OPENS)
+    subprocess.run(["gcc", "-static", "-o", tmp_path / "opens", tmp_path / "opens.c"], check=True)
+    assert (await pod.run(tmp_path / "opens", pod.control)).stdout == "denied\n"
+
+
+async def test_a_program_that_the_library_is_not_in_gets_none(pod: Pod) -> None:
+    found = await pod.run("env", "-u", "LD_PRELOAD", PROBE, "--allocate", "1GiB")
+    assert found.returncode == 1
+    assert "allocated" not in found.stdout
+    found = await pod.run("env", "-u", "LD_PRELOAD", sys.executable, "-c", NVML)
+    assert "NVMLError" in found.stderr
