@@ -17,7 +17,17 @@ CONFIG: Final = REPOSITORY / "config"
 CHART: Final = REPOSITORY / "charts" / "gpushare"
 
 # Those that a value switches on; the others are values themselves.
-COMPONENTS: Final = ("cdi", "cert-manager", "client-ca", "end-unlimited", "mig", "monitoring", "mps", "openshift")
+COMPONENTS: Final = (
+    "cdi",
+    "cert-manager",
+    "client-ca",
+    "deny-unregistered",
+    "end-unlimited",
+    "mig",
+    "monitoring",
+    "mps",
+    "openshift",
+)
 KUSTOMIZATION: Final = "kustomization.yaml"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.denial import denial, pods
+from gpushare import pod
 from gpushare.gpunode import Condition
 from gpushare.pod import PodJson
 
@@ -49,10 +50,13 @@ class Covering:
         return self._denial.map_descriptor if self._denial is not None else None
 
     def cover(self, pod_uid: str = "") -> None:
-        """Have it attached wherever it is to be; raises DenialError, also if this pod is to and has no cgroup."""
+        """Have it attached wherever it is to be; raises DenialError, also if that cannot be told of this pod."""
         if self._denial is None:
             return
-        chosen = pods.choose(self._pods())
+        known = tuple(self._pods())
+        if pod_uid and all(pod.uid(one) != pod_uid for one in known):
+            raise denial.DenialError(f"the pod {pod_uid} is not known to the agent yet: it will be soon")
+        chosen = pods.choose(known)
         new = chosen.uids - self._covered
         self._covered = (self._covered & chosen.uids) | self._denial.attach(new)
         self._say("", chosen.left_out)

@@ -9,7 +9,7 @@
 Which processes are registered, the arbiter writes into a map: by pid, when it started, and the number of its exec.
 The kernel writes that number itself, when a registered process opens a device file for the first time, as it does within
 the call of the driver that made it register; so a program that takes its place (exec) is another one at once, before
-anybody has heard of it. Instructions and helpers are those of Linux 5.11 (linux/bpf.h).
+anybody has heard of it. Linux 5.15 was the first to let such a program look at the task (bpf_get_current_task_btf).
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ SWITCHES: dict[str, Json] = {
     "mig": {"agent.mig.enabled": True},
     "mps": {"agent.mps.enabled": True},
     "end-unlimited": {"agent.endUnlimited": True},
+    "deny-unregistered": {"agent.denyUnregistered": True},
     "microk8s": MICROK8S,
     "runtime-class": RUNTIME_CLASS,
     "monitoring": MONITORING,

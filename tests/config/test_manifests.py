@@ -233,6 +233,9 @@ def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
         assert environment["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
     assert parsed.end_unlimited is (component.name == "end-unlimited")
     assert ("KILL" in adds) is parsed.end_unlimited
+    assert parsed.deny_unregistered is (component.name == "deny-unregistered")
+    assert ({"BPF", "NET_ADMIN", "PERFMON"} <= set(adds)) is parsed.deny_unregistered
+    assert ({str(parsed.bpf_root), str(parsed.cgroup_root)} <= mounted) is parsed.deny_unregistered
     if component.name in {"cdi", "driver-root"}:
         assert {str(parsed.cdi_directory), Settings().container_driver_root} <= mounted
 

@@ -23,8 +23,8 @@ is said in the template of that object.
 {{- $agent := .root.Values.agent -}}
 {{- $webhook := .root.Values.webhook -}}
 {{- $on := dict "cert-manager" $webhook.certManager.enabled "client-ca" $webhook.clientCA.enabled -}}
-{{- $on = merge $on (dict "cdi" $agent.cdi.enabled "mig" $agent.mig.enabled "mps" $agent.mps.enabled "end-unlimited" $agent.endUnlimited) -}}
-{{- range $name := list "cert-manager" "client-ca" "cdi" "mig" "mps" "end-unlimited" -}}
+{{- $on = merge $on (dict "cdi" $agent.cdi.enabled "mig" $agent.mig.enabled "mps" $agent.mps.enabled "end-unlimited" $agent.endUnlimited "deny-unregistered" $agent.denyUnregistered) -}}
+{{- range $name := list "cert-manager" "client-ca" "cdi" "mig" "mps" "end-unlimited" "deny-unregistered" -}}
 {{- if get $on $name -}}
 {{- $component := $.root.Files.Get (printf "files/components/%s/kustomization.yaml" $name) | fromYaml -}}
 {{- range $entry := $component.patches -}}

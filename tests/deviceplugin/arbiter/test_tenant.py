@@ -186,9 +186,9 @@ def given(container: str, manifest: dict[str, Any], there: GpuNode | None) -> te
 
 def test_a_container_that_is_about_to_start_is_known_by_its_name() -> None:
     there = node(MAIN, SIDE)
-    assert given("main", pod(), there) == tenant.Given("ml", "trainer", (FIRST, SECOND))
+    assert given("main", pod(), there) == tenant.Given("ml", "trainer", (FIRST, SECOND), pod_uid=UID)
     named = {**pod(), "spec": {"runtimeClassName": "nvidia"}}
-    assert given("warm-up", named, there) == tenant.Given("ml", "trainer", (SECOND,), "nvidia")
+    assert given("warm-up", named, there) == tenant.Given("ml", "trainer", (SECOND,), "nvidia", UID)
     assert given("other", pod(), there) == Refusal("the container other of the pod ml/trainer has no share of a GPU")
 
 

@@ -15,6 +15,7 @@ import pytest
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.arbiter.tenant import Given
 from deviceplugin.cdi import specs
+from deviceplugin.denial import covering
 from deviceplugin.injection import decision
 from deviceplugin.injection.facts import Facts
 from deviceplugin.kubelet import advertisement, pod_resources, registration, service, share_answers, share_start
@@ -72,6 +73,7 @@ class Node:
             held=lambda: pod_resources.held(self.kubelet.holdings),
             given=self.known,
             descriptions=self.specs,
+            denied=covering.Covering(None, ""),
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 

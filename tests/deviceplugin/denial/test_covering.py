@@ -1,0 +1,173 @@
+"""Which pods have the program attached, when, and what is said of it: on real cgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.allocation import cdi
+from deviceplugin.arbiter import tenant
+from deviceplugin.denial import covering, denial, pods, registered
+from deviceplugin.injection import decision
+from deviceplugin.injection.facts import Facts
+from deviceplugin.kubelet import pod_resources, service, share_start
+from gpushare import contract
+from gpushare.config.settings import Settings
+from gpushare.refusal import Refusal
+from tests.deviceplugin.denial.kernel_node import KernelNode
+
+PERCENT = contract.RESOURCE_PERCENT
+BY_DEFAULT = decision.decide(Facts(True, "containerd://1.6.20", "", asked=True, given=True, undescribed="no"), ())
+
+
+def manifest(name: str, uid: str = "", *, allocation: str = "a", **container: Any) -> dict[str, Any]:
+    annotations = {contract.ALLOCATION: allocation} if allocation else {}
+    metadata = {"namespace": "ml", "name": name, "uid": uid or name, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main"}, {"name": "other", **container}]}}
+
+
+def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too() -> None:
+    whole = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    claimed = {"resources": {"claims": [{"name": "gpu"}]}}
+    ended = {**manifest("ended"), "status": {"phase": "Succeeded"}}
+    found = pods.choose(
+        [
+            manifest("one"),
+            manifest("none", allocation="", **whole),
+            manifest("mixed", **whole),
+            manifest("claims", **claimed),
+            manifest("other", resources={"limits": {"cpu": "1"}}),
+            ended,
+        ]
+    )
+    assert found == pods.Chosen(frozenset({"one", "other"}), ("ml/claims", "ml/mixed"))
+
+
+def test_what_is_said() -> None:
+    assert pods.condition("", ()).status == "True"
+    told = pods.condition("", ("ml/claims", "ml/mixed"))
+    assert (told.status, told.message.rpartition(", but ")[2]) == (
+        "True",
+        "in ml/claims, ml/mixed: another container there may have whole GPUs",
+    )
+    impossible = pods.condition("there is no cgroup v2", ())
+    assert (impossible.status, impossible.reason) == ("False", "NotPossible")
+    assert impossible.message.startswith("there is no cgroup v2; ")
+    assert impossible.trouble == "NotUnregisteredDenied"
+
+
+class Holding:
+    """What a kubelet and a ledger say of one container, or not; `start` is as the kubelet asks before it is made."""
+
+    def __init__(self, kernel: KernelNode, made: covering.Covering) -> None:
+        self.given: tenant.Given | Refusal = tenant.Given("ml", "trainer", ("GPU-1",), "", kernel.uid)
+        self.start = share_start.ShareStart(
+            injection=lambda: BY_DEFAULT,
+            settings=Settings,
+            held=self._held,
+            given=self._given,
+            descriptions=Nothing(),
+            denied=made,
+        )
+
+    async def _held(self) -> Sequence[pod_resources.Held]:
+        return [pod_resources.Held("ml", "trainer", "main", PERCENT, ("id",))]
+
+    async def _given(self, *_: str) -> tenant.Given | Refusal:
+        return self.given
+
+
+class Nothing:
+    """By this strategy nothing is described."""
+
+    def has_share(self, name: str) -> bool:
+        raise AssertionError(name)
+
+    def share(self, name: str, uuids: Sequence[str], settings: Settings) -> None:
+        raise AssertionError(name, uuids, settings)
+
+    def forget_share(self, name: str) -> None:
+        raise AssertionError(name)
+
+    def forget_shares(self, but: object) -> None:
+        assert but == {cdi.share(["id"])}
+
+
+def covered(kernel: KernelNode, *known: dict[str, Any]) -> covering.Covering:
+    made = kernel.opened()
+    registered.Registered(made.map_descriptor).beat()
+    found = covering.Covering(made, "")
+    found.begin(pods=lambda: known, changed=lambda: None)
+    return found
+
+
+async def test_before_a_container_is_made_its_pod_is_covered(kernel: KernelNode) -> None:
+    holding = Holding(kernel, covered(kernel, manifest("trainer", kernel.uid)))
+    process = kernel.process()
+    assert process.ask("open", kernel.device) == "yes"
+    assert holding.start.is_needed
+    await holding.start(PERCENT, ["id"])
+    assert process.ask("open", kernel.device) == "EPERM"
+
+
+async def test_an_init_container_starts_and_the_pods_that_are_known_are_covered(kernel: KernelNode) -> None:
+    holding = Holding(kernel, covered(kernel, manifest("trainer", kernel.uid)))
+    holding.given = Refusal("the kubelet does not say")
+    await holding.start(PERCENT, ["id"])
+    assert kernel.process().ask("open", kernel.device) == "EPERM"
+
+
+async def test_a_container_that_could_not_be_covered_is_not_made(kernel: KernelNode) -> None:
+    holding = Holding(kernel, covered(kernel, manifest("trainer", "11111111-2222-3333-4444-555555555555")))
+    holding.given = tenant.Given("ml", "trainer", ("GPU-1",), "", "11111111-2222-3333-4444-555555555555")
+    with pytest.raises(service.RefusedError, match="the cgroup of the pod 11111111-.* was not found"):
+        await holding.start(PERCENT, ["id"])
+
+
+async def test_a_pod_that_the_agent_has_yet_to_hear_of_waits_for_that(kernel: KernelNode) -> None:
+    holding = Holding(kernel, covered(kernel))
+    with pytest.raises(service.RefusedError, match="is not known to the agent yet"):
+        await holding.start(PERCENT, ["id"])
+
+
+async def test_a_pod_with_whole_gpus_beside_is_left_as_it_is_and_told_of(kernel: KernelNode) -> None:
+    whole = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    made = covered(kernel, manifest("trainer", kernel.uid, **whole))
+    await Holding(kernel, made).start(PERCENT, ["id"])
+    assert kernel.process().ask("open", kernel.device) == "yes"
+    (told,) = made.conditions
+    assert "ml/trainer" in told.message
+
+
+def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
+    with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=True) as found:
+        told: list[int] = []
+        found.begin(pods=tuple, changed=lambda: told.append(1))
+        assert not found.is_on
+        found.cover("anybody")
+        (condition,) = found.conditions
+        assert told == [1]
+    assert "is not of cgroup v2" in condition.message or "pid namespace" in condition.message
+
+
+def test_without_the_option_nothing_is_said(tmp_path: Path) -> None:
+    with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False) as found:
+        found.begin(pods=tuple, changed=lambda: None)
+        assert (found.is_on, found.conditions, found.map_descriptor) == (False, (), None)
+
+
+def test_a_kernel_that_lets_us_load_nothing_is_told_with_the_capabilities_that_are_missing(kernel: KernelNode) -> None:
+    with pytest.raises(denial.DenialError, match=r"the agent lacks BPF, NET_ADMIN, PERFMON of its capabilities"):
+        denial.opened(kernel.bpf, kernel.cgroups, proc=without_capabilities(kernel.bpf.parent))
+
+
+def without_capabilities(directory: Path) -> Path:
+    """A /proc in which this process has none."""
+    proc = directory / "proc"
+    (proc / "self" / "ns").mkdir(parents=True)
+    (proc / "self" / "ns" / "pid").symlink_to(Path("/proc/self/ns/pid").readlink())
+    (proc / "self" / "status").write_text("CapEff:\t0000000000000000\n")
+    return proc
