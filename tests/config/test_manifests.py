@@ -199,8 +199,11 @@ def test_the_agent_takes_its_arguments_and_finds_its_directories_mounted_at_the_
 
 
 COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
-# `openshift` comes before those that add to it; `driver-root` is `cdi` with another path.
-ALL = sorted((one for one in COMPONENTS if one.name != "cdi"), key=lambda one: (one.name != "openshift", one.name))
+# `openshift` comes before those that add to it; `driver-root` is `cdi` with another path, by the place of its volume.
+BEFORE, AFTER = "openshift", "deny-unregistered"
+ALL = sorted(
+    (one for one in COMPONENTS if one.name != "cdi"), key=lambda one: (one.name != BEFORE, one.name == AFTER, one.name)
+)
 
 
 def patched(component: Path, kind: str = "DaemonSet", name: str = "gpushare-agent") -> dict[str, Any]:

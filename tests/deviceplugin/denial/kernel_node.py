@@ -36,6 +36,7 @@ class Process:
             ["/bin/sh", "-c", enter, "sh", str(cgroup), *child],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # unshare complains when it is ended with its child
             text=True,
             bufsize=1,
         )
@@ -49,10 +50,13 @@ class Process:
         return self.pid, int(Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[19])
 
     def ask(self, *words: object) -> str:
+        self.tell(*words)
+        return self.answer()
+
+    def tell(self, *words: object) -> None:
         assert self._started.stdin
         self._started.stdin.write(" ".join(map(str, words)) + "\n")
         self._started.stdin.flush()
-        return self.answer()
 
     def answer(self) -> str:
         assert self._started.stdout
@@ -72,18 +76,20 @@ class KernelNode:
         self.cgroups = hierarchy / f"gpushare-test-{uuid.uuid4().hex}"
         self.uid = str(uuid.uuid4())
         self.container = self.cgroups / "kubepods" / "burstable" / f"pod{self.uid}" / CONTAINER
+        self.beside = self.cgroups / "kubepods" / f"pod{uuid.uuid4()}" / CONTAINER
         self.device = directory / "nvidiactl"
         self._stack = stack
         self.bpf.mkdir()
         _checked(ctypes.CDLL(None, use_errno=True).mount(b"bpf", bytes(self.bpf), b"bpf", 0, None))
         stack.callback(lambda: subprocess.run(["umount", self.bpf], check=True))
         self.container.mkdir(parents=True)
+        self.beside.mkdir(parents=True)
         stack.callback(self._remove)
         os.mknod(self.device, 0o20666, os.makedev(MISC, LOOP_CONTROL))
 
-    def process(self, *, contained: bool = True) -> Process:
-        """One in the pod's container; or of the node itself, as a runtime's hook is."""
-        made = Process(self.container, contained=contained)
+    def process(self, *, contained: bool = True, covered: bool = True) -> Process:
+        """One in the pod's container, or in the pod beside it; or of the node itself, as a runtime's hook is."""
+        made = Process(self.container if covered else self.beside, contained=contained)
         self._stack.callback(made.end)
         return made
 

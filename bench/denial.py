@@ -1,0 +1,169 @@
+"""What it costs to have the kernel ask who opens a device file, and what else could do it: real cgroups, real processes.
+
+A process in a pod's cgroup opens and closes a device file, /dev/loop-control by another name in place of the driver's: with
+no program attached, as one that is registered, and as one that is not; and a file that the program is not about. By the
+processor's time, which a busy machine does not stretch, and all within each round. Then how long the arbiter takes to
+strike out a process that became another program (exec), and how often such a process got at the device before that: the
+kernel does not wait for the arbiter. Last, how often fanotify asks, which was the other way to do it.
+
+Prints a table for people, then one JSON object a line per figure. Needs root, and a hierarchy of cgroup v2.
+
+Run: python -m bench.denial [--opens 20000] [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import json
+import os
+import select
+import statistics
+import struct
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from deviceplugin.denial import kernel, program, registered
+from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.denial import kernel_node
+from tests.deviceplugin.denial.kernel_node import KernelNode, Process
+
+EXECS, OPENS = 30, 100
+NOTHING, OTHER, OTHER_NOTHING = "no program", "another file", "another file, no program"
+_FAN_CLASS_CONTENT, _FAN_CLOEXEC, _FAN_MARK_ADD, _FAN_OPEN_PERM, _FAN_ALLOW = 4, 1, 1, 0x10000, 1
+_EVENT = struct.Struct("=IBBHQii")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Fanotify:
+    """Answers "yes" to all who open a file, in a thread of this process, until closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.asked = 0
+        self._group = _libc.fanotify_init(_FAN_CLASS_CONTENT | _FAN_CLOEXEC, os.O_RDONLY)
+        flags, mask = ctypes.c_uint(_FAN_MARK_ADD), ctypes.c_uint64(_FAN_OPEN_PERM)
+        if self._group < 0 or _libc.fanotify_mark(self._group, flags, mask, -100, bytes(path)) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self._ends, self._end = os.pipe()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while self._ends not in select.select([self._group, self._ends], [], [])[0]:
+            data = os.read(self._group, 4096)
+            for at in range(0, len(data), _EVENT.size):
+                descriptor = _EVENT.unpack_from(data, at)[5]
+                os.write(self._group, struct.pack("=iI", descriptor, _FAN_ALLOW))
+                os.close(descriptor)
+                self.asked += 1
+
+    def close(self) -> None:
+        os.write(self._end, b"x")
+        self._thread.join()
+        for one in (self._group, self._ends, self._end):
+            os.close(one)
+
+
+def costs(node: KernelNode, count: int, rounds: int) -> dict[str, float]:
+    """Medians over the rounds, in microseconds of an open with its close, by what was done."""
+    known = node.enforced()
+    free, mine, stranger = node.process(covered=False), node.process(), node.process()
+    known.add(*mine.who)
+    cases: dict[str, tuple[Process, Path]] = {
+        NOTHING: (free, node.device),
+        "registered": (mine, node.device),
+        "denied": (stranger, node.device),
+        OTHER_NOTHING: (free, Path("/dev/null")),
+        OTHER: (mine, Path("/dev/null")),
+    }
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, (process, path) in cases.items():
+            found[name].append(float(process.ask("time", path, count)))
+    return {name: statistics.median(took) for name, took in found.items()}
+
+
+async def strikes(directory: Path) -> list[float]:
+    """How many milliseconds after its exec the arbiter has struck a process out, of each one."""
+    descriptor = registered.make()
+    entries = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
+    arbiter = ArbiterNode(directory)
+    arbiter.registered = registered.Registered(descriptor)
+    arbiter.add_pod("trainer")
+    await arbiter.start()
+    found = []
+    async with arbiter.stack:
+        for _ in range(EXECS):
+            share = await arbiter.share()
+            await share("hello")
+            assert share.process.stdin is not None
+            share.process.stdin.write(b"become\n")
+            begun = time.perf_counter()
+            while entries.get(program.KEY.pack(share.pid)) is not None:
+                await asyncio.sleep(0)
+            found.append((time.perf_counter() - begun) * 1e3)
+            await share.kill()
+    await arbiter.stop()
+    os.close(descriptor)
+    return found
+
+
+def leaks(node: KernelNode) -> int:
+    """How many of as many processes got at the device after an exec, though nobody has struck them out."""
+    known = node.enforced()
+    got = 0
+    for _ in range(EXECS):
+        process = node.process()
+        known.add(*process.who)
+        assert process.ask("open", node.device) == "yes"
+        assert process.ask("become") == "ready"
+        got += process.ask("open", node.device) == "yes"
+        process.end()
+    return got
+
+
+def asked(node: KernelNode) -> dict[str, int]:
+    """How often fanotify asks when a file is opened a hundred times, by what it is."""
+    plain = node.device.with_name("plain")
+    plain.touch()
+    process = node.process(covered=False)
+    found = {}
+    for name, path in (("a device file", node.device), ("a plain file", plain)):
+        watch = Fanotify(path)
+        process.ask("time", path, OPENS)
+        watch.close()
+        found[name] = watch.asked
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--opens", type=int, default=20_000, help="a case and round (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="d") as directory, kernel_node.opened(Path(directory)) as node:
+        costing = costs(node, options.opens, options.rounds)
+        got = leaks(node)
+        by_fanotify = asked(node)
+        (Path(directory) / "a").mkdir()
+        struck = asyncio.run(strikes(Path(directory) / "a"))
+    print(f"an open, µs, medians of {options.rounds} rounds of {options.opens}")
+    for name, took in costing.items():
+        print(f"  {name:<26} {took:8.2f}")
+    print(f"after exec: {got} of {EXECS} got at the device; struck out by the arbiter after, ms: ", end="")
+    print(f"median {statistics.median(struck):.1f}, longest {max(struck):.1f}")
+    print(f"fanotify asked at {OPENS} opens of each: " + ", ".join(f"{name} {n}" for name, n in by_fanotify.items()))
+    for name, took in costing.items():
+        base = OTHER_NOTHING if name in {OTHER, OTHER_NOTHING} else NOTHING
+        figure = {"figure": f"denial.open.{name.replace(', ', '.').replace(' ', '-')}", "value": round(took, 3), "unit": "us"}
+        print(json.dumps({**figure, "against": base, "ratio": round(took / costing[base], 3)}))
+    told = {"figure": "denial.struck-out.p50", "value": round(statistics.median(struck), 2), "unit": "ms"}
+    print(json.dumps({**told, "against": "kernel, at once", "ratio": None}))
+    print(json.dumps({"figure": "denial.after-exec", "value": got, "unit": f"of {EXECS}", "against": "goal", "ratio": got}))
+
+
+if __name__ == "__main__":
+    main()
