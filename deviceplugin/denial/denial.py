@@ -74,6 +74,8 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
         raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
     if not cgroups.is_version_two(cgroup_root):
         raise DenialError(f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked")
+    if not kernel.keeps(bpf_root):
+        raise DenialError(f"no bpf file system is mounted at {bpf_root}, as systemd does at /sys/fs/bpf")
     missing = process.missing_capabilities(_CAPABILITIES, proc=proc)
     if missing and process.missing_capabilities(_ALL_OF_THEM, proc=proc):
         raise DenialError(

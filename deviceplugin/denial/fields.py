@@ -48,26 +48,25 @@ def _offsets(btf: bytes, wanted: Mapping[str, tuple[str, ...]]) -> dict[tuple[st
         raise FieldsError("the kernel's types (BTF) are not in the form that is known here")
     names = btf[header_bytes + names_at : header_bytes + names_at + names_bytes]
     places = list(_places(btf, header_bytes + types_at, header_bytes + types_at + types_bytes))
-    structures = {}
-    numbers = {number: one for one in wanted if (number := _number(names, one)) is not None}
+    found: dict[tuple[str, str], int] = {}
     for at in places:
         name, info, _ = _TYPE.unpack_from(btf, at)
-        if name in numbers and _kind(info) == _STRUCT:
-            structures[numbers[name]] = at
-    found = {}
+        structure = next((one for one in wanted if _is(names, name, one)), None) if _kind(info) == _STRUCT else None
+        if structure is not None:
+            members = list(_members(btf, places, at))
+            for field in wanted[structure]:
+                offset = next((offset for name, offset in members if _is(names, name, field)), None)
+                if offset is not None:
+                    found.setdefault((structure, field), offset)
     for structure, fields in wanted.items():
-        members = dict(_members(btf, places, structures[structure])) if structure in structures else {}
         for field in fields:
-            number = _number(names, field)
-            if number not in members:
+            if (structure, field) not in found:
                 raise FieldsError(f"the kernel's types (BTF) have no {structure}.{field}")
-            found[structure, field] = members[number]
     return found
 
 
-def _number(names: bytes, name: str) -> int | None:
-    at = names.find(b"\0" + name.encode() + b"\0")
-    return at + 1 if at >= 0 else None
+def _is(names: bytes, at: int, name: str) -> bool:
+    return names.startswith(name.encode() + b"\0", at)
 
 
 def _kind(info: int) -> int:

@@ -27,6 +27,9 @@ _LOG_BYTES: Final = 1 << 16
 _INSTRUCTION_BYTES: Final = 8
 _INFO_START: Final = struct.Struct("<II8s")  # of struct bpf_prog_info: its kind, id and tag
 
+_STATFS_BYTES: Final = 256  # struct statfs, which begins with the kind, and room to spare
+_BPF_FS_MAGIC: Final = 0xCAFE4A11
+
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -150,6 +153,12 @@ def identity(program: int) -> tuple[int, bytes]:
     _bpf(_INFO, struct.pack("<IIQ", program, len(told), ctypes.addressof(told)))
     _, number, tag = _INFO_START.unpack(told.raw)
     return int(number), bytes(tag)
+
+
+def keeps(directory: Path) -> bool:
+    """Whether it is in a bpf file system, where things can be kept."""
+    told = ctypes.create_string_buffer(_STATFS_BYTES)
+    return _libc.statfs(os.fsencode(directory), told) == 0 and struct.unpack_from("<q", told)[0] == _BPF_FS_MAGIC
 
 
 def pin(descriptor: int, path: Path) -> None:

@@ -153,6 +153,11 @@ def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
     assert "is not of cgroup v2" in condition.message or "pid namespace" in condition.message
 
 
+def test_without_a_place_to_keep_it_for_the_next_agent_it_is_off(kernel: KernelNode, tmp_path: Path) -> None:
+    with pytest.raises(denial.DenialError, match="no bpf file system is mounted at"):
+        denial.opened(tmp_path, kernel.cgroups, proc=Path("/proc"))
+
+
 def test_without_the_option_nothing_is_said(tmp_path: Path) -> None:
     with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False) as found:
         found.begin(pods=tuple, changed=lambda: None)
