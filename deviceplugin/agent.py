@@ -82,9 +82,7 @@ class Agent:
         self._running = running
         name = settings.node_name
         self._pods = node_pods.watched(api, name)
-        self.view = node_view.NodeView(
-            settings, api, driver, installed, pods=self._pods.objects.values, denied=denied
-        )
+        self.view = node_view.NodeView(settings, api, driver, installed, pods=self._pods.objects.values, denied=denied)
         self._pods.subscribe(lambda _: self.view.look())
         for one in (self._pods, self.view.status.informer):
             one.subscribe(lambda _: self.view.count())

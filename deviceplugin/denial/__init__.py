@@ -1,7 +1,7 @@
 """The GPU's device files are denied to processes of share containers that are not registered with the arbiter.
 
-An option, off by default (`--deny-unregistered`). The kernel asks a small program of ours whenever a process in the cgroup
-of such a pod opens a device file, by whatever path, and it looks the process up among those that are registered.
+An option, off by default (`--deny-unregistered`). The kernel asks a small program of ours whenever a process in the
+cgroup of such a pod opens a device file, by whatever path, and it looks the process up among those that are registered.
 
 fields      where this kernel has the fields of its structures; pure
 program     the program itself; pure

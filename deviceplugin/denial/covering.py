@@ -61,7 +61,9 @@ class Covering:
         self._covered = (self._covered & chosen.uids) | self._denial.attach(new)
         self._say("", chosen.left_out)
         if pod_uid in chosen.uids - self._covered:
-            raise denial.DenialError(f"the cgroup of the pod {pod_uid} was not found, so nobody could be denied its GPU")
+            raise denial.DenialError(
+                f"the cgroup of the pod {pod_uid} was not found, so nobody could be denied its GPU"
+            )
 
     async def run(self) -> None:
         """Attach it to pods that run already, and to those of which nobody is told, until cancelled."""

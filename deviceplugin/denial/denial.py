@@ -70,7 +70,7 @@ class Denial:
 
 def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None) -> Denial:
     """The program for the driver's devices, or those with other major numbers. Raises DenialError."""
-    if os.readlink(proc / "self/ns/pid") != _FIRST_PID_NAMESPACE:
+    if str((proc / "self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
         raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
     if not cgroups.is_version_two(cgroup_root):
         raise DenialError(f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked")
@@ -90,8 +90,8 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
         return _opened(bpf_root, cgroup_root, found, offsets)
     except PermissionError as error:
         raise DenialError(
-            f"the kernel lets the agent load no program: {error.strerror}; it needs the system call bpf, which its seccomp "
-            "profile may keep from it (config/components/deny-unregistered)"
+            f"the kernel lets the agent load no program: {error.strerror}; it needs the system call bpf, which its "
+            "seccomp profile may keep from it (config/components/deny-unregistered)"
         ) from error
     except OSError as error:
         raise DenialError(f"the kernel does not take the program: {error.strerror or error}") from error

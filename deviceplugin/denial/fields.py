@@ -14,7 +14,7 @@ _HEADER: Final = struct.Struct("<HBBIIIII")  # magic, version, flags, its length
 _TYPE: Final = struct.Struct("<III")  # name, what it is, size or type
 _MEMBER: Final = struct.Struct("<III")  # name, type, offset in bits
 _STRUCT, _UNION = 4, 5
-# What follows the twelve bytes of a type, in bytes, by its kind: once, and for each that it has. Of others nothing does.
+# What follows the twelve bytes of a type, in bytes, by its kind: once, and for each that it has. Elsewhere nothing.
 _MORE: Final[Mapping[int, tuple[int, int]]] = {
     1: (4, 0),  # int
     3: (12, 0),  # array

@@ -1,7 +1,7 @@
 """The system call bpf(2): maps, programs for the devices of a cgroup, and where both are kept.
 
-By its number, as libc has no function for it. What is laid out here is `union bpf_attr` of linux/bpf.h. Everything raises
-OSError with what the kernel says.
+By its number, as libc has no function for it. What is laid out here is `union bpf_attr` of linux/bpf.h. Everything
+raises OSError with what the kernel says.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Map:
         except FileNotFoundError:
             return
 
-    def keys(self) -> frozenset[bytes]:
+    def every_key(self) -> frozenset[bytes]:
         """All keys."""
         found: set[bytes] = set()
         following = ctypes.create_string_buffer(self._key_bytes)
@@ -158,7 +158,8 @@ def identity(program: int) -> tuple[int, bytes]:
 def keeps(directory: Path) -> bool:
     """Whether it is in a bpf file system, where things can be kept."""
     told = ctypes.create_string_buffer(_STATFS_BYTES)
-    return _libc.statfs(os.fsencode(directory), told) == 0 and struct.unpack_from("<q", told)[0] == _BPF_FS_MAGIC
+    done: int = _libc.statfs(os.fsencode(directory), told)
+    return done == 0 and bool(struct.unpack_from("<q", told)[0] == _BPF_FS_MAGIC)
 
 
 def pin(descriptor: int, path: Path) -> None:

@@ -7,9 +7,10 @@
     all others                                                             no
 
 Which processes are registered, the arbiter writes into a map: by pid, when it started, and the number of its exec.
-The kernel writes that number itself, when a registered process opens a device file for the first time, as it does within
-the call of the driver that made it register; so a program that takes its place (exec) is another one at once, before
-anybody has heard of it. Linux 5.15 was the first to let such a program look at the task (bpf_get_current_task_btf).
+The kernel writes that number itself, when a registered process opens a device file for the first time, as it does
+within the call of the driver that made it register; so a program that takes its place (exec) is another one at once,
+before anybody has heard of it. Linux 5.15 was the first to let such a program look at the task
+(bpf_get_current_task_btf).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ FIELDS: Final = {
     "pid": ("level",),
 }
 KEY: Final = struct.Struct("<I")  # a pid; 0 for the arbiter
-VALUE: Final = struct.Struct("<QQ")  # ticks since boot when it started; the number of its exec and 1, or 0. Of 0: until when
+# Ticks since boot when the process started, and the number of its exec and 1, or 0. Of the arbiter: until when it is
+# taken to be there, in nanoseconds of CLOCK_MONOTONIC.
+VALUE: Final = struct.Struct("<QQ")
 ARBITER_KEY: Final = 0
 NANOSECONDS_A_TICK: Final = 10_000_000  # as /proc tells times: USER_HZ is 100 on every machine with a GPU
 
@@ -32,7 +35,7 @@ _READ_OR_WRITE: Final = 6  # BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE
 _LOOKUP, _NOW, _TASK = 1, 5, 158  # bpf_map_lookup_elem, bpf_ktime_get_ns, bpf_get_current_task_btf
 _YES, _NO, _JUDGE = "yes", "no", "judge"
 
-DRIVERS_MAJOR: Final = 195  # of GPUs and of /dev/nvidiactl, without which there is none (Documentation/admin-guide/devices.txt)
+DRIVERS_MAJOR: Final = 195  # of GPUs and of /dev/nvidiactl, as Documentation/admin-guide/devices.txt has it
 
 Offsets = Mapping[tuple[str, str], int]
 _Line = tuple[int, int, int, int | str, int]  # operation, destination, source, offset or where to, number
@@ -42,7 +45,7 @@ def majors(devices: str) -> frozenset[int]:
     """The major numbers of the driver's character devices, by the text of /proc/devices."""
     characters = devices.partition("Block devices:")[0]
     named = (line.split() for line in characters.splitlines())
-    found = (int(words[0]) for words in named if len(words) == 2 and words[1].startswith("nvidia"))  # noqa: PLR2004
+    found = (int(words[0]) for words in named if len(words) == 2 and words[1].startswith("nvidia"))
     return frozenset({DRIVERS_MAJOR, *found})
 
 

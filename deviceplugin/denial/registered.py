@@ -9,8 +9,9 @@ from typing import Final
 from deviceplugin.denial import kernel, program
 
 BEAT_SECONDS: Final = 30.0
-# For so long nobody but those who are registered already gets at a GPU without an arbiter; after that it is as if nobody
-# had ever been denied one. An upgrade takes less, and who turns this off, or takes gpushare away, leaves no trap behind.
+# For so long nobody but those who are registered already gets at a GPU without an arbiter; after that it is as if
+# nobody had ever been denied one. An upgrade takes less, and who turns this off, or takes gpushare away, leaves no trap
+# behind.
 AWAY_SECONDS: Final = 600.0
 _NANOSECONDS: Final = 10**9
 MOST: Final = 1 << 16
@@ -41,7 +42,7 @@ class Registered:
     def keep(self, processes: Iterable[Who]) -> None:
         """These are registered and no others; those that were before are so as the program that they were."""
         wanted = dict(processes)
-        for key in self._map.keys() - {program.KEY.pack(one) for one in (program.ARBITER_KEY, *wanted)}:
+        for key in self._map.every_key() - {program.KEY.pack(one) for one in (program.ARBITER_KEY, *wanted)}:
             self._map.drop(key)
         for pid, start_ticks in wanted.items():
             found = self._map.get(program.KEY.pack(pid))

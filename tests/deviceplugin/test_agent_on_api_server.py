@@ -176,6 +176,19 @@ async def test_in_a_pod_it_says_how_containers_get_devices_by_what_its_node_and_
         await cluster.kubectl("delete", "runtimeclass", cluster.node)
 
 
+async def test_that_nobody_can_be_denied_a_gpu_here_is_said_where_that_was_asked_for(
+    cluster: Cluster, short_path: Path, gpus: Path
+) -> None:
+    credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
+    more = ("--deny-unregistered", f"--cgroup-root={short_path}")
+    async with agent_process.running(cluster.node, short_path, kubeconfig=credentials, gpus=gpus, more=more) as agent:
+        await agent.until("Wrote the GPUNode's status")
+        conditions = codec.read(await cluster.gpunode()).conditions
+    (told,) = [one for one in conditions if one.type == contract.CONDITION_UNREGISTERED_DENIED]
+    assert (told.status, told.reason) == ("False", "NotPossible")
+    assert f"{short_path} is not of cgroup v2" in told.message
+
+
 async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Cluster, agent: agent_process.Agent) -> None:
     await agent.until("Wrote the GPUNode's status")
     version = (await cluster.gpunode())["metadata"]["resourceVersion"]

@@ -108,7 +108,13 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     found = pages.rows(OPERATIONS, "## What conditions of a GPUNode say")
     assert set(found) == CONDITIONS
     told = {reason for cells in found.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
-    sources = "hardware/inventory.py", "live/statement.py", "audit/document.py", "injection/decision.py"
+    sources = (
+        "hardware/inventory.py",
+        "live/statement.py",
+        "audit/document.py",
+        "injection/decision.py",
+        "denial/pods.py",
+    )
     written = {
         reason
         for source in sources

@@ -67,7 +67,7 @@ def do(verb: str, *arguments: str) -> str:
             os.mknod(arguments[0], stat.S_IFCHR | 0o666, os.makedev(int(arguments[1]), int(arguments[2])))
             return "made"
         case _:
-            os.execv(sys.executable, sys.orig_argv)  # noqa: S606
+            return os.execv(sys.executable, sys.orig_argv)  # noqa: S606
 
 
 def main() -> None:

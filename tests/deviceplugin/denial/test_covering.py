@@ -123,7 +123,7 @@ async def test_an_init_container_starts_and_the_pods_that_are_known_are_covered(
 async def test_a_container_that_could_not_be_covered_is_not_made(kernel: KernelNode) -> None:
     holding = Holding(kernel, covered(kernel, manifest("trainer", "11111111-2222-3333-4444-555555555555")))
     holding.given = tenant.Given("ml", "trainer", ("GPU-1",), "", "11111111-2222-3333-4444-555555555555")
-    with pytest.raises(service.RefusedError, match="the cgroup of the pod 11111111-.* was not found"):
+    with pytest.raises(service.RefusedError, match=r"the cgroup of the pod 11111111-.* was not found"):
         await holding.start(PERCENT, ["id"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.denial import kernel, program, registered
+from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.deviceplugin.denial import kernel_node
 
@@ -21,14 +21,12 @@ class Told:
         self._map = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
 
     def __call__(self) -> dict[int, int]:
-        found = {key: self._map.get(key) for key in self._map.keys()}
+        found = {key: self._map.get(key) for key in self._map.every_key()}
         ticks = {program.KEY.unpack(key)[0]: program.VALUE.unpack(value)[0] for key, value in found.items() if value}
         return {pid: when for pid, when in ticks.items() if pid != program.ARBITER_KEY}
 
     async def becomes(self, *pids: int) -> bool:
-        async with asyncio.timeout(20):
-            while set(self()) != set(pids):
-                await asyncio.sleep(0.01)
+        await waiting.until(lambda: set(self()) == set(pids), seconds=20)
         return True
 
 

@@ -62,12 +62,30 @@ def _built() -> None:
 
 
 @pytest.fixture
-async def pod(kernel: kernel_node.KernelNode, short_path: Path, tmp_path: Path) -> AsyncIterator[Pod]:
+def gpus(tmp_path: Path) -> Path:
     (tmp_path / "node.ini").write_text(DESCRIPTION)
-    gpus = tmp_path / "gpus"
-    subprocess.run([BUILD / "simgpu" / "simgpu", "create", tmp_path / "node.ini", gpus], check=True)
-    os.mknod(gpus / "control", 0o20666, os.makedev(kernel_node.MISC, kernel_node.LOOP_CONTROL))
-    (uuid,) = (path.name.partition("-")[2] for path in gpus.glob("gpu0*"))
+    made = tmp_path / "gpus"
+    subprocess.run([BUILD / "simgpu" / "simgpu", "create", tmp_path / "node.ini", made], check=True)
+    os.mknod(made / "control", 0o20666, os.makedev(kernel_node.MISC, kernel_node.LOOP_CONTROL))
+    return made
+
+
+@pytest.fixture
+def static(tmp_path: Path) -> Path:
+    """A program without a loader that opens a file, and prints what became of it."""
+    (tmp_path / "opens.c").write_text(OPENS)
+    subprocess.run(["gcc", "-static", "-o", tmp_path / "opens", tmp_path / "opens.c"], check=True)
+    return tmp_path / "opens"
+
+
+@pytest.fixture
+def uuid(gpus: Path) -> str:
+    (path,) = gpus.glob("gpu0*")
+    return path.name.partition("-")[2]
+
+
+@pytest.fixture
+async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid: str) -> AsyncIterator[Pod]:
     made = ArbiterNode(short_path)
     denied = kernel.opened()
     made.registered = registered.Registered(denied.map_descriptor)
@@ -90,10 +108,8 @@ async def test_a_program_that_only_looks_by_nvml_sees_its_gpu(pod: Pod) -> None:
     assert (found.stdout.strip(), found.stderr) == ("1", "")
 
 
-async def test_a_static_program_gets_none(pod: Pod, tmp_path: Path) -> None:
-    (tmp_path / "opens.c").write_text(OPENS)
-    subprocess.run(["gcc", "-static", "-o", tmp_path / "opens", tmp_path / "opens.c"], check=True)
-    assert (await pod.run(tmp_path / "opens", pod.control)).stdout == "denied\n"
+async def test_a_static_program_gets_none(pod: Pod, static: Path) -> None:
+    assert (await pod.run(static, pod.control)).stdout == "denied\n"
 
 
 async def test_a_program_that_the_library_is_not_in_gets_none(pod: Pod) -> None:
