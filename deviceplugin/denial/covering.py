@@ -71,7 +71,6 @@ class Covering:
             try:
                 self.cover()
             except denial.DenialError as error:
-                logger.error("A pod is not kept from its GPU", extra={"err": str(error)})  # noqa: TRY400
                 self._say(str(error), ())
             await asyncio.sleep(SECONDS)
 
@@ -79,6 +78,8 @@ class Covering:
         conditions = (pods.condition(problem, left_out),)
         if conditions != self.conditions:
             self.conditions = conditions
+            if problem:
+                logger.error("Unregistered processes are not denied the GPU", extra={"err": problem})
             self._changed()
 
 
@@ -91,7 +92,6 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, wanted: bool) -> It
     try:
         made = denial.opened(bpf_root, cgroup_root, proc=proc)
     except denial.DenialError as error:
-        logger.error("Unregistered processes are not denied the GPU", extra={"err": str(error)})  # noqa: TRY400
         yield Covering(None, str(error))
         return
     try:

@@ -1,7 +1,9 @@
 """The program and its map in the kernel: loaded, kept for the next agent, and attached to the cgroups of pods.
 
-Both are pinned in the bpf file system, so that the next agent finds the processes that are registered, and replaces the
-program in one step wherever it is attached. In a cgroup it stays for as long as that is there, agent or no agent.
+To the pod's cgroup and not the container's, which is not there yet, and where container runtimes have programs of
+their own, which they replace. Both are pinned in the bpf file system, so that the next agent finds the processes that
+are registered, and replaces the program in one step wherever it is attached. In a cgroup it stays for as long as that
+is there, agent or no agent.
 """
 
 from __future__ import annotations

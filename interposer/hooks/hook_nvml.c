@@ -1,5 +1,5 @@
-/* How large the GPU is, as NVML tells it, for nvidia-smi and for libraries that ask there; and how NVML begins where the
- * node denies the driver's device files to who has not joined. */
+/* How large the GPU is, as NVML tells it, for nvidia-smi and for libraries that ask there; and how NVML begins where
+ * the node denies the driver's device files to who has not joined. */
 #include "driver/driver.h"
 #include "session/join.h"
 #include "share/share.h"
