@@ -183,6 +183,8 @@ class Connection:
 
     async def _greet(self, library_version: str) -> None:
         found = await self._lookup.tenant(self.container)
+        if isinstance(found, Tenant) and await self._groups.settled(found, self._who):
+            found = await self._lookup.tenant(self.container)  # that may have taken a while
         if isinstance(found, Refusal):
             self.refuse(str(found))
             return

@@ -85,6 +85,10 @@ class Group:
                 return slot
         return None
 
+    def has(self, member: Process) -> bool:
+        """Whether this very process still has a slot."""
+        return any(one is member for one in self._members.values())
+
     def free_slot(self) -> int:
         """The lowest slot that nobody has. Raises JoinError."""
         most = self.limits.certain_slot or contract.LEDGER_SLOTS

@@ -16,6 +16,7 @@ from typing import Final
 from deviceplugin import whole_file
 from deviceplugin.arbiter import inheritance, loss, process, record, timetable
 from deviceplugin.arbiter.group import Group, JoinError
+from deviceplugin.arbiter.looks import Looks
 from deviceplugin.arbiter.process import Process
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import Registered
@@ -76,6 +77,7 @@ class Groups:
         self._groups: dict[str, Group] = {}
         self._unreachable: dict[str, list[Process]] = {}
         self._lost_ticks = 0
+        self._looks = Looks(self._gone, proc=proc)
         self.all_have_our_page: Callable[[], None] = lambda: None  # called once that is so of a group from before
 
     def inherit(self) -> None:
@@ -110,6 +112,7 @@ class Groups:
                 self._groups[found.tenant.key] = old
                 for member in old.members.values():
                     self._watch(old, member)
+                    self._looks.ask(old, member)
                 self.keep(old, old.tenant)
                 logger.info("Took over a ledger", extra={**_named(old.tenant), "processes": len(old.members)})
             else:
@@ -146,10 +149,6 @@ class Groups:
             self.expect_contexts(chosen)
             slot = chosen.slot_of(who)
             if slot is not None:
-                seen = process.mapping(who.pid, chosen.ledger.device_inode, proc=self._proc)
-                if seen.known and seen.link is None:
-                    chosen.clear(slot)
-                    chosen.has_our_page(slot)
                 self._register(who)
                 return chosen, slot
             slot = chosen.free_slot()
@@ -166,6 +165,16 @@ class Groups:
         if made:
             self.schedule()
         return chosen, slot
+
+    async def settled(self, tenant: Tenant, who: Process) -> bool:
+        """Whether the process had a slot, which it may have had as another program: then it has been looked at."""
+        found = self._groups.get(tenant.key)
+        slot = found.slot_of(who) if found is not None else None
+        if found is None or slot is None:
+            return False
+        # Others may wait for the same look, and go on to.
+        await asyncio.shield(self._looks.ask(found, found.members[slot]))
+        return True
 
     def schedule(self) -> None:
         """Tell all when to launch while there is no arbiter; to be called once a share is given more or less."""
@@ -187,11 +196,8 @@ class Groups:
     def disconnected(self, chosen: Group, who: Process) -> None:
         """A process closed its socket: give up its slot if that was because it became another program."""
         slot = chosen.slot_of(who)
-        if slot is None or who.is_dead():
-            return
-        seen = process.mapping(who.pid, chosen.ledger.device_inode, proc=self._proc)
-        if seen.known and seen.link is None:
-            self._leave(chosen, slot)
+        if slot is not None and not who.is_dead():
+            self._looks.ask(chosen, chosen.members[slot])
 
     def uses(self) -> Iterator[Use]:
         """What every share holds."""
@@ -237,6 +243,7 @@ class Groups:
 
     def close(self) -> None:
         """Let go of everything; the records stay for the next agent."""
+        self._looks.close()
         for one in self._groups.values():
             for member in one.members.values():
                 asyncio.get_running_loop().remove_reader(member.pidfd)
@@ -266,6 +273,10 @@ class Groups:
         slot = chosen.slot_of(member)
         if slot is not None:
             self._leave(chosen, slot)
+
+    def _gone(self, chosen: Group, member: Process) -> None:
+        logger.debug("A process is another program now", extra={**_named(chosen.tenant), "pid": member.pid})
+        self._ended(chosen, member)
 
     def _holder_ended(self, tenant: Tenant, holder: Process) -> None:
         self._let_go(holder)

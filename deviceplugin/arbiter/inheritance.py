@@ -28,21 +28,25 @@ class Unreachable:
 def take_over(found: Record, *, proc: Path) -> Group | Unreachable | None:
     """The group of a record, with those of its processes that still live; None when no process has its ledger.
 
-    The slots of processes that died, or became another program, are cleared.
+    The slots of processes that died are cleared, and of those that were found to have become another program. Nobody
+    who was not looked at before the ledger was found is looked at here, and no more of all of them than of one: the
+    node waits.
     """
     living: dict[int, Process] = {}
     ledger: pages.Ledger | None = None
+    left_bytes = process.MOST_MAPS_BYTES
     for slot, (pid, start_ticks) in found.slots.items():
         who = process.find(pid, start_ticks, proc=proc)
         if who is None:
             continue
-        seen = process.mapping(pid, found.ledger, proc=proc)
-        if seen.known and seen.link is None:
-            os.close(who.pidfd)
-            continue
+        if ledger is None:
+            seen = process.mapping(pid, found.ledger, proc=proc, most_bytes=left_bytes)
+            left_bytes -= seen.looked_bytes
+            if seen.known and seen.link is None:
+                os.close(who.pidfd)
+                continue
+            ledger = _opened(seen.link, found) if seen.link is not None else None
         living[slot] = who
-        if seen.link is not None and ledger is None:
-            ledger = _opened(seen.link, found)
     if not living:
         return None
     if ledger is None:

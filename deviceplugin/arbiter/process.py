@@ -112,29 +112,36 @@ class Mapping:
 
     known: false for a process that is ending, whose memory is gone already, for one that we may not look into (that
         takes CAP_SYS_PTRACE, and opening the link CAP_CHECKPOINT_RESTORE), and for one that has too much to look at.
+    looked_bytes: how much of the list was looked at.
     """
 
     known: bool
     link: Path | None
+    looked_bytes: int = dataclasses.field(default=0, compare=False)
 
 
-def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC) -> Mapping:
-    """Where a process has the file with this device and inode mapped."""
+def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC, most_bytes: int | None = None) -> Mapping:
+    """Where a process has the file with this device and inode mapped.
+
+    Blocks for as long as it takes, or as the process changes what it has mapped. most_bytes: of the list, that are
+    looked at; by default MOST_MAPS_BYTES.
+    """
     directory = proc / str(pid)
     device, inode = device_inode
     wanted = f"{os.major(device):02x}:{os.minor(device):02x} {inode}".encode().split()
-    known = False
+    known, looked_bytes = False, 0
     try:
         with (directory / "maps").open("rb") as lines:
-            for line in _bounded(lines):
+            for line in _bounded(lines, MOST_MAPS_BYTES if most_bytes is None else most_bytes):
                 known = line is not None
+                looked_bytes += len(line or b"")
                 fields = line.split(maxsplit=5) if line is not None else []
                 if fields[3:5] == wanted:
                     low, high = (part.lstrip("0") or "0" for part in fields[0].decode().split("-"))
-                    return Mapping(known=True, link=directory / "map_files" / f"{low}-{high}")
+                    return Mapping(True, directory / "map_files" / f"{low}-{high}", looked_bytes)
     except OSError:
         known = False
-    return Mapping(known=known, link=None)
+    return Mapping(known, None, looked_bytes)
 
 
 def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
@@ -146,7 +153,7 @@ def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
     known = False
     try:
         with (proc / str(pid) / "maps").open("rb") as lines:
-            for line in _bounded(lines):
+            for line in _bounded(lines, MOST_MAPS_BYTES):
                 known = True
                 fields = line.rstrip(b"\n").split(maxsplit=5) if line is not None else []
                 if len(fields) == _MAPS_FIELDS:
@@ -156,9 +163,8 @@ def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
     return frozenset(found) if known else None
 
 
-def _bounded(lines: Iterable[bytes]) -> Iterator[bytes | None]:
+def _bounded(lines: Iterable[bytes], left_bytes: int) -> Iterator[bytes | None]:
     """The lines; None in place of those that are beyond the most that is looked at."""
-    left_bytes = MOST_MAPS_BYTES
     for line in lines:
         left_bytes -= len(line)
         if left_bytes < 0:

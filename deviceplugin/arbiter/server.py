@@ -1,8 +1,10 @@
 """The arbiter's socket: who may connect, and how many.
 
-Every share container of the node has this one socket mounted, so one container must not be able to use it up. Each gets
-as many connections as there are slots for its processes; all together stay below what the agent can hold open. Those
-that no pod's container is at the other end of are turned away at once. Who it is, the kernel says.
+Every share container of the node has this one socket mounted, so no number of containers must be able to use it up.
+Each gets as many connections as there are slots for its processes, but only half of all are for who comes first: the
+other half is kept for containers that have few, so that more of them than a node ever has find room for some each. All
+together stay below what the agent can hold open. Those that no pod's container is at the other end of are turned away
+at once. Who it is, the kernel says.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ ACCEPT_BURST: Final = 4096
 MOST_CONNECTIONS: Final = 8192
 DESCRIPTORS_A_CONNECTION: Final = 3  # the socket, its pidfd, and the pidfd of its slot
 OTHER_DESCRIPTORS: Final = 512
+CONTAINERS: Final = 512  # that find room whatever others do; a node of Kubernetes has 110 pods if nothing else is said
 FULL_PAUSE_SECONDS: Final = 0.1
 LEAVE_SECONDS: Final = 1.0  # for those turned away, to send what they were about to send
 MOST_LEAVING: Final = 256
@@ -156,8 +159,13 @@ class Server:
             reason = "this process has ended"
         elif isinstance(container, Refusal):
             reason = str(container)
-        elif self._guests.connections_of(container) >= contract.LEDGER_SLOTS:
+        elif (has := self._guests.connections_of(container)) >= contract.LEDGER_SLOTS:
             reason = f"this container has {contract.LEDGER_SLOTS} connections to the node's agent already"
+        elif has >= max(1, self._most // 2 // CONTAINERS) and len(self._connections) >= self._most // 2:
+            reason = (
+                f"the node's agent has {len(self._connections)} connections, and keeps the others that it can have for "
+                f"containers with fewer than the {has} of this one: no more are possible now"
+            )
         elif len(self._connections) >= self._most:
             reason = f"the node's agent has {self._most} connections already: no more are possible"
         else:

@@ -57,7 +57,8 @@ def judge(
         return Audit(seen.gpus, tuple(judged), (), (*problems, NOT_KNOWN), frozenset(waiting))
     unseen = sum(member.with_library is None for one in seen.shares for member in one.members)
     if unseen:
-        problems = (*problems, Problem(f"{unseen} processes cannot be looked into: the agent needs SYS_PTRACE"))
+        why = "the agent needs SYS_PTRACE, or those of one container have too much mapped for one look"
+        problems = (*problems, Problem(f"{unseen} processes cannot be looked into: {why}"))
     of_node, differing = shares.judged(seen, node, judged, suspects)
     return Audit(seen.gpus, tuple(judged), of_node, problems, frozenset(waiting) | differing)
 
@@ -114,7 +115,7 @@ class _Processes:
                 return State.FOREIGN, ELSEWHERE
             if process.left_behind:
                 return State.UNLIMITED, LEFT_BEHIND
-            return State.UNLIMITED, GOT_AROUND if process.with_library else WITHOUT
+            return State.UNLIMITED, WITHOUT if process.with_library is False else GOT_AROUND
         if process.name.startswith(MPS):
             return State.UNJUDGED, "it is a daemon of MPS, which computes nothing of its own"
         if found is None:

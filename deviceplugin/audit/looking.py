@@ -1,12 +1,15 @@
 """Looks at the node: NVML's lists of processes between two readings of the ledgers, and what the kernel says of each.
 
 Blocking, for a thread. A process is asked about once and then only whether it is still the same one: what a program has
-mapped is a long text, and the library does not leave a process that it is in.
+mapped is a long text, and the library does not leave a process that it is in. What a container has mapped is looked at
+for so long in one look, and then the others have their turn.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
@@ -24,6 +27,7 @@ from gpushare import contract
 from gpushare.gpu import Gpu, Mode
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
+CONTAINER_SECONDS: Final = 0.25  # of one look, for what the processes of one container have mapped
 LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # how the kernel calls one that is mapped
 
 
@@ -100,11 +104,13 @@ class Looking:
         self._identify = identify
         self._proc = proc
         self._known: dict[Who, _Known] = {}
+        self._spent_seconds = collections.defaultdict[Container | None, float](float)  # in this look
         self._lost_ticks = lost_ticks
         self._told_us: dict[str, int] = {}  # up to when the driver has told what was used of a GPU
 
     def look(self, gpus: Sequence[Gpu], groups: Sequence[Group], unreachable: Iterable[Who]) -> Look:
         """Look once. What ends or begins meanwhile may be seen or not."""
+        self._spent_seconds.clear()
         readings: dict[Key, Reading] = {}
         listed: list[tuple[str, nvml.Process]] = []
         problems: list[Problem] = []
@@ -213,11 +219,18 @@ class Looking:
         known = self._known.get(who)
         if known is None or again or not known.with_library:
             pid = who[0]
+            container = self._container(pid)
             if known is not None and known.with_library:
                 mapped: tuple[bool | None, bool] = True, known.left_behind
-            else:
+            elif self._spent_seconds[container] < CONTAINER_SECONDS / (
+                1 if known is None else 2
+            ):  # new ones have a part
+                began = time.monotonic()
                 mapped = self._mapped(who)
-            known = self._known[who] = _Known(self._name(pid), self._container(pid), *mapped)
+                self._spent_seconds[container] += time.monotonic() - began
+            else:
+                mapped = (known.with_library, known.left_behind) if known is not None else (None, False)
+            known = self._known[who] = _Known(self._name(pid), container, *mapped)
         return known
 
     def _name(self, pid: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import connection, guests
+from deviceplugin.arbiter import connection, guests, server
 from gpushare import contract
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -148,6 +148,41 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
         for item in held:
             item.close()
     await waiting.until(lambda: node.server.connections == 1)
+
+
+async def test_no_number_of_containers_that_take_all_connections_keeps_another_out(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node.server, "_most", 256)
+    monkeypatch.setattr(server, "CONTAINERS", 32)
+    hogs = [f"hog{number}" for number in range(30)]
+    for name in (*hogs, "trainer", "newcomer"):
+        node.add_pod(name)
+    own_process(monkeypatch, node, hogs[0])
+    one = await node.share()
+    await one("hello")
+    held = list[socket.socket]()
+    try:
+        for name in hogs:
+            own_process(monkeypatch, node, name)
+            before = node.server.connections
+            held += [await connect(node) for _ in range(16 if held else 256)]
+            asked = len(held) + 1
+            await waiting.until(lambda asked=asked: node.server.connections + node.server.turned_away == asked)
+            assert node.server.connections >= before + 4, f"{name} got none"
+        more = await connect(node)
+        held.append(more)
+        async with asyncio.timeout(10):
+            answer = await asyncio.get_running_loop().sock_recv(more, contract.WIRE_MAX)
+        assert b"keeps the others that it can have for containers with fewer than the 4 of this one" in answer
+        newcomer = await node.share("newcomer")
+        assert (await newcomer("hello"))["slot"] == 0
+        assert await one("reclaim") == 0
+        assert node.server.connections < 256
+    finally:
+        for item in held:
+            item.close()
+    await waiting.until(lambda: node.server.connections == 2)
 
 
 async def test_a_flood_of_messages_makes_only_its_sender_wait(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,34 @@ def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, mon
     monkeypatch.setattr(kernel, "MOST_MAPS_BYTES", len(lines) // 2)
     assert 400 < len(kernel.mapped_files(os.getpid(), proc=tmp_path) or ()) < 600
     assert kernel.mapping(os.getpid(), last, proc=tmp_path) == kernel.Mapping(known=False, link=None)
+
+
+def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Forty processes without the library, each of which takes a hundredth of a second, and one of another container."""
+    looked = []
+
+    def mapped_files(pid: int, **_: object) -> frozenset[str]:
+        looked.append(pid)
+        time.sleep(0.01)
+        return frozenset()
+
+    monkeypatch.setattr(kernel, "identified", lambda pid, **_: (pid, 7))
+    monkeypatch.setattr(kernel, "mapped_files", mapped_files)
+    looks = looking.Looking(
+        Listing(*(nvml.Process(pid, 1000) for pid in range(1, 42))),  # type: ignore[arg-type]
+        identify=lambda pid: Container("uid", "other" if pid == 41 else "hostile"),
+        lost_ticks=lambda: 0,
+    )
+    monkeypatch.setattr(looking, "CONTAINER_SECONDS", 0.1)
+    with_library = {one.pid: one.with_library for one in looks.look([CARD], [], []).seen.processes}
+    assert len(looked) <= 11
+    assert with_library[41] is False
+    assert list(with_library.values()).count(None) == 41 - len(looked)
+    known = {pid for pid, found in with_library.items() if found is False}
+    again = {one.pid: one.with_library for one in looks.look([CARD], [], []).seen.processes}
+    assert all(again[pid] is False for pid in known), "what was known of it is not forgotten"
 
 
 def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() -> None:

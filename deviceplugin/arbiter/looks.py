@@ -1,0 +1,87 @@
+"""Which processes live on as other programs, looked at apart from the loop that hands out leases.
+
+What a process has mapped can be a very long text, and the kernel writes it only while nobody changes the process's
+memory: one that forks, or gives back very much, makes whoever reads wait. So each look has a thread, which the loop
+never waits for. Of one share there is one look at a time, for a twentieth of the time at most: however much its
+processes have mapped and however often they ask to be looked at, looks at other shares do not wait for it, and it costs
+the node no more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.arbiter import process
+from deviceplugin.arbiter.group import Group
+from deviceplugin.arbiter.process import Mapping, Process
+
+REST: Final = 19  # times as long as a look took, until the next one at the same share
+
+
+class Looks:
+    """Looks that are due, by share. `gone`: told of a group and its member which no longer has the ledger mapped."""
+
+    def __init__(self, gone: Callable[[Group, Process], None], *, proc: Path = process.PROC) -> None:
+        self._gone = gone
+        self._proc = proc
+        self._due: dict[str, dict[Process, tuple[Group, asyncio.Future[None]]]] = {}
+        self._working: dict[str, asyncio.Task[None]] = {}
+
+    def ask(self, chosen: Group, member: Process) -> asyncio.Future[None]:
+        """Have a member looked at from now on; done once it was, and `gone` told. However often it is asked, once."""
+        key, loop = chosen.tenant.key, asyncio.get_running_loop()
+        due = self._due.setdefault(key, {})
+        if member not in due:
+            due[member] = chosen, loop.create_future()
+        if key not in self._working:
+            self._working[key] = loop.create_task(self._work(key, due))
+        return due[member][1]
+
+    def close(self) -> None:
+        """Forget what is due; a look that goes on is nobody's."""
+        for working in self._working.values():
+            working.cancel()
+        for due in self._due.values():
+            for _, asked in due.values():
+                asked.cancel()
+        self._due.clear()
+        self._working.clear()
+
+    async def _work(self, key: str, due: dict[Process, tuple[Group, asyncio.Future[None]]]) -> None:
+        loop = asyncio.get_running_loop()
+        while due:
+            # No longer due before it is looked at: what it becomes meanwhile is for another look.
+            member = next(iter(due))
+            chosen, asked = due.pop(member)
+            began = loop.time()
+            if chosen.has(member):
+                seen = await _apart(member.pid, chosen.ledger.device_inode, self._proc)
+                if seen.known and seen.link is None and chosen.has(member):
+                    self._gone(chosen, member)
+            if not asked.done():
+                asked.set_result(None)
+            await asyncio.sleep(REST * (loop.time() - began))
+        del self._due[key], self._working[key]
+
+
+async def _apart(pid: int, device_inode: tuple[int, int], proc: Path) -> Mapping:
+    """Where a process has a file mapped, found by a thread of its own, which does not keep us from ending."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Mapping] = loop.create_future()
+
+    def tell(seen: Mapping) -> None:
+        if not found.done():
+            found.set_result(seen)
+
+    def look() -> None:
+        seen = process.mapping(pid, device_inode, proc=proc)
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, seen)
+
+    threading.Thread(target=look, name="look", daemon=True).start()
+    return await found

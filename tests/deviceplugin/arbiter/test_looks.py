@@ -1,0 +1,165 @@
+"""However long it takes to see what a process has mapped, nobody waits for it but that process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter import looks, process
+from deviceplugin.arbiter.group import Group
+from deviceplugin.arbiter.tenant import Grant, Tenant
+from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin.arbiter_node import ArbiterNode
+
+
+class Slow:
+    """A /proc in which the list of what a process has mapped is not told before it is asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def has(self, pid: int) -> None:
+        self._path(pid).parent.mkdir(parents=True)
+        os.mkfifo(self._path(pid))
+
+    def knows(self, pid: int) -> None:
+        """Of this one all is told at once."""
+        self._directory.mkdir(exist_ok=True)
+        (self._directory / str(pid)).symlink_to(f"/proc/{pid}")
+
+    async def tell(self, pid: int, text: bytes) -> None:
+        await asyncio.to_thread(self._path(pid).write_bytes, text)
+
+    def _path(self, pid: int) -> Path:
+        return self._directory / str(pid) / "maps"
+
+
+@pytest.fixture
+def slow(node: ArbiterNode, tmp_path: Path) -> Slow:
+    node.groups._looks._proc = tmp_path / "proc"
+    return Slow(tmp_path / "proc")
+
+
+OTHER_PROGRAM = b"55d000000000-55d000001000 r-xp 00000000 08:01 12   /usr/bin/other\n"
+
+
+async def test_nobody_waits_for_a_look_that_does_not_end(node: ArbiterNode, slow: Slow) -> None:
+    for pod in ("hostile", "trainer", "other"):
+        node.add_pod(pod)
+    one, two, three = [await node.share(pod) for pod in ("hostile", "trainer", "other")]
+    slow.has(one.pid)
+    slow.knows(two.pid)
+    slow.knows(three.pid)
+    for each in (one, two, three):
+        await each("hello")
+        await each("charge", 0, 100)
+    await one("close")
+    assert await two("reclaim") == 0
+    assert await two("turns", 3) == 3
+    # Nor do looks at other shares.
+    await three("become")
+    await waiting.until(lambda: node.used("other") is None)
+    assert node.used("hostile") == (100,)
+    # It waits itself: what it says it is now is not believed before it was looked at.
+    again = asyncio.create_task(one("hello"))
+    assert await two("reclaim") == 0
+    assert not again.done()
+    await slow.tell(one.pid, OTHER_PROGRAM)
+    assert (await again)["slot"] == 0
+    assert node.used("hostile") == (0,)
+
+
+async def test_a_start_does_not_wait_for_a_look_at_each_process(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_pod("trainer")
+    for _ in range(4):
+        await (await node.share())("hello")
+    looked = []
+
+    def mapping(*asked: object, **named: object) -> process.Mapping:
+        looked.append(known(*asked, **named))  # type: ignore[arg-type]
+        return looked[-1]
+
+    known = process.mapping
+    monkeypatch.setattr(process, "mapping", mapping)
+    await node.stop()
+    await node.start()
+    (seen,) = looked  # which has the ledger
+    assert seen.link is not None
+    assert len(node.groups.all()[0].members) == 4
+    await waiting.until(lambda: len(looked) == 5)
+
+
+async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
+    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_pod("hostile")
+    for _ in range(4):
+        one = await node.share("hostile")
+        await one("hello")
+    looked_bytes = []
+    known = process.mapping
+
+    def mapping(pid: int, *_: object, most_bytes: int | None = None, **__: object) -> process.Mapping:
+        seen = known(pid, (0, 0), most_bytes=most_bytes)  # as one that has it mapped nowhere
+        looked_bytes.append(seen.looked_bytes)
+        return process.Mapping(known=False, link=None, looked_bytes=seen.looked_bytes)
+
+    await node.stop()
+    monkeypatch.setattr(process, "MOST_MAPS_BYTES", 8192)
+    monkeypatch.setattr(process, "mapping", mapping)
+    await node.start()
+    assert sum(looked_bytes) <= 8192 + 4 * 4096  # a line of each may go beyond
+    assert len(node.groups.unreachable()) == 1
+
+
+@pytest.fixture
+def member() -> process.Process:
+    found = process.identified(os.getpid())
+    assert found is not None
+    return process.Process(*found, -1)
+
+
+def group(key: str, *members: process.Process) -> Group:
+    made = Group.make(Tenant(key, "ml", key, ("main",), 0, (Grant(arbiter_node.GPUS[0], 1 << 30, 50, 100),)))
+    for slot, one in enumerate(members):
+        made._members[slot] = one
+    return made
+
+
+async def test_a_share_is_looked_at_for_a_twentieth_of_the_time_and_once_however_often_it_is_asked(
+    member: process.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took_seconds, starts, at_once = 0.02, list[float](), list[int]()
+    going = threading.Semaphore(0)
+
+    def mapping(*_: object, **__: object) -> process.Mapping:
+        starts.append(time.monotonic())
+        going.release()
+        time.sleep(took_seconds)
+        at_once.append(going._value)
+        going.acquire()
+        return process.Mapping(known=True, link=Path("mapped"))
+
+    monkeypatch.setattr(process, "mapping", mapping)
+    gone: list[Callable[[], None]] = []
+    one = group("a", member)
+    looking = looks.Looks(lambda *_: gone.append(lambda: None))
+    for _ in range(3):
+        asked = [looking.ask(one, member) for _ in range(10)]
+        assert len(set(map(id, asked))) == 1
+        await asyncio.gather(*asked)
+    assert len(starts) == 3
+    assert set(at_once) == {1}
+    assert starts[-1] - starts[0] >= 2 * took_seconds * (1 + looks.REST)
+    assert not gone
+    looking.close()
+    one._members.clear()
+    one.close()
