@@ -33,7 +33,9 @@ from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
-BACKLOG: Final = 1024
+# Who connects and goes leaves its place taken until we come to it, and all others wait behind that. Those for whom
+# there is no place have their turns one after the other, by the kernel.
+BACKLOG: Final = 32
 ACCEPTS_A_TURN: Final = 16
 ACCEPTS_PER_SECOND: Final = 1000.0
 ACCEPT_BURST: Final = 4096

@@ -1,0 +1,338 @@
+"""What a program in a share container may try, each under a name: run in a container of the lab until its time is over.
+
+Usage: attacks.py NAME SECONDS. It prints "at it" once it has begun, and at its end, as JSON, what it should not have
+been able to do (`won`) and how often it was at it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpushare import contract
+from tests.deviceplugin.arbiter import attacker
+from tests.deviceplugin.arbiter.attacker import lease, message
+from tests.deviceplugin.share_process import PR_SET_NAME, Share
+from tests.hostile.cuda import CudaError, Gpu
+
+SOCKET = f"{contract.CONTAINER_ARBITER_DIRECTORY}/{contract.ARBITER_SOCKET_NAME}"
+SCRATCH = Path("/scratch")
+MAPPED_FILES = 40_000
+LONG = "/".join(["x" * 249] * 4)
+CHILDREN = 64
+BESIDE = "GPUSHARE_BESIDE"  # set in a process that has got around the library
+CLONE_NEWUSER, CLONE_NEWNS, MS_BIND = 0x10000000, 0x00020000, 0x1000
+LIBC = ctypes.CDLL(None, use_errno=True)
+won = list[str]()
+INFINITE = 2**64 - 1
+
+
+def honest() -> Iterator[None]:
+    """Nothing bad: keeps its GPU as busy as it can, through the library."""
+    gpu = Gpu()
+    kernel = gpu.kernel(1000)
+    while True:
+        gpu.launch(kernel, 5)
+        gpu.wait()
+        yield
+
+
+def names() -> Iterator[None]:
+    """A name and mapped files that are no text, joining and leaving."""
+    SCRATCH.joinpath("names").mkdir(exist_ok=True)
+    share = Share(SOCKET)
+    share.disguise(str(SCRATCH / "names"))
+    while True:
+        with contextlib.suppress(OSError, KeyError):
+            share.hello()
+            share.connected().close()
+        share.socket = None
+        time.sleep(0.01)
+        yield
+
+
+def files() -> Iterator[None]:
+    """Forty thousand mapped files with long names, joining and leaving."""
+    directory = SCRATCH / str(os.getpid()) / LONG
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory / "f", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(descriptor, 2 * mmap.PAGESIZE)
+    page, private = ctypes.c_size_t(mmap.PAGESIZE), mmap.MAP_PRIVATE
+    for number in range(MAPPED_FILES):
+        offset = number % 2 * mmap.PAGESIZE  # or the kernel would make one mapping of them
+        LIBC.mmap(None, page, mmap.PROT_READ, private, descriptor, ctypes.c_long(offset))
+    ways = attacker.Attacker(SOCKET)
+    while True:
+        ways.welcomed().close()
+        yield
+
+
+def slots() -> Iterator[None]:
+    """The most that 64 bits have, and anything else, in all slots of its own ledger."""
+    share, dice = Share(SOCKET), random.Random(5)
+    while "slot" not in share.hello():
+        share.connected().close()
+        share.socket = None
+        time.sleep(0.05)
+    while True:
+        for place in range(len(share.words)):
+            share.words[place] = dice.choice([INFINITE, 1 << 63, dice.randrange(1 << 64)])
+        with contextlib.suppress(OSError):
+            share.reclaim()
+        yield
+
+
+def pages() -> Iterator[None]:
+    """Its limits and the sizes of its pages, in every way to write them."""
+    share = Share(SOCKET)
+    share.hello()
+    while True:
+        won.extend(share.tamper())
+        time.sleep(0.01)
+        yield
+
+
+def mounts() -> Iterator[None]:
+    """The preload file, the library, the socket: to write, remove, rename, mount over, here and in its own namespaces."""
+    ours = [contract.CONTAINER_PRELOAD_FILE, contract.CONTAINER_LIBRARY, SOCKET]
+    while True:
+        for path in ours:
+            for name, attempt in (
+                ("written", lambda path=path: os.close(os.open(path, os.O_WRONLY | os.O_TRUNC))),
+                ("removed", lambda path=path: Path(path).unlink()),
+                ("renamed", lambda path=path: Path(path).rename(f"{path}.old")),
+                ("replaced", lambda path=path: _replace(path)),
+                ("mounted over", lambda path=path: _mount(path)),
+            ):
+                with contextlib.suppress(OSError):
+                    attempt()
+                    won.append(f"{path} {name}")
+        if not os.fork():
+            LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS)
+            with contextlib.suppress(OSError):
+                _mount(contract.CONTAINER_PRELOAD_FILE)  # in a namespace of its own it may be: then the audit tells
+            os._exit(0)
+        os.wait()
+        time.sleep(0.01)
+        yield
+
+
+def _replace(path: str) -> None:
+    other = Path(path).with_name("other")
+    other.write_bytes(b"")
+    other.rename(path)
+
+
+def _mount(path: str) -> None:
+    if LIBC.mount(b"/dev/null", path.encode(), None, MS_BIND, None):
+        raise OSError(ctypes.get_errno(), "mount")
+
+
+def spins() -> Iterator[None]:
+    """Nothing but keeping a processor busy."""
+    while True:
+        sum(range(10_000))
+        yield
+
+
+def execs() -> Iterator[None]:
+    """Processes that join and become another program, one after the other."""
+    while True:
+        children = [_child(_joins_and_becomes) for _ in range(4)]
+        for child in children:
+            os.waitpid(child, 0)
+        yield
+
+
+def _joins_and_becomes() -> None:
+    attacker.Attacker(SOCKET).welcomed()
+    os.execv(sys.executable, [sys.executable, "-S", "-E", "-c", "pass"])  # noqa: S606
+
+
+def forks() -> Iterator[None]:
+    """Children by the dozen, which join, and are killed, and others take their place."""
+    while True:
+        children = [_child(_joins_and_waits) for _ in range(CHILDREN)]
+        time.sleep(0.2)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        yield
+
+
+def _joins_and_waits() -> None:
+    attacker.Attacker(SOCKET).welcomed()
+    signal.pause()
+
+
+def killed() -> Iterator[None]:
+    """Processes that take all its memory and the GPU, through the library, and are killed with both."""
+    dice = random.Random(6)
+    while True:
+        child = _child(_takes_all)
+        time.sleep(dice.uniform(0.05, 0.4))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        yield
+
+
+def _takes_all() -> None:
+    with contextlib.suppress(CudaError):
+        gpu = Gpu()
+        gpu.fill()
+        kernel = gpu.kernel(20_000)
+        while True:
+            gpu.launch(kernel, 3)
+            gpu.wait()
+
+
+def _child(what: Callable[[], None]) -> int:
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            what()
+        os._exit(0)
+    return child
+
+
+def turns() -> Iterator[None]:
+    """Past the library: a registered process that says it has given back while its kernels run."""
+    made = attacker.Attacker(SOCKET).welcomed()
+    gpu = Gpu()
+    kernel = gpu.kernel(1000)
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            while data := made.recv(contract.WIRE_MAX):
+                number = struct.unpack_from(contract.WIRE_LEASE, data, attacker.HEADER)[2]
+                made.send(lease(contract.MESSAGE_CLOSED, number))
+                made.send(lease(contract.MESSAGE_RELEASED, number))
+                made.send(lease(contract.MESSAGE_WANT))
+        gpu.launch(kernel, 5)
+        gpu.wait()
+        yield
+
+
+def beside() -> Iterator[None]:
+    """Past the library: a process that nobody knows of, with memory and kernels."""
+    gpu = Gpu()
+    gpu.take(gpu.total_bytes() // 16)
+    kernel = gpu.kernel(1000)
+    while True:
+        gpu.launch(kernel, 5)
+        gpu.wait()
+        yield
+
+
+def daemon() -> Iterator[None]:
+    """The same, called as MPS daemons are."""
+    LIBC.prctl(PR_SET_NAME, b"nvidia-cuda-mps")
+    yield from beside()
+
+
+def versions() -> Iterator[None]:
+    """Messages of versions that nobody speaks, and of sizes that none has, beside those that do."""
+    ways = attacker.Attacker(SOCKET)
+    others = ways.versions()
+    while True:
+        next(others)
+        with ways.connect() as made, contextlib.suppress(OSError):
+            made.send(message(contract.MESSAGE_HELLO, bytes(4096)))
+        yield
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+    """One way. told: what the audit says of such a process in the end, if anything; past: it gets around the library."""
+
+    run: Callable[[], Iterator[None]]
+    told: str = ""
+    past: bool = False
+    processes: int = 2
+
+    @property
+    def what(self) -> str:
+        """A sentence of it."""
+        return " ".join((self.run.__doc__ or "").split())
+
+
+def _way(name: str) -> Callable[[], Iterator[None]]:
+    def run() -> Iterator[None]:
+        yield from getattr(attacker.Attacker(SOCKET), name)()
+
+    run.__doc__ = getattr(attacker.Attacker, name).__doc__
+    return run
+
+
+ATTACKS = {
+    "names": Attack(names),
+    "files": Attack(files),
+    **{
+        name: Attack(_way(name))
+        for name in ("garbage", "hellos", "connections", "leases", "deaf", "keeps", "descriptors")
+    },
+    "versions": Attack(versions),
+    "slots": Attack(slots),
+    "pages": Attack(pages, processes=1),
+    "mounts": Attack(mounts, processes=1),
+    "execs": Attack(execs),
+    "forks": Attack(forks),
+    "killed": Attack(killed),
+    "turns": Attack(turns, told="beyond", past=True),
+    "beside": Attack(beside, told="unlimited", past=True),
+    "daemon": Attack(daemon, told="unlimited", past=True),
+}
+BASELINES = {"honest": Attack(honest, processes=1), "spins": Attack(spins)}
+
+
+def past_the_library() -> None:
+    """Become this program again, started by a loader of our own that does not know of the preload file."""
+    if os.environ.get(BESIDE):
+        return
+    loader = SCRATCH / f"ld.so.{os.getpid()}"
+    text = Path("/lib64/ld-linux-x86-64.so.2").read_bytes()
+    loader.write_bytes(text.replace(contract.CONTAINER_PRELOAD_FILE.encode(), b"/etc/no.so.preload"))
+    loader.chmod(0o755)
+    program = [str(loader), str(Path(sys.executable).resolve())]
+    os.execve(loader, [*program, *sys.orig_argv[1:]], {**os.environ, BESIDE: "1"})  # noqa: S606
+
+
+def main() -> None:
+    name, seconds = sys.argv[1], float(sys.argv[2])
+    attack = {**BASELINES, **ATTACKS}[name]
+    if attack.past:
+        past_the_library()
+
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGALRM, end)
+    going, rounds = attack.run(), 0
+    try:
+        next(going)
+        sys.stdout.write("at it\n")
+        sys.stdout.flush()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        for _ in going:
+            rounds += 1
+    finally:
+        sys.stdout.write(json.dumps({"won": sorted(set(won)), "rounds": rounds}) + "\n")
+        sys.stdout.flush()
+        os.killpg(0, signal.SIGKILL)  # whoever it has started too
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""A node of the lab with an honest pod on a GPU, others beside it that attack, and what is seen of all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from config.images import build as images
+from gpushare import contract
+from lab import cgroups, gpushare, layout
+from tests.e2e.observation import Observer, eventually
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = (
+    *(f"tests/hostile/{name}.py" for name in ("attacks", "cuda", "neighbour")),
+    "tests/deviceplugin/arbiter/attacker.py",
+    "tests/deviceplugin/share_process.py",
+)
+RESOURCES = {"requests": {"cpu": "500m"}}
+MOUNTED = "/programs"
+USERS: dict[str, dict[str, Any]] = {
+    "root": {},
+    "nobody": {"runAsUser": 65534, "runAsGroup": 65534, "capabilities": {"drop": ["ALL"]}},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Agent:
+    """The agent's container: how often it was started anew, its processes' memory in bytes, now and at most."""
+
+    restarts: int
+    pids: frozenset[int]
+    now_bytes: int
+    most_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Filled:
+    """What a new process of the neighbour's found, and how long it took from its start to the end."""
+
+    began: float
+    ended: float
+    bytes: int | None
+    failed: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What the neighbour has said so far: by when, each kernel's delay in microseconds, and what its newcomers found."""
+
+    total_bytes: int
+    late_us: tuple[tuple[float, tuple[int, ...]], ...]
+    filled: tuple[Filled, ...]
+
+    def delays(self, begin: float, end: float) -> list[int]:
+        """Of the kernels that were done in a window of the machine's clock; sorted."""
+        return sorted(one for at, late in self.late_us if begin <= at <= end for one in late)
+
+    def newcomers(self, begin: float, end: float) -> list[Filled]:
+        """Those that came in it."""
+        return [one for one in self.filled if begin <= one.began and one.ended <= end]
+
+
+class Ground:
+    """`user` in a namespace of a lab with gpushare. All pods are on its first GPU."""
+
+    def __init__(self, user: Observer, where: layout.Layout) -> None:
+        self.user, self._where = user, where
+        self.card = user.gpunode().gpus[0]
+        files = {path.replace("/", "."): (ROOT / path).read_text() for path in PROGRAMS}
+        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": files}
+        user.apply(made)
+
+    def pod(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        request: float,
+        memory: str,
+        who: str = "root",
+        attacks: bool = False,
+    ) -> None:
+        """Start one, of the agent's image, which has an interpreter and the contract; return when it runs."""
+        items = [{"key": path.replace("/", "."), "path": path} for path in PROGRAMS]
+        container = {
+            "name": "main",
+            "image": images.ensure().agent.name,
+            "imagePullPolicy": "Never",
+            "command": ["python", *command],
+            "env": [{"name": "PYTHONPATH", "value": MOUNTED}],
+            "securityContext": USERS[who],
+            # Processors are divided by others: what is seen of one pod at the other's is to be the GPU's doing.
+            "resources": {"limits": {"cpu": "500m"}, "requests": {"cpu": "10m"}} if attacks else RESOURCES,
+            "volumeMounts": [{"name": "programs", "mountPath": MOUNTED}, {"name": "scratch", "mountPath": "/scratch"}],
+        }
+        annotations = {
+            contract.REQUEST: str(request),
+            contract.MEMORY: memory,
+            contract.UUID: self.card.uuid,
+        }
+        spec = {
+            "containers": [container],
+            "volumes": [
+                {"name": "programs", "configMap": {"name": "programs", "items": items}},
+                {"name": "scratch", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+            ],
+            "terminationGracePeriodSeconds": 0,
+        }
+        metadata = {"name": name, "annotations": annotations}
+        self.user.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        self.user.running(name)
+
+    def neighbour(self, *, request: float, memory: str) -> None:
+        """The honest one, which is at work when this returns."""
+        self.pod("neighbour", ["-m", "tests.hostile.neighbour", "both"], request=request, memory=memory)
+        eventually(lambda: self.said().filled, what="the neighbour at work")
+
+    def attacker(self, name: str, who: str, *, request: float, memory: str) -> None:
+        """One that does nothing yet."""
+        self.pod(name, ["-c", "import signal; signal.pause()"], request=request, memory=memory, who=who, attacks=True)
+
+    def said(self) -> Said:
+        """What the neighbour has said so far."""
+        lines = [json.loads(line) for line in self.user.kubectl("logs", "neighbour").splitlines()]
+        late = tuple((one["at"], tuple(one["late_us"])) for one in lines if "at" in one)
+        filled = tuple(
+            Filled(one["filling"], one["filled"], one.get("filled_bytes"), one.get("failed", ""))
+            for one in lines
+            if "filling" in one
+        )
+        return Said(next((one["total_bytes"] for one in lines if "total_bytes" in one), 0), late, filled)
+
+    @contextlib.contextmanager
+    def at_it(
+        self, pods: Sequence[str], names: Sequence[str], seconds: float, processes: int = 1
+    ) -> Iterator[Attacking]:
+        """Each of the attacks in each of the pods, at work while the context lasts, or for `seconds` if it is longer."""
+        access_ = self.user.access
+        base = [
+            str(access_.kubectl_program),
+            f"--kubeconfig={access_.kubeconfig}",
+            f"--namespace={self.user.namespace}",
+        ]
+        attack = ["--", "python", "-m", "tests.hostile.attacks"]
+        running = [
+            subprocess.Popen(
+                [*base, "exec", pod, *attack, name, str(seconds)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for pod in pods
+            for name in names
+            for _ in range(processes)
+        ]
+        attacking = Attacking(running)
+        try:
+            attacking.wait_until_begun()
+            yield attacking
+        finally:
+            attacking.end()
+
+    def agent(self) -> Agent:
+        """How it is."""
+        (pod,) = gpushare.pods(self.user.access, "agent")
+        (status,) = pod["status"]["containerStatuses"]
+        pids = cgroups.members_below(self._where.cgroup, status["containerID"].rpartition("/")[2])
+        sizes = [_sizes(pid) for pid in pids]
+        now, most = (sum(size[which] for size in sizes) for which in (0, 1))
+        return Agent(status["restartCount"], frozenset(pids), now, most)
+
+    def audit(self) -> dict[str, Any]:
+        """The node's last audit."""
+        page = gpushare.agent_page(self.user.access, self._where.nodes[0], contract.AUDIT_PATH)
+        found: dict[str, Any] = json.loads(page)
+        return found
+
+    def told(self, pod: str) -> frozenset[str]:
+        """What the audit holds against a pod: states of its processes, and `beyond`."""
+        found = self.audit()
+        states = {one["state"] for card in found["gpus"] for one in card["processes"] if one["pod"] == pod}
+        beyond = {"beyond" for one in found["shares"] if one["pod"] == pod and one.get("beyond")}
+        return frozenset(states - {"limited", "unjudged"} | beyond)
+
+    def status_is_written(self) -> float:
+        """Have another GPU of the node fail and heal; how many seconds until the GPUNode says so of both."""
+        began, index = time.monotonic(), self.user.gpunode().gpus[-1].index
+        for verb, healthy in (("fail", False), ("heal", True)):
+            simgpu = [str(gpushare.DRIVER / "simgpu"), verb, str(self._where.gpus(self._where.nodes[0])), str(index)]
+            subprocess.run([*simgpu, *(["ecc"] if verb == "fail" else [])], check=True, capture_output=True)
+            eventually(
+                lambda healthy=healthy: self.user.gpunode().gpus[-1].healthy is healthy,  # type: ignore[misc]
+                seconds=60,
+                what=f"GPU {index} {'healthy' if healthy else 'ill'} in the GPUNode",
+            )
+        return time.monotonic() - began
+
+    def restart(self, pod: str) -> None:
+        """End a pod's container; return when the kubelet has started it anew."""
+        before = self._restarts(pod)
+        gpushare.kill(self._where, self.user.pod(pod) or {})
+        eventually(lambda: self._restarts(pod) > before, seconds=60, what=f"{pod} started anew")
+        self.user.running(pod)
+
+    def _restarts(self, pod: str) -> int:
+        statuses = (self.user.pod(pod) or {}).get("status", {}).get("containerStatuses") or [{}]
+        return int(statuses[0].get("restartCount", 0)) if statuses[0].get("ready") else -1
+
+    def third(self, *, request: float) -> float:
+        """Have one more pod placed on the same GPU and started; how many seconds until it has filled its memory."""
+        began = time.monotonic()
+        self.pod("third", ["-m", "tests.hostile.neighbour", "both"], request=request, memory="1Gi")
+        eventually(lambda: "filled_bytes" in self.user.kubectl("logs", "third"), what="the third pod's memory filled")
+        (found,) = re.findall(r'"filled_bytes":(\d+)', self.user.kubectl("logs", "third"))[:1]
+        assert int(found) == 1 << 30, found
+        took = time.monotonic() - began
+        self.user.delete("pod", "third")
+        return took
+
+
+class Attacking:
+    """Programs of `tests/hostile/attacks.py` that run."""
+
+    def __init__(self, running: Sequence[subprocess.Popen[str]]) -> None:
+        self._running = running
+        self.won: list[str] = []
+        self.rounds: list[int] = []
+
+    def wait_until_begun(self) -> None:
+        """Raises AssertionError for those that did not."""
+        for one in self._running:
+            assert one.stdout is not None
+            said = one.stdout.readline()
+            if said != "at it\n":
+                _, problem = one.communicate(timeout=60)
+                raise AssertionError(f"{one.args}: {said}{problem}")
+
+    def end(self) -> None:
+        """Wait for the ends, and gather what they have told."""
+        for one in self._running:
+            text, _ = one.communicate(timeout=120)
+            for line in text.splitlines():
+                if line.startswith("{"):
+                    found = json.loads(line)
+                    self.won += found["won"]
+                    self.rounds.append(found["rounds"])
+
+
+def _sizes(pid: int) -> tuple[int, int]:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0, 0
+    found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+    return int(found.get("VmRSS", 0)) << 10, int(found.get("VmHWM", 0)) << 10
