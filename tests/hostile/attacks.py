@@ -78,13 +78,21 @@ def files() -> Iterator[None]:
         yield
 
 
-def slots() -> Iterator[None]:
-    """The most that 64 bits have, and anything else, in all slots of its own ledger."""
-    share, dice = Share(SOCKET), random.Random(5)
-    while "slot" not in share.hello():
+def _joined() -> Share:
+    """With a slot, as soon as its own container leaves it one."""
+    share = Share(SOCKET)
+    while True:
+        with contextlib.suppress(OSError):
+            if "slot" in share.hello():
+                return share
         share.connected().close()
         share.socket = None
         time.sleep(0.05)
+
+
+def slots() -> Iterator[None]:
+    """The most that 64 bits have, and anything else, in all slots of its own ledger."""
+    share, dice = _joined(), random.Random(5)
     while True:
         for place in range(len(share.words)):
             share.words[place] = dice.choice([INFINITE, 1 << 63, dice.randrange(1 << 64)])
@@ -95,8 +103,7 @@ def slots() -> Iterator[None]:
 
 def pages() -> Iterator[None]:
     """Its limits and the sizes of its pages, in every way to write them."""
-    share = Share(SOCKET)
-    share.hello()
+    share = _joined()
     while True:
         won.extend(share.tamper())
         time.sleep(0.01)
@@ -318,7 +325,8 @@ def main() -> None:
     def end(*_: object) -> None:
         raise SystemExit
 
-    os.setpgid(0, 0)
+    with contextlib.suppress(PermissionError):  # it leads a session already
+        os.setpgid(0, 0)
     signal.signal(signal.SIGALRM, end)
     going, rounds = attack.run(), 0
     try:

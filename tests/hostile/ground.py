@@ -191,17 +191,20 @@ class Ground:
         return frozenset(states - {"limited", "unjudged"} | beyond)
 
     def status_is_written(self) -> float:
-        """Have another GPU of the node fail and heal; how many seconds until the GPUNode says so of both."""
-        began, index = time.monotonic(), self.user.gpunode().gpus[-1].index
-        for verb, healthy in (("fail", False), ("heal", True)):
-            simgpu = [str(gpushare.DRIVER / "simgpu"), verb, str(self._where.gpus(self._where.nodes[0])), str(index)]
-            subprocess.run([*simgpu, *(["ecc"] if verb == "fail" else [])], check=True, capture_output=True)
-            eventually(
-                lambda healthy=healthy: self.user.gpunode().gpus[-1].healthy is healthy,  # type: ignore[misc]
-                seconds=60,
-                what=f"GPU {index} {'healthy' if healthy else 'ill'} in the GPUNode",
-            )
+        """Have another GPU of the node be lost and found; how many seconds until the GPUNode says so of both."""
+        began = time.monotonic()
+        index = max(one.index for one in self.user.gpunode().gpus if one.healthy)
+        directory = str(self._where.gpus(self._where.nodes[0]))
+        for command, healthy in (
+            (("fail", directory, str(index), "lost"), False),
+            (("heal", directory, str(index)), True),
+        ):
+            subprocess.run([str(gpushare.DRIVER / "simgpu"), *command], check=True, capture_output=True)
+            eventually(lambda healthy=healthy: self._healthy(index) is healthy, seconds=60, what=f"{command[0]} told")  # type: ignore[misc]
         return time.monotonic() - began
+
+    def _healthy(self, index: int) -> bool:
+        return next(one.healthy for one in self.user.gpunode().gpus if one.index == index)
 
     def restart(self, pod: str) -> None:
         """End a pod's container; return when the kubelet has started it anew."""

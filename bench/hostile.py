@@ -1,0 +1,177 @@
+"""An honest pod beside one that attacks: what the attacks of tests/hostile/attacks.py cost it, as root and as nobody.
+
+On a node of the lab, with simulated GPUs. The neighbour has four tenths of a GPU and 4 GiB, and runs kernels of a
+millisecond one after the other; the attacker has a half and 2 GiB. Each attack is compared with what the same pod costs
+when it is honest and busy, in the same run. Processors are divided by Kubernetes: half a core for the attacker.
+
+Run: `python bench/hostile.py [--seconds S] [--only NAME,NAME] [--lab DIRECTORY]`. Prints a table for each user, then
+one JSON object a figure; ends with 1 if something that should be held was not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import tabulate
+
+from lab import access, cluster, gpushare, layout
+from tests.e2e.observation import Observer
+from tests.hostile.attacks import ATTACKS, BASELINES
+from tests.hostile.ground import USERS, Ground
+
+REQUEST, MEMORY = 0.5, "2Gi"
+TOLD_SECONDS = 20.0
+HEAD = (
+    "attack",
+    "kernels/s",
+    "of honest",
+    "p99 ms",
+    "max ms",
+    "newcomers",
+    "slowest s",
+    "memory",
+    "told after s",
+    "won",
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One attack, from when it had begun to when it was about to end, by the machine's clock."""
+
+    name: str
+    begin: float
+    end: float
+    told_after: float | None
+    won: tuple[str, ...]
+
+
+def attack(ground: Ground, names: list[str], label: str, seconds: float) -> Window:
+    known = {**BASELINES, **ATTACKS}
+    expected = {known[name].told for name in names} - {""}
+    processes = known[names[0]].processes if len(names) == 1 else 1
+    told_after = None
+    with ground.at_it(["attacker"], names, seconds + (TOLD_SECONDS if expected else 0), processes) as attacking:
+        begin = time.monotonic()
+        while expected and told_after is None and time.monotonic() < begin + TOLD_SECONDS:
+            if expected <= ground.told("attacker"):
+                told_after = time.monotonic() - begin
+            time.sleep(0.5)
+        time.sleep(max(0.0, begin + seconds - time.monotonic()))
+        end = time.monotonic()
+    return Window(label, begin, end, told_after, tuple(sorted(set(attacking.won))))
+
+
+@contextlib.contextmanager
+def lab(directory: Path | None) -> Iterator[access.Access]:
+    with contextlib.ExitStack() as stack:
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp"))) / "lab"
+            stack.callback(cluster.down, directory)
+        made = cluster.up(directory, node_count=1, owner=os.getpid() if stack._exit_callbacks else None)
+        gpushare.install(layout.load(directory), made)
+        yield made
+
+
+def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
+    said = ground.said()
+    rates = {
+        one: len(said.delays(one.begin, one.end)) / (one.end - one.begin) for one in windows if one.end > one.begin
+    }
+    honest = statistics.median(rate for one, rate in rates.items() if one.name == "honest")
+    found = []
+    for one, rate in rates.items():
+        delays = said.delays(one.begin, one.end) or [0]
+        newcomers = said.newcomers(one.begin, one.end)
+        exact = all(each.bytes == said.total_bytes for each in newcomers)
+        fewest = min((each.bytes or 0 for each in newcomers), default=0)
+        found.append(
+            [
+                one.name,
+                round(rate),
+                f"{rate / honest:.2f}",
+                round(delays[len(delays) * 99 // 100] / 1e3, 1),
+                round(delays[-1] / 1e3, 1),
+                len(newcomers),
+                round(max((each.ended - each.began for each in newcomers), default=0), 2),
+                "exact" if exact else f"{fewest} of {said.total_bytes}",
+                round(one.told_after, 1) if one.told_after is not None else "",
+                ", ".join(one.won),
+            ]
+        )
+    return found
+
+
+def measured(user: Observer, where: layout.Layout, who: str, names: list[str], seconds: float) -> bool:
+    """Print the table of a user; whether all was held that should be."""
+    ground = Ground(user, where)
+    ground.neighbour(request=0.4, memory="4Gi")
+    ground.attacker("attacker", who, request=REQUEST, memory=MEMORY)
+    before = ground.agent()
+    windows = [attack(ground, ["honest"], "honest", seconds), attack(ground, ["spins"], "spins", seconds)]
+    for count, name in enumerate(names, start=1):
+        windows.append(attack(ground, [name], name, seconds))
+        if count == len(names) // 2 or count == len(names):
+            windows.append(attack(ground, ["honest"], "honest", seconds))
+    begin = time.monotonic()
+    ground.restart("attacker")
+    windows.append(Window("restart", begin, max(time.monotonic(), begin + seconds), None, ()))
+    _print(who, rows(ground, windows))
+    together = [name for name in names if not ATTACKS[name].past]
+    with ground.at_it(["attacker"], together, seconds + 30) as attacking:
+        begin = time.monotonic()
+        status_seconds, third_seconds = ground.status_is_written(), ground.third(request=0.1)
+        end = time.monotonic()
+    windows.append(Window("together", begin, end, None, tuple(sorted(set(attacking.won)))))
+    table = rows(ground, windows)
+    after = ground.agent()
+    _print(who, table[-1:])
+    print(
+        f"together: GPUNode's status written twice in {status_seconds:.1f} s, a third pod placed, started and filled "
+        f"in {third_seconds:.1f} s; the agent: {after.restarts - before.restarts} restarts, "
+        f"{after.now_bytes >> 20} MiB ({before.now_bytes >> 20} before, {after.most_bytes >> 20} at most)\n"
+    )
+    for row in table:
+        print(json.dumps({"figure": f"hostile.{who}.{row[0]}.throughput", "value": row[1], "unit": "1/s"}))
+    held = [row for row in table if row[0] not in {name for name in ATTACKS if ATTACKS[name].past}]
+    exact = all(row[7] == "exact" for row in held)
+    return exact and not any(row[9] for row in table) and after.restarts == before.restarts
+
+
+def _print(who: str, table: list[list[object]]) -> None:
+    print(f"\nas {who}:\n\n{tabulate.tabulate(table, HEAD, tablefmt='github')}\n", flush=True)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    options.add_argument("--seconds", type=float, default=6.0, help="of each attack (%(default)s)")
+    options.add_argument("--only", default=",".join(ATTACKS), help="names of attacks")
+    options.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
+    options.add_argument("--users", default=",".join(USERS), help="(%(default)s)")
+    given = options.parse_args()
+    fine = True
+    with lab(given.lab) as administrator:
+        where = layout.load(administrator.kubeconfig.parents[1])
+        for who in given.users.split(","):
+            with administrator.namespace("hostile") as namespace:
+                user = Observer(administrator, namespace)
+                fine = measured(user, where, who, given.only.split(","), given.seconds) and fine
+                user.delete("pods", "--all")
+                user.ledger_is_empty()
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
