@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab import audit, certificates, component, kubeconfig, layout, process
+from lab import api_server_files, certificates, component, kubeconfig, layout, process
 
 ISSUER = "https://kubernetes.default.svc"
 ADMINISTRATORS = "system:masters"
@@ -19,38 +19,6 @@ CLIENTS = {
 }
 # By default it asks the API server for 50 things a second, and so binds no more pods than that.
 UNTHROTTLED = ("--kube-api-qps=1000", "--kube-api-burst=1000")
-# Whoever serves a webhook may ask for a certificate, and knows by it that it is the API server.
-WEBHOOK_CLIENT = "kube-apiserver-webhook-client"
-ADMISSION = """\
-apiVersion: apiserver.config.k8s.io/v1
-kind: AdmissionConfiguration
-plugins:
-- name: MutatingAdmissionWebhook
-  configuration:
-    apiVersion: apiserver.config.k8s.io/v1
-    kind: WebhookAdmissionConfiguration
-    kubeConfigFile: {certificates}/webhooks.kubeconfig
-"""
-WEBHOOKS = """\
-apiVersion: v1
-kind: Config
-users:
-- name: "*"
-  user:
-    client-certificate: {certificates}/kube-apiserver-webhook-client.crt
-    client-key: {certificates}/kube-apiserver-webhook-client.key
-"""
-# Anonymous requests may ask for health and nothing else.
-AUTHENTICATION = """\
-apiVersion: apiserver.config.k8s.io/v1
-kind: AuthenticationConfiguration
-anonymous:
-  enabled: true
-  conditions:
-  - path: /livez
-  - path: /readyz
-  - path: /healthz
-"""
 
 
 def identities(lab: layout.Layout) -> list[certificates.Identity]:
@@ -62,7 +30,7 @@ def identities(lab: layout.Layout) -> list[certificates.Identity]:
         "kube-controller-manager-serving": ("localhost", lab.address),
     }
     clients = CLIENTS | {"kube-apiserver-kubelet-client": ("kube-apiserver-kubelet-client", (ADMINISTRATORS,))}
-    clients[WEBHOOK_CLIENT] = (WEBHOOK_CLIENT, ())
+    clients[api_server_files.WEBHOOK_CLIENT] = (api_server_files.WEBHOOK_CLIENT, ())
     for node in lab.nodes:
         clients[node.name] = (f"system:node:{node.name}", ("system:nodes",))
         servers[f"{node.name}-serving"] = (node.name, lab.node_address(node.number))
@@ -86,10 +54,7 @@ def write_files(lab: layout.Layout) -> None:
             lab.certificates / f"{name}.key",
         )
         kubeconfig.write(lab.kubeconfigs / name, text)
-    (lab.certificates / "authentication.yaml").write_text(AUTHENTICATION)
-    (lab.certificates / "admission.yaml").write_text(ADMISSION.format(certificates=lab.certificates))
-    (lab.certificates / "webhooks.kubeconfig").write_text(WEBHOOKS.format(certificates=lab.certificates))
-    (lab.certificates / "audit.yaml").write_text(audit.POLICY)
+    api_server_files.write(lab.certificates)
     done.touch()
 
 
@@ -128,12 +93,9 @@ def api_server(lab: layout.Layout, programs: Path) -> component.Component:
         f"--tls-cert-file={keys / 'kube-apiserver.crt'}",
         f"--tls-private-key-file={keys / 'kube-apiserver.key'}",
         f"--client-ca-file={keys / 'ca.crt'}",
-        f"--authentication-config={keys / 'authentication.yaml'}",
-        f"--audit-policy-file={keys / 'audit.yaml'}",
+        *api_server_files.flags(keys, has_nodes=bool(lab.nodes)),
         f"--audit-log-path={lab.audit_log}",
-        "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
-        f"--admission-control-config-file={keys / 'admission.yaml'}",
         f"--service-account-issuer={ISSUER}",
         f"--service-account-key-file={keys / 'sa.pub'}",
         f"--service-account-signing-key-file={keys / 'sa.key'}",

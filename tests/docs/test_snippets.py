@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from gpushare import codec, contract
-from lab import access, control_plane, demo
+from lab import access, demo
+from lab import api_server_files as files
 from tests import builders
 from tests.config import manifests
 from tests.docs import commands, pages
@@ -36,7 +37,9 @@ CONFIGURATIONS = [(block, document) for block, document in YAML if document.get(
 INSTALLATIONS = [(block, document) for block, document in YAML if "components" in document]
 # What the lab's API server is given, which tests/webhook tries.
 API_SERVERS = [
-    (block, document) for block, document in YAML if document.get("kind") in {"AdmissionConfiguration", "Config"}
+    (block, document)
+    for block, document in YAML
+    if document.get("kind") in {"AdmissionConfiguration", "AuthorizationConfiguration", "Config"}
 ]
 # Tried in tests/monitoring, by Prometheus itself.
 SCRAPES = [(block, document) for block, document in YAML if "scrape_configs" in document]
@@ -60,8 +63,8 @@ def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() 
 
 
 def test_files_of_an_api_server_are_those_of_the_labs() -> None:
-    given = (control_plane.ADMISSION, control_plane.WEBHOOKS)
-    texts = [text.format(certificates="/etc/kubernetes/webhooks") for text in given]
+    given = (files.ADMISSION, files.WEBHOOKS, files.AUTHORIZATION, files.NOBODY)
+    texts = [text.replace("{certificates}", "/etc/kubernetes/webhooks") for text in given]
     assert [document for _, document in API_SERVERS] == [yaml.safe_load(text) for text in texts]
 
 

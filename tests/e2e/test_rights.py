@@ -5,13 +5,14 @@ That none is too few is looked at wherever there was an API server: `tests/conft
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 
 from gpushare import contract
-from lab import access, layout
+from lab import access, errors, kubeconfig, layout
 from tests import rights
 from tests.e2e.observation import Observer, annotation
 from tests.e2e.test_life_of_a_pod import sleeper
@@ -61,6 +62,29 @@ def test_every_right_is_used(user: Observer, installed: layout.Layout, lab: acce
         lab.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
     user.delete("pods", "--all")
     user.ledger_is_empty()
+
+
+def test_an_agent_reads_the_pods_of_its_own_node_alone_where_the_api_server_is_told_so(
+    installed: layout.Layout, lab: access.Access, tmp_path: Path
+) -> None:
+    (node,) = installed.nodes
+    bound = ("--bound-object-kind=Node", f"--bound-object-name={node.name}", f"--namespace={contract.SYSTEM_NAMESPACE}")
+    token = lab.kubectl("create", "token", contract.AGENT_SERVICE_ACCOUNT, *bound).strip()
+    path = tmp_path / "kubeconfig"
+    kubeconfig.write(path, kubeconfig.with_token(lab.server, lab.ca_file, token, contract.SYSTEM_NAMESPACE))
+    agent = access.Access(path, lab.server, lab.ca_file, lab.kubectl_program)
+    own = f"fieldSelector=spec.nodeName%3D{node.name}"
+    for query in (own, f"{own},status.phase!%3DFailed"):
+        assert json.loads(agent.kubectl("get", "--raw", f"/api/v1/pods?{query}"))["items"]
+    for query in (
+        "",
+        "watch=true",
+        "fieldSelector=spec.nodeName%3Danother",
+        f"fieldSelector=spec.nodeName!%3D{node.name}",
+    ):
+        with pytest.raises(errors.LabError, match="connection refused"):
+            agent.kubectl("get", "--raw", f"/api/v1/pods?{query}")
+    assert json.loads(agent.kubectl("get", "--raw", "/api/v1/nodes"))["items"]  # it may that by its role
 
 
 def test_what_is_used_elsewhere_is_a_right_and_is_asked_for_there() -> None:

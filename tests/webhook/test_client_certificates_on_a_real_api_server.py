@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from gpushare import contract
-from lab import control_plane
+from lab import api_server_files
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
@@ -29,7 +29,7 @@ def test_the_api_server_is_answered_and_nobody_else(cluster: Cluster) -> None:
     anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
     with pytest.raises(OSError, match=r"(?i)certificate|reset|closed|eof|broken"):
         made_up(started.port, anyone)
-    name = control_plane.WEBHOOK_CLIENT
+    name = api_server_files.WEBHOOK_CLIENT
     anyone.load_cert_chain(lab.certificates / f"{name}.crt", lab.certificates / f"{name}.key")
     assert made_up(started.port, anyone) == 400  # so it was the certificate
 

@@ -1,0 +1,119 @@
+"""What the lab's API server is given as files, beside its keys: who may ask, by which ways, and what it shows webhooks.
+
+`{certificates}` in them is the directory of the lab's certificates. docs/operations.md and docs/security.md have the
+same for any cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from lab import audit
+
+# Anonymous requests may ask for health and nothing else.
+AUTHENTICATION: Final = """\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions:
+  - path: /livez
+  - path: /readyz
+  - path: /healthz
+"""
+
+# An agent reads the pods of its own node. Nobody answers at the address of the webhook, and that is a refusal.
+AUTHORIZATION: Final = """\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AuthorizationConfiguration
+authorizers:
+- type: Node
+  name: node
+- type: Webhook
+  name: pods-of-other-nodes
+  webhook:
+    timeout: 3s
+    authorizedTTL: 10s
+    unauthorizedTTL: 10s
+    failurePolicy: Deny
+    subjectAccessReviewVersion: v1
+    matchConditionSubjectAccessReviewVersion: v1
+    connectionInfo:
+      type: KubeConfigFile
+      kubeConfigFile: {certificates}/nobody.kubeconfig
+    matchConditions:
+    - expression: request.user == 'system:serviceaccount:gpushare-system:gpushare-agent'
+    - expression: has(request.resourceAttributes) && request.resourceAttributes.resource == 'pods'
+    - expression: >-
+        !(has(request.resourceAttributes.fieldSelector) && has(request.resourceAttributes.fieldSelector.requirements) &&
+        'authentication.kubernetes.io/node-name' in request.extra &&
+        request.resourceAttributes.fieldSelector.requirements.exists(one,
+        one.key == 'spec.nodeName' && one.operator == 'In' &&
+        one.values == request.extra['authentication.kubernetes.io/node-name']))
+- type: RBAC
+  name: rbac
+"""
+NOBODY: Final = """\
+apiVersion: v1
+kind: Config
+clusters:
+- name: nobody
+  cluster:
+    server: https://127.0.0.1:1
+contexts:
+- name: nobody
+  context:
+    cluster: nobody
+    user: nobody
+current-context: nobody
+"""
+
+# Whoever serves a webhook may ask for a certificate, and knows by it that it is the API server.
+WEBHOOK_CLIENT: Final = "kube-apiserver-webhook-client"
+ADMISSION: Final = """\
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: MutatingAdmissionWebhook
+  configuration:
+    apiVersion: apiserver.config.k8s.io/v1
+    kind: WebhookAdmissionConfiguration
+    kubeConfigFile: {certificates}/webhooks.kubeconfig
+"""
+WEBHOOKS: Final = """\
+apiVersion: v1
+kind: Config
+users:
+- name: "*"
+  user:
+    client-certificate: {certificates}/kube-apiserver-webhook-client.crt
+    client-key: {certificates}/kube-apiserver-webhook-client.key
+"""
+
+_FILES: Final[Mapping[str, str]] = {
+    "authentication.yaml": AUTHENTICATION,
+    "authorization.yaml": AUTHORIZATION,
+    "nobody.kubeconfig": NOBODY,
+    "admission.yaml": ADMISSION,
+    "webhooks.kubeconfig": WEBHOOKS,
+    "audit.yaml": audit.POLICY,
+}
+
+
+def write(certificates: Path) -> None:
+    """Write them into the directory of the certificates."""
+    for name, text in _FILES.items():
+        (certificates / name).write_text(text.replace("{certificates}", str(certificates)))
+
+
+def flags(certificates: Path, *, has_nodes: bool) -> tuple[str, ...]:
+    """The API server's flags that name them; without nodes it tells whole what somebody may, as a webhook could not."""
+    authorization = f"config={certificates / 'authorization.yaml'}" if has_nodes else "mode=Node,RBAC"
+    return (
+        f"--authentication-config={certificates / 'authentication.yaml'}",
+        f"--authorization-{authorization}",
+        f"--admission-control-config-file={certificates / 'admission.yaml'}",
+        f"--audit-policy-file={certificates / 'audit.yaml'}",
+    )
