@@ -9,7 +9,7 @@ allocation/                which devices a container gets, and how it is given t
 gpunode_status, node_capacity, labels/, announcing, announcer   what the cluster is told
 library, old_libraries     what share containers get mounted, and what nobody has any more
 unspoken                   which pods have a library that the arbiter does not understand
-slack                      what pods that were made smaller still count for
+allocatable                how much of our resources the node has, as scheduler and kubelet count it
 arbiter/                   who may launch now, and how much memory is left, on this node
 audit/                     who runs without limits or beyond them, and what contexts take
 metrics, share_figures, holders, peaks   what Prometheus is told; the most that shares have used

@@ -86,7 +86,13 @@ class Agent:
         self._pods.subscribe(lambda _: self.view.look())
         for one in (self._pods, self.view.status.informer):
             one.subscribe(lambda _: self.view.count())
-        self._capacity = NodeCapacity(api, node_name=name, offer=self.view.offer, slack=self.view.slack)
+        self._capacity = NodeCapacity(
+            api,
+            node_name=name,
+            allocatable=self.view.allocatable,
+            written=lambda: self.view.configuration.memory_capacity,
+        )
+        self.view.configuration.node.subscribe(lambda _: self._capacity.look())
         shares = lookup.Lookup(
             pods=lambda: list(map(dict, self._pods.objects.values())),
             node=lambda: self.view.node,
@@ -141,7 +147,6 @@ class Agent:
             self.view.advertised,
             answers=self.view.answers,
             directory=settings.kubelet_directory,
-            registered=self._capacity.kubelet_returned,
         )
 
     async def serve(self, daemon: shutdown.Daemon) -> None:
@@ -160,7 +165,7 @@ class Agent:
         await self.view.observation.look()
         for name, work in self.view.tasks().items():
             daemon.start(name, work)
-        daemon.start("capacity", self._keep_capacity())
+        daemon.start("capacity", self._capacity.run())
         daemon.start("plugins", self._plugins.run())
         daemon.start("audit", self._audit())
         daemon.start("peaks", self._peaks.run())
@@ -185,10 +190,6 @@ class Agent:
         await self.auditor.step()
         self.view.audited.set()
         await self.auditor.run()
-
-    async def _keep_capacity(self) -> None:
-        await self.view.applying.said.wait()
-        await self._capacity.run()
 
     def _checks(self) -> dict[str, probes.Check]:
         name = self._settings.node_name

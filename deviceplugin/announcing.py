@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from deviceplugin.kubelet import pod_resources
+from deviceplugin.kubelet import advertisement, pod_resources
 from deviceplugin.live import usage
 from gpushare import contract
 from gpushare.gpu import Gpu
@@ -63,7 +63,7 @@ def concerned(
     of_kubelet = [
         (one.namespace, one.pod)
         for one in held
-        if one.resource not in usage.COUNTERS
+        if one.resource not in advertisement.COUNTERS
         and any(gpu_of.get(usage.card_of(identity)) == gpu for identity in one.device_ids)
     ]
     return tuple(dict.fromkeys((*of_ledger, *of_kubelet)))

@@ -65,7 +65,7 @@ class Holders:
         counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
         for one in self._witness.held:
-            for identity in one.device_ids if one.resource not in advertisement.PER_GPU else ():
+            for identity in one.device_ids if one.resource not in advertisement.COUNTERS else ():
                 if (device := usage.card_of(identity)) in devices:
                     gpu, part = devices[device]
                     key = one.namespace, one.pod, one.container, one.resource, gpu

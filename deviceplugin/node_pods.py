@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from deviceplugin import slack
+from deviceplugin import allocatable
 from gpushare import contract, pod
 from gpushare.cluster import client, informer
 
@@ -39,7 +39,7 @@ def trimmed(item: dict[str, Any]) -> dict[str, Any]:
             "annotations": {key: annotations[key] for key in (contract.ALLOCATION,) if key in annotations},
         },
         "spec": {
-            **(slack.trimmed(item) if contract.ALLOCATION in annotations else {}),
+            **(allocatable.trimmed(item) if contract.ALLOCATION in annotations else {}),
             **({"runtimeClassName": name} if (name := pod.runtime_class(item)) else {}),
         },
         "status": {key: value for key, value in status.items() if key.endswith("ontainerStatuses") or key == "phase"},

@@ -8,11 +8,11 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin import announcer, holders, library, slack
+from deviceplugin import allocatable, announcer, holders, library
 from deviceplugin.allocation import answer, joined
 from deviceplugin.arbiter import server, tenant
 from deviceplugin.cdi import specs
@@ -56,13 +56,13 @@ class NodeView:
         denied: covering.Covering,
     ) -> None:
         self._settings = settings
-        self._pods = pods
         self._started = int(time.time())
         name = settings.node_name
         self.offer = Offer()
         self.audited = asyncio.Event()  # set by whoever audits, after the first time
         self.advertised: Followed[advertisement.Advertisement] = Followed({})
-        self.slack: Followed[slack.Slack] = Followed({})
+        self.allocatable: Followed[allocatable.Allocatable] = Followed({})
+        self._allocatable = allocatable.Stabilized(lambda gpus: allocatable.allocatable(gpus, self.node, pods()))
         statement = Followed(Statement())
         self.driver = Driver(opened)
         self._seen = Offer()
@@ -102,7 +102,7 @@ class NodeView:
         self.applying = applying.Applying(
             self._cluster,
             surroundings.Hardware(self._seen, lambda: self.observation.card_list, self._ill),
-            surroundings.Told(self.offer, self.advertised, statement),
+            surroundings.Told(self.offer, self.allocatable, self.advertised, statement),
             witness=self.witness,
             set_up=setup.SetUp(
                 mig_part.MigPart(
@@ -113,7 +113,7 @@ class NodeView:
             ),
             path=settings.root / BOOK,
             options=settings.options,
-            slack=lambda: self.slack.value,
+            allocatable=self._allocatable,
         )
         self.observation.changed = self.look
         self._labels = writer.LabelWriter(
@@ -123,7 +123,7 @@ class NodeView:
             settings.cdi_directory,
             cards=lambda: self.observation.card_list,
             nodes=self._nodes,
-            in_use=lambda: any(one.resource not in advertisement.PER_GPU for one in self.witness.held),
+            in_use=lambda: any(one.resource not in advertisement.COUNTERS for one in self.witness.held),
         )
         self.injecting = in_force.Injecting(
             self.applying,
@@ -148,6 +148,7 @@ class NodeView:
         self._share_answers = share_answers.ShareAnswers(
             mounts,
             settings=lambda: self.injecting.settings,
+            given=self._counters_given,
             start=share_start.ShareStart(
                 injection=lambda: self.injecting.injection,
                 settings=lambda: self.injecting.settings,
@@ -180,9 +181,7 @@ class NodeView:
 
     def count(self) -> None:
         """The GPUNode or a pod has changed."""
-        found = slack.slack(self.node, self._pods())
-        if found != self.slack.value:
-            self.slack.publish(found)
+        if self._allocatable(self.offer.gpus) != self.allocatable.value:
             self.applying.look()
 
     async def known(self) -> None:
@@ -192,7 +191,7 @@ class NodeView:
 
     def answers(self, resource: str) -> service.Answers:
         """Who answers for a resource."""
-        return self._share_answers if resource in advertisement.PER_GPU else self._device_answers
+        return self._share_answers if resource in advertisement.COUNTERS else self._device_answers
 
     def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs for as long as the agent does."""
@@ -217,6 +216,12 @@ class NodeView:
         missing = self.arrivals.missing
         shown = (self.injecting.injection.shown(missing),) if self._settings.pod_uid or missing else ()
         return (*shown, *self._denied.conditions)
+
+    def _counters_given(self, resource: str, ids: Collection[str]) -> None:
+        """A container was given these. Of some of them the kubelet may be about to hear that they are not healthy."""
+        self.witness.gave(resource, ids)
+        if not {one.id for one in self.advertised.value.get(resource, ()) if one.healthy}.issuperset(ids):
+            self.applying.look()
 
     def _gpu(self, uuid: str) -> Gpu | None:
         return next((card for card in self._seen.gpus if card.uuid == uuid), None)

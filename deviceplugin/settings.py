@@ -95,7 +95,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
             raise SettingsError(f"--{name.replace('_', '-')} {path} is no absolute path, as the kubelet needs it")
     for socket in (
         settings.run_directory / contract.ARBITER_SOCKET_NAME,
-        *(settings.kubelet_directory / advertisement.socket_name(name) for name in advertisement.PER_GPU),
+        *(settings.kubelet_directory / advertisement.socket_name(name) for name in advertisement.COUNTERS),
     ):
         if len(str(socket).encode()) > LONGEST_SOCKET_PATH:
             raise SettingsError(

@@ -1,14 +1,13 @@
 """GPUs to the devices that the kubelet counts. Pure.
 
-The kubelet knows only whole devices. For shares by annotation a GPU becomes as many as there are units of the resource:
-100 of `gpushare.io/gpu-percent`, some more for shares without guaranteed compute. **Their ids are counters.** On which
-GPU such a pod runs is decided by the webhook, long before the kubelet picks ids, and stands in the ledger and in the
-pod's environment; the kubelet may pick ids of another GPU, and that means nothing. For the same reason they have no
-NUMA topology: the kubelet would align CPUs with the GPU of the ids and not with the pod's.
+The kubelet knows only whole devices. For shares by annotation there are as many as the node has units of the resource:
+100 of `gpushare.io/gpu-percent` a GPU, some more for shares without guaranteed compute. **Their ids are counters**, and
+belong to no GPU. On which GPU such a pod runs is decided by the webhook, long before the kubelet picks ids, and stands
+in the ledger and in the pod's environment. So they have no NUMA topology, any of them is good in Allocate, and their
+health is only a number: an id that a container has is always healthy, since the kubelet would not let its pod start
+again, and of the others so many that the sum is what the node can give.
 
-In all other modes an id is the GPU (or MIG device, or one of its replicas), and has its NUMA node.
-
-What any list says is how many units of the node are usable: a GPU that is not healthy takes its own with it.
+In all other modes an id is the GPU (or MIG device, or one of its replicas), and has its NUMA node and its health.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from deviceplugin import allocatable
+from deviceplugin.allocatable import Allocatable
 from gpushare import contract
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes import offering, sharing
 
-PER_GPU: Final = {
-    contract.RESOURCE_PERCENT: 100,
-    contract.RESOURCE_IDLE: contract.IDLE_SHARES_PER_GPU,
-}
+# The resources of shares that are devices to the kubelet.
+COUNTERS: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,26 +42,25 @@ Advertisement = Mapping[str, tuple[Device, ...]]
 def of_shares(
     gpus: Iterable[Gpu],
     *,
+    usable: Allocatable | None = None,
     in_use: Mapping[str, Collection[str]] | None = None,
-    slack: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Advertisement:
-    """The counters of all fractional GPUs, in the order of the GPUs; empty lists where there are none.
+    """The counters of a node with these GPUs; empty lists where none of them takes shares.
 
-    slack: by resource and UUID, how many more than the GPU has.
-    in_use: by resource the ids that containers hold. Such an id stays in the list when its GPU is fractional no more,
-    or has no more so many, and takes the place of an id that nobody holds.
+    usable: by resource how many units the node can give; without it, as many as its healthy GPUs have.
+    in_use: by resource the ids that containers hold, whatever they look like: an earlier version had others.
     """
-    fractional = [card for card in gpus if card.mode is Mode.FRACTIONAL]
-    found = {}
-    for name, per_gpu in PER_GPU.items():
-        more = (slack or {}).get(name, {})
-        devices = [
-            Device(f"{card.uuid}::{unit}", card.healthy)
-            for card in fractional
-            for unit in range(per_gpu + more.get(card.uuid, 0))
-        ]
-        found[name] = _keeping(devices, (in_use or {}).get(name, ()))
-    return found
+    cards = [card for card in gpus if card.mode is Mode.FRACTIONAL]
+    units = usable if usable is not None else allocatable.allocatable(cards, None, ())
+    return {
+        name: _counters(
+            name.removeprefix(contract.PREFIX),
+            healthy=units[name],
+            listed=sum(map(allocatable.OF_A_GPU[name], cards)),
+            in_use=(in_use or {}).get(name, ()),
+        )
+        for name in COUNTERS
+    }
 
 
 def of_devices(offered: offering.Offer, gpus: Iterable[Gpu], *, ill: Collection[str] = ()) -> Advertisement:
@@ -101,10 +99,15 @@ def socket_name(resource: str) -> str:
     return f"gpushare-{name if f'{domain}/' == contract.PREFIX else f'{domain}-{name}'}.sock"
 
 
-def _keeping(devices: list[Device], in_use: Collection[str]) -> tuple[Device, ...]:
-    foreign = sorted(set(in_use) - {device.id for device in devices})
-    free = [position for position, device in enumerate(devices) if device.id not in in_use]
-    # The last ones first: the kubelet gives out the first ones first.
-    for position, identity in zip(reversed(free), foreign, strict=False):
-        devices[position] = dataclasses.replace(devices[position], id=identity)
-    return tuple(devices)
+def _counters(prefix: str, *, healthy: int, listed: int, in_use: Collection[str]) -> tuple[Device, ...]:
+    """`listed` of them, or as many as are `healthy`; the first ones are, and all that are in use."""
+    most = max(healthy, listed)
+    held = set(in_use)
+    ours = [f"{prefix}-{number}" for number in range(most)]
+    foreign = sorted(held.difference(ours))
+    free = [identity for identity in ours if identity not in held]
+    # Each foreign one takes the place of the last that nobody holds.
+    free = free[: max(0, len(free) - len(foreign))]
+    told = held | set(free)
+    well = held | set(free[: max(0, healthy - len(held))])
+    return tuple(Device(identity, identity in well) for identity in (*ours, *foreign) if identity in told)

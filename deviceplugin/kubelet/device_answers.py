@@ -46,7 +46,7 @@ class DeviceAnswers:
 
     nodes: the device nodes of the host; mps: where the MPS daemon of a GPU (by UUID) has its files; memory_bytes: of a
     GPU; scores: how well pairs of GPUs are joined; described: has the devices described for container runtimes, and
-    raises SpecError where that cannot be; given: called with the ids of each container.
+    raises SpecError where that cannot be; given: called with the resource and the ids of each container.
     """
 
     has_preference = True
@@ -61,7 +61,7 @@ class DeviceAnswers:
         memory_bytes: Callable[[str], int],
         scores: Callable[[], Mapping[tuple[str, str], int]],
         described: Callable[[Settings], None],
-        given: Callable[[Iterable[str]], None],
+        given: Callable[[str, Iterable[str]], None],
     ) -> None:
         self._in_force = in_force
         self._nodes = nodes
@@ -100,7 +100,7 @@ class DeviceAnswers:
         except specs.SpecError as error:
             raise service.RefusedError(str(error)) from error
         sizes = {} if shared is None else self._sizes(devices)
-        self._given(device_ids)
+        self._given(resource, device_ids)
         return messages.ContainerAllocateResponse(
             envs={**made.envs, **sizes},
             mounts=[

@@ -25,7 +25,6 @@ class Plugins:
     """Keeps a registration for each resource of `advertised`.
 
     answers: who answers for a resource of this name.
-    registered: called each time one was registered.
     """
 
     def __init__(
@@ -34,13 +33,11 @@ class Plugins:
         *,
         answers: Callable[[str], service.Answers],
         directory: Path,
-        registered: Callable[[], None] = lambda: None,
         empty_seconds: float = EMPTY_SECONDS,
     ) -> None:
         self._advertised = advertised
         self._answers = answers
         self._directory = directory
-        self._registered = registered
         self._empty_seconds = empty_seconds
         self._registrations: dict[str, registration.Registration] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -88,7 +85,6 @@ class Plugins:
             service.Served(name, self._answers(name)),
             advertised=self._advertised,
             directory=self._directory,
-            registered=self._registered,
         )
         self._registrations[name] = made
         self._tasks[name] = asyncio.create_task(made.run(), name=name)

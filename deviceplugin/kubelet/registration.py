@@ -42,7 +42,6 @@ Identity = tuple[int, int]
 class Registration:
     """Keeps one resource's plugin served and registered.
 
-    registered: called each time it was.
     problem: why the kubelet does not list the resource now, as a sentence; empty when it does.
     """
 
@@ -52,12 +51,10 @@ class Registration:
         *,
         advertised: Followed[advertisement.Advertisement],
         directory: Path,
-        registered: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._served = served
         self._advertised = advertised
-        self._registered = registered
         self._kubelet = directory / KUBELET_SOCKET
         self._socket = directory / advertisement.socket_name(served.name)
         self._clock = clock
@@ -103,7 +100,6 @@ class Registration:
         self._registered_with = kubelet
         self._listened_to = self._clock()
         self.problem = ""
-        self._registered()
         logger.info("Registered with the kubelet", extra={"resource": self._served.name, "socket": str(self._socket)})
         return POLL_SECONDS
 

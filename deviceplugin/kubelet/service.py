@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -13,7 +13,6 @@ from deviceplugin.kubelet.advertisement import Advertisement
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.offer import Followed
-from gpushare import errors
 
 logger = logging.getLogger(__name__)
 
@@ -125,12 +124,10 @@ class DevicePlugin(services.DevicePluginServicer):
     async def Allocate(  # noqa: N802
         self, request: messages.AllocateRequest, context: Context
     ) -> messages.AllocateResponse:
-        """What each container gets; INVALID_ARGUMENT for an id that was never offered, or what may not be given."""
-        known = {device.id for device in self._advertised.value.get(self._name, ())}
+        """What each container gets; INVALID_ARGUMENT for what may not be given."""
         answers = []
         for container in request.container_requests:
             try:
-                _check(self._name, container.devices_ids, known)
                 answers.append(self._answers.allocate(self._name, container.devices_ids))
             except RefusedError as error:
                 logger.warning("Refused to allocate", extra={"resource": self._name, "err": str(error)})
@@ -161,14 +158,6 @@ def options(answers: Answers) -> messages.DevicePluginOptions:
     return messages.DevicePluginOptions(
         get_preferred_allocation_available=answers.has_preference, pre_start_required=answers.starts
     )
-
-
-def _check(resource: str, requested: Iterable[str], known: Collection[str]) -> None:
-    for identity in requested:
-        if identity not in known:
-            raise RefusedError(
-                f"invalid request: unknown device: {errors.quoted(identity)} is no device of {resource} on this node"
-            )
 
 
 def _topology(numa_node: int | None) -> messages.TopologyInfo | None:

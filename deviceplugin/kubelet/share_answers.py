@@ -42,25 +42,38 @@ class Start(Protocol):
 
 
 class ShareAnswers:
-    """Answers for the counters of shares, as `service.Answers`. Without `start` nothing but the mounts is given."""
+    """Answers for the counters of shares, as `service.Answers`. Without `start` nothing but the mounts is given.
+
+    Any id is good. The kubelet may have chosen one a moment before it heard that the node has fewer, and a pod that is
+    refused here does not come back.
+
+    given: called with the resource and the ids of each container.
+    """
 
     has_preference = False  # ids are counters
 
     def __init__(
-        self, mounts: Mounts, *, settings: Callable[[], Settings] = Settings, start: Start | None = None
+        self,
+        mounts: Mounts,
+        *,
+        settings: Callable[[], Settings] = Settings,
+        start: Start | None = None,
+        given: Callable[[str, Sequence[str]], None] = lambda *_: None,
     ) -> None:
         self._mounts = mounts
         self._settings = settings
         self._start = start
+        self._given = given
 
     @property
     def starts(self) -> bool:
         """Whether something is left to be done when it is known whose container it is."""
         return self._start is not None and self._start.is_needed
 
-    def allocate(self, _: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
+    def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The mounts, and the name."""
         settings = self._settings()
+        self._given(resource, device_ids)
         name = cdi.share(device_ids)
         if self._start is not None:
             self._start.forget(name)

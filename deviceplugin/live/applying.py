@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.allocatable import Stabilized
 from deviceplugin.live import book, choosing, entering, presenting, setup, statement, surroundings, transition, wishes
 from deviceplugin.live.witness import Witness
-from deviceplugin.slack import Slack
 from gpushare import contract
 from gpushare.cluster import errors as cluster_errors
 from gpushare.config import selection
@@ -49,10 +49,10 @@ class Applying:
         set_up: setup.SetUp,
         path: Path,
         options: wishes.Options,
-        slack: Callable[[], Slack] = dict,
+        allocatable: Stabilized,
     ) -> None:
         self._cluster = cluster
-        self._slack = slack
+        self._allocatable = allocatable
         self._hardware = hardware
         self._told = told
         self._witness = witness
@@ -122,7 +122,8 @@ class Applying:
                 self._say(moves.waiting)
             if moves.closed <= asked:
                 break
-        return FAILED_SECONDS if self._entering.failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
+        pause_seconds = FAILED_SECONDS if self._entering.failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
+        return min(pause_seconds, self._allocatable.falls_in_seconds)
 
     @property
     def _wanted(self) -> Mapping[str, Assignment]:
@@ -188,16 +189,16 @@ class Applying:
         gpus = presenting.gpus(self._hardware.seen.gpus, in_force, self._wanted, self._closed, cards)
         self.offered = offering.offer(cards, {uuid: one for uuid, one in ready.items() if one is not None})
         self._told.offer.publish(gpus)
+        self._told.allocatable.publish(self._allocatable(gpus))
         self._told.advertised.publish(
             presenting.advertised(
                 gpus,
                 cards,
                 ready,
                 closed=self._closed,
-                held=self._witness.held,
-                just_given=self._witness.just_given,
+                in_use=self._witness.given,
                 ill=self._hardware.ill(),
-                slack=self._slack(),
+                usable=self._told.allocatable.value,
             )
         )
         self._told.statement.publish(

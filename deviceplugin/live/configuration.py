@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpushare import contract
 from gpushare.cluster import client, informer
 from gpushare.config import selection
 
@@ -71,6 +72,11 @@ class Configuration:
         return str(found.get("runtime", ""))
 
     @property
+    def memory_capacity(self) -> str | None:
+        """The node's capacity of `gpushare.io/gpu-memory`, empty where it has none; None while no node is known."""
+        return next((item["memory"] for item in self.node.objects.values()), None)
+
+    @property
     def label(self) -> str | None:
         """The name of the configuration that the node asks for; None if it asks for none."""
         return selection.label_of((self.metadata or {}).get("labels") or {})
@@ -84,5 +90,9 @@ class Configuration:
 
 def _trimmed(item: dict[str, Any]) -> dict[str, Any]:
     kept = ("name", "uid", "resourceVersion", "labels", "annotations")
-    runtime = ((item.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or ""
-    return {"metadata": {key: item["metadata"][key] for key in kept if key in item["metadata"]}, "runtime": runtime}
+    status = item.get("status") or {}
+    return {
+        "metadata": {key: item["metadata"][key] for key in kept if key in item["metadata"]},
+        "runtime": (status.get("nodeInfo") or {}).get("containerRuntimeVersion") or "",
+        "memory": (status.get("capacity") or {}).get(contract.RESOURCE_MEMORY) or "",
+    }

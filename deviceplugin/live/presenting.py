@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 
-from deviceplugin.kubelet import advertisement, pod_resources
-from deviceplugin.slack import Slack
+from deviceplugin.allocatable import Allocatable
+from deviceplugin.kubelet import advertisement
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes import offering
 from gpushare.modes.assignment import Assignment
@@ -46,30 +44,23 @@ def advertised(
     in_force: InForce,
     *,
     closed: Collection[str],
-    held: Iterable[pod_resources.Held],
-    just_given: Collection[str] = (),
+    in_use: Mapping[str, Collection[str]],
     ill: Collection[str] = (),
-    slack: Slack = MappingProxyType({}),
+    usable: Allocatable | None = None,
 ) -> advertisement.Advertisement:
     """The devices of every resource.
 
-    known: as of `gpus`; held, just_given: what containers have; ill: UUIDs of MIG devices that are not healthy; slack:
-    what pods count for and do not have.
+    known: as of `gpus`; in_use: by resource the ids that containers have; ill: UUIDs of MIG devices that are not
+    healthy; usable: how many units of shares the node can give.
     """
-    in_use: dict[str, set[str]] = collections.defaultdict(set)
-    for one in held:
-        in_use[one.resource].update(one.device_ids)
     ready = {uuid: assignment for uuid, assignment in in_force.items() if assignment is not None}
     offered = offering.offer(cards, ready)
     devices = dict(advertisement.of_devices(offered, known, ill=ill))
     # A node none of whose GPUs takes shares has no counters, and does not say that it has none.
     if not known or any(ready[card.uuid].mode is Mode.FRACTIONAL for card in known if card.uuid in ready):
         fractional = [card for card in known if card.uuid in ready and card.mode is Mode.FRACTIONAL]
-        devices |= advertisement.of_shares(fractional, in_use=in_use, slack=slack)
+        devices |= advertisement.of_shares(fractional, usable=usable, in_use=in_use)
     if not closed:
         return devices
     shut = {one.device for each in offered.values() for one in each if one.gpu in closed} | set(closed)
-    return {
-        name: advertisement.closed(each, cards=shut, in_use=in_use[name] | set(just_given))
-        for name, each in devices.items()
-    }
+    return {name: advertisement.closed(each, cards=shut, in_use=in_use.get(name, ())) for name, each in devices.items()}

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
+from deviceplugin.allocatable import Allocatable
 from deviceplugin.gpunode_status import Statement
 from deviceplugin.kubelet.advertisement import Advertisement
 from deviceplugin.live import choosing
@@ -39,8 +40,9 @@ class Hardware:
 
 @dataclasses.dataclass(slots=True)
 class Told:
-    """What others follow: the GPUs with their modes, the devices by resource, and sentences."""
+    """What others follow: the GPUs with their modes, what they can give, the devices by resource, and sentences."""
 
     offer: Offer
+    allocatable: Followed[Allocatable]
     advertised: Followed[Advertisement]
     statement: Followed[Statement]

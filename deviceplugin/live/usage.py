@@ -12,11 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from deviceplugin.kubelet import pod_resources
-from gpushare import contract
+from deviceplugin.kubelet.advertisement import COUNTERS
 from gpushare.allocation import Allocation
 
 REPLICA: Final = "::"
-COUNTERS: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

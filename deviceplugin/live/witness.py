@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from deviceplugin.arbiter import identity, process
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.kubelet import pod_resources
+from deviceplugin.kubelet.advertisement import COUNTERS
 from deviceplugin.live import usage
 from gpushare import pod
 from gpushare.allocation import Allocation
@@ -47,26 +49,31 @@ class Witness:
         self._proc = proc
         self._own = identity.parse(process.cgroups(os.getpid(), proc=process.PROC))
         self._clock = clock
-        self._given: dict[str, float] = {}
+        self._given: dict[tuple[str, str], float] = {}
         self.held: tuple[pod_resources.Held, ...] = ()
 
-    def gave(self, device_ids: Iterable[str]) -> None:
+    def gave(self, resource: str, device_ids: Iterable[str]) -> None:
         """A container was given these just now."""
         now = self._clock()
-        self._given |= dict.fromkeys(device_ids, now)
+        self._given |= dict.fromkeys(((resource, identity) for identity in device_ids), now)
 
     @property
-    def just_given(self) -> frozenset[str]:
-        """What was given so recently that the kubelet may not tell of it yet."""
+    def given(self) -> dict[str, set[str]]:
+        """By resource the ids that containers have, as the kubelet told last; or were given too recently for that."""
         since = self._clock() - JUST_GIVEN_SECONDS
         self._given = {one: at for one, at in self._given.items() if at > since}
-        return frozenset(self._given)
+        found: dict[str, set[str]] = collections.defaultdict(set)
+        for one in self.held:
+            found[one.resource].update(one.device_ids)
+        for resource, device_id in self._given:
+            found[resource].add(device_id)
+        return found
 
     @property
     def in_use(self) -> frozenset[str]:
         """UUIDs of the GPUs and MIG devices that containers have been given, as far as that was told."""
-        held = (identity for one in self.held if one.resource not in usage.COUNTERS for identity in one.device_ids)
-        return frozenset(map(usage.card_of, (*held, *self.just_given)))
+        given = self.given.items()
+        return frozenset(usage.card_of(one) for name, ids in given if name not in COUNTERS for one in ids)
 
     async def ask_kubelet(self) -> str:
         """Renew `held`; return why that was not possible, or nothing."""
@@ -93,7 +100,7 @@ class Witness:
         users = usage.users(
             allocations=allocations,
             held=self.held,
-            just_given=self.just_given,
+            just_given=[device_id for resource, device_id in self._given if resource not in COUNTERS],
             processes=processes,
             gpu_of={uuid: card.uuid for card in known for uuid in (card.uuid, *(one.uuid for one in card.mig_devices))},
             ended=[

@@ -28,27 +28,55 @@ def test_a_gpu_is_as_many_devices_as_the_resource_has_units(resource: str, per_g
     assert all(device.healthy for device in found)
 
 
-def test_an_id_names_its_gpu_and_is_short_enough_for_the_kubelet() -> None:
-    found = percents(dataclasses.replace(builders.gpu(), uuid="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab"))
-    assert found[0].id == "GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab::0"
-    assert max(len(device.id) for device in found) <= 63
+def test_ids_say_what_they_count_and_differ_between_resources() -> None:
+    found = advertisement.of_shares(builders.node(gpus=1).gpus)
+    assert found[PERCENT][0].id == "gpu-percent-0"
+    assert found[IDLE][-1].id == "gpu-idle-63"
 
 
 def test_ids_are_counters_and_are_near_no_cpu() -> None:
     assert {device.numa_node for device in percents(dataclasses.replace(builders.gpu(), numa_node=1))} == {None}
 
 
-def test_a_gpu_takes_only_its_own_devices_with_it_when_it_is_unhealthy() -> None:
+def test_a_sick_gpu_takes_as_many_with_it_as_it_has_whichever_they_are() -> None:
     well = builders.node(gpus=3).gpus
     found = percents(dataclasses.replace(well[1], healthy=False), well[0], well[2])
-    assert {device.id.split("::")[0] for device in found if not device.healthy} == {well[1].uuid}
-    assert sum(device.healthy for device in found) == 200
+    assert [device.healthy for device in found] == [True] * 200 + [False] * 100
+
+
+def test_what_a_container_has_is_healthy_and_the_sum_stays() -> None:
+    well = builders.node(gpus=2).gpus
+    held = {"gpu-percent-199", "gpu-percent-3"}
+    found = advertisement.of_shares((dataclasses.replace(well[0], healthy=False), well[1]), in_use={PERCENT: held})[
+        PERCENT
+    ]
+    healthy = {device.id for device in found if device.healthy}
+    assert (len(found), len(healthy)) == (200, 100)
+    assert held <= healthy
+    assert "gpu-percent-98" in healthy
+
+
+def test_whoever_holds_more_than_there_is_keeps_it() -> None:
+    held = [f"gpu-percent-{number}" for number in range(150)]
+    found = advertisement.of_shares(builders.node(gpus=1).gpus, in_use={PERCENT: held})[PERCENT]
+    assert [device.id for device in found if device.healthy] == held
+
+
+def test_an_id_of_another_kind_that_is_in_use_takes_the_place_of_a_free_one() -> None:
+    held = ["GPU-6f127b1c::17", "GPU-6f127b1c::18"]
+    found = advertisement.of_shares(builders.node(gpus=1).gpus, in_use={PERCENT: held})[PERCENT]
+    assert [device.id for device in found] == [*(f"gpu-percent-{number}" for number in range(98)), *held]
+    assert all(device.healthy for device in found)
+
+
+def test_a_node_that_can_give_more_than_its_gpus_have_lists_more() -> None:
+    found = advertisement.of_shares(builders.node(gpus=1).gpus, usable={PERCENT: 130, IDLE: 64})[PERCENT]
+    assert len(found) == sum(device.healthy for device in found) == 130
 
 
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.FRACTIONAL])
 def test_only_fractional_gpus_take_shares(mode: Mode) -> None:
-    cards = [builders.gpu(0, mode=mode), builders.gpu(1)]
-    assert {device.id.split("::")[0] for device in percents(*cards)} == {cards[1].uuid}
+    assert len(percents(builders.gpu(0, mode=mode), builders.gpu(1))) == 100
 
 
 def test_a_node_without_gpus_has_no_devices() -> None:

@@ -48,7 +48,7 @@ def answers(in_force: InForce, given: list[str], *, problem: str = "") -> device
         if problem:
             raise specs.SpecError(problem)
 
-    def gave(ids: Iterable[str]) -> None:
+    def gave(_: str, ids: Iterable[str]) -> None:
         given.extend(ids)
 
     return device_answers.DeviceAnswers(

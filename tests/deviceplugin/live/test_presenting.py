@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from deviceplugin.kubelet.pod_resources import Held
 from deviceplugin.live import presenting
 from gpushare import contract
 from gpushare.gpu import Mode
@@ -23,7 +22,7 @@ SHARED = Assignment(Mode.FRACTIONAL)
 
 def advertised(in_force: dict[str, Assignment | None], **given: Any) -> dict[str, dict[str, bool]]:
     known = presenting.gpus(SEEN, in_force, {}, given.get("closed", frozenset()))
-    options: dict[str, Any] = {"closed": frozenset(), "held": ()} | given
+    options: dict[str, Any] = {"closed": frozenset(), "in_use": {}} | given
     found = presenting.advertised(known, CARDS, in_force, **options)
     return {name: {device.id: device.healthy for device in devices} for name, devices in found.items()}
 
@@ -60,25 +59,30 @@ def test_a_node_without_fractional_gpus_has_no_counters() -> None:
 
 
 def test_a_closed_gpu_offers_only_what_is_in_use() -> None:
-    held = [Held("ml", "x", "main", "nvidia.com/gpu.shared", (f"{TWO}::1",))]
-    found = advertised({ONE: WHOLE, TWO: SLICED, THREE: WHOLE}, closed=frozenset({ONE, TWO}), held=held)
+    in_use = {"nvidia.com/gpu.shared": {f"{TWO}::1"}}
+    found = advertised({ONE: WHOLE, TWO: SLICED, THREE: WHOLE}, closed=frozenset({ONE, TWO}), in_use=in_use)
     assert found["nvidia.com/gpu"] == {ONE: False, THREE: True}
     assert found["nvidia.com/gpu.shared"] == {f"{TWO}::0": False, f"{TWO}::1": True}
 
 
-def test_a_counter_in_use_outlives_the_gpu_whose_name_it_has() -> None:
-    held = [Held("ml", "x", "main", contract.RESOURCE_PERCENT, tuple(f"{ONE}::{unit}" for unit in range(50)))]
-    before = advertised({ONE: SHARED, TWO: SHARED, THREE: WHOLE}, held=held)[contract.RESOURCE_PERCENT]
-    after = advertised({ONE: WHOLE, TWO: SHARED, THREE: WHOLE}, held=held)[contract.RESOURCE_PERCENT]
+def test_a_counter_in_use_outlives_the_gpus_that_it_counted() -> None:
+    held = {f"gpu-percent-{unit}" for unit in range(150, 200)}
+    in_use = {contract.RESOURCE_PERCENT: held}
+    before = advertised({ONE: SHARED, TWO: SHARED, THREE: WHOLE}, in_use=in_use)[contract.RESOURCE_PERCENT]
+    after = advertised({ONE: WHOLE, TWO: SHARED, THREE: WHOLE}, in_use=in_use)[contract.RESOURCE_PERCENT]
     assert (len(before), len(after)) == (200, 100)
-    assert all(after.get(f"{ONE}::{unit}") for unit in range(50))
-    assert sum(identity.startswith(TWO) for identity in after) == 50
+    assert all(after.get(identity) for identity in held)
+
+
+def test_a_gpu_that_is_to_have_another_mode_goes_on_to_be_counted() -> None:
+    found = advertised({ONE: SHARED, TWO: WHOLE, THREE: WHOLE}, closed=frozenset({ONE}))
+    assert sum(found[contract.RESOURCE_PERCENT].values()) == 100  # the ledger gives nothing of it, whoever counts
 
 
 def test_health_is_the_gpus_and_of_a_part_its_own_too() -> None:
     ill = (dataclasses.replace(SEEN[0], healthy=False), *SEEN[1:])
     in_force: dict[str, Assignment | None] = {ONE: SLICED, TWO: WHOLE, THREE: WHOLE}
     known = presenting.gpus(ill, in_force, {}, frozenset())
-    found = presenting.advertised(known, CARDS, in_force, closed=frozenset(), held=(), ill={TWO})
+    found = presenting.advertised(known, CARDS, in_force, closed=frozenset(), in_use={}, ill={TWO})
     assert [device.healthy for device in found["nvidia.com/gpu.shared"]] == [False, False]
     assert [device.healthy for device in found["nvidia.com/gpu"]] == [False, True]

@@ -1,0 +1,138 @@
+"""How much of our resources this node has to give, as scheduler and kubelet count it. Pure.
+
+Who gets which GPU stands in the ledger; scheduler and kubelet only count, and what they count must never be in the way
+of what the ledger has decided. The resources of a pod cannot change once it runs, and it counts for as long as it is
+there. So the node has what its healthy GPUs have, and beyond that
+
+* what pods on GPUs that are not healthy, or gone, have there: they go on counting, and would otherwise take as much
+  away from the healthy ones;
+* what pods that were made smaller still count for, though nobody has it.
+
+Pods that were made larger need nothing: there the ledger is the stricter of the two.
+
+What the node has rises at once and falls late (`Stabilized`): ledger, pods and kubelet are heard of at different times,
+and too much counted does no harm, while of too little a pod dies that was placed well.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from gpushare import contract, pod
+from gpushare.allocation import Allocation
+from gpushare.fitness import resources
+from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
+
+# By resource, how much of it the node has.
+Allocatable = Mapping[str, int]
+
+FALL_SECONDS: Final = 5.0
+
+# By resource, how much of it a GPU has that takes shares. A share without guaranteed compute is counted only because
+# the kubelet asks about nothing else: what it counts for is no part of a GPU.
+OF_A_GPU: Final[Mapping[str, Callable[[Gpu], int]]] = {
+    contract.RESOURCE_PERCENT: lambda _: 100,
+    contract.RESOURCE_IDLE: lambda _: contract.IDLE_SHARES_PER_GPU,
+    contract.RESOURCE_MEMORY: lambda card: card.memory_bytes,
+}
+
+
+def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJson]) -> Allocatable:
+    """What the node has of each of the resources; 0 where no GPU takes shares and none is held.
+
+    gpus: of the node; node: its ledger; pods: those that are on it.
+    """
+    cards = [card for card in gpus if card.mode is Mode.FRACTIONAL]
+    entries = [entry for entry in (node.allocations if node is not None else ()) if not entry.is_hold]
+    counted = _counted(entries, pods)
+    found = {}
+    for name, amount in OF_A_GPU.items():
+        usable = {card.uuid: amount(card) for card in cards if card.healthy or name == contract.RESOURCE_IDLE}
+        claimed = beyond = 0
+        for entry in entries:
+            given = _given(entry, name)
+            most = max(sum(given.values()), counted.get(entry.id, {}).get(name, 0))
+            claimed += most
+            beyond += most - sum(given[uuid] for uuid in given.keys() & usable.keys())
+        found[name] = max(sum(usable.values()) + beyond, claimed)
+    return found
+
+
+class Stabilized:
+    """The most that `found` has said within the last `FALL_SECONDS`, for each resource."""
+
+    def __init__(
+        self, found: Callable[[Iterable[Gpu]], Allocatable], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._found = found
+        self._clock = clock
+        self._recent: collections.deque[tuple[float, Allocatable]] = collections.deque()  # each with when it began
+
+    def __call__(self, gpus: Iterable[Gpu]) -> Allocatable:
+        """What a node with these GPUs has now."""
+        now, latest = self._clock(), self._found(gpus)
+        if not self._recent or self._recent[-1][1] != latest:
+            self._recent.append((now, latest))
+        while len(self._recent) > 1 and self._recent[1][0] <= now - FALL_SECONDS:
+            self._recent.popleft()  # the next one came that long ago
+        return {name: max(one.get(name, 0) for _, one in self._recent) for name in latest}
+
+    @property
+    def falls_in_seconds(self) -> float:
+        """When to look again, for it may fall; infinite while it will not."""
+        if len(self._recent) < 2:
+            return math.inf
+        return max(0.0, self._recent[1][0] + FALL_SECONDS - self._clock())
+
+
+def trimmed(manifest: PodJson) -> dict[str, object]:
+    """Of a pod's spec what is needed here: our resources, by container."""
+    return {
+        kind: [
+            {
+                **({"restartPolicy": one["restartPolicy"]} if "restartPolicy" in one else {}),
+                "resources": {
+                    amounts: {name: text for name, text in (declared or {}).items() if name.startswith(contract.PREFIX)}
+                    for amounts, declared in (one.get("resources") or {}).items()
+                    if amounts in {"requests", "limits"}
+                },
+            }
+            for one in containers
+        ]
+        for kind, containers in (
+            ("containers", pod.containers(manifest)),
+            ("initContainers", pod.init_containers(manifest)),
+        )
+    }
+
+
+def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str, Mapping[str, int]]:
+    """What the pods of these allocations count for, by the allocation's id."""
+    uids = {entry.id: entry.pod.uid for entry in entries}
+    found: dict[str, Mapping[str, int]] = {}
+    for manifest in pods:
+        identity = pod.annotations_of(manifest).get(contract.ALLOCATION, "")
+        if identity in uids and uids[identity] == pod.uid(manifest) and not pod.is_terminal(manifest):
+            found[identity] = resources.requests(manifest)
+    return found
+
+
+def _given(entry: Allocation, resource: str) -> Mapping[str, int]:
+    """What the ledger has of it for this pod, by GPU."""
+    found: collections.Counter[str] = collections.Counter()
+    for share in entry.shares:
+        counters = len(share.containers) - bool(share.request_percent)  # the first counts by its percent
+        amount = {
+            contract.RESOURCE_PERCENT: share.request_percent,
+            contract.RESOURCE_IDLE: counters,
+            contract.RESOURCE_MEMORY: share.memory_bytes,
+        }[resource]
+        for uuid in share.gpu_uuids:
+            found[uuid] += amount
+    return found

@@ -1,0 +1,54 @@
+"""The kubelet's device manager, as far as it can refuse a pod: `pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36.
+
+What it does at random (the order of a Go map) is done with the random numbers that it is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterable
+
+from deviceplugin.kubelet.advertisement import Device
+
+
+class UnexpectedAdmissionError(Exception):
+    """What the pod fails with, for good."""
+
+
+@dataclasses.dataclass(slots=True)
+class DeviceManager:
+    """Of one resource. `held`, by pod, is what its checkpoint has; `running`: pods that it need not ask about."""
+
+    chance: random.Random
+    allocate: Callable[[list[str]], None]
+    healthy: set[str] = dataclasses.field(default_factory=set)
+    held: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    running: set[str] = dataclasses.field(default_factory=set)
+
+    def told(self, devices: Iterable[Device]) -> None:
+        """A list of ListAndWatch: it takes the place of the last one."""
+        self.healthy = {device.id for device in devices if device.healthy}
+
+    def admit(self, pod: str, needed: int) -> None:
+        """Add a pod. Raises UnexpectedAdmissionError, as `devicesToAllocate` and Allocate do."""
+        if not needed:
+            return
+        already = self.held.get(pod, set())
+        if not self.healthy:
+            raise UnexpectedAdmissionError("no healthy devices present; cannot allocate unhealthy devices")
+        if not already <= self.healthy:
+            raise UnexpectedAdmissionError("previously allocated devices are no longer healthy")
+        if already:
+            return
+        available = sorted(self.healthy.difference(*self.held.values()))
+        if len(available) < needed:
+            raise UnexpectedAdmissionError(f"requested number {needed} unavailable: {len(available)}")
+        chosen = self.chance.sample(available, needed)
+        self.allocate(chosen)
+        self.held[pod] = set(chosen)
+
+    def gone(self, pod: str) -> None:
+        """Its containers have ended."""
+        self.held.pop(pod, None)
+        self.running.discard(pod)

@@ -1,0 +1,256 @@
+"""A law: whatever happens on a node, the kubelet never refuses a pod that the ledger has on healthy GPUs.
+
+Agent, kubelet and scheduler hear of things late, and each at another time. Two things are taken for granted. Whatever
+is told is heard within `LATE_SECONDS`, in the order in which it was told; and a pod comes to the node after the agent
+has heard of its share, which stood in the ledger long before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from deviceplugin import allocatable
+from deviceplugin.kubelet import advertisement, share_answers
+from gpushare import contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
+from tests import builders
+from tests.deviceplugin.kubelet.device_manager import DeviceManager, UnexpectedAdmissionError
+
+PERCENT, IDLE = advertisement.COUNTERS
+LATE_SECONDS = 2
+STEPS = 400
+
+
+@dataclasses.dataclass(slots=True)
+class Pod:
+    """A pod with a share: what it counts for, and what it was given (it may have been made smaller)."""
+
+    name: str
+    gpu: str
+    counts: int
+    given: int
+    heard_at: int  # when the agent knows of it
+    is_bound: bool = False
+    is_admitted: bool = False
+
+    @property
+    def needs(self) -> dict[str, int]:
+        """Devices, by resource."""
+        return {PERCENT: self.counts, IDLE: 0 if self.counts else 1}
+
+    @property
+    def manifest(self) -> PodJson:
+        """As the API server has it."""
+        limits = {name: str(amount) for name, amount in self.needs.items() if amount}
+        metadata = {
+            "namespace": "ml",
+            "name": self.name,
+            "uid": self.name,
+            "annotations": {contract.ALLOCATION: self.name},
+        }
+        return {"metadata": metadata, "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class View:
+    """What the agent knows of the cluster."""
+
+    node: GpuNode
+    pods: tuple[PodJson, ...]
+
+
+class Node:
+    """One node, its agent, kubelet and scheduler, and the ledger; `now` is in seconds."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now = 0
+        self.gpus: tuple[Gpu, ...] = builders.node(gpus=self.chance.randint(1, 4)).gpus
+        self.pods: list[Pod] = []
+        self.names = itertools.count()
+        self.kubelets = {name: self._kubelet(name) for name in advertisement.COUNTERS}
+        self.given: dict[str, set[str]] = {name: set() for name in advertisement.COUNTERS}
+        self.seen: tuple[Gpu, ...] = self.gpus
+        self.views: list[tuple[int, View]] = []  # each with when the agent hears of it
+        self.view = View(GpuNode("n"), ())
+        self.lists: list[tuple[int, advertisement.Advertisement]] = []  # on their way to the kubelet
+        self.statuses: list[tuple[int, dict[str, int]]] = []  # on their way to the scheduler
+        self.scheduler: dict[str, int] = {}
+        self.refused: list[str] = []
+        self.admitted = 0
+        self.restart_agent()
+        self.kubelet_hears()
+
+    def _kubelet(self, resource: str) -> DeviceManager:
+        answers = share_answers.ShareAnswers(
+            share_answers.Mounts(*map(share_answers.Path, "abc")),
+            given=lambda name, ids: self.given[name].update(ids),
+        )
+        return DeviceManager(self.chance, lambda ids: void(answers.allocate(resource, ids)))
+
+    # -- what happens in the cluster
+
+    def place(self) -> None:
+        """The webhook gives a share on a GPU of which the agent says that it is healthy, and that has room for it."""
+        gpu = self.chance.choice(self.seen)
+        free = 100 - sum(one.given for one in self.pods if one.gpu == gpu.uuid)
+        amount = self.chance.choice((0, 1, 10, 33, 50, 100))
+        if gpu.healthy and amount <= free:
+            self.pods.append(Pod(f"p{next(self.names)}", gpu.uuid, amount, amount, self._written()))
+
+    def resize(self) -> None:
+        """A share is made smaller or larger, as far as its GPU has room."""
+        if self.pods:
+            pod = self.chance.choice(self.pods)
+            free = 100 - sum(one.given for one in self.pods if one.gpu == pod.gpu and one is not pod)
+            if pod.counts:
+                pod.given = self.chance.randint(1, free)
+                self._written()
+
+    def delete(self) -> None:
+        """A pod ends, and its share with it."""
+        if self.pods:
+            pod = self.chance.choice(self.pods)
+            self.pods.remove(pod)
+            for kubelet in self.kubelets.values():
+                kubelet.gone(pod.name)
+            self._written()
+
+    def fall_sick(self) -> None:
+        """A GPU falls sick, or gets well."""
+        which = self.chance.randrange(len(self.gpus))
+        changed = dataclasses.replace(self.gpus[which], healthy=not self.gpus[which].healthy)
+        self.gpus = (*self.gpus[:which], changed, *self.gpus[which + 1 :])
+
+    def bind(self) -> None:
+        """The scheduler binds a pod, if by what it has heard there is room for what it counts for."""
+        waiting = [pod for pod in self.pods if not pod.is_bound and pod.heard_at <= self.now]
+        if waiting:
+            pod = self.chance.choice(waiting)
+            for name, needed in pod.needs.items():
+                requested = sum(one.needs[name] for one in self.pods if one.is_bound)
+                if needed and requested + needed > self.scheduler.get(name, 0):
+                    return
+            pod.is_bound = True
+
+    def admit(self) -> None:
+        """The kubelet admits a pod that is bound."""
+        waiting = [pod for pod in self.pods if pod.is_bound and not pod.is_admitted]
+        if waiting:
+            pod = self.chance.choice(waiting)
+            pod.is_admitted = True
+            self.admitted += 1
+            self._admit(pod)
+
+    # -- restarts
+
+    def restart_kubelet(self) -> None:
+        """It forgets what there is, hears it anew, and admits all pods of which nothing runs once more."""
+        self.lists.clear()
+        self.kubelet_told(self._list())
+        for pod in self.pods:
+            if pod.is_admitted and self.chance.random() < 0.5:
+                self._admit(pod)
+
+    def restart_agent(self) -> None:
+        """It forgets everything, asks API server, driver and kubelet, and tells anew."""
+        self.stabilized = allocatable.Stabilized(
+            lambda gpus: allocatable.allocatable(gpus, self.view.node, self.view.pods), clock=lambda: self.now
+        )
+        self.views.clear()
+        self.view, self.seen = self._cluster(), self.gpus
+        self.ask_kubelet()
+        self.tell()
+
+    # -- who hears what
+
+    def ask_kubelet(self) -> None:
+        """The agent asks who holds what."""
+        self.given = {name: set().union(*kubelet.held.values()) for name, kubelet in self.kubelets.items()}
+
+    def look(self) -> None:
+        """The agent looks at its GPUs, hears what the API server has to say, and tells the kubelet."""
+        self.seen = self.gpus
+        self.tell()
+
+    def tell(self) -> None:
+        """The agent tells the kubelet what there is now."""
+        self.lists.append((self._heard(self.lists), self._list()))
+
+    def kubelet_hears(self) -> None:
+        """The newest list that has come; it is in the node's status a while later."""
+        come = [told for at, told in self.lists if at <= self.now]
+        if come:
+            self.lists = [one for one in self.lists if one[0] > self.now]
+            self.kubelet_told(come[-1])
+
+    def kubelet_told(self, devices: advertisement.Advertisement) -> None:
+        """Take the list, and write the node's status."""
+        for name, kubelet in self.kubelets.items():
+            kubelet.told(devices[name])
+        amounts = {name: len(kubelet.healthy) for name, kubelet in self.kubelets.items()}
+        self.statuses.append((self._heard(self.statuses), amounts))
+
+    def step(self) -> None:
+        """A second goes by, in which something happens."""
+        self.now += 1
+        while self.views and self.views[0][0] <= self.now:
+            self.view = self.views.pop(0)[1]
+            self.tell()
+        while self.statuses and self.statuses[0][0] <= self.now:
+            self.scheduler = self.statuses.pop(0)[1]
+        self.kubelet_hears()
+        often = (self.place, self.place, self.bind, self.bind, self.admit, self.admit, self.look)
+        seldom = (self.resize, self.delete, self.fall_sick, self.ask_kubelet, self.restart_kubelet, self.restart_agent)
+        self.chance.choice((*often, *often, *often, *seldom))()
+
+    def _admit(self, pod: Pod) -> None:
+        for name, needed in pod.needs.items():
+            try:
+                self.kubelets[name].admit(pod.name, needed)
+            except UnexpectedAdmissionError as error:
+                if next(card.healthy for card in self.gpus if card.uuid == pod.gpu):
+                    self.refused.append(f"at {self.now}: {pod.name} on {pod.gpu}: {error}")
+
+    def _written(self) -> int:
+        """When the agent hears of what is in the ledger now."""
+        at = self._heard(self.views)
+        self.views.append((at, self._cluster()))
+        return at
+
+    def _heard(self, before: Sequence[tuple[int, object]]) -> int:
+        """When something is heard of that is told now, after what was told `before`."""
+        return max(self.now + self.chance.randint(0, LATE_SECONDS), before[-1][0] if before else 0)
+
+    def _cluster(self) -> View:
+        entries = tuple(
+            Allocation(
+                one.name, PodRef("ml", one.name, one.name), (GivenShare(("main",), (one.gpu,), one.given, 100, 0),)
+            )
+            for one in self.pods
+        )
+        return View(GpuNode("n", allocations=entries), tuple(one.manifest for one in self.pods if one.is_bound))
+
+    def _list(self) -> advertisement.Advertisement:
+        return advertisement.of_shares(self.seen, usable=self.stabilized(self.seen), in_use=self.given)
+
+
+def void(_: object) -> None:
+    """What Allocate answers is nothing to the device manager."""
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_pod_that_was_placed_well_is_refused(seed: int) -> None:
+    node = Node(seed)
+    for _ in range(STEPS):
+        node.step()
+        assert not node.refused
+    assert node.admitted > 10
