@@ -2,10 +2,10 @@
 
 Who gets which GPU stands in the ledger; scheduler and kubelet only count, and what they count must never be in the way
 of what the ledger has decided. The resources of a pod cannot change once it runs, and it counts for as long as it is
-there. So the node has what its healthy GPUs have, and beyond that
+there. So the node has what those of its GPUs have that take shares now, and beyond that
 
-* what pods on GPUs that are not healthy, or gone, have there: they go on counting, and would otherwise take as much
-  away from the healthy ones;
+* what pods have on GPUs that are sick, gone, or on their way to another mode: they go on counting, and would otherwise
+  take as much away from the others;
 * what pods that were made smaller still count for, though nobody has it.
 
 Pods that were made larger need nothing: there the ledger is the stricter of the two.
@@ -53,7 +53,7 @@ def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJso
     counted = _counted(entries, pods)
     found = {}
     for name, amount in OF_A_GPU.items():
-        usable = {card.uuid: amount(card) for card in cards if card.healthy or name == contract.RESOURCE_IDLE}
+        usable = {card.uuid: amount(card) for card in cards if _is_open(card) or name == contract.RESOURCE_IDLE}
         claimed = beyond = 0
         for entry in entries:
             given = _given(entry, name)
@@ -110,6 +110,11 @@ def trimmed(manifest: PodJson) -> dict[str, object]:
             ("initContainers", pod.init_containers(manifest)),
         )
     }
+
+
+def _is_open(card: Gpu) -> bool:
+    """Whether the ledger may give anything of it."""
+    return card.healthy and card.pending_mode is None
 
 
 def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str, Mapping[str, int]]:

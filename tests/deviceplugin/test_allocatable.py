@@ -90,6 +90,8 @@ def test_what_pods_have_on_a_sick_gpu_takes_nothing_from_a_healthy_one() -> None
     has_it = node(share(100, 40 * GIB))
     assert units(has_it, pod({PERCENT: "100", MEMORY: "40Gi"}), gpus=sick) == (200, 120)
     assert units(has_it, gpus=CARDS[1:]) == (200, 120)  # the GPU is gone, and its pod on its way here
+    changing = (dataclasses.replace(CARDS[0], pending_mode=Mode.EXCLUSIVE), CARDS[1])
+    assert units(has_it, gpus=changing) == (200, 120)
 
 
 def test_what_is_kept_free_for_a_gated_pod_on_a_sick_gpu_is_nobodys() -> None:

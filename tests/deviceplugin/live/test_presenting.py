@@ -74,9 +74,11 @@ def test_a_counter_in_use_outlives_the_gpus_that_it_counted() -> None:
     assert all(after.get(identity) for identity in held)
 
 
-def test_a_gpu_that_is_to_have_another_mode_goes_on_to_be_counted() -> None:
-    found = advertised({ONE: SHARED, TWO: WHOLE, THREE: WHOLE}, closed=frozenset({ONE}))
-    assert sum(found[contract.RESOURCE_PERCENT].values()) == 100  # the ledger gives nothing of it, whoever counts
+def test_of_a_gpu_that_is_to_have_another_mode_the_counters_say_what_the_node_can_give() -> None:
+    in_force: dict[str, Assignment | None] = {ONE: SHARED, TWO: WHOLE, THREE: WHOLE}
+    usable = {contract.RESOURCE_PERCENT: 50, contract.RESOURCE_IDLE: 64}
+    found = advertised(in_force, closed=frozenset({ONE}), usable=usable)[contract.RESOURCE_PERCENT]
+    assert (len(found), sum(found.values())) == (100, 50)
 
 
 def test_health_is_the_gpus_and_of_a_part_its_own_too() -> None:
