@@ -1,9 +1,9 @@
 """What a round of the placer costs the event loop when nothing is to be done: 32,000 pods with shares by default.
 
 The elected placer shares its process with a webhook: as long as a piece of its round takes, no review is answered.
-Timed, by the processor's time: each piece of a round in which nothing has changed, of one in which one pod in a thousand
-has, and what it takes to look at everything, which is the baseline. Prints a table for people, then one JSON object a
-line per figure.
+Timed, by the processor's time: each piece of a round in which nothing has changed, of one in which one in a thousand
+pods has, and what it takes to look at everything, which is the baseline. Prints a table for people, then one JSON
+object a line per figure.
 
 Run: python bench/rounds.py [--pods 32000]
 """
