@@ -61,7 +61,7 @@ kind: Config
 clusters:
 - name: nobody
   cluster:
-    server: https://127.0.0.1:1
+    server: https://localhost:1
 contexts:
 - name: nobody
   context:
