@@ -66,9 +66,9 @@ def run(data: bytes) -> None:
     assert not failures, failures
     assert not _FAILURES.found, _FAILURES.found
     until = time.monotonic() + _LOOK_SECONDS
-    while (left := len(os.listdir("/proc/self/fd")) - before) and time.monotonic() < until:  # noqa: PTH208
+    while (left := len(os.listdir("/proc/self/fd")) - before) > 0 and time.monotonic() < until:  # noqa: PTH208
         time.sleep(0.001)  # a thread looks what a process has mapped
-    assert not left, f"{left} descriptors are left"
+    assert left <= 0, f"{left} descriptors are left"
 
 
 def _messages(data: bytes) -> list[tuple[int, bytes]]:
