@@ -132,3 +132,20 @@ def test_what_has_not_changed_is_not_looked_at() -> None:
     assert seen.looked_at == 2
     assert [one.allocation for one in seen.look(nodes, 0.0).release] == [held[3]]  # for as long as it is not written
     assert seen.looked_at == 0
+
+
+def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
+    """It says that it is on the one and holds something on the other: only together they say that nothing is lost."""
+    seen = Seen()
+    entry = dataclasses.replace(builders.allocation("a1"), pod=PodRef("default", "p", "u1"))
+    there = dataclasses.replace(builders.node("n1"), allocations=(entry,))
+    seen.changes.pod(None, placed("u1", "a1", "n0", "Running", gated=False))
+    nodes = [builders.node("n0"), there]
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 3
+    nodes[0] = builders.node("n0")  # another object, as after a write
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 3
+    assert seen.lost == {}
+    seen.changes.pod(placed("u1", "a1", "n0", "Running", gated=False), None)
+    assert [one.node for one in seen.look(nodes, 0.0).gone] == ["n1"]
