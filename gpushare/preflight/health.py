@@ -17,7 +17,14 @@ Json = Mapping[str, Any]
 _SYSTEM = contract.SYSTEM_NAMESPACE
 _CONFIGURATION = contract.WEBHOOK_CONFIGURATION
 _COMPONENT = "app.kubernetes.io/component"
-BINDINGS: Final = ("gpushare-agent", "gpushare-bindings", "gpushare-placed", "gpushare-pods", "gpushare-webhook")
+BINDINGS: Final = (
+    "gpushare-agent",
+    "gpushare-bindings",
+    "gpushare-events",
+    "gpushare-placed",
+    "gpushare-pods",
+    "gpushare-webhook",
+)
 _APPLY = "kubectl apply --server-side --kustomize config/default"
 
 # What the API server says when it does not get an answer of the webhook: a part of it, what it means, what to do.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -190,7 +191,9 @@ def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: 
         return
     scoring, grid = fleet._scoring, fleet._grid
     shape = Shape.of(asked, policy="fragmentation")
-    selected = selection.select(shape, scoring.needs(shape), scoring.worth, grid, None)
+    before = selection.begin(shape, grid, None).left
+    left = selection.select(shape, scoring.needs(shape), scoring.worth, grid, None).left
+    taken = (left.compute != before.compute) | (left.memory != before.memory)
     cards = grid.cards(0)
-    chosen = {cards[row].uuid for row in selected.rows[0][:, 0].tolist()}
+    chosen = {cards[row].uuid for row in np.flatnonzero(taken[:, 0]).tolist()}
     assert {uuid for share in found.shares for uuid in share.gpu_uuids} == chosen

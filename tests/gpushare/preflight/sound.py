@@ -9,7 +9,7 @@ from typing import Any
 
 from gpushare import contract
 from gpushare.contract import CONDITION_DEVICES_INJECTED
-from gpushare.preflight import cluster, facts, plan
+from gpushare.preflight import cluster, facts, health, plan
 from gpushare.preflight.facts import Facts, Trial
 from tests.config import manifests
 
@@ -92,9 +92,8 @@ def objects(*, installing: bool) -> dict[str, tuple[Json, ...]]:
     found["Namespace"] += (named("Namespace", SYSTEM, labels=privileged),)
     hook = {"name": contract.WEBHOOK_NAME, "clientConfig": {"caBundle": "eA=="}}
     found["MutatingWebhookConfiguration"] = (named("MutatingWebhookConfiguration", "gpushare", webhooks=[hook]),)
-    bindings = ("gpushare-agent", "gpushare-bindings", "gpushare-placed", "gpushare-pods", "gpushare-webhook")
     found["ValidatingAdmissionPolicyBinding"] = tuple(
-        named("ValidatingAdmissionPolicyBinding", name) for name in bindings
+        named("ValidatingAdmissionPolicyBinding", name) for name in health.BINDINGS
     )
     found["GPUNode"] = tuple(gpunode(name, **{CONDITION_DEVICES_INJECTED: "True"}) for name in ("gpu-1", "gpu-2"))
     found["Pod"] = tuple(pod(f"a-{name}", SYSTEM, name, component="agent") for name in ("gpu-1", "gpu-2"))
