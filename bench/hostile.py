@@ -63,7 +63,7 @@ def attack(ground: Ground, names: list[str], label: str, seconds: float) -> Wind
     expected = {known[name].told for name in names} - {""}
     processes = known[names[0]].processes if len(names) == 1 else 1
     told_after = None
-    with ground.at_it(["attacker"], names, seconds + (TOLD_SECONDS if expected else 0), processes) as attacking:
+    with ground.at_it(["attacker"], names, processes) as attacking:
         begin = time.monotonic()
         while expected and told_after is None and time.monotonic() < begin + TOLD_SECONDS:
             if expected <= ground.told("attacker"):
@@ -130,7 +130,7 @@ def measured(user: Observer, where: layout.Layout, who: str, names: list[str], s
     windows.append(Window("restart", begin, max(time.monotonic(), begin + seconds), None, ()))
     _print(who, rows(ground, windows))
     together = [name for name in names if not ATTACKS[name].past]
-    with ground.at_it(["attacker"], together, seconds + 30) as attacking:
+    with ground.at_it(["attacker"], together) as attacking:
         begin = time.monotonic()
         status_seconds, third_seconds = ground.status_is_written(), ground.third(request=0.1)
         end = time.monotonic()

@@ -2,7 +2,7 @@
 
 What a process has mapped can be a very long text, and the kernel writes it only while nobody changes the process's
 memory: one that forks, or gives back very much, makes whoever reads wait. So each look has a thread, which the loop
-never waits for. Of one share there is one look at a time, for a twentieth of the time at most: however much its
+never waits for. Of one share there is one look at a time, for a twentieth of a processor at most: however much its
 processes have mapped and however often they ask to be looked at, looks at other shares do not wait for it, and it costs
 the node no more than that.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from deviceplugin.arbiter import process
 from deviceplugin.arbiter.group import Group
 from deviceplugin.arbiter.process import Mapping, Process
 
-REST: Final = 19  # times as long as a look took, until the next one at the same share
+REST: Final = 19  # times as long as a look kept a processor busy, until the next one at the same share
 
 
 class Looks:
@@ -53,35 +54,37 @@ class Looks:
         self._working.clear()
 
     async def _work(self, key: str, due: dict[Process, tuple[Group, asyncio.Future[None]]]) -> None:
-        loop = asyncio.get_running_loop()
         while due:
             # No longer due before it is looked at: what it becomes meanwhile is for another look.
             member = next(iter(due))
             chosen, asked = due.pop(member)
-            began = loop.time()
+            took_seconds = 0.0
             if chosen.has(member):
-                seen = await _apart(member.pid, chosen.ledger.device_inode, self._proc)
+                seen, took_seconds = await _apart(member.pid, chosen.ledger.device_inode, self._proc)
                 if seen.known and seen.link is None and chosen.has(member):
                     self._gone(chosen, member)
             if not asked.done():
                 asked.set_result(None)
-            await asyncio.sleep(REST * (loop.time() - began))
+            await asyncio.sleep(REST * took_seconds)
         del self._due[key], self._working[key]
 
 
-async def _apart(pid: int, device_inode: tuple[int, int], proc: Path) -> Mapping:
-    """Where a process has a file mapped, found by a thread of its own, which does not keep us from ending."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[Mapping] = loop.create_future()
+async def _apart(pid: int, device_inode: tuple[int, int], proc: Path) -> tuple[Mapping, float]:
+    """Where a process has a file mapped, found by a thread of its own, which does not keep us from ending.
 
-    def tell(seen: Mapping) -> None:
+    And how many seconds of a processor that took: to wait for the process costs nobody anything.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[tuple[Mapping, float]] = loop.create_future()
+
+    def tell(seen: Mapping, took_seconds: float) -> None:
         if not found.done():
-            found.set_result(seen)
+            found.set_result((seen, took_seconds))
 
     def look() -> None:
         seen = process.mapping(pid, device_inode, proc=proc)
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(tell, seen)
+            loop.call_soon_threadsafe(tell, seen, time.thread_time())
 
     threading.Thread(target=look, name="look", daemon=True).start()
     return await found

@@ -1,7 +1,7 @@
 """What a program in a share container may try, each under a name: run in a container of the lab until its time is over.
 
-Usage: attacks.py NAME SECONDS. It prints "at it" once it has begun, and at its end, as JSON, what it should not have
-been able to do (`won`) and how often it was at it.
+Usage: attacks.py NAME[,NAME...] SECONDS, each in a process of its own, which prints "at it" once it has begun, and at
+its end, as JSON, what it should not have been able to do (`won`) and how often it was at it.
 """
 
 from __future__ import annotations
@@ -218,6 +218,7 @@ def _child(what: Callable[[], None]) -> int:
 def turns() -> Iterator[None]:
     """Past the library: a registered process that says it has given back while its kernels run."""
     made = attacker.Attacker(SOCKET).welcomed()
+    made.send(lease(contract.MESSAGE_WANT))
     gpu = Gpu()
     kernel = gpu.kernel(1000)
     while True:
@@ -226,7 +227,6 @@ def turns() -> Iterator[None]:
                 number = struct.unpack_from(contract.WIRE_LEASE, data, attacker.HEADER)[2]
                 made.send(lease(contract.MESSAGE_CLOSED, number))
                 made.send(lease(contract.MESSAGE_RELEASED, number))
-                made.send(lease(contract.MESSAGE_WANT))
         gpu.launch(kernel, 5)
         gpu.wait()
         yield
@@ -317,7 +317,21 @@ def past_the_library() -> None:
 
 
 def main() -> None:
-    name, seconds = sys.argv[1], float(sys.argv[2])
+    names, seconds = sys.argv[1].split(","), float(sys.argv[2])
+    if len(names) == 1:
+        attempt(names[0], seconds)
+        return
+    children = []
+    for name in names:
+        children.append(os.fork())
+        if not children[-1]:
+            attempt(name, seconds)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # who is told to end, ends; then so do we
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def attempt(name: str, seconds: float) -> None:
     attack = {**BASELINES, **ATTACKS}[name]
     if attack.past:
         past_the_library()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,7 @@ from config.images import build as images
 from gpushare import contract
 from lab import cgroups, gpushare, layout
 from tests.e2e.observation import Observer, eventually
+from tests.hostile.attacks import ATTACKS
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = (
@@ -25,6 +28,7 @@ PROGRAMS = (
 )
 RESOURCES = {"requests": {"cpu": "500m"}}
 MOUNTED = "/programs"
+MOST_SECONDS = 250.0  # of an attack that nobody tells to end
 USERS: dict[str, dict[str, Any]] = {
     "root": {},
     "nobody": {"runAsUser": 65534, "runAsGroup": 65534, "capabilities": {"drop": ["ALL"]}},
@@ -139,10 +143,8 @@ class Ground:
         return Said(next((one["total_bytes"] for one in lines if "total_bytes" in one), 0), late, filled)
 
     @contextlib.contextmanager
-    def at_it(
-        self, pods: Sequence[str], names: Sequence[str], seconds: float, processes: int = 1
-    ) -> Iterator[Attacking]:
-        """Each of the attacks in each of the pods, at work while the context lasts, or for `seconds` if it is longer."""
+    def at_it(self, pods: Sequence[str], names: Sequence[str], processes: int = 1) -> Iterator[Attacking]:
+        """Each of the attacks in each of the pods, at work while the context lasts."""
         access_ = self.user.access
         base = [
             str(access_.kubectl_program),
@@ -150,22 +152,29 @@ class Ground:
             f"--namespace={self.user.namespace}",
         ]
         attack = ["--", "python", "-m", "tests.hostile.attacks"]
+        # Past the library they become another program, so by themselves.
+        alone = any(ATTACKS[name].past for name in names if name in ATTACKS)
+        each = [name for name in names for _ in range(processes)]
         running = [
-            subprocess.Popen(
-                [*base, "exec", pod, *attack, name, str(seconds)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+            (
+                subprocess.Popen(
+                    [*base, "exec", pod, *attack, ",".join(what), str(MOST_SECONDS)],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                ),
+                len(what),
             )
             for pod in pods
-            for name in names
-            for _ in range(processes)
+            for what in ([[one] for one in each] if alone else [each])
         ]
         attacking = Attacking(running)
         try:
             attacking.wait_until_begun()
             yield attacking
         finally:
+            for pod in pods:
+                self._tell_to_end(pod)
             attacking.end()
 
     def agent(self) -> Agent:
@@ -206,6 +215,12 @@ class Ground:
     def _healthy(self, index: int) -> bool:
         return next(one.healthy for one in self.user.gpunode().gpus if one.index == index)
 
+    def _tell_to_end(self, pod: str) -> None:
+        (status,) = (self.user.pod(pod) or {})["status"]["containerStatuses"]
+        for pid in cgroups.members_below(self._where.cgroup, status["containerID"].rpartition("/")[2]):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGALRM)  # which the first process of a container is not told
+
     def restart(self, pod: str) -> None:
         """End a pod's container; return when the kubelet has started it anew."""
         before = self._restarts(pod)
@@ -232,23 +247,24 @@ class Ground:
 class Attacking:
     """Programs of `tests/hostile/attacks.py` that run."""
 
-    def __init__(self, running: Sequence[subprocess.Popen[str]]) -> None:
+    def __init__(self, running: Sequence[tuple[subprocess.Popen[str], int]]) -> None:
         self._running = running
         self.won: list[str] = []
         self.rounds: list[int] = []
 
     def wait_until_begun(self) -> None:
         """Raises AssertionError for those that did not."""
-        for one in self._running:
+        for one, count in self._running:
             assert one.stdout is not None
-            said = one.stdout.readline()
-            if said != "at it\n":
-                _, problem = one.communicate(timeout=60)
-                raise AssertionError(f"{one.args}: {said}{problem}")
+            for _ in range(count):
+                said = one.stdout.readline()
+                if said != "at it\n":
+                    _, problem = one.communicate(timeout=60)
+                    raise AssertionError(f"{one.args}: {said}{problem}")
 
     def end(self) -> None:
         """Wait for the ends, and gather what they have told."""
-        for one in self._running:
+        for one, _ in self._running:
             text, _ = one.communicate(timeout=120)
             for line in text.splitlines():
                 if line.startswith("{"):
