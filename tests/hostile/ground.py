@@ -196,7 +196,7 @@ class Ground:
         """What the audit holds against a pod: states of its processes, and `beyond`."""
         found = self.audit()
         states = {one["state"] for card in found["gpus"] for one in card["processes"] if one["pod"] == pod}
-        beyond = {"beyond" for one in found["shares"] if one["pod"] == pod and one.get("beyond")}
+        beyond = {"beyond" for one in found["shares"] if one["pod"] == pod and one["usedPercent"] is not None}
         return frozenset(states - {"limited", "unjudged"} | beyond)
 
     def status_is_written(self) -> float:
