@@ -60,9 +60,6 @@ def _cluster(node_count: int, *, scheduler: bool = False) -> Iterator[access.Acc
         directory = Path(scratch) / "lab"
         try:
             yield cluster.up(directory, node_count=node_count, scheduler=scheduler, owner=os.getpid())
-            import shutil
-
-            shutil.copy(layout.load(directory).audit_log, f"/tmp/rights-audit-{os.getpid()}-{node_count}.jsonl")
             beyond = rights.beyond(audit.calls(layout.load(directory).audit_log))
             assert not beyond, f"gpushare asked for what it has no right to: {beyond}"
         finally:
