@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.allocation.greedy import AllocationError
+from gpushare import errors
 from gpushare.modes.offering import Offered
 
 
@@ -17,7 +18,8 @@ def check(resource: str, requested: Sequence[str], devices: Mapping[str, Offered
     for identity in requested:
         if identity not in devices:
             raise AllocationError(
-                f'invalid allocation request for "{resource}": invalid request: unknown device: {identity}'
+                f'invalid allocation request for "{resource}": invalid request: unknown device: '
+                f"{errors.shortened(identity)}"
             )
     if len(requested) > 1 and any(devices[identity].replicas > 1 and devices[identity].alone for identity in requested):
         raise AllocationError(

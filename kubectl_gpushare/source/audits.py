@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 UNLIMITED, FOREIGN = "unlimited", "foreign"  # states of a process that no limit holds; there are others
 
@@ -69,6 +69,9 @@ class Audit:
     shares: tuple[Share, ...]
 
 
+_MOST: Final = 2**63 - 1
+
+
 def read(text: str) -> Audit:
     """The audit in an agent's answer. Raises ValueError if it is none."""
     try:
@@ -88,13 +91,13 @@ def read(text: str) -> Audit:
 def _process(card: Mapping[str, Any], one: Mapping[str, Any]) -> Process:
     return Process(
         str(card["uuid"]),
-        int(one["pid"]),
+        _whole(one["pid"]),
         str(one["name"]),
         str(one.get("namespace") or ""),
         str(one.get("pod") or ""),
         str(one.get("container") or ""),
-        None if one["usedBytes"] is None else int(one["usedBytes"]),
-        int(one.get("chargedBytes") or 0),
+        None if one["usedBytes"] is None else _whole(one["usedBytes"]),
+        _whole(one.get("chargedBytes") or 0),
         str(one["state"]),
         str(one.get("reason") or ""),
     )
@@ -106,14 +109,24 @@ def _share(one: Mapping[str, Any]) -> Share:
         str(one["pod"]),
         tuple(map(str, one["containers"])),
         str(one["gpu"]),
-        Amounts(int(one["requestPercent"]), int(one["limitPercent"]), int(one["limitBytes"])),
+        Amounts(_whole(one["requestPercent"]), _whole(one["limitPercent"]), _whole(one["limitBytes"])),
         None
         if one["enforcedBytes"] is None
-        else Amounts(int(one["enforcedRequestPercent"]), int(one["enforcedLimitPercent"]), int(one["enforcedBytes"])),
-        int(one.get("chargedBytes") or 0),
-        int(one.get("overheadBytes") or 0),
-        int(one.get("processes") or 0),
-        int(one.get("withLibrary") or 0),
+        else Amounts(
+            _whole(one["enforcedRequestPercent"]), _whole(one["enforcedLimitPercent"]), _whole(one["enforcedBytes"])
+        ),
+        _whole(one.get("chargedBytes") or 0),
+        _whole(one.get("overheadBytes") or 0),
+        _whole(one.get("processes") or 0),
+        _whole(one.get("withLibrary") or 0),
         one["inForce"] is True,
         str(one.get("reason") or ""),
     )
+
+
+def _whole(found: Any) -> int:
+    """A figure that an agent can mean. Raises OverflowError for another."""
+    number = int(found)
+    if abs(number) > _MOST:
+        raise OverflowError("a figure that needs more than 64 bits")
+    return number

@@ -130,7 +130,7 @@ def test_from_mode_to_mode_and_back_with_pods_running_in_each(node: Node) -> Non
 
     node.label("exclusive")
     eventually(lambda: node.amount(GPU) == 3)
-    assert node.amount(contract.RESOURCE_PERCENT) == 50  # what the pod has, and no more
+    eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 50)  # what the pod has, and no more
     assert f"pod {node.namespace}/half" in node.condition("ConfigPending")[1]
     node.end("half")
     eventually(lambda: node.amount(GPU) == 4)

@@ -47,7 +47,7 @@ def test_every_right_is_used(user: Observer, installed: layout.Layout, lab: acce
     user.running("placed")
     user.delete("pod", "placed")
     assert annotation(user.running("gated"), contract.REASON) == ""
-    lab.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}=unheard-of")
+    lab.kubectl("label", "--overwrite", "node", node.name, f"{contract.NODE_CONFIG_LABEL}=unheard-of")
     try:
         for account in rights.ACCOUNTS:
             whole = rights.expected(rights.EVERYWHERE[account], rights.AT_HOME[account])
@@ -59,7 +59,7 @@ def test_every_right_is_used(user: Observer, installed: layout.Layout, lab: acce
                 unused = here - rights.used_on(lab, account)
             assert not unused, account
     finally:
-        lab.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
+        lab.kubectl("label", "--overwrite", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
     user.delete("pods", "--all")
     user.ledger_is_empty()
 

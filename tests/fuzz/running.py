@@ -49,14 +49,18 @@ def command(name: str) -> list[str]:
     return [str(native.built(name))] if target.native else [sys.executable, "-m", "tests.fuzz.engine", name]
 
 
-def run(name: str, seconds: float, *, whole: bool) -> Run:
-    """Fuzz for so long, or until something is found. whole: with all of the cache, and not with some of it."""
+def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
+    """Fuzz for so long, or until something is found.
+
+    whole: with all of the cache, and not with some of it. same: so many inputs, without the cache, and the same ones
+    for as long as cases and code are the same.
+    """
     target, known = table.of(name), cache(name)
     known.mkdir(parents=True, exist_ok=True)
     FINDS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="gpushare-fuzz-") as scratch:
         some = list(known.iterdir())
-        if not whole:
+        if not whole and not same:
             for path in random.sample(some, min(len(some), MOST_KNOWN)):
                 (Path(scratch) / path.name).write_bytes(path.read_bytes())
         options = {
@@ -65,6 +69,7 @@ def run(name: str, seconds: float, *, whole: bool) -> Run:
             "timeout": INPUT_SECONDS,
             "rss_limit_mb": MEMORY_MIB,
             "artifact_prefix": f"{FINDS}/{name}-",
+            **({"seed": 1, "runs": same} if same else {}),
         }
         corpus = [known if whole else scratch, table.CASES / name]
         ended = subprocess.run(

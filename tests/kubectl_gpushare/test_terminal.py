@@ -27,7 +27,7 @@ CLEARS = (b"\x1b[2J", b"\x1b[3J", b"\x1bc")
 @pytest.fixture
 def window(kubectl: Kubectl, namespace: str) -> Iterator[tmux.Window]:
     """A shell in which `kubectl gpushare` works."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path must be short
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:  # a socket's path must be short
         environment = {**kubectl.environment, "HOME": folder, "LC_ALL": "C.UTF-8"}
         for overrules_the_size in ("COLUMNS", "LINES"):
             environment.pop(overrules_the_size, None)

@@ -61,9 +61,9 @@ def judged(on: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     judge = on._census._judge
 
-    def counting(shape: Any, name: str, own: Any) -> str | None:
+    def counting(shape: Any, name: str, *rest: Any) -> str | None:
         asked.append(name)
-        return judge(shape, name, own)
+        return judge(shape, name, *rest)
 
     monkeypatch.setattr(on._census, "_judge", counting)
     return asked
