@@ -117,8 +117,8 @@ def how_to_keep(name: str, find: Path) -> str:
     here = find.relative_to(table.ROOT) if find.is_relative_to(table.ROOT) else find
     case = f"tests/fuzz/cases/{name}/WHAT-IT-IS"
     return (
-        f"A new input breaks a law of {name}. It is drawn anew in each run, so the defect is most likely older than your "
-        f"change: keep the input as a case, and mend it or open an issue.\n"
+        f"A new input breaks a law of {name}. It was drawn at random, so the defect may well be older than your change: "
+        f"keep the input as a case, and mend it or open an issue.\n"
         f"To see it again: make fuzz-replay TARGET={name} INPUT={here}\n"
         f"To keep it:      cp {here} {case}\n"
         f"or, elsewhere:   base64 -d > {case} <<<{base64.b64encode(find.read_bytes()).decode()}"
