@@ -1,4 +1,4 @@
-"""How much of our resources this node has to give, as scheduler and kubelet count it. Pure.
+"""How much of our resources this node has to give, as scheduler and kubelet count it.
 
 Who gets which GPU stands in the ledger; scheduler and kubelet only count, and what they count must never be in the way
 of what the ledger has decided. The resources of a pod cannot change once it runs, and it counts for as long as it is

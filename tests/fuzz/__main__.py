@@ -35,7 +35,7 @@ def main() -> int:
 def _fuzzed(name: str, seconds: float) -> bool:
     """For so long, in rounds: libFuzzer ends with each find."""
     begin, executions, finds, places = time.monotonic(), 0, list[Path](), set[str]()
-    while (left := seconds - running.seconds_since(begin)) > 1 and len(places) == len(finds) < MOST_FINDS:
+    while (left := begin + seconds - time.monotonic()) > 1 and len(places) == len(finds) < MOST_FINDS:
         done = running.run(name, min(left, ROUND_SECONDS), whole=True)
         executions += done.executions
         if done.find is not None:
@@ -43,7 +43,7 @@ def _fuzzed(name: str, seconds: float) -> bool:
             places.add(running.place(done.said))
             print(f"{running.tail(done.said)}\n{running.how_to_keep(name, done.find)}\n", flush=True)  # noqa: T201
     known = len(list(running.cache(name).iterdir())) + len(table.cases(name))
-    minutes = running.seconds_since(begin) / 60
+    minutes = (time.monotonic() - begin) / 60
     print(  # noqa: T201
         f"{name:<18} {minutes:6.1f} min {executions:>10,} executions {known:>6,} inputs known {len(finds):>3} finds",
         flush=True,

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from tests.fuzz import native, table
@@ -139,8 +138,3 @@ def tail(said: str, *, lines: int = 40) -> str:
     """The end of what it said, without the fuzzer's own lines."""
     kept = [line for line in said.splitlines() if not line.startswith(("#", "INFO:", "WARNING: Failed to find"))]
     return "\n".join(kept[-lines:])
-
-
-def seconds_since(begin: float) -> float:
-    """By the monotonic clock."""
-    return time.monotonic() - begin
