@@ -19,7 +19,7 @@ const char *gpus_directory(void) {
 
 /* What programs copy, and how far they walk. A file of somebody else's may have the magic word and nothing else right;
  * what drivers write into it later is theirs to keep right. */
-static bool is_sound(const image_t *image, off_t size) {
+static bool is_sound(const image_t *image, int descriptor) {
     const struct {
         const char *text;
         size_t size;
@@ -40,8 +40,14 @@ static bool is_sound(const image_t *image, off_t size) {
                 return false;
         }
     }
-    return image->node_index < IMAGE_MAX_GPUS && image->slots_high <= IMAGE_SLOTS &&
-           (image->slots_high == 0 || (size_t)size >= sizeof(image_t) + image->slots_high * sizeof(image_queue_t)) &&
+    /* Another process may add a queue at this moment: the file grows first, so its size is asked for last. */
+    uint32_t slots = image->slots_high;
+    struct stat status;
+    if (slots > IMAGE_SLOTS || fstat(descriptor, &status) != 0)
+        return false;
+    size_t queues_bytes = slots * sizeof(image_queue_t);
+    return image->node_index < IMAGE_MAX_GPUS &&
+           (slots == 0 || (size_t)status.st_size >= sizeof(image_t) + queues_bytes) &&
            image->limits_high <= IMAGE_LIMITS && image->orphans_high <= IMAGE_ORPHANS;
 }
 
@@ -74,7 +80,7 @@ static gpus_result_t gpu_map(int directory, const char *name, gpus_access_t acce
     gpu->image = mapping;
     bool ours = memcmp(gpu->image->magic, IMAGE_MAGIC, sizeof gpu->image->magic) == 0 &&
                 gpu->image->version == IMAGE_VERSION && gpu->image->size_bytes == sizeof(image_file_t) &&
-                is_sound(gpu->image, status.st_size);
+                is_sound(gpu->image, descriptor);
     return ours ? GPUS_OK : GPUS_MISMATCH;
 }
 

@@ -14,6 +14,7 @@ from typing import Final
 from aiohttp import web
 
 LARGEST_BYTES: Final = 4 << 20  # the API server takes requests up to 3 MiB; in a review of a CREATE there is one object
+PASSED_BYTES: Final = 16 << 20  # read and kept nowhere, of a body that is too large
 MOST_BYTES: Final = 64 << 20  # in hand, of all requests together
 MOST_PARTS: Final = 400_000  # commas and brackets of a body
 PART_BYTES: Final = 100  # that each of them may come to in memory
@@ -54,6 +55,8 @@ class InHand:
                 async with asyncio.timeout(BODY_SECONDS):
                     while chunk := await request.content.read(_AT_ONCE):
                         if len(found) + len(chunk) > LARGEST_BYTES:
+                            found.clear()
+                            await _pass_over(request)
                             raise TooMuchError(f"the body is larger than {LARGEST_BYTES >> 20} MiB")
                         await self._take(len(chunk))
                         taken += len(chunk)
@@ -75,6 +78,13 @@ class InHand:
         async with self._changed:
             await self._changed.wait_for(lambda: self._left >= count)
             self._left -= count
+
+
+async def _pass_over(request: web.Request) -> None:
+    """Read what else there is, up to a bound: whoever still sends while we close never reads our answer."""
+    passed = 0
+    while passed < PASSED_BYTES and (chunk := await request.content.read(_AT_ONCE)):
+        passed += len(chunk)
 
 
 class Timed(asyncio.Protocol):

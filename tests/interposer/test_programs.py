@@ -117,8 +117,10 @@ def test_many_processes_of_a_container_start_at_once(container: Container, make_
     try:
         for process in processes:
             assert process.stdout is not None
-            while not process.stdout.readline().startswith("holding"):
-                assert process.poll() is None
+            said = []
+            while not (line := process.stdout.readline()).startswith("holding"):
+                said.append(line)
+                assert line, f"ended with {process.wait(10)} after {said}"
         assert arbiter.charged() == [MIB] * many
         assert container.run([PROBE, "--fill"]).stdout.splitlines()[-1] == f"filled {LIMIT - many * MIB}"
     finally:

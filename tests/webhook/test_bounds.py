@@ -76,12 +76,20 @@ class Client:
 
 async def test_a_body_may_be_so_large_and_no_larger(tmp_path: Path) -> None:
     async with serving(tmp_path) as port:
-        for size, status in ((bounds.LARGEST_BYTES, 200), (bounds.LARGEST_BYTES + 1, 413)):
+        larger = bounds.LARGEST_BYTES + 1, bounds.LARGEST_BYTES + bounds.PASSED_BYTES
+        for size, status in ((bounds.LARGEST_BYTES, 200), *((size, 413) for size in larger)):
             client = await Client.connect(port)
-            with contextlib.suppress(ConnectionError):
-                await client.send(REVIEW + b" " * (size - len(REVIEW)))
+            await client.send(REVIEW + b" " * (size - len(REVIEW)))
             assert await client.status() == status
             await client.close()
+
+
+async def test_a_body_without_end_is_not_read_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as port:
+        client = await Client.connect(port)
+        await client.send(b" " * (bounds.LARGEST_BYTES + bounds.PASSED_BYTES + (1 << 17)), length=1 << 30)
+        assert await client.status() == 413
+        await client.close()
 
 
 async def test_json_that_would_take_a_hundred_times_its_size_is_not_read(tmp_path: Path) -> None:
