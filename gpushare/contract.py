@@ -130,6 +130,7 @@ EVENT_GROUP_APART: Final = "GroupApart"  # on a pod: its group shares GPUs of se
 EVENT_EXPIRED: Final = "ReservationExpired"  # on a GPUNode: its pod never appeared
 EVENT_ADOPTED: Final = "ShareFound"  # on a pod: the ledger had lost its share, and has it again
 EVENT_LOST: Final = "ShareLost"  # on a pod: the ledger has lost its share, and there is no room for it
+EVENT_UNWRITTEN: Final = "LedgerNotWritten"  # on a GPUNode: the API server does not store what is written to it
 EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: something in it makes no sense, or breaks the ledger's rules
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there
 EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner makes it anew

@@ -6,7 +6,8 @@ import dataclasses
 import datetime
 import logging
 import secrets
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from gpushare import contract
 from gpushare.cluster import client, election, events, informer
@@ -43,7 +44,13 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
         async def register(held: Certificates) -> None:
             await registration.register(api, held.bundle, url=settings.url)
 
-        ledger_now = ApiStore(api, measures, Occupancy(api), Allowances(api))
+        recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
+
+        def unwritable(node: Mapping[str, Any], why: str) -> None:
+            note = f"the API server does not store the shares of this node, which is taken last for a minute: {why}"
+            recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
+
+        ledger_now = ApiStore(api, measures, Occupancy(api), Allowances(api), told=unwritable)
         reserving = reservation.Reservation(
             ledger_now,
             policy=settings.policy,
@@ -73,7 +80,6 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
         daemon.start("ledger", ledger_now.run())
         daemon.start("garbage", garbage.keep(ledger_now.synced()))
         daemon.start("certificates", keeper.run())
-        recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
         daemon.start("events", recorder.run())
         if settings.placer:
             _start_placer(settings, daemon, api, ledger_now, reserving, recorder, measures)

@@ -8,7 +8,7 @@ from typing import Final
 import prometheus_client
 
 OUTCOMES: Final = ("placed", "gated", "denied", "kept", "planned", "ignored", "unready", "error")
-RESULTS: Final = ("written", "conflict", "failed")
+RESULTS: Final = ("written", "conflict", "failed", "refused")
 CHANGES: Final = ("confirmed", "released", "expired", "adopted")
 # A review waits for one or two writes of the ledger: milliseconds on a calm cluster, seconds on one in trouble.
 _SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -82,7 +82,7 @@ class Metrics:
         self._durations.observe(seconds)
 
     def wrote(self, result: str, *, changes: int) -> None:
-        """A GPUNode was written, or not: `result` is written, conflict or failed."""
+        """A GPUNode was written, or not: `result` is one of RESULTS."""
         self._writes.labels(result).inc()
         if result == "written":
             self._changes.inc(changes)

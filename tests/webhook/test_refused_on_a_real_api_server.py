@@ -68,3 +68,58 @@ def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cl
     cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce-")
     cluster.create(builders.pod("good", request="1"))
     until(cluster.is_settled, cluster.explain)  # stored, and placed by the placer
+
+
+def test_a_share_that_a_policy_does_not_store_keeps_nobody_else_out(cluster: Cluster) -> None:
+    started = cluster.start("--reservation-seconds=1")
+    policy = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "tidy-names"},
+        "spec": {
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [contract.GROUP_NAME],
+                        "apiVersions": ["*"],
+                        "operations": ["UPDATE"],
+                        "resources": ["gpunodes"],
+                    }
+                ]
+            },
+            "validations": [
+                {"expression": "object.spec.allocations.all(one, one.pod.name != 'odd')", "message": "an untidy name"}
+            ],
+        },
+    }
+    binding = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "tidy-names"},
+        "spec": {"policyName": "tidy-names", "validationActions": ["Deny"]},
+    }
+    objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": [policy, binding]})
+    cluster.kubectl("create", "-f", "-", input=objects)
+    try:
+
+        def is_refused() -> bool:
+            made = cluster.create(builders.pod("odd", request="0.1"))
+            if contract.ALLOCATION in made["metadata"]["annotations"]:  # the policy is not in force yet
+                cluster.delete("odd")
+                until(lambda: cluster.node().allocations == (), started.explain)
+                return False
+            assert "an untidy name" in made["metadata"]["annotations"][contract.REASON]
+            return True
+
+        until(is_refused, started.explain)
+        for number in range(3):
+            made = cluster.create(builders.pod(f"good-{number}", request="0.1"))
+            assert contract.ALLOCATION in made["metadata"]["annotations"]
+        until(
+            lambda: "an untidy name" in cluster.kubectl("get", "events", "--namespace=default", "-o", "json"),
+            started.explain,
+        )
+    finally:
+        cluster.kubectl("delete", "-f", "-", input=objects)
+    until(lambda: contract.ALLOCATION in cluster.pod("odd")["metadata"]["annotations"], started.explain, seconds=120.0)
+    until(cluster.is_settled, cluster.explain)

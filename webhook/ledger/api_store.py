@@ -28,6 +28,7 @@ from webhook.ledger.occupancy import Occupancy
 from webhook.ledger.predecessors import Predecessors
 from webhook.ledger.promises import Promises
 from webhook.ledger.unclaimed import Unclaimed
+from webhook.ledger.unwritable import Unwritable
 from webhook.metrics import Metrics
 from webhook.pods import footprint
 
@@ -40,6 +41,7 @@ MOST_PAUSE_SECONDS: Final = 0.5
 SIBLINGS: Final = 4  # where so many others wait for a write, more will come in a moment
 LEAST_LINGER_SECONDS: Final = 0.02
 MOST_LINGER_SECONDS: Final = 0.1
+MOST_REFUSED: Final = 3  # changes in a row, each written alone: the others would be refused, too
 MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
 
 
@@ -47,7 +49,8 @@ class ApiStore(Judging):
     """See `store.Store`. `run` keeps it true.
 
     occupancy: the pods of the cluster; without it only what this process has promised takes room on a node. allowances:
-    the quotas; without them nobody is refused by one.
+    the quotas; without them nobody is refused by one. told: called with a GPUNode that the API server does not store,
+    and why.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class ApiStore(Judging):
         occupancy: Occupancy | None = None,
         allowances: Allowances | None = None,
         *,
+        told: Callable[[Mapping[str, Any], str], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -67,6 +71,8 @@ class ApiStore(Judging):
         self._committing = 0
         self._write_seconds = 0.0  # that the last write took
         self._contention = Contention()
+        self._unwritable = Unwritable()
+        self._told = told
         self._clock = clock
         self.predecessors = Predecessors(clock)
         self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH, clock=clock)
@@ -143,10 +149,12 @@ class ApiStore(Judging):
         *,
         policy: str,
         instead: chooser.Views = chooser.AS_IT_IS,
+        unless: Mapping[str, str] = chooser.NOWHERE,
     ) -> Placement | Refusal:
         """Where the pod would go now."""
-        is_left = self._contention.is_left if self._contention.is_felt(now=self._clock()) else None
-        return self._chooser.place(manifest, request, policy=policy, instead=instead, is_left=is_left)
+        return self._chooser.place(
+            manifest, request, policy=policy, instead=instead, unless=unless, is_left=self._is_left()
+        )
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
         """Why nothing is reserved for a pod before it is stored."""
@@ -245,18 +253,47 @@ class ApiStore(Judging):
                 logger.info("Writing a GPUNode again", extra={"node": name, "attempt": attempt, "err": str(error)})
                 asked_seconds = getattr(error, "retry_after_seconds", None) or 0.0
                 if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, asked_seconds):
+                    if not is_conflict:
+                        self._unwritable.refused(name, now=self._clock())
                     _refuse(batch, store.UnreachableError(str(error)))
                     return
             except cluster_errors.ClusterError as error:
-                self._metrics.wrote("failed", changes=0)
+                self._metrics.wrote("refused", changes=0)
+                if len(batch) > 1:
+                    await self._write_singly(name, ledger, batch)
+                    return
                 logger.error("The API server refused a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
-                _refuse(batch, store.UnreachableError(str(error)))
+                self._unwritable.refused(name, now=self._clock())
+                self._told(ledger.document, str(error))
+                _refuse(batch, store.RefusedError(str(error)))
                 return
             else:
+                self._unwritable.written(name)
                 self._metrics.wrote("written", changes=len(batch))
                 ledger.see(stored)
                 _answer(batch, ledger.node if ledger.document is stored else codec.read(stored))
                 return
+
+    async def _write_singly(self, name: str, ledger: NodeLedger, batch: list[Waiting]) -> None:
+        """After a refusal of all together: it may be on account of one."""
+        in_a_row = 0
+        for position, one in enumerate(batch):
+            await self._write(name, ledger, [one])
+            error = one.done.exception() if one.done.done() and not one.done.cancelled() else None
+            if not isinstance(error, store.RefusedError):
+                in_a_row = 0
+                continue
+            in_a_row += 1
+            if in_a_row == MOST_REFUSED:
+                _refuse(batch[position + 1 :], error)
+                return
+
+    def _is_left(self) -> Callable[[str], bool] | None:
+        """Which nodes are taken only where no other will do."""
+        unwritable = self._unwritable.nodes(now=self._clock())
+        if not self._contention.is_felt(now=self._clock()):
+            return unwritable.__contains__ if unwritable else None
+        return lambda name: name in unwritable or self._contention.is_left(name)
 
     async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, asked_seconds: float) -> bool:
         """After a conflict, or an answer that was lost: look what is true now. Whether that can be told."""

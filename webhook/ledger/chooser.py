@@ -26,6 +26,7 @@ PodJson = Mapping[str, Any]
 Views = Mapping[str, NodeView]  # by name of the node
 
 AS_IT_IS: Final[Views] = types.MappingProxyType({})
+NOWHERE: Final[Mapping[str, str]] = types.MappingProxyType({})
 
 
 class Chooser:
@@ -64,11 +65,13 @@ class Chooser:
         *,
         policy: str,
         instead: Views = AS_IT_IS,
+        unless: Mapping[str, str] = NOWHERE,
         is_left: Callable[[str], bool] | None = None,
     ) -> Placement | Refusal:
         """Where the pod would go.
 
         instead: views of some nodes, for this once; the same objects for as long as nothing has changed on them.
+        unless: nodes that are not for this pod, and why.
         is_left: nodes that are only taken where no other will do.
         """
         self._show(instead)
@@ -76,14 +79,19 @@ class Chooser:
         key = self._key(manifest)
         # Where the pod itself takes room already, that is no reason against it; only the census can tell it apart.
         host = NO_HOST if key is not None and self._census.occupant(key) is not None else _host(shape)
-        unfit = self._census.judge(shape, relations, itself=key)
+        judge = self._census.judge(shape, relations, itself=key)
+        unfit: Callable[[str], str | None] = judge
+        fits: Callable[[str], bool] = judge.fits
+        if unless:
+            unfit = lambda name: unless.get(name) or judge(name)  # noqa: E731
+            fits = lambda name: name not in unless and judge.fits(name)  # noqa: E731
         if is_left is not None:
             found = self._fleet.place(
                 request, host=host, policy=policy, unfit=lambda name: _LEFT if is_left(name) else unfit(name)
             )
             if isinstance(found, Placement):
                 return found
-        return self._fleet.place(request, host=host, policy=policy, unfit=unfit, fits=unfit.fits)
+        return self._fleet.place(request, host=host, policy=policy, unfit=unfit, fits=fits)
 
     def place_on(self, view: NodeView, manifest: PodJson, request: Request, *, policy: str) -> Placement | Refusal:
         """The GPUs that the pod gets on this node as it is given here."""

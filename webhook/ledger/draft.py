@@ -38,9 +38,11 @@ class _Over:
         *,
         policy: str,
         instead: chooser.Views = chooser.AS_IT_IS,
+        unless: Mapping[str, str] = chooser.NOWHERE,
     ) -> Placement | Refusal:
         """Where the pod would go now."""
-        return self._under.place(manifest, request, policy=policy, instead={**self._instead(), **instead})
+        instead = {**self._instead(), **instead}
+        return self._under.place(manifest, request, policy=policy, instead=instead, unless=unless)
 
     def place_on(
         self, node: GpuNode, manifest: Mapping[str, Any], request: Request, *, policy: str

@@ -74,9 +74,10 @@ class MemoryStore(Judging):
         *,
         policy: str,
         instead: chooser.Views = chooser.AS_IT_IS,
+        unless: Mapping[str, str] = chooser.NOWHERE,
     ) -> Placement | Refusal:
         """Where the pod would go now."""
-        return self._chooser.place(manifest, request, policy=policy, instead=instead)
+        return self._chooser.place(manifest, request, policy=policy, instead=instead, unless=unless)
 
     async def refresh(self, name: str) -> None:
         """Nothing: the view is all there is."""

@@ -32,6 +32,8 @@ PodJson = Mapping[str, Any]
 
 LIFETIME_SECONDS: Final = 60.0
 ATTEMPTS: Final = 16
+MOST_REFUSED: Final = 3  # nodes whose write the API server refuses: it is on account of the pod, then
+REFUSED_SECONDS: Final = 60.0  # that such a pod is not tried again
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,6 +69,7 @@ class Reservation:
         self._clock = clock
         self._for_good = True
         self._on_conflict = on_conflict
+        self._unstorable: dict[str, tuple[float, str]] = {}  # by uid of the pod: until when, and why
 
     def on(self, ledger_now: store.Store) -> Reservation:
         """The same rules on another ledger."""
@@ -111,8 +114,12 @@ class Reservation:
     async def _reserve(
         self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited
     ) -> mutation.Placed | Refusal:
+        until, why = self._unstorable.get(holder.uid, (0.0, ""))
+        if self._clock() < until:
+            return Refusal(why, cause=Cause.LEDGER)
+        refused: dict[str, str] = {}
         for _ in range(ATTEMPTS):
-            found = self._store.place(manifest, request, policy=self._policy)
+            found = self._store.place(manifest, request, policy=self._policy, unless=refused)
             if isinstance(found, Refusal):
                 return found
             identity = new_id()
@@ -124,6 +131,11 @@ class Reservation:
             except errors.LedgerError:
                 self._on_conflict()
                 continue
+            except store.RefusedError as error:
+                refused[found.node] = f"cannot be written ({error})"
+                if len(refused) == MOST_REFUSED:
+                    return self._unstored(holder, f"the API server does not store its share on any node ({error})")
+                continue
             finally:
                 waited.seconds += time.perf_counter() - began
             entry = next((entry for entry in node.allocations if entry.id == identity), None)
@@ -132,6 +144,14 @@ class Reservation:
             return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
         said = f"other pods were faster {ATTEMPTS} times in a row: the pod is placed when things are calmer"
         return Refusal(said, cause=Cause.LEDGER)
+
+    def _unstored(self, holder: PodRef, why: str) -> Refusal:
+        now = self._clock()
+        for uid in [uid for uid, (until, _) in self._unstorable.items() if until <= now]:
+            del self._unstorable[uid]
+        if holder.uid:
+            self._unstorable[holder.uid] = now + REFUSED_SECONDS, why
+        return Refusal(why, cause=Cause.LEDGER)
 
     def _change(
         self, manifest: PodJson, request: Request, holder: PodRef, identity: str, chosen: Placement

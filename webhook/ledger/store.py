@@ -9,7 +9,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.ledger.chooser import AS_IT_IS, Views
+from webhook.ledger.chooser import AS_IT_IS, NOWHERE, Views
 
 # A GPUNode as it is → as it should be; the very same object when there is nothing to do. It may be called several
 # times, each time on what is true then, and only the last counts. It raises LedgerError when the node cannot take it.
@@ -18,6 +18,10 @@ Change = Callable[[GpuNode], GpuNode]
 
 class UnreachableError(Exception):
     """The ledger could not be read or written now; whether the change was written is not known."""
+
+
+class RefusedError(UnreachableError):
+    """The API server does not store this change; another node may take what this one does not."""
 
 
 class Store(Protocol):
@@ -36,11 +40,18 @@ class Store(Protocol):
         """One node, or None if there is no such GPUNode."""
 
     def place(
-        self, manifest: Mapping[str, Any], request: Request, *, policy: str, instead: Views = AS_IT_IS
+        self,
+        manifest: Mapping[str, Any],
+        request: Request,
+        *,
+        policy: str,
+        instead: Views = AS_IT_IS,
+        unless: Mapping[str, str] = NOWHERE,
     ) -> Placement | Refusal:
         """Where the pod would go now; by `policy` if the request names none. Nothing is changed.
 
-        instead: views of some nodes to take for this once.
+        instead: views of some nodes to take for this once. unless: nodes that are not for this pod, and why, as the
+        rest of a sentence.
         """
 
     def place_on(
@@ -74,5 +85,5 @@ class Store(Protocol):
     async def commit(self, node: str, change: Change) -> GpuNode:
         """Write the change; return the node as it is stored then.
 
-        Raises what `change` raises, LedgerError when there is no such node any more, and UnreachableError.
+        Raises what `change` raises, LedgerError when there is no such node any more, RefusedError and UnreachableError.
         """

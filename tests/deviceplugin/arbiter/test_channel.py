@@ -54,7 +54,7 @@ def file(content: bytes) -> int:
 
 def opened() -> int:
     """How many of our files this process has; others come and go meanwhile, as what earlier tests left is collected."""
-    return sum(NAME in os.readlink(one) for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one))
+    return sum(NAME in str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
 
 
 async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long(ends: tuple[End, End]) -> None:
