@@ -12,7 +12,7 @@ from typing import Any, Final
 
 SHARES: Final = 16  # containers with a share of their own: each is placed after the others
 SHARERS: Final = 64  # containers that use one share together
-GPUS: Final = 64  # of a share: more than any node has
+GPUS: Final = 63  # of a share: more than any node has, and as many as the arbiter can give a container
 NAMES: Final = 128  # in a list of models or of UUIDs
 NAME: Final = 256  # characters of a pattern of models; no model has a longer name
 WILDCARDS: Final = 16  # "?" and "[" in a list of models: each pattern with one is compiled before it is matched
