@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-SHARES: Final = 16  # containers with a share of their own: each is placed after the others
+SHARES: Final = 8  # containers with a share of their own: each is placed after the others
 SHARERS: Final = 64  # containers that use one share together
 GPUS: Final = 63  # of a share: more than any node has, and as many as the arbiter can give a container
 NAMES: Final = 128  # in a list of models or of UUIDs

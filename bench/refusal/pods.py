@@ -68,10 +68,10 @@ def spread(count: int, expressions: int) -> Json:
 DIFFERENT = [f"0.{number:02d}" for number in range(90, 99)]
 CASES: dict[str, Json] = {
     "plain": pod(request="1"),
-    "16 shares": many(16, ["0.02", "0.01", "0.03"], gpus=5),
-    "16 shares, 16 GPUs": many(16, DIFFERENT, gpus=16),
-    "16 shares with labels": many(16, ["0.02", "0.05"], gpus=8, affinity="none", exclusion="none"),
-    "16 shares, spread": many(16, ["0.02", "0.05", "0.03"], gpus=6, policy="spread"),
+    "8 shares": many(8, ["0.02", "0.01", "0.03"], gpus=5),
+    "8 shares, 16 GPUs": many(8, DIFFERENT, gpus=16),
+    "8 shares with labels": many(8, ["0.02", "0.05"], gpus=8, affinity="none", exclusion="none"),
+    "8 shares, spread": many(8, ["0.02", "0.05", "0.03"], gpus=6, policy="spread"),
     "17 shares": many(17, DIFFERENT),
     "800 shares": many(800, DIFFERENT),
     "128 models": pod(request="1", model=",".join(f"*{number}z*" for number in range(128))),
@@ -98,7 +98,7 @@ CASES: dict[str, Json] = {
     ),
     "20000 volumes": pod(request="1", spec={"volumes": [{"name": "x", "emptyDir": {}}] * 20_000}),
     "everything": many(
-        16, ["0.02", "0.05", "0.03"], gpus=6, model=",".join(f"*{number}*" for number in range(128)),
+        8, ["0.02", "0.05", "0.03"], gpus=6, model=",".join(f"*{number}*" for number in range(128)),
     ),
 }  # fmt: skip
 CASES["everything"]["spec"] |= {
@@ -107,10 +107,10 @@ CASES["everything"]["spec"] |= {
 }
 
 # What the search has found, in short: parts of which only the last does not fit, and manifests that are long to read.
-CASES["16 shares, the last too large"] = many(16, ["0.02", "0.05", "0.03"], gpus=6)
-CASES["16 shares, the last too large"]["metadata"]["annotations"] |= {
-    f"{contract.REQUEST}.c15": "0.01",
-    f"{contract.GPUS}.c15": "16",
+CASES["8 shares, the last too large"] = many(8, ["0.02", "0.05", "0.03"], gpus=6)
+CASES["8 shares, the last too large"]["metadata"]["annotations"] |= {
+    f"{contract.REQUEST}.c7": "0.01",
+    f"{contract.GPUS}.c7": "16",
 }
 LONG: Json = {
     "containers": [

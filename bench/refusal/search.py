@@ -20,7 +20,7 @@ AMOUNTS = ("0.01", "0.02", "0.03", "0.05", "0.07", "0.1", "0.3", "0.9", "1")
 
 # knob -> what it may be
 SETTINGS: dict[str, tuple[Any, ...]] = {
-    "shares": (1, 1, 2, 4, 8, 12, 15, 16),
+    "shares": (1, 1, 2, 4, 6, 7, 8),
     "first": AMOUNTS,
     "second": AMOUNTS,
     "third": AMOUNTS,
