@@ -8,9 +8,10 @@ for the one that waits goes to nobody behind it (see `holds`). Nobody is passed 
 from __future__ import annotations
 
 import bisect
+import collections
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, pod
@@ -55,7 +56,8 @@ def waited_seconds(unit: Unit, *, now: float) -> float:
 class Passes:
     """Counts for each unit the pods behind it that were placed, or grew, while it waited.
 
-    After a restart it counts those that are still there, so that it may count too few, never too many.
+    What became of a unit before it was first seen to wait is not known: of that only those count that are still there
+    and were created after it, so that it may be too few, as after a failover, never too many.
     """
 
     def __init__(self) -> None:
@@ -80,14 +82,24 @@ class Passes:
         news = sorted([*new.values(), *self._grown])
         self._seen = {*there, *self._placed}
         self._placed, self._grown = {}, []
+        created: dict[int, list[str]] = collections.defaultdict(list)  # by priority, in order
+        for priority, at, _ in sorted(news, key=lambda order: order[1]):
+            created[priority].append(at)
         counts = {}
         for unit in units:
             uid = unit.uids[0]
-            counts[uid] = self._passes.get(uid, 0)
-            if news:
-                counts[uid] += len(news) - bisect.bisect_right(news, unit.order)
+            if uid in self._passes:
+                counts[uid] = self._passes[uid] + len(news) - bisect.bisect_right(news, unit.order)
+            else:
+                counts[uid] = _created_after(unit, created)
         self._passes = counts
         return counts
+
+
+def _created_after(unit: Unit, created: Mapping[int, Sequence[str]]) -> int:
+    """How many of those came after it and are no more important."""
+    behind, since, _ = unit.order
+    return sum(len(times) - bisect.bisect_right(times, since) for one, times in created.items() if one >= behind)
 
 
 def _is_placed(one: PodJson) -> bool:
