@@ -24,6 +24,7 @@ from gpushare import contract, pod
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.placer import gang, waiting
+from webhook.placer.index import Index
 from webhook.placer.placer import BREATH_SECONDS, LONGEST_BREATH_SECONDS
 from webhook.placer.turns import Turns
 from webhook.pods import mutation
@@ -81,15 +82,18 @@ class Placer:
         self.opened: dict[str, float] = {}
         store = cluster(nodes)
         reservation = Reservation(store, policy="fragmentation")
-        self._arranger = gang.Arranger()
+        self._arranger, self._index, self._seen = gang.Arranger(), Index(), 0
         self.turns = Turns(store, reservation, opens=self._open, still_gated=self._still_gated)
 
     async def round(self, pods: list[Json]) -> float:
         """Seconds that it took."""
         began = time.process_time()
-        arranged = self._arranger.arrange(pods)
+        for one in pods[self._seen :]:
+            self._index.pod(None, one)
+        self._seen = len(pods)
+        arranged = self._arranger.arrange(self._index.waiting, self._index.members)
         await asyncio.sleep(0)
-        told = await self.turns.take(pods, arranged, now=time.time())
+        told = await self.turns.take(self._index, arranged, now=time.time())
         waiting.counts(told)
         waiting.longest_seconds((one for one, _ in told), now=time.time())
         return time.process_time() - began

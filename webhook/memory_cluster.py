@@ -30,6 +30,7 @@ from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.metrics import Metrics
 from webhook.placer import backfill, gang, waiting
+from webhook.placer.index import Index
 from webhook.placer.turns import Turns
 from webhook.pods import mutation, wanted
 
@@ -64,7 +65,10 @@ class MemoryCluster:
         self._store = ledger_now
         self._admission = admission
         self._metrics = measures
-        self._pods: dict[tuple[str, str], PodJson] = {pod.namespaced_name(one): one for one in pods}
+        self._pods: dict[tuple[str, str], PodJson] = {}
+        self._index = Index()
+        for one in pods:
+            self._put(pod.namespaced_name(one), one)
         self._state = state
         self._clock = clock
         self._turns = Turns(ledger_now, reservation, opens=self._open, still_gated=self._still_gated, bound=bound)
@@ -82,7 +86,7 @@ class MemoryCluster:
             patch: Any = list(answer.patch)
             stored = _stored(jsonpatch.apply_patch(request["object"], patch), request)
             self._confirm(stored)
-            self._pods[pod.namespaced_name(stored)] = stored
+            self._put(pod.namespaced_name(stored), stored)
         elif request["operation"] == "DELETE":
             self._delete(name)
         elif contract.ALLOCATION in pod.annotations_of(known):
@@ -97,8 +101,7 @@ class MemoryCluster:
         async with self._one_at_a_time:
             for changed in memory_resizing.resize(self._store, list(self._pods.values())):
                 self._keep(changed)
-            pods = list(self._pods.values())
-            told = await self._turns.take(pods, gang.arrange(pods), now=self._clock())
+            told = await self._turns.take(self._index, gang.arrange(self._pods.values()), now=self._clock())
             for one, refusal in told:
                 annotations = {**pod.annotations_of(one), contract.REASON: refusal.reason}
                 self._keep({**one, "metadata": {**one["metadata"], "annotations": annotations}})
@@ -125,9 +128,10 @@ class MemoryCluster:
             )
 
     def _delete(self, name: tuple[str, str]) -> None:
-        gone = self._pods.pop(name, None)
+        gone = self._pods.get(name)
         if gone is None:
             return
+        self._put(name, None)
         self._store.leave(name)
         asked = {pod.uid(one): read for one in self._gated() if isinstance(read := wanted.read(one), Request)}
 
@@ -156,8 +160,19 @@ class MemoryCluster:
         known = self._pods.get(name)
         if known is None or pod.uid(known) != pod.uid(one):
             return False
-        self._pods[name] = one
+        self._put(name, one)
         return True
+
+    def _put(self, name: tuple[str, str], one: PodJson | None) -> None:
+        before = self._pods.get(name)
+        if before is not None and one is not None and pod.uid(before) != pod.uid(one):
+            self._index.pod(before, None)
+            before = None
+        self._index.pod(before, one)
+        if one is None:
+            self._pods.pop(name, None)
+        else:
+            self._pods[name] = one
 
 
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare import codec, contract, pod, resizing
+from gpushare.cluster import store as objects
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Request
 from webhook.ledger import holds
@@ -27,7 +28,7 @@ def asking(known: PodJson, update: PodJson) -> PodJson:
 def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     """Give each wish its turn; return the pods of which an annotation changes by that."""
     nodes = list(ledger_now.stored())
-    asked = holds.asked_for(nodes, pods)
+    asked = holds.asked_for(nodes, {objects.Key(*pod.namespaced_name(one)): one for one in pods})
     by_node: dict[str, list[Wish]] = {}
     for wish in Wishes().find(nodes, pods):
         by_node.setdefault(wish.node, []).append(wish)

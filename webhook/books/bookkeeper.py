@@ -20,7 +20,7 @@ from gpushare.request import Request
 from webhook.books import bookkeeping
 from webhook.books.adopter import Adopter
 from webhook.books.bookkeeping import Entry
-from webhook.books.changes import Changes
+from webhook.books.changes import Changes, Touched
 from webhook.books.inspection import Inspection
 from webhook.books.patience import Patience
 from webhook.books.sightings import Sightings
@@ -84,10 +84,17 @@ class Bookkeeper:
         )
         self._inspection = Inspection(ledger_now, recorder, measures)
 
-    async def keep(self) -> float | None:
+    def look(self) -> Touched:
+        """What has to be looked at in this round."""
+        return self._changes.take(self._store.stored(), also=self._known.unconfirmed)
+
+    def forget(self) -> None:
+        """A round has failed: in the next everything has to be looked at."""
+        self._changes.forget()
+
+    async def keep(self, touched: Touched) -> float | None:
         """Do what is due; return when there will be more, by our clock."""
         now = self._clock()
-        touched = self._changes.take(self._store.stored(), also=self._known.unconfirmed)
         nodes = self._sightings.timed(touched.nodes, now=now)
         books = self._known.renew(nodes, touched.names, bookkeeping.judge(nodes, touched.pods, now=now))
         await asyncio.sleep(0)  # the event loop is the webhook's too
@@ -152,7 +159,7 @@ class Bookkeeper:
         for entry in lapsed:
             unclaimed[entry.node][entry.allocation.id] = entry.allocation
         nodes = {*confirm, *ended, *unclaimed}
-        held_for = holds.asked_for(self._store.stored(), self._pods.objects.values()) if nodes else {}
+        held_for = holds.asked_for((one for one in self._store.stored() if one.name in nodes), self._pods.objects)
         await asyncio.gather(
             *(
                 self._write_one(name, confirm.get(name, {}), ended[name], unclaimed[name], held_for)

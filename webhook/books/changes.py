@@ -10,12 +10,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
 
 PodJson = Mapping[str, Any]
+
+FEW: Final = 1000  # of so many changes everything may be looked at instead
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +40,11 @@ class Changes:
         self._placed: dict[str, dict[str, PodJson]] = collections.defaultdict(dict)  # node -> by uid
         self._keys: set[str] = set()  # uids and ids of what has changed
         self._names: set[str] = set()
+        self._is_lost = True  # what has changed: then everything has
+
+    def forget(self) -> None:
+        """Whoever was told last made nothing of it: everything is to be looked at again."""
+        self._is_lost, self._keys, self._names = True, set(), set()
 
     def pod(self, before: PodJson | None, after: PodJson | None) -> None:
         """A pod came (`before` is None), changed, or went (`after` is None)."""
@@ -45,8 +52,9 @@ class Changes:
             if one is None:
                 continue
             uid, identity, node = _names(one)
-            self._keys.update((uid, identity))
-            self._names.add(node)
+            if not self._is_lost:
+                self._keys.update((uid, identity))
+                self._names.add(node)
             for index, key in ((self._claims, identity), (self._placed, node)):
                 if not key:
                     continue
@@ -58,6 +66,8 @@ class Changes:
                 self._pods[uid] = one
             else:
                 self._pods.pop(uid, None)
+        if len(self._keys) > FEW + len(self._pods):
+            self.forget()  # nobody asks, as in a replica that does not lead: it must not grow for ever
 
     def placed_beside(self, there: Collection[str]) -> list[PodJson]:
         """The pods that say that they were placed on a node which is none of these."""
@@ -73,7 +83,9 @@ class Changes:
         names |= self._names | set(also)
         for key in self._keys:
             names.update(self._where.get(key, ()))
-        self._keys, self._names = set(), set()
+        if self._is_lost:
+            names |= there.keys()
+        self._is_lost, self._keys, self._names = False, set(), set()
         open_, pods = list(names), dict[str, PodJson]()
         while open_:
             for one in self._having_to_do_with(open_.pop()):

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpushare import contract, ledger, pod
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.cluster import store as objects
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, filters
@@ -111,13 +112,14 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
     return node
 
 
-def asked_for(nodes: Iterable[GpuNode], pods: Iterable[Mapping[str, Any]]) -> dict[str, Request]:
-    """What the pods ask for, by uid, for whom something is held."""
-    uids = {entry.pod.uid for node in nodes for entry in node.allocations if is_hold(entry)}
-    if not uids:
-        return {}
-    asked = {pod.uid(one): wanted.read(one) for one in pods if pod.uid(one) in uids}
-    return {uid: request for uid, request in asked.items() if isinstance(request, Request)}
+def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Mapping[str, Any]]) -> dict[str, Request]:
+    """What the pods ask for, by uid, for whom something is held on these nodes."""
+    found: dict[str, Request] = {}
+    for holder in (entry.pod for node in nodes for entry in node.allocations if is_hold(entry)):
+        one = pods.get(objects.Key(holder.namespace, holder.name))
+        if one is not None and pod.uid(one) == holder.uid and isinstance(request := wanted.read(one), Request):
+            found[holder.uid] = request
+    return found
 
 
 def without(node: GpuNode, uids: Collection[str]) -> GpuNode:

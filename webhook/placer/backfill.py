@@ -14,9 +14,10 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import contract, pod
+from gpushare import pod
 from webhook.placer import queue
 from webhook.placer.gang import Unit
+from webhook.placer.index import Index
 
 PodJson = Mapping[str, Any]
 
@@ -61,9 +62,9 @@ class Passes:
     """
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
         self._passes: dict[str, int] = {}
         self._placed: dict[str, queue.Order] = {}
+        self._counted: set[str] = set()  # at the last count, and whom our copy does not show as placed yet
         self._grown: list[queue.Order] = []
 
     def placed(self, one: PodJson) -> None:
@@ -74,13 +75,12 @@ class Passes:
         """One that was placed long ago has taken more where it is: that passes over those ahead of it as well."""
         self._grown.append(queue.order(one))
 
-    def count(self, pods: Iterable[PodJson], units: Iterable[Unit]) -> Mapping[str, int]:
+    def count(self, pods: Index, units: Iterable[Unit]) -> Mapping[str, int]:
         """By uid of the unit's first member."""
-        there = {uid: one for one in pods if (uid := pod.uid(one)) in self._seen or _is_placed(one)}
-        new = {uid: queue.order(there[uid]) for uid in there.keys() - self._seen}
-        new.update((uid, order) for uid, order in self._placed.items() if uid not in self._seen)
-        news = sorted([*new.values(), *self._grown])
-        self._seen = {*there, *self._placed}
+        shown = pods.newly_placed()
+        new = (order for uid, order in {**shown, **self._placed}.items() if uid not in self._counted)
+        news = sorted([*new, *self._grown])
+        self._counted = {*shown, *(uid for uid in (*self._counted, *self._placed) if uid in pods.waiting)}
         self._placed, self._grown = {}, []
         created: dict[int, list[str]] = collections.defaultdict(list)  # by priority, in order
         for priority, at, _ in sorted(news, key=lambda order: order[1]):
@@ -100,7 +100,3 @@ def _created_after(unit: Unit, created: Mapping[int, Sequence[str]]) -> int:
     """How many of those came after it and are no more important."""
     behind, since, _ = unit.order
     return sum(len(times) - bisect.bisect_right(times, since) for one, times in created.items() if one >= behind)
-
-
-def _is_placed(one: PodJson) -> bool:
-    return contract.ALLOCATION in pod.annotations_of(one)

@@ -7,28 +7,34 @@ other was admitted, holds nothing, and is refused every GPU call on its node. It
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpushare import contract, pod
 from gpushare.allocation import PodRef
-from gpushare.gpunode import GpuNode
+from webhook.books.changes import Touched
 
 PodJson = Mapping[str, Any]
 
 
-def find(nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> list[tuple[PodJson, PodRef]]:
-    """Such pods, each with who holds what it names."""
-    holders = {entry.id: entry.pod for node in nodes for entry in node.allocations if entry.pod.uid}
-    named = [
-        (one, holder)
-        for one in pods
-        if (holder := holders.get(pod.annotations_of(one).get(contract.ALLOCATION, ""))) and holder.uid != pod.uid(one)
-    ]
-    if not named:
-        return []
-    own = {holder.uid for holder in holders.values()}
-    return [(one, holder) for one, holder in named if pod.uid(one) not in own and _lives(one)]
+class Beaten:
+    """Such pods of all nodes, of which only some are looked at anew."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[tuple[PodJson, PodRef]]] = {}  # by node
+
+    def renew(self, touched: Touched) -> list[tuple[PodJson, PodRef]]:
+        """Such pods, each with who holds what it names; `touched`: since the last time."""
+        for name in self._found.keys() & touched.names:
+            del self._found[name]
+        entries = [(node.name, entry) for node in touched.nodes for entry in node.allocations if entry.pod.uid]
+        holders = {entry.id: (name, entry.pod) for name, entry in entries}
+        own = {entry.pod.uid for _, entry in entries}
+        for one in touched.pods:
+            held = holders.get(pod.annotations_of(one).get(contract.ALLOCATION, ""))
+            if held is not None and pod.uid(one) not in own and _lives(one):
+                self._found.setdefault(held[0], []).append((one, held[1]))
+        return [one for found in self._found.values() for one in found]
 
 
 def explain(one: PodJson, holder: PodRef) -> str:

@@ -50,10 +50,10 @@ class Arranged:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """What was found out about one pod; `alone`: its place in the queue, None if it does not wait."""
+    """What was found out about one pod that waits; `alone`: as a unit by itself."""
 
     pod: PodJson
-    alone: Unit | None
+    alone: Unit
     group: Group | None
     foreign: tuple[str, ...]
 
@@ -64,36 +64,37 @@ class Arranger:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}  # by uid
 
-    def arrange(self, pods: Iterable[PodJson], *, opened: Collection[str] = ()) -> Arranged:
-        """See `arrange`."""
+    def arrange(
+        self,
+        gated: Mapping[str, PodJson],
+        members: Mapping[Group, Mapping[str, PodJson]],
+        *,
+        opened: Collection[str] = (),
+    ) -> Arranged:
+        """See `arrange`; `gated`: by uid who waits, `members`: by uid who is of each group, and does not leave."""
         before, self._known = self._known, {}
-        waiting: list[tuple[Unit, _Known]] = []
-        members: list[PodJson] = []
-        for one in pods:
-            uid = pod.uid(one)
+        waiting: list[_Known] = []
+        for uid, one in gated.items():
             known = before.get(uid)
             if known is None or known.pod is not one:
-                known = _Known(one, Unit((one,)) if queue.waits(one) else None, group_of(one), waits.foreign_gates(one))
+                known = _Known(one, Unit((one,)), group_of(one), waits.foreign_gates(one))
             self._known[uid] = known
-            if known.group is not None:
-                members.append(one)
-            if known.alone is not None and uid not in opened:
-                waiting.append((known.alone, known))
-        waiting.sort(key=lambda one: one[0].order)
+            if uid not in opened:
+                waiting.append(known)
+        waiting.sort(key=lambda known: known.alone.order)
         units: list[Unit] = []
         held_back: list[tuple[PodJson, str]] = []
         ready: dict[Group, list[PodJson]] = collections.defaultdict(list)
-        for unit, known in waiting:
+        for known in waiting:
             if known.foreign:
                 held_back.append((known.pod, waits.for_gates(known.foreign)))
             elif known.group is None:
-                units.append(unit)
+                units.append(known.alone)
             else:
                 ready[known.group].append(known.pod)
-        uids = {pod.uid(known.pod) for _, known in waiting} if ready else frozenset()
-        by_group = _members(members)
+        uids = {pod.uid(known.pod) for known in waiting} if ready else frozenset()
         for group, candidates in ready.items():
-            found, back = _arrange_group(group, candidates, by_group[group], uids)
+            found, back = _arrange_group(group, candidates, list(members[group].values()), uids)
             units += found
             held_back += back
         units.sort(key=lambda unit: unit.order)
@@ -102,7 +103,14 @@ class Arranger:
 
 def arrange(pods: Iterable[PodJson], *, opened: Collection[str] = ()) -> Arranged:
     """Who may have a turn; `opened`: uids of pods whose gate is open although this copy of them does not show it."""
-    return Arranger().arrange(pods, opened=opened)
+    gated: dict[str, PodJson] = {}
+    members: dict[Group, dict[str, PodJson]] = collections.defaultdict(dict)
+    for one in pods:
+        if queue.waits(one):
+            gated[pod.uid(one)] = one
+        if (group := member_of(one)) is not None:
+            members[group][pod.uid(one)] = one
+    return Arranger().arrange(gated, members, opened=opened)
 
 
 def apart(group: str, placed: Iterable[Placed]) -> str:
@@ -128,6 +136,11 @@ def group_of(one: PodJson) -> Group | None:
         return None
     name, size = annotations.get(contract.GROUP, "").strip(), _size(one)
     return (pod.namespaced_name(one)[0], name) if name and size > 1 else None
+
+
+def member_of(one: PodJson) -> Group | None:
+    """The gang that it counts in: who leaves counts in none."""
+    return None if (one.get("metadata") or {}).get("deletionTimestamp") else group_of(one)
 
 
 def _arrange_group(
@@ -161,16 +174,6 @@ def _incomplete(name: str, size: int, *, have: int, others: int) -> str:
     if others > 0 and have + others >= size:
         return f"waits for its group {name}: {others} of its {size} pods wait for somebody else's scheduling gate"
     return f"waits for {size - have} more of its group {name} (have {have} of {size})"
-
-
-def _members(pods: Iterable[PodJson]) -> Mapping[Group, list[PodJson]]:
-    """All pods of each group that do not leave."""
-    found: dict[Group, list[PodJson]] = collections.defaultdict(list)
-    for one in pods:
-        group = group_of(one)
-        if group is not None and not (one.get("metadata") or {}).get("deletionTimestamp"):
-            found[group].append(one)
-    return found
 
 
 def owner_uid(one: PodJson) -> str:

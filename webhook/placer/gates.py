@@ -21,6 +21,7 @@ from webhook.ledger.reservation import Reservation
 from webhook.metrics import Metrics
 from webhook.placer import backfill, gang, queue, waiting
 from webhook.placer.copies import trimmed
+from webhook.placer.index import Index
 from webhook.placer.telling import Telling
 from webhook.placer.turns import Turns
 from webhook.pods import mutation, waits
@@ -61,16 +62,14 @@ class Gates:
             ledger_now, reservation, opens=self._open, still_gated=self._still_gated, warns=self._warn, bound=bound
         )
 
-    async def open_all(self, pods: list[PodJson], *, now: float | None = None) -> float | None:
+    async def open_all(self, pods: Index, *, now: float | None = None) -> float | None:
         """Place what can be placed; return in how many seconds there is more to tell, None if there is nothing.
 
         now: Unix seconds, of the clock that the pods' age is judged by.
         """
-        if self._opened:
-            self._opened = {
-                pod.uid(one): _version(one) for one in pods if self._opened.get(pod.uid(one)) == _version(one)
-            }
-        arranged = self._arranger.arrange(pods, opened=self._opened)
+        shown = {uid: _version(pods.waiting[uid]) for uid in self._opened if uid in pods.waiting}
+        self._opened = {uid: version for uid, version in self._opened.items() if shown.get(uid) == version}
+        arranged = self._arranger.arrange(pods.waiting, pods.members, opened=self._opened)
         gated = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
         self._telling.forget_all_but(pod.uid(one) for one in gated)
         now = self._wall_clock() if now is None else now

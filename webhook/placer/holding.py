@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import errors, ledger, pod
@@ -14,6 +14,7 @@ from webhook.books.bookkeeping import Entry
 from webhook.ledger import holds, reservation, store
 from webhook.placer import backfill
 from webhook.placer.gang import Unit
+from webhook.placer.index import Index
 from webhook.placer.standing import Standing
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Holding:
         self._hopeless: dict[str, float] = {}  # uid of the unit's first member -> until when
         self._now = 0.0
 
-    def begin(self, pods: Iterable[PodJson], units: Sequence[Unit], standing: Standing, *, now: float) -> None:
+    def begin(self, pods: Index, units: Sequence[Unit], standing: Standing, *, now: float) -> None:
         """A new round; `now` in Unix seconds."""
         self._now = now
         self._passes = self._counter.count(pods, units)

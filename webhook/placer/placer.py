@@ -18,13 +18,14 @@ from gpushare.cluster import store as objects
 from webhook.books.bookkeeper import Bookkeeper
 from webhook.ledger.api_store import ApiStore
 from webhook.placer.gates import Gates
+from webhook.placer.index import Index
 from webhook.placer.replacing import Replacing
 from webhook.placer.resizer import Resizer
 
 logger = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 30.0  # for what an API server refused, and no event will bring back
-BREATH_SECONDS: Final = 0.2  # what happens at once is looked at once; every look is at all pods and nodes
+BREATH_SECONDS: Final = 0.2  # what happens at once is looked at once
 LONGEST_BREATH_SECONDS: Final = 2.0  # a look is long when the API server is slow, and then shares wait to be given back
 
 
@@ -51,6 +52,7 @@ class Placer:
         self._replacing = replacing
         self._resizer = resizer
         self._clock = clock
+        self._index = Index()
         self._woken = asyncio.Event()
         self._sleep_seconds = 0.0
         ledger_now.on_change(self.wake)
@@ -62,6 +64,7 @@ class Placer:
 
     def _pod_changed(self, change: objects.Change) -> None:
         self.wake()
+        self._index.pod(change.old, change.new)
         if change.old is None and change.new is not None:
             self._gates.came(change.new)
 
@@ -85,6 +88,7 @@ class Placer:
                 self._sleep_seconds = await self.work()
             except Exception:
                 # One pod that nobody foresaw must not take the webhook down, which shares this process.
+                self._bookkeeper.forget()
                 logger.exception("The placer failed, and goes on")
         # Never busy for more than half of the time: the event loop is the webhook's too.
         spent = time.monotonic() - started
@@ -92,19 +96,21 @@ class Placer:
 
     async def work(self) -> float:
         """Do all that can be done now; return in how many seconds to look again if nothing changes before."""
-        next_expiry = await self._bookkeeper.keep()
+        touched = self._bookkeeper.look()
+        next_expiry = await self._bookkeeper.keep(touched)
         resize_again = None
         if self._resizer is not None:
             # Before the gated ones: what grows is on a GPU already and cannot go anywhere else.
             try:
-                resize_again = await self._resizer.resize(list(self._pods.objects.values()))
+                resize_again = await self._resizer.resize(touched, self._pods.objects)
             except Exception:
+                self._bookkeeper.forget()
                 # They have no part in it, and would all wait for ever.
                 logger.exception("The resizer failed, and the gated pods have their turn")
-        tell_again = await self._gates.open_all(list(self._pods.objects.values()))
+        tell_again = await self._gates.open_all(self._index)
         stuck_again = None
         if self._replacing is not None:
-            stuck_again = await self._replacing.look(self._pods.objects.values(), self._store.stored())
+            stuck_again = await self._replacing.look(list(self._index.stuck.values()), touched)
         waits = (again for again in (resize_again, tell_again, stuck_again) if again is not None)
         pause = min([RESYNC_SECONDS, *waits])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))

@@ -7,6 +7,7 @@ would create one and then grow it.
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
 import logging
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 KEPT_SECONDS: Final = 10.0  # no event tells us of a quota: it is read when somebody asks for more
 _RESOURCES: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY)
+NODES_AT_ONCE: Final = 64  # added up before others have their turn
 _UNREAD: Final = "the ResourceQuotas of its namespace could not be read: that is tried again"
 
 Amounts = Mapping[str, int]  # of our resources
@@ -37,22 +39,26 @@ class Quotas:
         self._api = api
         self._clock = clock
         self._read: dict[str, tuple[float, Amounts | None]] = {}  # by namespace
+        self._holdings = Holdings()
 
     async def judge(self, wishes: Sequence[Wish], nodes: Iterable[GpuNode]) -> list[Wish]:
         """The same wishes in the same order; those that a quota does not allow have a problem instead of a request."""
+        if not wishes:
+            return []
         by_name = {node.name: node for node in nodes}
-        held: dict[str, collections.Counter[str]] | None = None
+        held: dict[str, collections.Counter[str]] = {}
         judged = []
         for wish in wishes:
             more = _more(wish, by_name)
             if more:
-                held = holdings(by_name.values()) if held is None else held
                 namespace = wish.entry.pod.namespace
                 hard = await self._hard(namespace)
-                lacks = _UNREAD if hard is None else lacking(hard, held[namespace], more)
+                if hard and namespace not in held:
+                    held[namespace] = await self._holdings.of(namespace, by_name)
+                lacks = _UNREAD if hard is None else lacking(hard, held.get(namespace, {}), more)
                 if lacks:
                     wish = dataclasses.replace(wish, request=None, problem=lacks)
-                else:
+                elif hard:
                     held[namespace].update(more)
             judged.append(wish)
         return judged
@@ -83,14 +89,33 @@ def least(quotas: Iterable[Mapping[str, Any]]) -> Amounts:
     return found
 
 
-def holdings(nodes: Iterable[GpuNode]) -> dict[str, collections.Counter[str]]:
-    """What the pods of each namespace hold."""
-    found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for node in nodes:
-        for entry in node.allocations:
-            if not entry.is_hold:
-                found[entry.pod.namespace].update(_amounts(entry.shares))
-    return found
+class Holdings:
+    """What the pods of each namespace hold: added up again only for nodes that have changed since somebody asked."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, GpuNode] = {}
+        self._sums: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+
+    async def of(self, namespace: str, nodes: Mapping[str, GpuNode]) -> collections.Counter[str]:
+        """A copy; `nodes`: all there are now, by name."""
+        changed = [name for name, node in nodes.items() if self._nodes.get(name) is not node]
+        for number, name in enumerate((*(self._nodes.keys() - nodes.keys()), *changed), start=1):
+            self._add(self._nodes.pop(name, None), -1)
+            if (node := nodes.get(name)) is not None:
+                self._add(node, 1)
+                self._nodes[name] = node
+            if number % NODES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # the event loop is the webhook's too
+        return collections.Counter(self._sums.get(namespace, {}))
+
+    def _add(self, node: GpuNode | None, sign: int) -> None:
+        for entry in node.allocations if node is not None else ():
+            if entry.is_hold:
+                continue
+            held = self._sums[entry.pod.namespace]
+            held.update({name: sign * amount for name, amount in _amounts(entry.shares).items()})
+            if not any(held.values()):
+                del self._sums[entry.pod.namespace]
 
 
 def lacking(hard: Amounts, held: Amounts, more: Amounts) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from gpushare import contract, pod
 from gpushare.cluster import client, events
 from gpushare.cluster import errors as cluster_errors
-from gpushare.gpunode import GpuNode
+from webhook.books.changes import Touched
 from webhook.metrics import Metrics
 from webhook.placer import beaten, stuck
 
@@ -44,19 +44,21 @@ class Replacing:
         self._clock = clock
         self._sightings = stuck.Sightings(after_seconds)
         self._beaten = stuck.Sightings(SURE_SECONDS)
+        self._found_beaten = beaten.Beaten()
         self._pace = stuck.Pace()
 
-    async def look(self, pods: Iterable[PodJson], nodes: Iterable[GpuNode] = ()) -> float | None:
-        """Do what is due; return in how many seconds to look again, None if nobody is stuck. `nodes` as stored."""
-        pods = list(pods)
-        stuck_again = await self._look_stuck(pods)
-        await asyncio.sleep(0)  # the event loop is the webhook's too
-        beaten_again = await self._look_beaten(pods, nodes)
+    async def look(self, stuck_now: Iterable[PodJson], touched: Touched) -> float | None:
+        """Do what is due; return in how many seconds to look again, None if nobody is stuck.
+
+        stuck_now: all who are. touched: what has to be looked at since the last time for whoever is beaten.
+        """
+        stuck_again = await self._look_stuck(stuck_now)
+        beaten_again = await self._look_beaten(touched)
         return min((again for again in (stuck_again, beaten_again) if again), default=None)
 
-    async def _look_beaten(self, pods: Iterable[PodJson], nodes: Iterable[GpuNode]) -> float | None:
+    async def _look_beaten(self, touched: Touched) -> float | None:
         now = self._clock()
-        found = {pod.uid(one): (one, holder) for one, holder in beaten.find(nodes, pods)}
+        found = {pod.uid(one): (one, holder) for one, holder in self._found_beaten.renew(touched)}
         due, next_at = self._beaten.overdue({uid: one for uid, (one, _) in found.items()}, now=now)
         waits = [] if next_at is None else [next_at - now]
         for one in due:
@@ -66,7 +68,7 @@ class Replacing:
 
     async def _look_stuck(self, pods: Iterable[PodJson]) -> float | None:
         now = self._clock()
-        found = {pod.uid(one): one for one in pods if stuck.why(one) is not None}
+        found = {pod.uid(one): one for one in pods}
         self._metrics.stuck(len(found))
         overdue, next_at = self._sightings.overdue(found, now=now)
         waits = [] if next_at is None else [next_at - now]

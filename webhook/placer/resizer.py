@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import codec, contract, errors, pod, resizing
@@ -21,11 +21,12 @@ from gpushare.cluster import store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from webhook.books import bookkeeper
+from webhook.books.changes import Touched
 from webhook.ledger import holds, store
 from webhook.metrics import Metrics
 from webhook.placer.quotas import Quotas
 from webhook.placer.telling import Telling
-from webhook.placer.wishes import Wish, Wishes, in_order, standing, turn
+from webhook.placer.wishes import Wish, Wishes, standing, turn
 
 logger = logging.getLogger(__name__)
 
@@ -61,19 +62,24 @@ class Resizer:
         self._waiting: dict[str, list[Wish]] = {}  # by node, as of the last round
         self._cleared: dict[str, str] = {}  # uid -> the version without what we took off since
 
-    async def resize(self, pods: Collection[PodJson]) -> float | None:
-        """Do what can be done now; return in how many seconds there is more to tell, None if there is nothing."""
-        wishes = await self._quotas.judge(await self._found(pods), self._store.stored())
+    async def resize(self, touched: Touched, pods: bookkeeper.Pods) -> float | None:
+        """Do what can be done now; return in how many seconds there is more to tell, None if there is nothing.
+
+        touched: what has changed since the last time. pods: our copy of all.
+        """
+        await self._search(touched)
+        wishes = await self._quotas.judge(self._wishes.all(), self._store.stored())
         by_node: dict[str, list[Wish]] = {}
         for wish in wishes:
             by_node.setdefault(wish.node, []).append(wish)
         self._waiting = by_node
-        held_for = holds.asked_for(self._store.stored(), pods) if wishes else {}
+        stored = {node.name: node for node in self._store.stored() if node.name in by_node}
+        held_for = holds.asked_for(stored.values(), pods)
         told: list[tuple[PodJson, str]] = []
         held: dict[str, str] = {}
         self._cleared = {pod.uid(wish.pod): self._cleared.get(pod.uid(wish.pod), "") for wish in wishes}
         # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
-        nodes = await asyncio.gather(*(self._write(name, here, held_for) for name, here in by_node.items()))
+        nodes = await asyncio.gather(*(self._write(stored.get(name), here, held_for) for name, here in by_node.items()))
         for node, here in zip(nodes, by_node.values(), strict=True):
             for wish in here:
                 now = standing(node, wish) if node is not None else None
@@ -88,13 +94,10 @@ class Resizer:
         self._telling.forget_all_but(pod.uid(one) for one, _ in told)
         return await self._telling.tell(told, held)
 
-    async def _found(self, pods: Collection[PodJson]) -> list[Wish]:
-        found: list[Wish] = []
-        for number, here in enumerate(self._wishes.search(list(self._store.stored()), pods)):
-            found += here
+    async def _search(self, touched: Touched) -> None:
+        for number, _ in enumerate(self._wishes.search(touched)):
             if number % NODES_AT_ONCE == 0:
                 await asyncio.sleep(0)  # the event loop is the webhook's too
-        return in_order(found)
 
     def waiting_on(self, name: str, pods: bookkeeper.Pods) -> list[tuple[str, Request]]:
         """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""
@@ -108,19 +111,20 @@ class Resizer:
                     found.append((wish.entry.id, wish.request))
         return found
 
-    async def _write(self, name: str, wishes: Sequence[Wish], held_for: Mapping[str, Request]) -> GpuNode | None:
+    async def _write(
+        self, stored: GpuNode | None, wishes: Sequence[Wish], held_for: Mapping[str, Request]
+    ) -> GpuNode | None:
         """Write the turn of these; return the node as it is stored then, None if that is not known."""
 
         def change(node: GpuNode) -> GpuNode:
             return turn(node, wishes, held_for)
 
-        stored = next((node for node in self._store.stored() if node.name == name), None)
         if stored is None or change(stored) is stored:
             return stored
         try:
-            return await self._store.commit(name, change)
+            return await self._store.commit(stored.name, change)
         except (store.UnreachableError, errors.LedgerError) as error:
-            logger.warning("Could not resize shares", extra={"node": name, "err": str(error)})
+            logger.warning("Could not resize shares", extra={"node": stored.name, "err": str(error)})
             return None
 
     async def _done(self, wish: Wish, shares: resizing.Shares) -> None:

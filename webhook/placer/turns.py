@@ -30,6 +30,7 @@ from webhook.placer import backfill, gang, queue
 from webhook.placer.fairness import Fairness
 from webhook.placer.gang import Arranged, Unit
 from webhook.placer.holding import Holding
+from webhook.placer.index import Index
 from webhook.placer.standing import Gone, Standing
 from webhook.pods import mutation, waits, wanted
 
@@ -84,7 +85,7 @@ class Turns:
         """A pod waits since now; if nobody of its namespace has a turn in this round, the next is to come soon."""
         self._is_cut |= namespace not in self._here
 
-    async def take(self, pods: Iterable[PodJson], arranged: Arranged, *, now: float) -> Told:
+    async def take(self, pods: Index, arranged: Arranged, *, now: float) -> Told:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
         told = [(one, _held_back(one, sentence)) for one, sentence in arranged.held_back]
         standing = Standing.of(self._store.stored(), arranged)
@@ -250,7 +251,9 @@ class Turns:
 
     async def _give_back(self, sharers: Collection[PodJson], *, holders: Collection[str] = ()) -> None:
         """Take what is tentative from gated pods, and what is held for `holders` (uids)."""
-        surely = set(await self._still_gated(sharers)) if sharers else set()
+        if not sharers and not holders:
+            return
+        surely = set(await self._still_gated(sharers)) if sharers else set[str]()
 
         def change(node: GpuNode) -> GpuNode:
             ids = [

@@ -15,6 +15,7 @@ from gpushare import request as requests
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
+from webhook.books.changes import Touched
 from webhook.ledger import holds
 from webhook.placer import queue
 
@@ -33,38 +34,51 @@ class Wish:
 
 
 class Wishes:
-    """Remembers of which pods it is known that they have what they ask for: nearly all, and every round asks."""
+    """Those of all nodes, of which only some are looked at anew; and which pods there have what they ask for."""
 
     def __init__(self) -> None:
-        self._content: dict[str, tuple[object, ...]] = {}  # by uid, as of what
+        self._found: dict[str, list[Wish]] = {}  # by node
+        self._content: dict[str, dict[str, tuple[object, ...]]] = {}  # by node, by uid: as of what
 
     def find(self, nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> list[Wish]:
+        """All, as they are when everything is looked at."""
+        nodes = tuple(nodes)
+        names = self._content.keys() | {node.name for node in nodes}
+        for _ in self.search(Touched(nodes, tuple(pods), frozenset(names))):
+            pass
+        return self.all()
+
+    def search(self, touched: Touched) -> Iterator[None]:
+        """Look at what has changed, node by node: of a large cluster it takes seconds for the first time."""
+        by_uid = {pod.uid(one): one for one in touched.pods}
+        nodes = {node.name: node for node in touched.nodes}
+        for name in touched.names:
+            self._found.pop(name, None)
+            before = self._content.pop(name, {})
+            if name in nodes:
+                self._search(nodes[name], by_uid, before)
+                yield
+
+    def all(self) -> list[Wish]:
         """Those that do not have what they ask for, or were told so and have it now; in the order of the queue."""
-        return in_order(wish for found in self.search(nodes, pods) for wish in found)
+        return sorted((wish for found in self._found.values() for wish in found), key=lambda one: queue.order(one.pod))
 
-    def search(self, nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> Iterator[list[Wish]]:
-        """The same, node by node and in no order: of a large cluster it takes seconds for the first time."""
-        by_uid = {pod.uid(one): one for one in pods}
-        known, self._content = self._content, {}
-        for node in nodes:
-            found = []
-            cards = tuple((card.uuid, card.memory_bytes) for card in node.gpus)
-            for entry in node.allocations:
-                one = by_uid.get(entry.pod.uid)
-                if one is None or not entry.pod.uid or entry.is_hold:
-                    continue
-                state = one["metadata"].get("resourceVersion"), entry.shares, cards
-                wish = None if known.get(entry.pod.uid) == state else _wish(one, node, entry)
-                if wish is None:
-                    self._content[entry.pod.uid] = state
-                else:
-                    found.append(wish)
-            yield found
-
-
-def in_order(wishes: Iterable[Wish]) -> list[Wish]:
-    """The order of the queue."""
-    return sorted(wishes, key=lambda wish: queue.order(wish.pod))
+    def _search(self, node: GpuNode, by_uid: Mapping[str, PodJson], known: Mapping[str, tuple[object, ...]]) -> None:
+        found, content = [], dict[str, tuple[object, ...]]()
+        cards = tuple((card.uuid, card.memory_bytes) for card in node.gpus)
+        for entry in node.allocations:
+            one = by_uid.get(entry.pod.uid)
+            if one is None or not entry.pod.uid or entry.is_hold:
+                continue
+            state = one["metadata"].get("resourceVersion"), entry.shares, cards
+            wish = None if known.get(entry.pod.uid) == state else _wish(one, node, entry)
+            if wish is None:
+                content[entry.pod.uid] = state
+            else:
+                found.append(wish)
+        self._content[node.name] = content
+        if found:
+            self._found[node.name] = found
 
 
 def turn(node: GpuNode, wishes: Sequence[Wish], asked: Mapping[str, Request]) -> GpuNode:

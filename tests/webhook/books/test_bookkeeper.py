@@ -37,9 +37,9 @@ class Blind:
 
     async def keep(self) -> None:
         """Look, and look again when what was reserved the first time has had its time."""
-        await self.bookkeeper.keep()
+        await self.bookkeeper.keep(self.bookkeeper.look())
         self.now += 60.0
-        await self.bookkeeper.keep()
+        await self.bookkeeper.keep(self.bookkeeper.look())
 
     async def hold(self, identity: str, holder: PodRef, *, until: float | None) -> None:
         entry = builders.allocation(identity, reserved_until=until, request=10, memory_gib=1)

@@ -10,6 +10,7 @@ from gpushare import contract
 from tests import builders
 from webhook.placer.backfill import Passes
 from webhook.placer.gang import Unit
+from webhook.placer.index import Index
 
 NOON, LATER, LATEST = (f"2026-01-01T{hour}:00:00Z" for hour in (12, 13, 14))
 
@@ -31,28 +32,54 @@ UNIT = Unit((WAITS,))
 def test_a_placer_that_is_new_counts_who_came_after_the_one_that_waits_and_nobody_older(priority: int) -> None:
     old = [one(f"old-{number}", NOON, priority=priority) for number in range(150)]
     new = [one(f"new-{number}", LATEST, priority=priority) for number in range(3)]
-    there = Passes()
-    there.count([*old, WAITS], [UNIT])
-    assert there.count([*old, *new, WAITS], [UNIT]) == {"waits": 3}
-    assert Passes().count([*old, *new, WAITS], [UNIT]) == {"waits": 3}
+    passes, index = Passes(), Index([*old, WAITS])
+    passes.count(index, [UNIT])
+    for came in new:
+        index.pod(None, came)
+    assert passes.count(index, [UNIT]) == {"waits": 3}
+    assert Passes().count(Index([*old, *new, WAITS]), [UNIT]) == {"waits": 3}
 
 
 def test_nobody_older_has_passed_over_one_that_has_just_come() -> None:
-    passes = Passes()
-    passes.count([], [])
+    passes, index = Passes(), Index()
+    passes.count(index, [])
     passes.placed(one("old", NOON))
-    assert passes.count([one("older", NOON), WAITS], [UNIT]) == {"waits": 0}
+    index.pod(None, one("older", NOON))
+    index.pod(None, WAITS)
+    assert passes.count(index, [UNIT]) == {"waits": 0}
 
 
 def test_who_is_older_and_less_important_passes_over_one_that_was_seen_to_wait() -> None:
-    passes = Passes()
-    passes.count([one("old", NOON, placed=False), WAITS], [UNIT])
-    assert passes.count([one("old", NOON), WAITS], [UNIT]) == {"waits": 1}
-    passes.grew(one("old", NOON))
-    assert passes.count([one("old", NOON), WAITS], [UNIT]) == {"waits": 2}
+    before, after = one("old", NOON, placed=False), one("old", NOON)
+    passes, index = Passes(), Index([before, WAITS])
+    passes.count(index, [UNIT])
+    index.pod(before, after)
+    assert passes.count(index, [UNIT]) == {"waits": 1}
+    passes.grew(after)
+    assert passes.count(index, [UNIT]) == {"waits": 2}
 
 
 def test_who_is_more_important_passes_nobody_over() -> None:
-    passes = Passes()
-    passes.count([WAITS], [UNIT])
-    assert passes.count([one("urgent", LATEST, priority=2000), WAITS], [UNIT]) == {"waits": 0}
+    passes, index = Passes(), Index([WAITS])
+    passes.count(index, [UNIT])
+    index.pod(None, one("urgent", LATEST, priority=2000))
+    assert passes.count(index, [UNIT]) == {"waits": 0}
+
+
+@pytest.mark.parametrize("shown", ["before the count", "after it", "never"])
+def test_whom_we_have_placed_counts_once_whenever_our_copy_shows_it(shown: str) -> None:
+    before, after = one("small", LATEST, placed=False), one("small", LATEST)
+    before["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    passes, index = Passes(), Index([before, WAITS])
+    passes.count(index, [UNIT])
+    passes.placed(before)
+    if shown == "before the count":
+        index.pod(before, after)
+    assert passes.count(index, [UNIT]) == {"waits": 1}
+    passes.placed(before)  # its gate is opened once more, as our copy does not show that it is open
+    if shown == "after it":
+        index.pod(before, after)
+    elif shown == "never":
+        index.pod(before, None)
+    assert passes.count(index, [UNIT]) == {"waits": 1}
+    assert passes.count(index, [UNIT]) == {"waits": 1}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from gpushare import contract
+from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
+from webhook.books.changes import Touched
 from webhook.placer import beaten
 
 
@@ -20,13 +23,17 @@ def claiming(name: str, *, allocation: str = "a1", gated: bool = False) -> dict[
     return made
 
 
+def find(node: GpuNode, *pods: dict[str, Any]) -> list[tuple[Mapping[str, Any], PodRef]]:
+    return beaten.Beaten().renew(Touched((node,), pods, frozenset({node.name})))
+
+
 def held_by(uid: str) -> GpuNode:
     entry = builders.allocation("a1", pod_name="first", uid=uid)
     return dataclasses.replace(builders.node(), allocations=(entry,))
 
 
 def test_the_second_one_is_told_who_has_it() -> None:
-    ((one, holder),) = beaten.find([held_by("u-first")], [claiming("first"), claiming("second")])
+    ((one, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
     assert one["metadata"]["name"] == "second"
     assert beaten.explain(one, holder).startswith("names the allocation a1, which default/first holds: it has no share")
 
@@ -40,8 +47,8 @@ def test_the_second_one_is_told_who_has_it() -> None:
     ],
 )
 def test_nobody_else_is(one: dict[str, Any]) -> None:
-    assert beaten.find([held_by("u-first")], [claiming("first"), one]) == []
+    assert find(held_by("u-first"), claiming("first"), one) == []
 
 
 def test_nobody_is_beaten_before_it_is_known_whose_it_is() -> None:
-    assert beaten.find([held_by("")], [claiming("first"), claiming("second")]) == []
+    assert find(held_by(""), claiming("first"), claiming("second")) == []

@@ -28,7 +28,7 @@ class Part:
     def listen(self, *_: object) -> None:
         """Nothing ever changes."""
 
-    subscribe = on_change = listen
+    subscribe = on_change = look = forget = listen
 
 
 async def test_gated_pods_have_their_turn_when_the_resizer_fails(caplog: pytest.LogCaptureFixture) -> None:

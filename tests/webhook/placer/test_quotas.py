@@ -94,9 +94,9 @@ async def test_without_an_answer_nothing_grows() -> None:
     assert await problems(Listing(quota(percent="many")), one=MORE) == [problem]
 
 
-def test_what_is_held_free_counts_for_nobody() -> None:
+async def test_what_is_held_free_counts_for_nobody() -> None:
     hold = builders.allocation(contract.HOLD_PREFIX + "1", request=70, uid="u")
     node = ledger.reserve(ledger.reserve(builders.node(), hold), builders.allocation("a", "GPU-node-a-1", memory_gib=8))
-    assert quotas.holdings([node]) == {"default": {PERCENT: 50, MEMORY: 8 * GIB}}
+    assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
     with pytest.raises(errors.QuantityError):
         quotas.least([quota(percent="x")])

@@ -21,6 +21,7 @@ from webhook.ledger import holds
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.placer import backfill, fairness, gang, turns
+from webhook.placer.index import Index
 from webhook.pods import mutation, wanted
 
 START = 1_767_225_600.0  # 2026-01-01
@@ -32,6 +33,7 @@ class Cluster:
     def __init__(self, *nodes: GpuNode, bound: backfill.Bound = backfill.DEFAULT) -> None:
         self.store = MemoryStore([codec.to_document(node) for node in nodes])
         self.pods: dict[str, dict[str, Any]] = {}
+        self.index, self.seen = Index(), dict[str, dict[str, Any]]()
         self.now = START
         self.told: dict[str, str] = {}
         self.order: list[str] = []  # in which they were placed
@@ -91,10 +93,14 @@ class Cluster:
             self.store.change(view.node.name, change)
 
     async def step(self) -> None:
+        for name in self.seen.keys() | self.pods.keys():
+            if self.seen.get(name) is not self.pods.get(name):
+                self.index.pod(self.seen.get(name), self.pods.get(name))
+        self.seen = dict(self.pods)
         arranged = gang.arrange(self.pods.values())
         self.told = {
             one["metadata"]["name"]: refusal.reason
-            for one, refusal in await self.turns.take(self.pods.values(), arranged, now=self.now)
+            for one, refusal in await self.turns.take(self.index, arranged, now=self.now)
         }
         nodes = [view.node for view in self.store.views()]
         assert [sentence for node in nodes for sentence in ledger.violations(node)] == []
