@@ -28,6 +28,7 @@ def trimmed(item: dict[str, Any]) -> dict[str, Any]:
         metadata["ownerReferences"] = owners
     status = item.get("status") or {}
     conditions = [one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"]
+    nominated = {key: status[key] for key in ("nominatedNodeName",) if status.get(key)}
     # That there are any is all: whether it has ever been started.
     known: dict[str, list[Any]] = {
         key: [{}] for key in ("containerStatuses", "initContainerStatuses") if status.get(key)
@@ -37,7 +38,7 @@ def trimmed(item: dict[str, Any]) -> dict[str, Any]:
         "kind": item.get("kind"),
         "metadata": metadata,
         "spec": small,
-        "status": {"phase": status.get("phase"), **({"conditions": conditions} if conditions else {}), **known},
+        "status": {"phase": status.get("phase"), **({"conditions": conditions} if conditions else {}), **nominated, **known},
     }
 
 

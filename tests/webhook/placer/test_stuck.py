@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare import contract
 from tests import builders
-from webhook.placer import stuck
+from webhook.placer import copies, stuck
 
 OWNER = stuck.Owner("ReplicaSet", "trainers", "owner-1")
 
@@ -24,6 +24,12 @@ def pinned(*, reason: str = "Unschedulable", owned: bool = True, **spec: Any) ->
     made["spec"].update(spec)
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "1 Insufficient cpu."}
     return {**made, "status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def preempting() -> dict[str, Any]:
+    """The scheduler makes others leave for it, which takes their grace periods."""
+    made = pinned()
+    return {**made, "status": {**made["status"], "nominatedNodeName": "node-a"}}
 
 
 def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
@@ -45,11 +51,13 @@ def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
         pinned(schedulingGates=[{"name": contract.SCHEDULING_GATE}]),
         {**pinned(), "status": {"phase": "Failed"}},
         {**pinned(), "status": {"phase": "Pending"}},
+        preempting(),
         builders.pod(request="0.5"),
     ],
 )
 def test_these_are_not(other: dict[str, Any]) -> None:
     assert stuck.why(other) is None
+    assert stuck.why(copies.trimmed(other)) is None
 
 
 def test_it_is_overdue_only_when_it_was_stuck_all_the_time() -> None:
