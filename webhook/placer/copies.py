@@ -28,17 +28,16 @@ def trimmed(item: dict[str, Any]) -> dict[str, Any]:
         metadata["ownerReferences"] = owners
     status = item.get("status") or {}
     conditions = [one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"]
-    nominated = {key: status[key] for key in ("nominatedNodeName",) if status.get(key)}
     # That there are any is all: whether it has ever been started.
-    known: dict[str, list[Any]] = {
-        key: [{}] for key in ("containerStatuses", "initContainerStatuses") if status.get(key)
-    }
+    known: dict[str, Any] = {key: [{}] for key in ("containerStatuses", "initContainerStatuses") if status.get(key)}
+    if status.get("nominatedNodeName"):
+        known["nominatedNodeName"] = status["nominatedNodeName"]
     return {
         "apiVersion": item.get("apiVersion"),
         "kind": item.get("kind"),
         "metadata": metadata,
         "spec": small,
-        "status": {"phase": status.get("phase"), **({"conditions": conditions} if conditions else {}), **nominated, **known},
+        "status": {"phase": status.get("phase"), **({"conditions": conditions} if conditions else {}), **known},
     }
 
 

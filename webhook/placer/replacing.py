@@ -17,6 +17,7 @@ from gpushare.cluster import errors as cluster_errors
 from webhook.books.changes import Touched
 from webhook.metrics import Metrics
 from webhook.placer import beaten, stuck
+from webhook.placer.setbacks import Setbacks
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Replacing:
         self._beaten = stuck.Sightings(SURE_SECONDS)
         self._found_beaten = beaten.Beaten()
         self._pace = stuck.Pace()
+        self._setbacks = Setbacks()
 
     async def look(self, stuck_now: Iterable[PodJson], touched: Touched) -> float | None:
         """Do what is due; return in how many seconds to look again, None if nobody is stuck.
@@ -83,9 +85,14 @@ class Replacing:
         owner = stuck.owner(one)
         if owner is None:
             return []
-        wait_seconds = self._pace.wait_seconds(owner, now=now)
-        if wait_seconds <= 0 and await self._evict(one, owner, because):
-            self._pace.evicted(owner, now=now)
+        uid = pod.uid(one)
+        wait_seconds = max(self._pace.wait_seconds(owner, now=now), self._setbacks.wait_seconds(uid, now=now))
+        if wait_seconds <= 0:
+            if await self._evict(one, owner, because):
+                self._pace.evicted(owner, now=now)
+                self._setbacks.worked(uid)
+            else:
+                wait_seconds = self._setbacks.failed(uid, now=now)
         return [wait_seconds] if wait_seconds > 0 else []
 
     async def _evict(self, one: PodJson, owner: stuck.Owner, because: str) -> bool:

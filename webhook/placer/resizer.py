@@ -25,6 +25,7 @@ from webhook.books.changes import Touched
 from webhook.ledger import holds, store
 from webhook.metrics import Metrics
 from webhook.placer.quotas import Quotas
+from webhook.placer.setbacks import Setbacks
 from webhook.placer.telling import Telling
 from webhook.placer.wishes import Wish, Wishes, standing, turn
 
@@ -56,6 +57,8 @@ class Resizer:
         self._recorder = recorder
         self._metrics = measures
         self._grew = grew
+        self._clock = clock
+        self._setbacks = Setbacks()
         self._telling = Telling(api, recorder, event=contract.EVENT_RESIZE_WAITS, clock=clock)
         self._quotas = Quotas(api, clock=clock)
         self._wishes = Wishes()
@@ -131,19 +134,22 @@ class Resizer:
         """It is as asked: say so if something was changed, and take off what was written on it while it waited."""
         namespace, name = pod.namespaced_name(wish.pod)
         annotations, version = pod.annotations_of(wish.pod), str(wish.pod["metadata"].get("resourceVersion", ""))
-        if self._cleared[pod.uid(wish.pod)] == version:
-            return  # and our copy does not show it yet
+        uid, now = pod.uid(wish.pod), self._clock()
+        if self._cleared[uid] == version or self._setbacks.wait_seconds(uid, now=now) > 0:
+            return  # and our copy does not show it yet; or nobody lets us
         if contract.REASON in annotations or contract.HELD in annotations:
             taken_off = {contract.REASON: None, contract.HELD: None}
             try:
                 await self._api.patch(
                     f"/api/v1/namespaces/{namespace}/pods/{name}",
-                    {"metadata": {"uid": pod.uid(wish.pod), "annotations": taken_off}},
+                    {"metadata": {"uid": uid, "annotations": taken_off}},
                 )
             except cluster_errors.ClusterError as error:
                 logger.info("Could not tell a pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
-                return  # found again in the next round
-        self._cleared[pod.uid(wish.pod)] = version
+                self._setbacks.failed(uid, now=now)
+                return  # found again in a later round
+            self._setbacks.worked(uid)
+        self._cleared[uid] = version
         before = _held_before(wish)
         if codec.shares_text(before) != codec.shares_text(shares):
             self._metrics.resized()

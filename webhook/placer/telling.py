@@ -1,11 +1,13 @@
 """Telling: keeps the reason of a pod that waits true, in its annotation and by Events, at a price the API server bears.
 
 On a busy cluster the numbers of every reason change with every pod that is placed. So a first reason is told at once,
-and changes of one pod's reason ever less often; and of all pods together only so many a second.
+and changes of one pod's reason ever less often; and of all pods together only so many a second. What could not be
+written is written later: of a pod that waits to be resized it says what the pod holds, should the ledger be lost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -15,6 +17,7 @@ from typing import Any, Final
 from gpushare import contract, pod
 from gpushare.cluster import client, events
 from gpushare.cluster import errors as cluster_errors
+from webhook.placer.setbacks import Setbacks
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +27,7 @@ FIRST_PAUSE_SECONDS: Final = 15.0
 MOST_PAUSE_SECONDS: Final = 900.0
 MOST_AT_ONCE: Final = 20  # of one round: what is left is told in the next
 ROUND_SECONDS: Final = 2.0
+MOST_ROUND_SECONDS: Final = 60.0  # while the API server does not answer
 NOTHING: Final[Mapping[str, str]] = {}
 
 
@@ -50,13 +54,17 @@ class Telling:
         self._recorder = recorder
         self._event = event
         self._clock = clock
-        self._told: dict[str, _Told] = {}  # by uid of the pod
+        self._told: dict[str, _Told] = {}  # by uid of the pod, what is written on it
+        self._noted: dict[str, str] = {}  # by uid of the pod, what the last Event says
+        self._setbacks = Setbacks()
+        self._round_seconds = ROUND_SECONDS
         self._round_at = -ROUND_SECONDS
 
     def forget_all_but(self, uids: Iterable[str]) -> None:
         """Those still wait."""
         kept = set(uids)
         self._told = {uid: told for uid, told in self._told.items() if uid in kept}
+        self._noted = {uid: noted for uid, noted in self._noted.items() if uid in kept}
 
     async def tell(self, sentences: Sequence[tuple[PodJson, str]], beside: Mapping[str, str] = NOTHING) -> float | None:
         """Tell what is due; return in how many seconds there is more to tell, None when everything is told.
@@ -64,46 +72,74 @@ class Telling:
         beside: by uid of the pod, what it holds meanwhile; a change of that is told without a pause.
         """
         now = self._clock()
-        due, later = [], []
+        due, later = [], list[float]()
         for one, sentence in sentences:
-            told, held = self._told.get(pod.uid(one)), beside.get(pod.uid(one))
-            if told is None and _has(one, sentence, held):
+            uid = pod.uid(one)
+            held = beside.get(uid)
+            if uid not in self._told and uid not in self._setbacks and _has(one, sentence, held):
                 # The webhook, or a placer before us, has written it; the Event costs one write in the pod's life.
-                self._remember(one, sentence, held, now)
-                self._recorder.record(one, self._event, sentence)
-            elif (
-                told is None or told.held != held or (told.sentence != sentence and now - told.at >= told.pause_seconds)
-            ):
+                self._remember(uid, sentence, held, now)
+                self._note(one, sentence)
+                continue
+            wait_seconds = self._wait_seconds(uid, sentence, held, now)
+            if wait_seconds is not None and wait_seconds <= 0:
                 due.append((one, sentence, held))
-            elif told.sentence != sentence:
-                later.append(told.at + told.pause_seconds - now)
-        if due and now - self._round_at < ROUND_SECONDS:
-            return ROUND_SECONDS - (now - self._round_at)
-        for one, sentence, held in due[:MOST_AT_ONCE]:
+            elif wait_seconds is not None:
+                later.append(wait_seconds)
+        if due and now - self._round_at < self._round_seconds:
+            return self._round_seconds - (now - self._round_at)
+        for number, (one, sentence, held) in enumerate(due, start=1):
             self._round_at = now
-            self._remember(one, sentence, held, now)
-            await self._write(one, sentence, held)
-        if len(due) > MOST_AT_ONCE:
-            later.append(ROUND_SECONDS)
+            self._note(one, sentence)
+            try:
+                with contextlib.suppress(cluster_errors.NotFound, cluster_errors.Conflict):  # it has gone
+                    await self._write(one, sentence, held)
+            except cluster_errors.ClusterError as error:
+                logger.warning("Could not write why a pod waits", extra={"pod": _path(one), "err": str(error)})
+                later.append(self._setbacks.failed(pod.uid(one), now=now))
+                if isinstance(error, cluster_errors.Unavailable):
+                    # Others would fare no better.
+                    self._round_seconds = min(2 * self._round_seconds, MOST_ROUND_SECONDS)
+                    break
+            else:
+                self._setbacks.worked(pod.uid(one))
+                self._remember(pod.uid(one), sentence, held, now)
+                self._round_seconds = ROUND_SECONDS
+            if number == MOST_AT_ONCE:
+                break
+        if due and number < len(due):
+            later.append(self._round_seconds)
         return min(later, default=None)
 
-    def _remember(self, one: PodJson, sentence: str, held: str | None, now: float) -> None:
-        before = self._told.get(pod.uid(one))
+    def _wait_seconds(self, uid: str, sentence: str, held: str | None, now: float) -> float | None:
+        """How long until the pod is to be told this; None if it has been."""
+        if uid in self._setbacks:  # whether what it was last to be told has been written is not known
+            return self._setbacks.wait_seconds(uid, now=now)
+        told = self._told.get(uid)
+        if told is None or told.held != held:
+            return 0.0
+        return None if told.sentence == sentence else told.at + told.pause_seconds - now
+
+    def _remember(self, uid: str, sentence: str, held: str | None, now: float) -> None:
+        before = self._told.get(uid)
         pause = FIRST_PAUSE_SECONDS if before is None else min(MOST_PAUSE_SECONDS, 2 * before.pause_seconds)
-        self._told[pod.uid(one)] = _Told(sentence, held, now, pause)
+        self._told[uid] = _Told(sentence, held, now, pause)
+
+    def _note(self, one: PodJson, sentence: str) -> None:
+        if self._noted.get(pod.uid(one)) != sentence:
+            self._noted[pod.uid(one)] = sentence
+            self._recorder.record(one, self._event, sentence)
 
     async def _write(self, one: PodJson, sentence: str, held: str | None) -> None:
-        self._recorder.record(one, self._event, sentence)
         if _has(one, sentence, held):
             return
         annotations = {contract.REASON: sentence, **({} if held is None else {contract.HELD: held})}
         # With the uid: a pod of the same name that was made since then is another.
-        body = {"metadata": {"uid": pod.uid(one), "annotations": annotations}}
-        path = "/api/v1/namespaces/{}/pods/{}".format(*pod.namespaced_name(one))
-        try:
-            await self._api.patch(path, body)
-        except cluster_errors.ClusterError as error:
-            logger.info("Could not write why a pod waits", extra={"pod": path, "err": str(error)})
+        await self._api.patch(_path(one), {"metadata": {"uid": pod.uid(one), "annotations": annotations}})
+
+
+def _path(one: PodJson) -> str:
+    return "/api/v1/namespaces/{}/pods/{}".format(*pod.namespaced_name(one))
 
 
 def _has(one: PodJson, sentence: str, held: str | None) -> bool:
