@@ -72,12 +72,36 @@ class Bench:
         self.administrator.service_account_kubeconfig(*account, self.kubeconfig)
         made.nodes(self.server, [f"gpu-node-{number:04}" for number in range(self.options.nodes)])
 
-    def burst(self, kind: str, number: int) -> Burst:
+    def bursts(self, kinds: Sequence[str], rounds: int) -> list[str]:
+        """All kinds by turns; print what they took, and return what is not accounted for."""
+        bursts: dict[str, list[Burst]] = {kind: [] for kind in kinds}
+        for number in range(rounds):
+            for kind in kinds:
+                burst = self.burst(kind, number)
+                bursts[kind].append(burst)
+                told = (
+                    f"round {number + 1}, {kind}: {self.options.pods / burst.seconds:.0f} pods/s, load {burst.load:.1f}"
+                )
+                print(told, *(burst.found.problems[:5] if burst.found else ()), sep="\n  ", flush=True)
+        if rounds:
+            _print({kind: _summary(found, self.options.pods) for kind, found in bursts.items()})
+        made = (burst.found for found in bursts.values() for burst in found)
+        return [problem for found in made if found is not None for problem in found.problems]
+
+    def put_in_the_way(self, *, is_floor: bool = False) -> None:
+        """What the API server asks about each pod; nothing for the floor."""
         for part in IN_THE_WAY:
             # Never applied again over the last one: a webhook that was registered has a url and no service any more.
             self._kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
-            if kind != "floor":
+            if not is_floor:
                 self._kubectl("apply", "--server-side", "-k", str(BASE / part))
+
+    def asked(self, processes: Iterable[int]) -> None:
+        """Before a burst: these answer the API server."""
+
+    def burst(self, kind: str, number: int) -> Burst:
+        """One burst, and an empty ledger after it."""
+        self.put_in_the_way(is_floor=kind == "floor")
         with self.administrator.namespace("burst") as namespace:
             if kind == "floor":
                 return self._sent(namespace, number, {})[0]
@@ -141,6 +165,7 @@ class Bench:
         wanted = list(made.pods(namespace, self.options.pods, seed=number))
         control = {name: process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
         pids = {name: pid for name, pid in {**control, **processes}.items() if pid is not None}
+        self.asked(processes.values())
         load, before = os.getloadavg()[0], _cpu(pids)
         seconds, answers = calls.burst(
             self.server, wanted, at_once=self.options.at_once, processes=self.options.clients
@@ -218,7 +243,12 @@ def _summary(bursts: Sequence[Burst], pods: int) -> dict[str, tuple[float, str]]
     return figures
 
 
-def _print(summaries: Mapping[str, Mapping[str, tuple[float, str]]]) -> None:
+def _print(summaries: Mapping[str, dict[str, tuple[float, str]]]) -> None:
+    for against in ("floor", CONSTANT):
+        if against in summaries:
+            for figures in summaries.values():
+                part = figures["rate"][0] / summaries[against]["rate"][0]
+                figures[f"part-of-{against}"] = (part, "of the rate")
     rows = list(dict.fromkeys(name for figures in summaries.values() for name in figures))
     print(f"\n{'':<22}" + "".join(f"{kind:>12}" for kind in summaries))
     for name in rows:
@@ -252,8 +282,6 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS), help="which bursts, separated by commas")
     parser.add_argument("--profile", help="write the replica's profile there (with it the figures are no measure)")
     options = parser.parse_args()
-    kinds = options.kinds.split(",")
-    bursts: dict[str, list[Burst]] = {kind: [] for kind in kinds}
     # Not below a long path: sockets have short ones.
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
@@ -261,22 +289,10 @@ def main() -> None:
             bench = Bench(cluster.up(directory, node_count=0, owner=os.getpid()), Path(scratch), options)
             bench.prepare()
             print(f"{options.nodes} nodes of {made.GPUS} GPUs, {options.pods} pods, {options.at_once} at once")
-            for number in range(options.rounds):
-                for kind in kinds:
-                    burst = bench.burst(kind, number)
-                    bursts[kind].append(burst)
-                    rate = options.pods / burst.seconds
-                    told = f"round {number + 1}, {kind}: {rate:.0f} pods/s, load {burst.load:.1f}"
-                    print(told, *(burst.found.problems[:5] if burst.found else ()), sep="\n  ", flush=True)
+            problems = bench.bursts(options.kinds.split(","), options.rounds)
         finally:
             cluster.down(directory)
-    summaries = {kind: _summary(found, options.pods) for kind, found in bursts.items()}
-    if "floor" in summaries:
-        floor, _ = summaries["floor"]["rate"]
-        for figures in summaries.values():
-            figures["part-of-floor"] = (figures["rate"][0] / floor, "of the rate")
-    _print(summaries)
-    if any(burst.found and burst.found.problems for found in bursts.values() for burst in found):
+    if problems:
         sys.exit("not all was accounted for")
 
 

@@ -74,6 +74,30 @@ def pods(namespace: str, count: int, *, seed: int) -> Iterator[calls.Call]:
         yield calls.Call("POST", path, json.dumps(manifest, separators=(",", ":")).encode())
 
 
+def ordinary(namespace: str, count: int) -> Iterator[calls.Call]:
+    """Pods without a share, bound to nodes of others; of 5.7 KB when they are stored."""
+    variables = [{"name": f"SETTING_{number}", "value": "x" * 200} for number in range(12)]
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    for number in range(count):
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"ordinary-{number:06}", "labels": {"app": f"app-{number % 500}"}},
+            "spec": {
+                "nodeName": f"other-{number // 100:05}",
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "example.org/team/service:1.2.3",
+                        "env": variables,
+                        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+                    }
+                ],
+            },
+        }
+        yield calls.Call("POST", path, json.dumps(manifest, separators=(",", ":")).encode())
+
+
 def _node(name: str) -> dict[str, Any]:
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
     shares = {

@@ -40,19 +40,23 @@ class Replica:
             f"--instance={directory.name}",
         )
         environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+        began = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *wrapper, "-m", "webhook", *flags], cwd=REPOSITORY, env=environment, stderr=log
             )
         until(lambda: bool(self.logged("Serving")), f"{self.log} has no word of serving")
         serving = self.logged("Serving")[0]
-        self.port, self._probe_port = serving["port"], serving["probe_port"]
+        self.port, self.probe_port = serving["port"], serving["probe_port"]
+        self._began = began
+        self.ready_seconds = 0.0  # from its start on, once it is
 
     def ready(self) -> bool:
         try:
             self._probe("/readyz")
         except (urllib.error.HTTPError, OSError):
             return False
+        self.ready_seconds = self.ready_seconds or time.monotonic() - self._began
         return True
 
     def metric(self, pattern: str) -> float:
@@ -78,7 +82,7 @@ class Replica:
             self.process.wait(10)
 
     def _probe(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._probe_port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}{path}", timeout=5) as answer:
             return str(answer.read().decode())
 
 
