@@ -32,6 +32,7 @@ BASE = REPOSITORY / "config" / "base"
 INSTALLED = ("namespace", "crd", "rbac", "certificates")  # always
 IN_THE_WAY = ("policy", "admission")  # of pods: not there for the floor
 CONSTANT = "constant"
+NODE = "gpu-node-0000"  # the first
 KINDS: Mapping[str, int] = {"floor": 0, CONSTANT: 0, "1 replica": 1, "2 replicas": 2}
 SETTLE_SECONDS = 120.0
 LEAST_PART_OF_FLOOR = 0.5
@@ -70,7 +71,7 @@ class Bench:
                 self._kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
         account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
         self.administrator.service_account_kubeconfig(*account, self.kubeconfig)
-        made.nodes(self.server, [f"gpu-node-{number:04}" for number in range(self.options.nodes)])
+        made.nodes(self.server, [NODE, *(f"gpu-node-{number:04}" for number in range(1, self.options.nodes))])
 
     def bursts(self, kinds: Sequence[str], rounds: int) -> list[str]:
         """All kinds by turns; print what they took, and return what is not accounted for."""
@@ -163,20 +164,24 @@ class Bench:
 
     def _sent(self, namespace: str, number: int, processes: Mapping[str, int]) -> tuple[Burst, float]:
         wanted = list(made.pods(namespace, self.options.pods, seed=number))
-        control = {name: process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
-        pids = {name: pid for name, pid in {**control, **processes}.items() if pid is not None}
+        pids = {**self.control_plane(), **processes}
         self.asked(processes.values())
-        load, before = os.getloadavg()[0], _cpu(pids)
+        load, before = os.getloadavg()[0], cpu(pids)
         seconds, answers = calls.burst(
             self.server, wanted, at_once=self.options.at_once, processes=self.options.clients
         )
-        ended, after = time.monotonic(), _cpu(pids)
+        ended, after = time.monotonic(), cpu(pids)
         calls.all_well(answers)
-        cpu: dict[str, float] = {}
+        spent: dict[str, float] = {}
         for name in pids:
             group = "webhook" if name.startswith("replica") else name  # of all replicas together
-            cpu[group] = cpu.get(group, 0.0) + (after[name] - before[name]) * 1000 / len(wanted)
-        return Burst(seconds, tuple(answer.seconds for answer in answers), (), cpu, load), ended
+            spent[group] = spent.get(group, 0.0) + (after[name] - before[name]) * 1000 / len(wanted)
+        return Burst(seconds, tuple(answer.seconds for answer in answers), (), spent, load), ended
+
+    def control_plane(self) -> dict[str, int]:
+        """The pids of the API server and its store."""
+        found = {name: process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
+        return {name: pid for name, pid in found.items() if pid is not None}
 
     def _is_ours(self, asked: calls.Call) -> bool:
         answer = calls.send(self.server, [asked], at_once=1)[0]
@@ -198,7 +203,7 @@ def _reviews(replica: webhooks.Replica) -> list[tuple[float, float]]:
     return [(line["seconds"], line["ledger_seconds"]) for line in replica.logged("Answered a review")]
 
 
-def _cpu(pids: Mapping[str, int]) -> dict[str, float]:
+def cpu(pids: Mapping[str, int]) -> dict[str, float]:
     """Seconds of CPU time that each process has taken."""
     taken = {}
     for name, pid in pids.items():

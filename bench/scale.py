@@ -2,13 +2,13 @@
 
 1,000 nodes of 8 GPUs and 20,000 ordinary pods by default, each of the size that pods have (5.7 KB), made by hand: there
 is no kubelet and no scheduler. A replica starts among them; then the API server is restarted under it, so that all is
-listed anew; then pods with shares come in bursts. Memory is the replica's resident set (VmHWM since the phase began,
-VmRSS at its end); a stall is the longest that one of very many calls to `/healthz` took meanwhile, which a busy machine
-stretches. The bursts are those of `admission.py`: their rate is compared with that of a webhook that answers a
-constant, in the same run and the same cluster; with `--own-core` either webhook has the last core for itself, and all
-else the others. Prints a table, then one JSON object a line per figure.
+listed anew; then pods with shares come in bursts; then very many wait for one GPU. Memory is the replica's resident set
+(VmHWM since the phase began, VmRSS at its end); a stall is the longest that one of very many calls to `/healthz` took
+meanwhile, which a busy machine stretches. The bursts are those of `admission.py`: their rate is compared with that of a
+webhook that answers a constant, in the same run and the same cluster; with `--own-core` either webhook has the last
+core for itself, and all else the others. Prints tables, then one JSON object a line per figure.
 
-Run: python bench/scale.py [--nodes 1000] [--pods 20000] [--burst 1000] [--rounds 2] [--own-core]
+Run: python bench/scale.py [--nodes 1000] [--pods 20000] [--burst 1000] [--rounds 2] [--waiting 5000] [--own-core]
 """
 
 from __future__ import annotations
@@ -17,65 +17,27 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import sys
 import tempfile
-import threading
 import time
-import urllib.request
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import admission
 from burst import calls, made, webhooks
+from large import phases, waiting
 
 from lab import build, cluster, component, control_plane, process
 
 MIB = 1 << 20
-PROBE_SECONDS = 0.01
 QUIET_SECONDS = 15.0
 PATIENCE_SECONDS = 180.0
 STOP_SECONDS = 30.0
 MOST_MIB = {20_000: 512, 100_000: 1024}  # by pods; of none more than this is asked
+MOST_HANDED_OVER_SECONDS = 1.0
 MOST_STALL_MS, MOST_READY_SECONDS = 100.0, 30.0
 LEAST_PART_OF_CONSTANT = {True: 0.7, False: 0.5}  # with a core of its own, or not
 KINDS = ("floor", admission.CONSTANT, "1 replica", "2 replicas")
-
-
-@dataclass(frozen=True)
-class Phase:
-    """What a replica took, until it was ready and after that."""
-
-    ready_seconds: float
-    peak_bytes: int
-    left_bytes: int
-    stall_seconds: float
-
-
-class Stalls:
-    """While it is entered: asks a process again and again, and keeps the longest that an answer took."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.longest_seconds = 0.0
-
-    def __enter__(self) -> Stalls:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(PROBE_SECONDS):
-            began = time.monotonic()
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{self._port}/healthz", timeout=60).close()
-                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
 
 
 class Scale(admission.Bench):
@@ -88,23 +50,34 @@ class Scale(admission.Bench):
         calls.all_well(answers)
         return seconds
 
-    def phases(self) -> dict[str, Phase]:
+    def phases(self) -> dict[str, phases.Phase]:
         """A replica that starts, and under which the API server is restarted."""
         self.put_in_the_way()
         with webhooks.running(1, self.scratch / "phases", self.kubeconfig) as (replicas, _):
             replica = replicas[0]
-            with Stalls(replica.probe_port) as stalls:
+            with phases.Watched(replica) as watched:
                 time.sleep(QUIET_SECONDS)
-            found = {"start": _phase(replica, replica.ready_seconds, stalls)}
-            Path(f"/proc/{replica.process.pid}/clear_refs").write_text("5")  # the peak is counted anew
-            with Stalls(replica.probe_port) as stalls:
+            found = {"start": watched.phase(replica.ready_seconds)}
+            with phases.Watched(replica) as watched:
                 began = time.monotonic()
                 self._restart_api_server()
                 webhooks.until(replica.ready, "the replica does not get ready again", seconds=PATIENCE_SECONDS)
                 seconds = time.monotonic() - began
                 time.sleep(QUIET_SECONDS)
-            found["restart of the API server"] = _phase(replica, seconds, stalls)
+            found["restart of the API server"] = watched.phase(seconds)
         return found
+
+    def waiting(self) -> waiting.Waited:
+        """Gated pods."""
+        self.put_in_the_way()
+        with (
+            webhooks.running(1, self.scratch / "waiting", self.kubeconfig) as (replicas, _),
+            self.administrator.namespace("waiting") as namespace,
+        ):
+            pids = self.control_plane() | {"webhook": replicas[0].process.pid}
+            return waiting.measure(
+                self.server, namespace, admission.NODE, self.options.waiting, lambda: admission.cpu(pids)
+            )
 
     def _restart_api_server(self) -> None:
         process.stop([("kube-apiserver", STOP_SECONDS)], self.lab.processes)
@@ -117,8 +90,7 @@ class Scale(admission.Bench):
         if not self.options.own_core:
             return
         *others, own = sorted(os.sched_getaffinity(1))
-        control = (process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd"))
-        for pid in (os.getpid(), *(pid for pid in control if pid is not None)):
+        for pid in (os.getpid(), *self.control_plane().values()):
             _pin(pid, others)
         for pid in processes:
             _pin(pid, [own])
@@ -130,19 +102,13 @@ def _pin(pid: int, cores: Sequence[int]) -> None:
             os.sched_setaffinity(int(task.name), cores)
 
 
-def _phase(replica: webhooks.Replica, ready_seconds: float, stalls: Stalls) -> Phase:
-    status = Path(f"/proc/{replica.process.pid}/status").read_text()
-    peak, left = (int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) << 10 for name in ("VmHWM", "VmRSS"))  # type: ignore[index]
-    return Phase(ready_seconds, peak, left, stalls.longest_seconds)
-
-
-def _print_phases(phases: dict[str, Phase], pods: int) -> None:
+def _print_phases(found: dict[str, phases.Phase], pods: int) -> None:
     goal = next((mib for most, mib in sorted(MOST_MIB.items()) if pods <= most), None)
     print(f"\n{'':<28}{'ready s':>9}{'peak MiB':>10}{'left MiB':>10}{'stall ms':>10}")
-    for name, one in phases.items():
+    for name, one in found.items():
         peak, left = one.peak_bytes / MIB, one.left_bytes / MIB
         print(f"{name:<28}{one.ready_seconds:>9.1f}{peak:>10.0f}{left:>10.0f}{1000 * one.stall_seconds:>10.0f}")
-    for name, one in phases.items():
+    for name, one in found.items():
         for figure, value, unit, most in (
             ("ready", one.ready_seconds, "s", MOST_READY_SECONDS),
             ("peak", one.peak_bytes / MIB, "MiB", goal),
@@ -154,6 +120,21 @@ def _print_phases(phases: dict[str, Phase], pods: int) -> None:
             print(json.dumps({**told, "against": "goal" if most else None, "ratio": ratio}))
 
 
+def _print_waiting(found: waiting.Waited) -> None:
+    longest = max(found.handed_over_seconds)
+    spent = ", ".join(f"{name} {ms:.1f}" for name, ms in found.cpu_ms.items())
+    print(f"\n{found.pods} gated pods: ms of processor a second: {spent}")
+    print("seconds from one pod's end to the next one's start:", *(f"{one:.2f}" for one in found.handed_over_seconds))
+    for figure, value, unit, goal in (
+        ("handed-over.longest", longest, "s", MOST_HANDED_OVER_SECONDS),
+        *((f"cpu.{name}", ms, "ms/s", None) for name, ms in found.cpu_ms.items()),
+    ):
+        told = {"figure": f"scale.waiting.{figure}", "value": round(value, 2), "unit": unit}
+        print(
+            json.dumps({**told, "against": "goal" if goal else None, "ratio": round(value / goal, 2) if goal else None})
+        )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -161,6 +142,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=20_000, dest="ordinary", help="ordinary ones")
     parser.add_argument("--burst", type=int, default=1000, dest="pods", help="pods with shares of one burst")
     parser.add_argument("--rounds", type=int, default=2, help="bursts of each kind; 0 for none")
+    parser.add_argument("--waiting", type=int, default=5000, help="gated pods; 0 for none")
     parser.add_argument("--at-once", type=int, default=32, help="calls in flight")
     parser.add_argument("--own-core", action="store_true", help="the webhook has the last core for itself")
     parser.set_defaults(clients=1, profile=None)
@@ -174,9 +156,10 @@ def main() -> None:
             with bench.administrator.namespace("others") as namespace:
                 seconds = bench.fill(namespace)
                 print(f"{options.nodes} nodes of {made.GPUS} GPUs, {options.ordinary} ordinary pods in {seconds:.0f} s")
-                phases = bench.phases()
-                _print_phases(phases, options.ordinary)
+                _print_phases(bench.phases(), options.ordinary)
                 problems = bench.bursts(KINDS, options.rounds)
+                if options.waiting:
+                    _print_waiting(bench.waiting())
         finally:
             cluster.down(directory)
     if problems:

@@ -1,0 +1,86 @@
+"""Very many gated pods that all want the same GPU: what their waiting costs, and how soon the next one has it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from burst import calls, webhooks
+
+from gpushare import contract
+
+QUIET_SECONDS = 20.0  # for the placer to tell them all why they wait
+IDLE_SECONDS = 30.0
+TIMES = 5
+PATIENCE_SECONDS = 60.0
+LOOK_SECONDS = 0.02
+
+Cpu = Callable[[], Mapping[str, float]]  # seconds of the processor's time that each process has taken
+
+
+@dataclass(frozen=True)
+class Waited:
+    """Pods that waited; ms of the processor's time a second that this took each process; seconds from end to start."""
+
+    pods: int
+    cpu_ms: Mapping[str, float]
+    handed_over_seconds: tuple[float, ...]
+
+
+def measure(server: calls.Server, namespace: str, node: str, count: int, cpu: Cpu) -> Waited:
+    """Let so many pods wait for the first GPU of a node, and the one that has it be deleted, some times."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    document = calls.one(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
+    uuid = document["status"]["gpus"][0]["uuid"]
+    _, answers = calls.burst(server, list(_pods(path, uuid, count + 1)), at_once=32, processes=1)
+    calls.all_well(answers)
+    holder = _next(server, path, node, after="")
+    time.sleep(QUIET_SECONDS)
+    before = cpu()
+    time.sleep(IDLE_SECONDS)
+    after = cpu()
+    handed_over = []
+    for _ in range(TIMES):
+        began = time.monotonic()
+        calls.one(server, calls.call("DELETE", f"{path}/{holder}", {"gracePeriodSeconds": 0}))
+        holder = _next(server, path, node, after=holder)
+        handed_over.append(time.monotonic() - began)
+    spent = {name: (after[name] - before[name]) * 1000 / IDLE_SECONDS for name in after}
+    return Waited(count, spent, tuple(handed_over))
+
+
+def _pods(path: str, uuid: str, count: int) -> Iterator[calls.Call]:
+    for number in range(count):
+        manifest = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"waiting-{number:05}",
+                "annotations": {contract.REQUEST: "1", contract.UUID: uuid},
+            },
+            "spec": {"containers": [{"name": "main", "image": "gpushare/sample:0.1"}]},
+        }
+        yield calls.Call("POST", path, json.dumps(manifest, separators=(",", ":")).encode())
+
+
+def _next(server: calls.Server, path: str, node: str, *, after: str) -> str:
+    """The name of the pod that has the GPU and no gate any more; another than `after`."""
+    found = ""
+
+    def is_there() -> bool:
+        nonlocal found
+        document = calls.one(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
+        names = [entry["pod"].get("name", "") for entry in document.get("spec", {}).get("allocations", ())]
+        found = next((name for name in names if name not in ("", after)), "")
+        return bool(found) and _is_open(calls.one(server, calls.call("GET", f"{path}/{found}")))
+
+    webhooks.until(is_there, "nobody has the GPU", seconds=PATIENCE_SECONDS)
+    return found
+
+
+def _is_open(pod: Mapping[str, Any]) -> bool:
+    gates = (gate["name"] for gate in pod["spec"].get("schedulingGates", ()))
+    return contract.SCHEDULING_GATE not in gates
