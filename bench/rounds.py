@@ -42,7 +42,7 @@ from webhook.placer.index import Index
 from webhook.placer.placer import Placer
 from webhook.placer.replacing import Replacing
 from webhook.placer.resizer import Resizer
-from webhook.placer.standing import Standing
+from webhook.placer.standing import Holders
 from webhook.placer.wishes import Wishes
 
 GIB = 2**30
@@ -101,6 +101,7 @@ class Parts:
         self.changes, self.known = Changes(), bookkeeping.Known()
         self.sightings, self.wishes, self.beaten = sightings.Sightings(60.0), Wishes(), beaten.Beaten()
         self.arranger, self.passes, self.index = gang.Arranger(), backfill.Passes(), Index()
+        self.holders = Holders()
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
         self.told: list[tuple[Json | None, Json]] = [(None, one) for one in pods]
 
@@ -124,7 +125,7 @@ class Parts:
 
     def standing(self) -> None:
         arranged = self.arranger.arrange(self.index.waiting, self.index.members)
-        Standing.of(self.nodes, arranged)
+        self.holders.standing(self.nodes, arranged)
 
     def change(self, pods: Iterable[int]) -> None:
         """Each of these is another version of itself, as is its node."""

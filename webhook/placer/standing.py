@@ -34,7 +34,7 @@ class Standing:
         What this process has promised and not written yet is not enough: nobody else knows of it, and it may fail.
         """
         orders = {uid: unit.order for unit in arranged.units for uid in unit.uids}
-        waiting = {*orders, *(pod.uid(one) for one, _ in arranged.held_back)}
+        waiting = _waiting(arranged)
         shares: dict[str, Entry] = {}
         held: dict[str, list[Entry]] = collections.defaultdict(list)
         for node in nodes:
@@ -70,6 +70,28 @@ class Standing:
         for entries in self.holds.values():
             for entry in entries:
                 yield str(entry.allocation.pod), entry.node
+
+
+class Holders:
+    """Who has anything in the ledger, node by node: asked again only of nodes that have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[GpuNode, frozenset[str]]] = {}  # uids
+
+    def standing(self, nodes: Iterable[GpuNode], arranged: Arranged) -> Standing:
+        """See `Standing.of`."""
+        known, self._known = self._known, {}
+        for node in nodes:
+            found = known.get(node.name)
+            if found is None or found[0] is not node:
+                found = node, frozenset(entry.pod.uid for entry in node.allocations)
+            self._known[node.name] = found
+        waiting = _waiting(arranged)
+        return Standing.of((node for node, uids in self._known.values() if not uids.isdisjoint(waiting)), arranged)
+
+
+def _waiting(arranged: Arranged) -> set[str]:
+    return {uid for unit in arranged.units for uid in unit.uids} | {pod.uid(one) for one, _ in arranged.held_back}
 
 
 def _by_node(entries: Iterable[Entry]) -> Gone:

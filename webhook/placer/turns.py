@@ -31,7 +31,7 @@ from webhook.placer.fairness import Fairness
 from webhook.placer.gang import Arranged, Unit
 from webhook.placer.holding import Holding
 from webhook.placer.index import Index
-from webhook.placer.standing import Gone, Standing
+from webhook.placer.standing import Gone, Holders, Standing
 from webhook.pods import mutation, waits, wanted
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Turns:
         self._opens = opens
         self._still_gated = still_gated
         self._warns = warns
+        self._holders = Holders()
         self._holding = Holding(ledger_now, bound)
         self._fairness = Fairness()
         self._last: dict[str, Refusal] = {}  # by uid of the pod
@@ -88,7 +89,7 @@ class Turns:
     async def take(self, pods: Index, arranged: Arranged, *, now: float) -> Told:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
         told = [(one, _held_back(one, sentence)) for one, sentence in arranged.held_back]
-        standing = Standing.of(self._store.stored(), arranged)
+        standing = self._holders.standing(self._store.stored(), arranged)
         await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
         self._holding.begin(pods, arranged.units, standing, now=now)
         await asyncio.sleep(0)

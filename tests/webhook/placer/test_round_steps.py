@@ -1,0 +1,155 @@
+"""What a round looks at, in steps and not in time: nearly nothing when nothing has changed, however many pods there are.
+
+A step is a line that Python runs, once for each time round a loop. `bench/rounds.py` measures the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.cluster import client, events, informer
+from gpushare.cluster import errors as cluster_errors
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook import metrics
+from webhook.books.bookkeeper import Bookkeeper
+from webhook.ledger.api_store import ApiStore
+from webhook.ledger.reservation import Reservation
+from webhook.placer.gates import Gates, trimmed
+from webhook.placer.placer import Placer
+from webhook.placer.replacing import Replacing
+from webhook.placer.resizer import Resizer
+
+Json = dict[str, Any]
+FEW, MANY = 4, 36  # on one node
+PER_NODE = 50  # to see that it has not changed, in some parts of a round
+GIB = 2**30
+
+
+class Api:
+    """Stands for an API server that refuses every write, and in which happens what it is told."""
+
+    def __init__(self, nodes: list[GpuNode], pods: list[Json]) -> None:
+        gpunodes = [codec.to_document(node) for node in nodes]
+        for one in gpunodes:
+            one["metadata"]["resourceVersion"] = "1"
+        self._found = {contract.GPUNODE_PATH: gpunodes, "/api/v1/pods": pods}
+        self.events: asyncio.Queue[Json] = asyncio.Queue()
+
+    async def list(self, path: str, *_: object, **__: object) -> client.Listing:
+        return client.Listing(self._found.get(path, []), "1")
+
+    @contextlib.asynccontextmanager
+    async def watch(self, path: str, *_: object, **__: object) -> AsyncIterator[AsyncIterator[Json]]:
+        async def happening() -> AsyncIterator[Json]:
+            queue = self.events if path == "/api/v1/pods" else asyncio.Queue[Json]()
+            while True:
+                yield await queue.get()
+                queue.task_done()
+
+        yield happening()
+
+    async def refuse(self, *_: object) -> Json:
+        raise cluster_errors.Forbidden("nothing is written here")
+
+    patch = replace = create = get = refuse
+
+
+def running(name: str, node: str, identity: str, uuid: str) -> Json:
+    one = builders.counted(builders.pod(name, request="0.02", memory="1Gi"))
+    one["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
+    annotations = {contract.ALLOCATION: identity, contract.NODE: node, contract.GPU_UUIDS: uuid}
+    one["metadata"]["annotations"].update(annotations)
+    one["spec"]["nodeName"] = node
+    return {**one, "status": {"phase": "Running", "containerStatuses": [{}]}}
+
+
+def gated(name: str) -> Json:
+    one = builders.counted(builders.pod(name, request="1", gpus="8"))
+    one["metadata"].update(uid=name, resourceVersion="1", creationTimestamp="2026-01-02T00:00:00Z")
+    one["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    return {**one, "status": {"phase": "Pending"}}
+
+
+def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
+    """So many nodes with so many pods each."""
+    made: list[GpuNode] = []
+    there: list[Json] = []
+    for number in range(nodes):
+        empty = builders.node(f"n{number:03d}", gpus=1)
+        (card,) = empty.gpus
+        entries = []
+        for one in range(pods):
+            name, identity = f"p{number}-{one}", f"a{number}-{one}"
+            there.append(running(name, empty.name, identity, card.uuid))
+            share = GivenShare(("main",), (card.uuid,), 2, 100, GIB)
+            entries.append(Allocation(identity, PodRef("default", name, name), (share,)))
+        made.append(GpuNode(empty.name, empty.gpus, tuple(entries)))
+    return made, there
+
+
+async def steps(nodes: int, pods: int, *, waits: bool = False, changed: bool = False) -> int:
+    """Of one round, after some of the same cluster."""
+    made, there = cluster(nodes, pods)
+    api: Any = Api(made, [*there, *([gated("large")] if waits else [])])
+    measures, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
+    ledger_now = ApiStore(api, measures)
+    copy = informer.Informer(api, "/api/v1/pods", transform=trimmed)
+    placer = Placer(
+        ledger_now,
+        copy,
+        Bookkeeper(api, ledger_now, copy, recorder, measures),
+        Gates(api, ledger_now, Reservation(ledger_now, policy="pack"), recorder, measures),
+        leads=lambda: True,
+        resizer=Resizer(api, ledger_now, recorder, measures),
+        replacing=Replacing(api, recorder, measures),
+    )
+    tasks = [asyncio.create_task(ledger_now.run()), asyncio.create_task(copy.run())]
+    await ledger_now.synced()
+    await copy.synced.wait()
+    for _ in range(2):
+        await placer.work()
+    if changed:
+        after = {**there[0], "metadata": {**there[0]["metadata"], "resourceVersion": "2"}}
+        api.events.put_nowait({"type": "MODIFIED", "object": after})
+        await api.events.join()
+    counted, before = 0, sys.gettrace()
+
+    def count(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal counted
+        counted += event == "line"
+        return count
+
+    sys.settrace(count)
+    try:
+        await placer.work()
+    finally:
+        sys.settrace(before)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return counted
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["nobody waits", "one waits"])
+async def test_law_a_round_in_which_nothing_has_changed_costs_the_same_however_many_pods_there_are(waits: bool) -> None:
+    assert await steps(8, MANY, waits=waits) == await steps(8, FEW, waits=waits)
+
+
+async def test_law_one_more_node_costs_few_steps_when_nothing_has_changed_or_one_pod_has() -> None:
+    for changed in (False, True):
+        more = await steps(48, FEW, changed=changed) - await steps(8, FEW, changed=changed)
+        assert more <= PER_NODE * 40
+
+
+async def test_one_pod_that_has_changed_is_looked_at() -> None:
+    assert await steps(8, FEW, changed=True) > await steps(8, FEW) + 20
