@@ -88,9 +88,9 @@ class Bookkeeper:
         """What has to be looked at in this round."""
         return self._changes.take(self._store.stored(), also=self._known.unconfirmed)
 
-    def forget(self) -> None:
-        """A round has failed: in the next everything has to be looked at."""
-        self._changes.forget()
+    def look_again(self) -> None:
+        """Something has failed in this round: the same has to be looked at in the next."""
+        self._changes.repeat()
 
     async def keep(self, touched: Touched) -> float | None:
         """Do what is due; return when there will be more, by our clock."""

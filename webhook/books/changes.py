@@ -36,15 +36,18 @@ class Changes:
         self._nodes: dict[str, GpuNode] = {}
         self._where: dict[str, tuple[str, ...]] = {}  # uid of a holder, or id of an allocation -> nodes
         self._pods: dict[str, PodJson] = {}  # by uid
+        self._came: dict[str, int] = {}  # by uid: the how manieth it was to come
+        self._count = 0
         self._claims: dict[str, dict[str, PodJson]] = collections.defaultdict(dict)  # id -> by uid
         self._placed: dict[str, dict[str, PodJson]] = collections.defaultdict(dict)  # node -> by uid
         self._keys: set[str] = set()  # uids and ids of what has changed
         self._names: set[str] = set()
-        self._is_lost = True  # what has changed: then everything has
+        self._told: frozenset[str] = frozenset()  # names of the last time, also of nodes that are gone
+        self._is_lost = False  # what has changed: then everything has
 
-    def forget(self) -> None:
-        """Whoever was told last made nothing of it: everything is to be looked at again."""
-        self._is_lost, self._keys, self._names = True, set(), set()
+    def repeat(self) -> None:
+        """Not everybody has made something of what was told last: it is told again."""
+        self._names |= self._told
 
     def pod(self, before: PodJson | None, after: PodJson | None) -> None:
         """A pod came (`before` is None), changed, or went (`after` is None)."""
@@ -64,10 +67,14 @@ class Changes:
                     del index[key]
             if one is after:
                 self._pods[uid] = one
-            else:
+                self._count += 1
+                self._came.setdefault(uid, self._count)
+            elif after is None or pod.uid(after) != uid:
                 self._pods.pop(uid, None)
+                self._came.pop(uid, None)
         if len(self._keys) > FEW + len(self._pods):
-            self.forget()  # nobody asks, as in a replica that does not lead: it must not grow for ever
+            # Nobody asks, as in a replica that does not lead: it must not grow for ever.
+            self._is_lost, self._keys, self._names = True, set(), set(self._told)
 
     def placed_beside(self, there: Collection[str]) -> list[PodJson]:
         """The pods that say that they were placed on a node which is none of these."""
@@ -96,8 +103,10 @@ class Changes:
                 tied = {node, *self._where.get(uid, ()), *self._where.get(identity, ())} - names
                 names |= tied
                 open_ += tied
+        self._told = frozenset(names)
         found = tuple(there[name] for name in sorted(names) if name in there)
-        return Touched(found, tuple(pods.values()), frozenset(names))
+        # In the order in which they came: who claims something first has it, and times tell no more than the second.
+        return Touched(found, tuple(pods[uid] for uid in sorted(pods, key=self._came.__getitem__)), self._told)
 
     def _having_to_do_with(self, name: str) -> Iterator[PodJson]:
         yield from self._placed.get(name, {}).values()

@@ -88,7 +88,7 @@ class Placer:
                 self._sleep_seconds = await self.work()
             except Exception:
                 # One pod that nobody foresaw must not take the webhook down, which shares this process.
-                self._bookkeeper.forget()
+                self._bookkeeper.look_again()
                 logger.exception("The placer failed, and goes on")
         # Never busy for more than half of the time: the event loop is the webhook's too.
         spent = time.monotonic() - started
@@ -104,7 +104,7 @@ class Placer:
             try:
                 resize_again = await self._resizer.resize(touched, self._pods.objects)
             except Exception:
-                self._bookkeeper.forget()
+                self._bookkeeper.look_again()
                 # They have no part in it, and would all wait for ever.
                 logger.exception("The resizer failed, and the gated pods have their turn")
         tell_again = await self._gates.open_all(self._index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import given, settings
@@ -13,8 +14,10 @@ from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
 from webhook.books import bookkeeping
-from webhook.books.changes import Changes
+from webhook.books.changes import FEW, Changes, Touched
 from webhook.ledger import adoption
+from webhook.placer.beaten import Beaten
+from webhook.placer.wishes import Wishes
 
 Json = dict[str, Any]
 NAMES = ("n0", "n1", "n2", "n3")
@@ -64,6 +67,8 @@ class Seen:
     def __init__(self) -> None:
         self.changes, self.known = Changes(), bookkeeping.Known()
         self.lost: dict[str, list[Json]] = {}
+        self.beaten, self.wishes = Beaten(), Wishes()
+        self.found_beaten: list[Any] = []
         self.looked_at = 0
 
     def look(self, nodes: list[GpuNode], now: float) -> bookkeeping.Books:
@@ -71,7 +76,14 @@ class Seen:
         self.looked_at = len(touched.nodes) + len(touched.pods)
         self.lost = {name: pods for name, pods in self.lost.items() if name not in touched.names}
         self.lost.update(adoption.lost(touched.nodes, touched.pods))  # type: ignore[arg-type]
+        self.found_beaten = self.beaten.renew(touched)
+        for _ in self.wishes.search(touched):
+            pass
         return self.known.renew(touched.nodes, touched.names, bookkeeping.judge(touched.nodes, touched.pods, now=now))
+
+
+def in_all(nodes: list[GpuNode], pods: Iterable[Json]) -> Touched:
+    return Touched(tuple(sorted(nodes, key=lambda node: node.name)), tuple(pods), frozenset(NAMES))
 
 
 def shown(books: bookkeeping.Books) -> Any:
@@ -80,15 +92,18 @@ def shown(books: bookkeeping.Books) -> Any:
     return {name: dict(ids) for name, ids in books.confirm.items()}, by_id, books.next_expiry
 
 
-@given(STEPS, st.sets(st.integers(0, 30)))
+@given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=3))
 @settings(deadline=None)
-def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(steps: list[Any], looks: set[int]) -> None:
+def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
+    steps: list[Any], looks: set[int], failures: set[int]
+) -> None:
     seen = Seen()
     nodes: dict[str, GpuNode] = {}
     pods: dict[str, Json] = {}
     for number, step in enumerate([*steps, "nobody"]):
         if isinstance(step, dict):
             uid = step["metadata"]["uid"]
+            step = {**step, "metadata": {**step["metadata"], "resourceVersion": str(number)}}
             seen.changes.pod(pods.get(uid), step)
             pods[uid] = step
         elif isinstance(step, str):
@@ -99,6 +114,9 @@ def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(steps: list[
             nodes.pop(step[0], None)
         else:
             nodes[step[0]] = dataclasses.replace(builders.node(step[0]), allocations=tuple(step[1]))
+        if number in failures:
+            seen.changes.take(list(nodes.values()))
+            seen.changes.repeat()  # nothing was made of it
         if number not in looks and number < len(steps):
             continue  # several things change between two looks
         now = 100.0 if number % 2 else 10.0
@@ -107,6 +125,8 @@ def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(steps: list[
         assert {name: sorted(map(str, lost)) for name, lost in seen.lost.items()} == {
             name: sorted(map(str, lost)) for name, lost in adoption.lost(every, pods.values()).items()
         }
+        assert sorted(map(str, seen.found_beaten)) == sorted(map(str, Beaten().renew(in_all(every, pods.values()))))
+        assert list(map(str, seen.wishes.all())) == list(map(str, Wishes().find(every, pods.values())))
         there = set(nodes)
         everywhere = adoption.homeless(there, pods.values())
         assert sorted(map(str, adoption.homeless(there, seen.changes.placed_beside(there)))) == sorted(
@@ -149,3 +169,29 @@ def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
     assert seen.lost == {}
     seen.changes.pod(placed("u1", "a1", "n0", "Running", gated=False), None)
     assert [one.node for one in seen.look(nodes, 0.0).gone] == ["n1"]
+
+
+def test_of_two_that_name_an_allocation_the_first_to_come_has_it_though_both_were_created_in_one_second() -> None:
+    for reverse in (False, True):
+        seen = Seen()
+        entry = dataclasses.replace(builders.allocation("a1", reserved_until=60.0), pod=PodRef("default", "", ""))
+        nodes = [dataclasses.replace(builders.node("n0"), allocations=(entry,))]
+        uids = sorted(("u1", "u2"), reverse=reverse)
+        for uid in uids:
+            seen.changes.pod(None, placed(uid, "a1", "n0" if uid == "u2" else "n1", "Running", gated=False))
+        assert seen.look(nodes, 0.0).confirm["n0"]["a1"].uid == uids[0]
+
+
+def test_where_nobody_asks_what_has_changed_it_is_not_kept_for_ever() -> None:
+    """As in a replica that does not lead; when it does, it looks at everything."""
+    seen, nodes = Seen(), [builders.node("n0"), builders.node("n1")]
+    seen.look(nodes, 0.0)
+    for number in range(FEW):
+        one = placed(f"u{number}", f"a{number}", "n0", "Running", gated=False)
+        seen.changes.pod(None, one)
+        seen.changes.pod(one, None)
+    assert len(seen.changes._keys) + len(seen.changes._names) < FEW
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 2
+    seen.look(nodes, 0.0)
+    assert seen.looked_at == 0

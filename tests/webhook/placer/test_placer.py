@@ -14,7 +14,7 @@ class Part:
     """Stands for a part of the placer: only whether it had its turn is looked at here."""
 
     def __init__(self, problem: Exception | None = None) -> None:
-        self.problem, self.turns = problem, 0
+        self.problem, self.turns, self.repeated = problem, 0, 0
         self.objects: dict[str, Any] = {}
 
     async def work(self, *_: object) -> float | None:
@@ -28,16 +28,29 @@ class Part:
     def listen(self, *_: object) -> None:
         """Nothing ever changes."""
 
-    subscribe = on_change = look = forget = listen
+    subscribe = on_change = look = listen
+
+    def look_again(self) -> None:
+        self.repeated += 1
 
 
 async def test_gated_pods_have_their_turn_when_the_resizer_fails(caplog: pytest.LogCaptureFixture) -> None:
     resizer, gates = Part(KeyError("what nobody foresaw")), Part()
-    parts: Any = SimpleNamespace(store=Part(), pods=Part(), books=Part(), gates=gates, resizer=resizer)
+    books = Part()
+    parts: Any = SimpleNamespace(store=Part(), pods=Part(), books=books, gates=gates, resizer=resizer)
     placer = Placer(parts.store, parts.pods, parts.books, parts.gates, leads=lambda: True, resizer=parts.resizer)
     await placer.work()
-    assert (resizer.turns, gates.turns) == (1, 1)
+    assert (resizer.turns, gates.turns, books.repeated) == (1, 1, 1)
     assert "The resizer failed" in caplog.text
+
+
+async def test_what_has_changed_is_looked_at_again_when_a_part_fails() -> None:
+    gates, books = Part(KeyError("what nobody foresaw")), Part()
+    parts: Any = SimpleNamespace(store=Part(), pods=Part(), books=books, gates=gates)
+    placer = Placer(parts.store, parts.pods, parts.books, parts.gates, leads=lambda: True)
+    placer.wake()
+    await placer.step()
+    assert (gates.turns, books.repeated) == (1, 1)
 
 
 async def test_a_look_that_was_slow_is_not_followed_by_as_long_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

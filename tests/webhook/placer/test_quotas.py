@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare import contract, errors, ledger
+from gpushare.allocation import Allocation, PodRef
 from gpushare.cluster import errors as cluster_errors
 from gpushare.gpunode import GpuNode
 from tests import builders
@@ -100,3 +104,40 @@ async def test_what_is_held_free_counts_for_nobody() -> None:
     assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
     with pytest.raises(errors.QuantityError):
         quotas.least([quota(percent="x")])
+
+
+ENTRIES = st.lists(
+    st.builds(
+        lambda number, namespace, percent, is_hold: dataclasses.replace(
+            builders.allocation(f"{contract.HOLD_PREFIX if is_hold else ''}{number}", request=percent),
+            pod=PodRef(namespace, "p", f"u{number}"),
+        ),
+        st.integers(0, 9),
+        st.sampled_from(("x", "y")),
+        st.integers(1, 100),
+        st.booleans(),
+    ),
+    max_size=3,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(("n0", "n1", "n2")), st.none() | ENTRIES), max_size=12))
+async def test_law_what_is_added_up_bit_by_bit_is_the_sum_of_all(
+    steps: list[tuple[str, list[Allocation] | None]],
+) -> None:
+    holdings, nodes = quotas.Holdings(), dict[str, GpuNode]()
+    for name, entries in steps:
+        nodes.pop(name, None)
+        if entries is not None:
+            nodes[name] = dataclasses.replace(builders.node(name), allocations=tuple(entries))
+        for namespace in ("x", "y"):
+            held = await holdings.of(namespace, nodes)
+            assert +held == +await quotas.Holdings().of(namespace, nodes)
+            shares = [
+                share
+                for node in nodes.values()
+                for entry in node.allocations
+                if entry.pod.namespace == namespace and not entry.is_hold
+                for share in entry.shares
+            ]
+            assert held[PERCENT] == sum(share.request_percent for share in shares)
