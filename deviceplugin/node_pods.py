@@ -20,8 +20,12 @@ def watched(api: client.Client, node_name: str) -> informer.Informer:
 
 async def ask(api: client.Client, node_name: str) -> Iterable[dict[str, Any]]:
     """Those with a share, as the API server has them now. Raises ClusterError."""
-    listing = await api.list(PATH, {"fieldSelector": _on(node_name)})
-    return [trimmed(item) for item in listing.items if contract.ALLOCATION in pod.annotations_of(item)]
+    listing = await api.list(PATH, {"fieldSelector": _on(node_name)}, keep=_with_share)
+    return [item for item in listing.items if item is not None]
+
+
+def _with_share(item: dict[str, Any]) -> dict[str, Any] | None:
+    return trimmed(item) if contract.ALLOCATION in pod.annotations_of(item) else None
 
 
 def _on(node_name: str) -> str:

@@ -65,7 +65,7 @@ class Lists:
 
     async def run(self) -> None:
         while True:
-            listing = await self._api.list(node_pods.PATH, {"fieldSelector": "spec.nodeName=node-a"})
+            listing = await self._api.list(node_pods.PATH, {"fieldSelector": "spec.nodeName=node-a"}, keep=client.whole)
             kept = [node_pods.trimmed(item) for item in listing.items]
             self.count += bool(kept)
 

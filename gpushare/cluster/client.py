@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
 
-from gpushare.cluster import connection, errors, transport
+from gpushare.cluster import connection, errors, items, transport
+
+logger = logging.getLogger(__name__)
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
@@ -30,17 +33,39 @@ PAGE_ITEMS: Final = 500
 GET_TRIES: Final = 3
 GET_PAUSE_SECONDS: Final = 0.05
 LONGEST_EVENT_BYTES: Final = 64 << 20  # etcd refuses objects of more than a few MiB
+_VERSION_KEYS: Final = frozenset({"resourceVersion", "resourceVersionMatch"})
 
 Query = transport.Query
 Body = transport.Body
+Json = dict[str, Any]
+Answer = TypeVar("Answer")
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A collection at one moment: whole objects (with apiVersion and kind), and where a watch goes on from."""
+class Listing(Generic[Kept]):
+    """A collection at one moment: what was kept of each object, and where a watch goes on from."""
 
-    items: list[dict[str, Any]]
+    items: list[Kept]
     resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Page(Generic[Kept]):
+    """A part of a list. rest: the token that the next part is asked for with; "" for none."""
+
+    items: list[Kept]
+    resource_version: str
+    rest: str
+
+
+class _Broken(errors.Unavailable):
+    """A list that had begun to arrive, and broke off or was too late."""
+
+
+def whole(item: Json) -> Json:
+    """Keep all of an object."""
+    return item
 
 
 @contextlib.asynccontextmanager
@@ -69,25 +94,34 @@ class Client:
         """Return the JSON object at `path`."""
         return await self._call("GET", path, query or {})
 
-    async def list(self, path: str, query: Query | None = None) -> Listing:
-        """Return a whole collection, fetched in pages.
+    async def list(self, path: str, query: Query | None = None, *, keep: Callable[[Json], Kept]) -> Listing[Kept]:
+        """Return a collection.
+
+        keep: asked for each object (with apiVersion and kind) as it arrives, says what becomes of it; no more than a
+        few are there at once, however many come. It may be asked again for the same, after a connection that broke.
 
         Raises Gone when the collection changed so much between two pages that the rest is no longer kept.
         """
-        items: list[dict[str, Any]] = []
+        found: list[Kept] = []
         asked: dict[str, str | int | bool] = {"limit": PAGE_ITEMS, **(query or {})}
+        more_tries = GET_TRIES - 1
         while True:
-            page = await self._call("GET", path, asked, timeout_seconds=LIST_SECONDS)
-            metadata = page.get("metadata") or {}
-            # Built-in kinds leave these out of lists but not out of watches; a store wants them alike.
-            kind = {"apiVersion": page.get("apiVersion", ""), "kind": str(page.get("kind", "")).removesuffix("List")}
-            items.extend({**kind, **item} for item in page.get("items") or ())
-            rest = metadata.get("continue")
-            if not rest:
-                return Listing(items=items, resource_version=str(metadata.get("resourceVersion", "")))
+            try:
+                page = await self._page(path, asked, keep)
+            except _Broken as error:
+                if not more_tries:
+                    raise
+                more_tries -= 1
+                # What names a version comes from the API server's cache, in one piece whatever the limit. If that is
+                # too much for the time there is, or the way, pages are not; and they are of no older version.
+                asked = _without_version(asked)
+                logger.info("Listing again, in pages: it broke off", extra={"path": path, "err": str(error)})
+                continue
+            found += page.items
+            if not page.rest:
+                return Listing(items=found, resource_version=page.resource_version)
             # The token has the version in it; the API server refuses a continued list that names one again.
-            asked = {key: value for key, value in asked.items() if not key.startswith("resourceVersion")}
-            asked["continue"] = rest
+            asked = {**_without_version(asked), "continue": page.rest}
 
     async def create(
         self, path: str, body: Mapping[str, Any], *, query: Query | None = None, dry_run: bool = False
@@ -159,21 +193,64 @@ class Client:
         *,
         body: Body | None = None,
         content_type: str = transport.JSON,
-        timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
-        request = transport.Request(method, path, timeout_seconds or CALL_SECONDS, query, body, content_type)
-        more_tries = GET_TRIES - 1 if method == "GET" else 0
-        while True:
-            try:
-                async with self._transport.open(request) as answer:
-                    with transport.network_errors(request):
-                        content = await answer.read()
-                return _decoded(content, request)
-            except errors.Unavailable as error:
-                if not more_tries or not transport.was_reset(error):
-                    raise
-                more_tries -= 1
-                await asyncio.sleep(GET_PAUSE_SECONDS)
+        request = transport.Request(method, path, CALL_SECONDS, query, body, content_type)
+
+        async def call() -> Json:
+            async with self._transport.open(request) as answer:
+                with transport.network_errors(request):
+                    content = await answer.read()
+            return _decoded(content, request)
+
+        return await (_retried(call) if method == "GET" else call())
+
+    async def _page(self, path: str, query: Query, keep: Callable[[Json], Kept]) -> _Page[Kept]:
+        request = transport.Request("GET", path, LIST_SECONDS, query)
+
+        async def read() -> _Page[Kept]:
+            async with self._transport.open(request) as answer:
+                return await _taken_apart(answer, request, keep)
+
+        return await _retried(read)
+
+
+async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Do what can be done twice, a few times if the connection breaks."""
+    more_tries = GET_TRIES - 1
+    while True:
+        try:
+            return await call()
+        except errors.Unavailable as error:
+            if not more_tries or not transport.was_reset(error):
+                raise
+            more_tries -= 1
+            await asyncio.sleep(GET_PAUSE_SECONDS)
+
+
+async def _taken_apart(
+    answer: aiohttp.ClientResponse, request: transport.Request, keep: Callable[[Json], Kept]
+) -> _Page[Kept]:
+    """Read a list in portions, with a pause for others after each."""
+    reader = items.Items()
+    found: list[Kept] = []
+
+    def take(content: bytes, *, is_last: bool = False) -> None:
+        listed = _items(reader.feed(content, is_last=is_last), request)
+        # Built-in kinds leave these out of lists but not out of watches; a store wants them alike.
+        found.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for item in listed)
+
+    try:
+        with transport.network_errors(request):
+            async for content in answer.content.iter_chunked(items.PORTION_BYTES):
+                take(content)
+                await asyncio.sleep(0)
+    except errors.Unavailable as error:
+        if reader.has_begun:
+            raise _Broken(str(error)) from error  # and not from what broke it: see `transport.was_reset`
+        raise
+    take(b"", is_last=True)
+    metadata = reader.fields.get("metadata") or {}
+    return _Page(found, str(metadata.get("resourceVersion", "")), metadata.get("continue") or "")
 
 
 async def _events(answer: aiohttp.ClientResponse, request: transport.Request) -> AsyncGenerator[dict[str, Any], None]:
@@ -210,6 +287,22 @@ def _decoded(content: bytes | bytearray, request: transport.Request) -> dict[str
     if not isinstance(decoded, dict):
         raise errors.Unavailable(f"{request.name}: the answer is not a JSON object")
     return decoded
+
+
+def _items(fed: Iterator[Json], request: transport.Request) -> Iterator[Json]:
+    try:
+        yield from fed
+    except ValueError as error:
+        raise errors.Unavailable(f"{request.name}: the answer is not a list in JSON: {error}") from error
+
+
+def _kind(listed: Json) -> Json:
+    """What kind the items of a list are of."""
+    return {"apiVersion": listed.get("apiVersion", ""), "kind": str(listed.get("kind", "")).removesuffix("List")}
+
+
+def _without_version(asked: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:
+    return {key: value for key, value in asked.items() if key not in _VERSION_KEYS}
 
 
 def _asked(query: Query | None, dry_run: bool) -> dict[str, str | int | bool]:

@@ -1,9 +1,11 @@
 """Keeps a store true to a collection of the API server: list once, then watch, for ever.
 
 What makes it trustworthy is in the odd cases. A watch that has fallen too far behind (410, as an HTTP status or as an
-event) is answered by a new list, whose difference to the store is told like any other change. Lists after the first
-never go back in time: they ask for nothing older than what was seen, because another API server may lag behind.
-Whatever the API server refuses is asked again as a consistent read, which cannot be too old or too new.
+event) is answered by a new list, whose difference to the store is told like any other change, with pauses for others
+where it is long. Of a list nothing is held but what is kept of it: it takes no more memory than a second copy, less
+what has not changed. Lists after the first never go back in time: they ask for nothing older than what was seen,
+because another API server may lag behind. Whatever the API server refuses is asked again as a consistent read, which
+cannot be too old or too new.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gpushare.cluster import backoff, client, errors, store
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS: Final = 0.2
 MOST_PAUSE_SECONDS: Final = 30.0
 SHORTEST_WATCH_SECONDS: Final = 0.5
+PORTION_SECONDS: Final = 0.01  # for so long are changes told without a pause for others
 _CONSISTENT: Final = ""  # no version named: the API server asks etcd
 _CACHED: Final = "0"  # any version: the API server answers from its cache
 
@@ -59,6 +62,7 @@ class Informer:
         self._watching = False
         self._last_contact: float | None = None
         self._listed_at = float("-inf")
+        self.transform = transform
         self._store = store.Store(transform)
         self._problem = ""
         self.synced = asyncio.Event()
@@ -134,9 +138,15 @@ class Informer:
         if self._list_from != _CONSISTENT:
             query["resourceVersion"] = self._list_from
             query["resourceVersionMatch"] = "NotOlderThan"
-        listing = await self._api.list(self._path, query)
+        listing = await self._api.list(self._path, query, keep=self._store.keep)
         self._listed_at = self._clock()
-        self._tell(self._store.replace(listing.items))
+        began = time.perf_counter()
+        for change in self._store.replace(listing.items):
+            if change is not None:
+                self._tell(change)
+            if time.perf_counter() - began > PORTION_SECONDS:
+                await asyncio.sleep(0)
+                began = time.perf_counter()
         self._advance(listing.resource_version)
         self.synced.set()
 
@@ -149,7 +159,8 @@ class Informer:
             try:
                 async for event in events:
                     if event["type"] != "BOOKMARK":
-                        self._tell(self._store.apply(event))
+                        for change in self._store.apply(event):
+                            self._tell(change)
                     self._advance(event["object"]["metadata"]["resourceVersion"])
                     self._failures = 0
             finally:
@@ -163,10 +174,9 @@ class Informer:
         self._watch_from = self._list_from = resource_version
         self._last_contact = self._clock()
 
-    def _tell(self, changes: Iterable[store.Change]) -> None:
-        for change in changes:
-            for handler in self._handlers:
-                handler(change)
+    def _tell(self, change: store.Change) -> None:
+        for handler in self._handlers:
+            handler(change)
 
     def _failed(self, list_from: str | None) -> float:
         """Count a failure; with `list_from`, list next, from there. Return the pause in seconds."""

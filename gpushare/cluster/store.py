@@ -74,12 +74,29 @@ class Store(Mapping[Key, dict[str, Any]]):
         """All of them: very many are asked for at once, and often."""
         return self._objects.values()
 
-    def replace(self, items: Iterable[dict[str, Any]]) -> Iterator[Change]:
-        """Take the whole collection anew; yield the difference as changes, each once the store holds it."""
-        fresh = {key_of(item): item for item in items}
-        for key in [key for key in self._objects if key not in fresh]:
-            yield from self._remove(key)
+    def keep(self, item: dict[str, Any]) -> tuple[Key, dict[str, Any]]:
+        """Say what `replace` is to hold of an object: what is held, if that is the same. The store is as it was."""
+        key = key_of(item)
+        old = self._objects.get(key)
+        return key, self._transform(item) if old is None or not _is_same(old, item) else old
+
+    def replace(self, kept: Iterable[tuple[Key, dict[str, Any]]]) -> Iterator[Change | None]:
+        """Take the whole collection anew, of each object what `keep` said.
+
+        Yields the difference as changes, each once the store holds it; objects that went are told first. Yields None
+        for each step that changed nothing, so that one who has to go through very many can pause.
+        """
+        fresh: dict[Key, dict[str, Any]] = {}
+        for key, item in kept:
+            fresh[key] = item
+            yield None
+        for key in list(self._objects):
+            if key in fresh:
+                yield None
+            else:
+                yield from self._remove(key)
         for key, item in fresh.items():
+            yield None
             yield from self._put(key, item)
 
     def apply(self, event: Mapping[str, Any]) -> Iterator[Change]:
@@ -91,22 +108,26 @@ class Store(Mapping[Key, dict[str, Any]]):
         if event["type"] == ChangeType.DELETED:
             yield from self._remove(key_of(item))
         elif event["type"] in (ChangeType.ADDED, ChangeType.MODIFIED):
-            yield from self._put(key_of(item), item)
+            yield from self._put(*self.keep(item))
 
-    def _put(self, key: Key, item: dict[str, Any]) -> Iterator[Change]:
+    def _put(self, key: Key, new: dict[str, Any]) -> Iterator[Change]:
         old = self._objects.get(key)
-        if old is not None and _uid(old) != _uid(item):
+        if old is new:
+            return
+        if old is not None and _uid(old) != _uid(new):
             yield from self._remove(key)
             old = None
-        if old is not None and _version(old) == _version(item):
-            return
-        new = self._objects[key] = self._transform(item)
+        self._objects[key] = new
         yield Change(ChangeType.MODIFIED if old is not None else ChangeType.ADDED, key, old, new)
 
     def _remove(self, key: Key) -> Iterator[Change]:
         old = self._objects.pop(key, None)
         if old is not None:
             yield Change(ChangeType.DELETED, key, old, None)
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(_uid(one) == _uid(other) and _version(one) == _version(other))
 
 
 def _uid(item: Mapping[str, Any]) -> Any:

@@ -78,6 +78,7 @@ class Bookkeeper:
             api,
             ledger_now,
             recorder,
+            keep=pods.transform,
             placed_beside=self._changes.placed_beside,
             lifetime_seconds=lifetime_seconds,
             is_first=is_first,
@@ -141,7 +142,8 @@ class Bookkeeper:
         found: list[tuple[Entry, Mapping[str, Any] | None]] = []
         for namespace, entries in by_namespace.items():
             try:
-                listing = await self._api.list(f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR})
+                path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR}
+                listing = await self._api.list(path, query, keep=self._pods.transform)
             except cluster_errors.ClusterError as error:
                 logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
                 continue

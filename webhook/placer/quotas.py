@@ -68,7 +68,7 @@ class Quotas:
         self._read = {name: known for name, known in self._read.items() if now - known[0] < KEPT_SECONDS}
         if namespace not in self._read:
             try:
-                found = await self._api.list(f"/api/v1/namespaces/{namespace}/resourcequotas")
+                found = await self._api.list(f"/api/v1/namespaces/{namespace}/resourcequotas", keep=client.whole)
                 self._read[namespace] = now, least(found.items)
             except (cluster_errors.ClusterError, errors.QuantityError) as error:
                 logger.warning("Could not read quotas", extra={"namespace": namespace, "err": str(error)})

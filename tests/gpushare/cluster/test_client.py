@@ -99,14 +99,14 @@ async def test_a_service_account_without_rights_is_forbidden(
     weak = api_server.service_account_kubeconfig(namespace, "default", tmp_path / "weak")
     async with client.connect(str(weak)) as api:
         with pytest.raises(errors.Forbidden, match="cannot list resource"):
-            await api.list("/api/v1/pods")
+            await api.list("/api/v1/pods", keep=client.whole)
 
 
 async def test_a_long_list_comes_whole_though_it_comes_in_pages(api: client.Client, config_maps: str) -> None:
     names = {f"page-{number:02}" for number in range(25)}
     await asyncio.gather(*(api.create(config_maps, builders.config_map(name)) for name in names))
     for query in ({"limit": 4}, {"limit": 4, "resourceVersion": "0"}, {}):
-        listing = await api.list(config_maps, query)
+        listing = await api.list(config_maps, query, keep=client.whole)
         found = [item for item in listing.items if item["metadata"]["name"] in names]
         assert len(found) == len(names)
         assert {(item["kind"], item["apiVersion"]) for item in found} == {("ConfigMap", "v1")}
@@ -121,11 +121,13 @@ async def test_selectors_reach_the_api_server_as_they_are(api: client.Client, co
         {"labelSelector": "gpushare.io/group in (a_b, c),gpushare.io/group!=d"},
         {"fieldSelector": "metadata.name=selected"},
     ):
-        assert [item["metadata"]["name"] for item in (await api.list(config_maps, query)).items] == ["selected"]
+        assert [item["metadata"]["name"] for item in (await api.list(config_maps, query, keep=client.whole)).items] == [
+            "selected"
+        ]
 
 
 async def test_a_watch_tells_what_happens_and_ends_when_its_time_is_over(api: client.Client, config_maps: str) -> None:
-    version = (await api.list(config_maps)).resource_version
+    version = (await api.list(config_maps, keep=client.whole)).resource_version
     query = {"resourceVersion": version, "fieldSelector": "metadata.name=watched"}
     seen: list[tuple[str, str]] = []
     async with asyncio.timeout(20), api.watch(config_maps, query, timeout_seconds=2) as events:

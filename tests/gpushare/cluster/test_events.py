@@ -47,7 +47,7 @@ def pod(name: str, namespace: str) -> dict[str, Any]:
 
 
 async def told(api: client.Client, namespace: str, name: str) -> list[dict[str, Any]]:
-    found = (await api.list(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")).items
+    found = (await api.list(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", keep=client.whole)).items
     return [event for event in found if event["regarding"]["name"] == name]
 
 

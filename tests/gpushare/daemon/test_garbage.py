@@ -22,10 +22,13 @@ async def test_what_is_there_is_left_alone_once_all_is_read() -> None:
     task = asyncio.create_task(garbage.keep(_set(ready)))
     await asyncio.sleep(0)
     before = gc.get_freeze_count()
+    collections = gc.get_stats()[2]["collections"]
+    read: list[list[object]] = [[[]] for _ in range(1000)]
     ready.set()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert gc.get_freeze_count() > before
+    assert gc.get_freeze_count() >= before + len(read)
+    assert gc.get_stats()[2]["collections"] == collections, "nobody looks through what was read"
     assert gc.get_threshold() == garbage.THRESHOLDS
     assert not task.done()
     task.cancel()

@@ -1,0 +1,85 @@
+"""What a webhook replica's memory is while it lists a large cluster, and how long its loop stands still.
+
+Law: the peak of a list of N pods is no more than c + N times what is kept of one. A replica's copies (pods, Nodes,
+PersistentVolumes, quotas, GPUNodes) are filled in a process of their own from a server that streams lists as
+kube-apiserver does, without TLS: at the start, by a list after 410 in which nothing has changed, and by one in which
+every pod has. The baseline decodes each list in one piece, as most clients do, in the same run. Prints a table for
+people, then one JSON object a line per figure.
+
+Run: python -m bench.listing [--pods 2000 20000 100000] [--whole-up-to 20000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any, Final
+
+GOAL_STALL_MS: Final = 100
+GOAL_READY_SECONDS: Final = 30
+GOAL_MIB: Final = {20_000: 512, 100_000: 1024}
+
+Found = dict[str, Any]
+
+
+async def measured(count: int, *, is_whole: bool) -> list[Found]:
+    """The stages of one replica."""
+    command = [sys.executable, "-m", "bench.listing.cluster", str(count)]
+    server = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    try:
+        port = int(await server.stdout.readline())
+        command = [sys.executable, "-m", "bench.listing.replica", f"http://127.0.0.1:{port}", *["--whole"] * is_whole]
+        replica = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        output, _ = await replica.communicate()
+    finally:
+        server.terminate()
+        await server.wait()
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def figures(count: int, way: str, stages: list[Found]) -> list[Found]:
+    """One object a figure."""
+    told: list[Found] = []
+    for one in stages[1:]:
+        name = f"listing.{way}.{count}.{one['stage'].replace(', ', '-').replace(' ', '-')}"
+        goal = GOAL_MIB.get(count)
+        against: Found = {"against": "goal", "ratio": round(one["peak_mib"] / goal, 2)} if goal else {}
+        told.append({"figure": f"{name}.peak", "value": one["peak_mib"], "unit": "MiB", **against})
+        told.append({"figure": f"{name}.left", "value": one["left_mib"], "unit": "MiB"})
+        ratio = round(one["stall_ms"] / GOAL_STALL_MS, 2)
+        told.append(
+            {"figure": f"{name}.stall", "value": one["stall_ms"], "unit": "ms", "against": "goal", "ratio": ratio}
+        )
+        ratio = round(one["seconds"] / GOAL_READY_SECONDS, 2)
+        told.append({"figure": f"{name}.time", "value": one["seconds"], "unit": "s", "against": "goal", "ratio": ratio})
+    return told
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pods", type=int, nargs="+", default=[2_000, 20_000, 100_000])
+    parser.add_argument("--whole-up-to", type=int, default=20_000, help="the baseline takes 50 KB a pod")
+    asked = parser.parse_args()
+    told: list[Found] = []
+    print(f"{'pods':>8} {'read':<16} {'stage':<25} {'peak MiB':>9} {'left MiB':>9} {'stall ms':>9} {'s':>7}")
+    for count in asked.pods:
+        for way in ("whole", "as it arrives"):
+            if way == "whole" and count > asked.whole_up_to:
+                continue
+            stages = await measured(count, is_whole=way == "whole")
+            for one in stages:
+                print(
+                    f"{count:>8} {way:<16} {one['stage']:<25} {one['peak_mib']:>9} {one['left_mib']:>9} "
+                    f"{one['stall_ms']:>9} {one['seconds']:>7}",
+                    flush=True,
+                )
+            told += figures(count, way.replace(" ", "-"), stages)
+    print("\n".join(map(json.dumps, told)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,123 @@
+"""What a webhook replica keeps of the cluster, in a process of its own, and what it took: one JSON object a stage."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+
+import webhook.cluster_process  # noqa: F401 (as much code as a replica has)
+from gpushare.cluster import client, connection, informer, transport
+from gpushare.daemon import garbage
+from webhook.books.bookkeeper import PODS_SELECTOR
+from webhook.ledger.allowances import Allowances
+from webhook.ledger.api_store import ApiStore
+from webhook.ledger.occupancy import Occupancy
+from webhook.metrics import Metrics
+from webhook.placer import gates
+
+PULSE_SECONDS = 0.005
+Kept = TypeVar("Kept")
+MIB = 2**20
+
+
+class Whole(client.Client):
+    """The baseline: a list is decoded in one piece, and what is kept of it is made of that."""
+
+    async def list(
+        self, path: str, query: client.Query | None = None, *, keep: Callable[[client.Json], Kept]
+    ) -> client.Listing[Kept]:
+        request = transport.Request("GET", path, 600.0, query or {})
+        async with self._transport.open(request) as answer:
+            listed = json.loads(await answer.read())
+        kind = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
+        whole = [{**kind, **item} for item in listed["items"]]
+        return client.Listing([keep(item) for item in whole], listed["metadata"]["resourceVersion"])
+
+
+class Stage:
+    """The memory and the stalls of the event loop from its beginning to its end."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stall_seconds = 0.0
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        _forget_peak()
+        beat = asyncio.create_task(self._beat())
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        beat.cancel()
+        found: dict[str, Any] = {
+            "stage": self._name,
+            "seconds": round(seconds, 2),
+            "peak_mib": round(_status("VmHWM") / MIB),
+            "left_mib": round(_status("VmRSS") / MIB),
+            "stall_ms": round(self._stall_seconds * 1000),
+        }
+        print(json.dumps(found), flush=True)
+
+    async def _beat(self) -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(PULSE_SECONDS)
+            self._stall_seconds = max(self._stall_seconds, time.perf_counter() - began - PULSE_SECONDS)
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _status(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":"))
+    return int(line.split()[1]) * 1024
+
+
+async def main(server: str, *, is_whole: bool) -> None:
+    access = connection.Access(server=server)
+
+    async def source() -> connection.Access:
+        return access
+
+    opened = transport.Transport(connection.Connection(source, access), user_agent="bench")
+    api = Whole(opened) if is_whole else client.Client(opened)
+    occupancy = Occupancy(api)
+    kept = ApiStore(api, Metrics(), occupancy, Allowances(api))
+    ours = informer.Informer(api, "/api/v1/pods", label_selector=PODS_SELECTOR, transform=gates.trimmed)
+    await asyncio.sleep(0.2)
+    async with Stage("nothing yet").watched():
+        await asyncio.sleep(0.1)
+    tasks: list[asyncio.Task[Any]] = []
+    async with Stage("start").watched():
+        tasks += [asyncio.create_task(one) for one in (kept.run(), ours.run(), garbage.keep(kept.synced()))]
+        await kept.synced()
+        await ours.synced.wait()
+        await asyncio.sleep(0.5)
+    for name, changed in (("listed anew", "no"), ("listed anew, all changed", "yes")):
+        async with Stage(name).watched():
+            before = occupancy._pods.listed_at
+            async with aiohttp.ClientSession() as session:
+                await session.post(f"{server}/anew", params={"changed": changed})
+            while occupancy._pods.listed_at == before or not occupancy._pods.is_watching:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await opened.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("server")
+    parser.add_argument("--whole", action="store_true")
+    asked = parser.parse_args()
+    asyncio.run(main(asked.server, is_whole=asked.whole))

@@ -1,0 +1,139 @@
+"""Items: a list of the API server taken apart as it arrives, so that nobody ever holds all of it.
+
+A list of 100,000 pods is half a gigabyte of JSON and several of Python; what is kept of it is a tenth of that. The API
+server gives what it has in its cache in one piece, whatever `limit` says, so pages alone do not help. Pure: bytes in,
+objects out.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+PORTION_BYTES: Final = 64 << 10  # are taken apart at once: a millisecond or two
+LONGEST_BYTES: Final = 64 << 20  # of one item; etcd refuses objects of more than a few MiB
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_DECODER: Final = json.JSONDecoder()
+
+Step = Callable[[], dict[str, Any] | None]
+
+
+class _Incomplete(Exception):  # noqa: N818 (it is no error)
+    """The rest of it has not been fed yet."""
+
+
+class Items:
+    """One answer: `feed` it, and it yields each item as soon as that is complete.
+
+    fields: all that the list has beside its items: `kind`, `metadata`. Those that come after the items, as with custom
+    resources, are there when all has been fed.
+    """
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogatepass")  # as json.loads has it
+        self._fed: list[bytes] = []
+        self._fed_bytes = 0
+        self._enough_bytes = PORTION_BYTES
+        self._text = ""
+        self._at = 0  # so far `_text` is done
+        self._next: Step | None = self._beginning
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything has been fed."""
+        return self._next != self._beginning or self._fed_bytes > 0 or bool(self._text)
+
+    def feed(self, content: bytes, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
+        """Take more of the answer. Raises ValueError for what is no list, or ends before the list does."""
+        self._fed.append(content)
+        self._fed_bytes += len(content)
+        if self._fed_bytes < self._enough_bytes and not is_last:
+            return
+        self._text = self._text[self._at :] + self._utf8.decode(b"".join(self._fed), final=is_last)
+        self._at = 0
+        self._fed, self._fed_bytes = [], 0
+        yield from self._complete()
+        left = len(self._text) - self._at
+        if is_last and self._next is not None:
+            raise ValueError("it is no list, or not all of one")
+        if left > LONGEST_BYTES:
+            raise ValueError(f"one item is longer than {LONGEST_BYTES} bytes")
+        # What is not complete is looked at again when there is twice as much: that costs no more than to receive it.
+        self._enough_bytes = max(PORTION_BYTES, left)
+
+    def _complete(self) -> Iterator[dict[str, Any]]:
+        while self._next is not None:
+            began = self._at
+            try:
+                item = self._next()
+            except _Incomplete:
+                self._at = began
+                return
+            if item is not None:
+                yield item
+
+    def _beginning(self) -> None:
+        self._mark("{")
+        self._next = self._field
+
+    def _field(self) -> None:
+        name = self._value()
+        self._mark(":")
+        if name != "items":
+            value = self._value()
+            self._after_field()
+            self.fields[str(name)] = value
+        elif self._begins_with("["):
+            self._mark("[")
+            self._next = self._after_items if self._begins_with("]") else self._item
+        else:  # null: there are none
+            if self._value() is not None:
+                raise ValueError("its items are no list")
+            self._after_field()
+
+    def _item(self) -> dict[str, Any]:
+        item = self._value()
+        if not isinstance(item, dict):
+            raise ValueError("one of its items is no object")  # noqa: TRY004 (as for all else that is no list)
+        self._next = self._item if self._mark(",]") == "," else self._after_field
+        return item
+
+    def _after_items(self) -> None:
+        self._mark("]")
+        self._next = self._after_field
+
+    def _after_field(self) -> None:
+        self._next = self._field if self._mark(",}") == "," else None
+
+    def _value(self) -> Any:
+        try:
+            value, end = _DECODER.raw_decode(self._text, self._begin())
+        except ValueError as error:
+            raise _Incomplete from error  # or wrong; that shows when nothing follows
+        if self._text[end : end + 1] in (".", "e", "E"):
+            raise _Incomplete  # a number, of which the rest is on its way
+        self._at = end
+        return value
+
+    def _mark(self, expected: str) -> str:
+        mark = self._text[self._begin()]
+        if mark not in expected:
+            raise ValueError(f"it is no list: there is {mark!r} in place of {' or '.join(expected)}")
+        self._at += 1
+        return mark
+
+    def _begins_with(self, mark: str) -> bool:
+        return self._text[self._begin()] == mark
+
+    def _begin(self) -> int:
+        """Pass over what has no meaning, to where something begins."""
+        found = _SPACE.match(self._text, self._at)
+        self._at = found.end() if found else self._at
+        if self._at == len(self._text):
+            raise _Incomplete
+        return self._at

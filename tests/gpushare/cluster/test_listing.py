@@ -1,0 +1,180 @@
+"""A list of very many: what is held of it meanwhile, who has to wait for it, and what becomes of one that breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import tracemalloc
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+from aiohttp import web
+
+from gpushare.cluster import client, connection, errors, informer, items, transport
+
+PATH: Final = "/api/v1/pods"
+LISTED: Final = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":['
+FILLING: Final = {f"key-{number}": "x" * 20 for number in range(100)}
+
+
+def pod(number: int) -> bytes:
+    metadata = {"name": f"p{number}", "namespace": "a", "uid": str(number), "resourceVersion": "5"}
+    return json.dumps({"metadata": metadata, "spec": FILLING}).encode()
+
+
+class Server:
+    """Lists `count` pods: in one piece where a version is named, of which it breaks off the first `breaks`."""
+
+    def __init__(self, count: int, *, breaks: int = 0) -> None:
+        self.asked: list[dict[str, str]] = []
+        self._count = count
+        self._breaks = breaks
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        self.asked.append(query)
+        first, end, more = int(query.get("continue", "0")), self._count, ""
+        if "resourceVersion" not in query and (rest := first + int(query["limit"])) < end:
+            end, more = rest, f'"continue":"{rest}",'
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await answer.prepare(request)
+        await answer.write(LISTED.replace(b'"resourceV', f'{more}"resourceV'.encode()))
+        for number in range(first, end):
+            if self._breaks and number == self._count // 2:
+                self._breaks -= 1
+                assert request.transport is not None
+                request.transport.abort()
+                return answer
+            await answer.write(b"," * (number > first) + pod(number))
+        await answer.write(b"]}\n")
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def serving(server: Server) -> AsyncIterator[client.Client]:
+    made = web.Application()
+    made.router.add_get("/{path:.*}", server.answer)
+    runner = web.AppRunner(made)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    access = connection.Access(server=f"http://127.0.0.1:{runner.addresses[0][1]}")
+
+    async def source() -> connection.Access:
+        return access
+
+    opened = transport.Transport(connection.Connection(source, access), user_agent="test")
+    try:
+        yield client.Client(opened)
+    finally:
+        await opened.close()
+        await runner.cleanup()
+
+
+def name(item: dict[str, Any]) -> str:
+    return str(item["metadata"]["name"])
+
+
+def nothing(item: dict[str, Any]) -> None:
+    assert item["kind"] == "Pod"
+
+
+async def peak_bytes(count: int) -> int:
+    async with serving(Server(count)) as api:
+        await api.get("/warm", {"resourceVersion": "0"})
+        gc.collect()
+        tracemalloc.start()
+        try:
+            listing = await api.list(PATH, {"resourceVersion": "0"}, keep=nothing)
+            assert len(listing.items) == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+async def test_the_memory_for_a_list_does_not_grow_with_what_is_not_kept_of_it() -> None:
+    few, many = await peak_bytes(300), await peak_bytes(3000)
+    assert many < 2 * few
+    assert many < 3000 * len(pod(1)) / 4
+
+
+async def test_others_have_their_turn_while_a_list_is_read() -> None:
+    count = 500
+    async with serving(Server(count)) as api:
+        most, taken = 0, 0
+
+        def keep(item: dict[str, Any]) -> None:
+            nonlocal taken
+            taken += 1
+
+        async def others() -> None:
+            nonlocal most, taken
+            while True:
+                most, taken = max(most, taken), 0
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        await api.list(PATH, {"resourceVersion": "0"}, keep=keep)
+        task.cancel()
+    assert 0 < most <= 2 * items.PORTION_BYTES / len(pod(1)) + 1
+
+
+async def test_others_have_their_turn_while_what_has_changed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer, "PORTION_SECONDS", 0.0)
+    async with serving(Server(200)) as api:
+        follower = informer.Informer(api, PATH)
+        most, told = 0, 0
+
+        def tell(_: object) -> None:
+            nonlocal told
+            told += 1
+
+        async def others() -> None:
+            nonlocal most, told
+            while True:
+                most, told = max(most, told), 0
+                await asyncio.sleep(0)
+
+        follower.subscribe(tell)
+        task = asyncio.create_task(others())
+        await follower._list()
+        task.cancel()
+    assert len(follower.objects) == 200
+    assert most == 1
+
+
+async def test_one_in_one_piece_that_breaks_off_is_listed_in_pages() -> None:
+    server = Server(1200, breaks=1)
+    async with serving(server) as api:
+        listing = await api.list(PATH, {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}, keep=name)
+    assert listing.items == [f"p{number}" for number in range(1200)]
+    assert listing.resource_version == "7"
+    assert [query.get("resourceVersion") for query in server.asked] == ["0", None, None, None]
+    assert [query.get("continue") for query in server.asked] == [None, None, "500", "1000"]
+
+
+async def test_a_page_that_breaks_off_is_read_again_and_none_twice() -> None:
+    server = Server(1200, breaks=1)
+    async with serving(server) as api:
+        listing = await api.list(PATH, keep=name)
+    assert listing.items == [f"p{number}" for number in range(1200)]
+    assert [query.get("continue") for query in server.asked] == [None, "500", "500", "1000"]
+
+
+async def test_one_that_breaks_off_again_and_again_is_given_up() -> None:
+    server = Server(10, breaks=9)
+    async with serving(server) as api:
+        with pytest.raises(errors.Unavailable, match=f"GET {PATH}: "):
+            await api.list(PATH, keep=name)
+    assert len(server.asked) == client.GET_TRIES
+
+
+async def test_what_is_raised_about_an_item_is_not_taken_for_the_networks() -> None:
+    def fail(item: dict[str, Any]) -> None:
+        raise ValueError(name(item))
+
+    async with serving(Server(3)) as api:
+        with pytest.raises(ValueError, match="p0"):
+            await api.list(PATH, keep=fail)
