@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import prometheus_client
@@ -201,7 +201,7 @@ class Agent:
             "configuration": lambda: (
                 None if self.view.configuration.is_known else "the node's configuration is not known yet"
             ),
-            "api": lambda: silence(self._informers),
+            "api": lambda: informer.silence(self._informers, longest_seconds=STALE_SECONDS),
         }
 
     def _registry(self) -> prometheus_client.CollectorRegistry:
@@ -222,14 +222,6 @@ class Agent:
             )
         )
         return registry
-
-
-def silence(informers: Iterable[informer.Informer]) -> str | None:
-    """What is to be said of an API server that answered once and has refused everything, or been gone, for a while."""
-    for one in informers:
-        if one.synced.is_set() and one.age_seconds > STALE_SECONDS:
-            return f"the API server has told nothing for {one.age_seconds:.0f} seconds: {one.problem or 'no answer'}"
-    return None
 
 
 async def _first(*waiting: Coroutine[Any, Any, Any]) -> None:

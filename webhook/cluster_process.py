@@ -74,6 +74,7 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
             keeper = Mounted(tls, measures, directory=settings.certificate_files, names=settings.names)
         checks: dict[str, probes.Check] = {
             "ledger": ledger_now.missing,
+            "api": ledger_now.silence,
             "certificate": keeper.missing,
             "running": lambda: "shutting down" if daemon.stopping.is_set() else None,
         }

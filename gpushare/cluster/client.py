@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -27,7 +28,7 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 
 CALL_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 60.0
-WATCH_SECONDS: Final = 290  # asked of the server, whose own choice would be 30 to 60 minutes
+WATCH_SECONDS: Final = (290, 580)  # asked of the server, whose own choice would be 30 to 60 minutes
 WATCH_GRACE_SECONDS: Final = 15.0
 PAGE_ITEMS: Final = 500
 GET_TRIES: Final = 3
@@ -166,13 +167,16 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def watch(
-        self, path: str, query: Query | None = None, *, timeout_seconds: int = WATCH_SECONDS
+        self, path: str, query: Query | None = None, *, timeout_seconds: int | None = None
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """Yield, once the API server has agreed to watch, the events of a collection: `{"type": …, "object": …}`.
 
-        They end when `timeout_seconds` are over; BOOKMARK events are among them. An ERROR event is raised (Gone, most
-        often), and so is a connection that breaks (Unavailable).
+        They end when `timeout_seconds` are over, by default a time drawn at random: watches that began together, as
+        after a restart of the API server, must not all be asked for again together. BOOKMARK events are among them. An
+        ERROR event is raised (Gone, most often), and so is a connection that breaks (Unavailable).
         """
+        if timeout_seconds is None:
+            timeout_seconds = random.randint(*WATCH_SECONDS)  # noqa: S311 (no secret)
         request = transport.Request(
             "GET",
             path,

@@ -47,6 +47,7 @@ class Election:
         self._renewed_at: float | None = None
         self._seen: lease.Record | None = None
         self._observed_at = clock()
+        self._went = False  # whether there was a Lease that is no more
 
     @property
     def is_leader(self) -> bool:
@@ -60,8 +61,12 @@ class Election:
 
     @property
     def is_first(self) -> bool:
-        """Whether we lead and nobody has led before us."""
-        return self.is_leader and self._seen is not None and self._seen.transitions <= 1
+        """Whether we lead and nobody has led before us, as far as we know.
+
+        One that is made anew after somebody deleted it counts from one again. Who saw that it went is not taken in; a
+        process that began later is.
+        """
+        return self.is_leader and not self._went and self._seen is not None and self._seen.transitions <= 1
 
     async def run(self) -> None:
         """Stand until cancelled; then stop leading and release the Lease."""
@@ -99,6 +104,8 @@ class Election:
         record = lease.read(found, timing=self._timing) if found else None
         if record is None or self._seen is None or record.version != self._seen.version:
             self._observed_at = self._clock()
+        if self._seen is not None and (record is None or record.transitions < self._seen.transitions):
+            self._went = True
         self._seen = record
         began = self._clock()
         decision = lease.decide(

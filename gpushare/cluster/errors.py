@@ -111,7 +111,9 @@ def from_status(details: dict[str, Any], *, doing: str, retry_after_seconds: flo
     message = f"{doing}: {details.get('message') or reason or 'no reason given'} (HTTP {status})"
     if status == 429 or status >= 500 or status == 0:
         if retry_after_seconds is None:
-            retry_after_seconds = (details.get("details") or {}).get("retryAfterSeconds")
+            more = details.get("details")
+            said = more.get("retryAfterSeconds") if isinstance(more, dict) else None
+            retry_after_seconds = float(said) if isinstance(said, (int, float)) and not isinstance(said, bool) else None
         return Unavailable(message, status=status, reason=reason, retry_after_seconds=retry_after_seconds)
     kind = AlreadyExists if reason == "AlreadyExists" else _BY_STATUS.get(status, ClusterError)
     return kind(message, status=status, reason=reason)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from gpushare.cluster import backoff, client, errors, store
@@ -28,6 +28,14 @@ _CONSISTENT: Final = ""  # no version named: the API server asks etcd
 _CACHED: Final = "0"  # any version: the API server answers from its cache
 
 Handler = Callable[[store.Change], None]
+
+
+def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
+    """What is to be said of an API server that answered once and has refused everything, or been gone, for longer."""
+    for one in informers:
+        if one.synced.is_set() and one.age_seconds > longest_seconds:
+            return f"the API server has told nothing for {one.age_seconds:.0f} seconds: {one.problem or 'no answer'}"
+    return None
 
 
 class Informer:
@@ -46,7 +54,7 @@ class Informer:
         field_selector: str = "",
         label_selector: str = "",
         transform: store.Transform = store.drop_managed_fields,
-        watch_seconds: int = client.WATCH_SECONDS,
+        watch_seconds: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -125,7 +133,8 @@ class Informer:
             # 504 judges the version that we named: newer than any there is, as after etcd was restored from a backup.
             pause = self._failed(_CONSISTENT if error.status == 504 else None)
             logger.warning("Lost contact", extra=self._seen(error, pause))
-            return max(pause, error.retry_after_seconds or 0.0)
+            # A proxy may ask for an hour; whoever stands behind it does not know that.
+            return max(pause, min(error.retry_after_seconds or 0.0, MOST_PAUSE_SECONDS))
         except errors.ClusterError as error:
             pause = self._failed(_CONSISTENT)
             logger.warning("Was refused", extra=self._seen(error, pause))

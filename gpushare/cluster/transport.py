@@ -169,7 +169,7 @@ def _socket_that_notices(address: Any) -> socket.socket:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    return float(retry_after) if retry_after and retry_after.isdigit() else None
+    return float(retry_after) if retry_after and retry_after.isdecimal() else None
 
 
 def _text(value: str | int | bool) -> str:

@@ -16,7 +16,7 @@ class Api(client.Client):
     def __init__(self) -> None:
         self.refuses = False
 
-    async def list(self, *_: object, **__: object) -> client.Listing:
+    async def list(self, *_: object, **__: object) -> client.Listing[Any]:
         self._check()
         return client.Listing([], "1")
 
@@ -39,17 +39,19 @@ async def test_one_that_is_refused_everything_is_not_ready_for_long() -> None:
     now = [100.0]
     api = Api()
     pods = informer.Informer(api, "/api/v1/pods", clock=lambda: now[0])
-    assert agent.silence([pods]) is None  # that nothing is known yet is said by a check of its own
+    assert (
+        informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
+    )  # that nothing is known yet is said by a check of its own
     await pods.step()
-    assert agent.silence([pods]) is None
+    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
     api.refuses = True
     now[0] += 59
     await pods.step()
-    assert agent.silence([pods]) is None
+    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
     now[0] += 2
-    assert agent.silence([pods]) == (
+    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) == (
         "the API server has told nothing for 61 seconds: the API server answered 401: Unauthorized"
     )
     api.refuses = False
     await pods.step()
-    assert agent.silence([pods]) is None
+    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None

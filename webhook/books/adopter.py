@@ -28,7 +28,8 @@ AGAIN_SECONDS: Final = 30.0
 class Adopter:
     """`placed_beside`: the pods of ours that say that they were placed on another node than these.
 
-    keep: what is kept of a pod that is listed. lifetime_seconds: how long what was placed may be on its way. is_first: whether nobody placed anything before us.
+    keep: what is kept of a pod that is listed. lifetime_seconds: how long what was placed may be on its way. is_first:
+    whether nobody placed anything before us, as far as the election knows.
     """
 
     def __init__(
@@ -51,11 +52,15 @@ class Adopter:
         self._lifetime_seconds = lifetime_seconds
         self._is_first = is_first
         self._began = math.inf
+        self._found_open = False  # when we began; nobody but a placer opens a GPUNode
         self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
 
     async def adopt(self, touched: Touched, *, now: float) -> float | None:
         """Do what is due; return when to look again, by the clock that `now` is of. `touched`: since the last time."""
-        self._began = min(self._began, now)
+        if self._began == math.inf:
+            self._began = now
+            documents = (self._store.document(node.name) for node in self._store.stored())
+            self._found_open = any(adoption.is_open(document) for document in documents if document)
         open_at = await self._open_new(now)
         nodes = [
             node
@@ -106,7 +111,8 @@ class Adopter:
     def _open_at(self, name: str, now: float) -> float:
         """When nothing can be on its way that was placed there before and that we do not know of."""
         since = self._store.predecessors.unknown_since(name)
-        if since is None or (self._is_first() and since <= self._began):
+        is_first = self._is_first() and not self._found_open
+        if since is None or (is_first and since <= self._began):
             return now  # before the first placer began, no GPUNode was ever open
         return since + self._lifetime_seconds
 

@@ -54,6 +54,11 @@ class Allowances:
         """Wait until they have been read once."""
         await self._quotas.synced.wait()
 
+    @property
+    def informers(self) -> tuple[informer.Informer, ...]:
+        """What keeps them true."""
+        return (self._quotas,)
+
     def missing(self) -> str | None:
         """What has not been read yet, as a sentence; None when nothing is missing."""
         return None if self._quotas.synced.is_set() else "the ResourceQuotas have not been read yet"

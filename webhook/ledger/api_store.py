@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -42,6 +43,7 @@ SIBLINGS: Final = 4  # where so many others wait for a write, more will come in 
 LEAST_LINGER_SECONDS: Final = 0.02
 MOST_LINGER_SECONDS: Final = 0.1
 MOST_REFUSED: Final = 3  # changes in a row, each written alone: the others would be refused, too
+STALE_SECONDS: Final = 300.0  # longer than an API server is away that restarts, and than the pause after that
 MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
 
 
@@ -119,6 +121,12 @@ class ApiStore(Judging):
                 return f"the {name} have not been read yet"
         others = (one.missing() for one in (self._occupancy, self._allowances) if one is not None)
         return next((sentence for sentence in others if sentence is not None), None)
+
+    def silence(self) -> str | None:
+        """What has not been kept true for long, as a sentence; we go on answering from what we know."""
+        others = (one.informers for one in (self._occupancy, self._allowances) if one is not None)
+        informers = (self._gpunodes, self._nodes, *itertools.chain.from_iterable(others))
+        return informer.silence(informers, longest_seconds=STALE_SECONDS)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of a GPUNode or Node, and when pods leave room on a node with GPUs."""

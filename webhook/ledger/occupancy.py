@@ -82,6 +82,11 @@ class Occupancy:
         await self._pods.synced.wait()
         await self._volumes.synced.wait()
 
+    @property
+    def informers(self) -> tuple[informer.Informer, ...]:
+        """What keeps it true."""
+        return self._pods, self._volumes
+
     def missing(self) -> str | None:
         """What has not been read yet, as a sentence; None when nothing is missing."""
         for name, copy in (("pods", self._pods), ("PersistentVolumes", self._volumes)):

@@ -18,6 +18,7 @@ from gpushare.cluster import store as objects
 from webhook.ledger import adoption
 
 KEPT_SECONDS: Final = 3600.0  # of a GPUNode that does not come back
+SORT_OUT_SECONDS: Final = 60.0
 
 
 class Predecessors:
@@ -27,6 +28,7 @@ class Predecessors:
         self._clock = clock
         self._left: dict[str, tuple[float, Mapping[str, Allocation]]] = {}  # when it went, and what was on it
         self._unknown: dict[str, float] = {}  # since when all that happens is seen
+        self._sorted_out_at = clock()
 
     def changed(self, change: objects.Change, *, watching: bool, listed_at: float) -> None:
         """A GPUNode came, changed or went.
@@ -56,6 +58,17 @@ class Predecessors:
 
     def _went(self, name: str, document: Mapping[str, object]) -> None:
         now = self._clock()
-        self._left = {one: left for one, left in self._left.items() if now - left[0] < KEPT_SECONDS}
+        self._sort_out(now)
         _, before = self._left.get(name, (now, {}))  # one that was never opened had all of its predecessor's still
         self._left[name] = now, {**before, **{entry.id: entry for entry in codec.read(document).allocations}}
+
+    def _sort_out(self, now: float) -> None:
+        """Forget what is no use any more; now and then only, as all of a cluster's nodes may go at once."""
+        if now - self._sorted_out_at < SORT_OUT_SECONDS:
+            return
+        self._sorted_out_at = now
+        self._left = {name: left for name, left in self._left.items() if now - left[0] < KEPT_SECONDS}
+        # What was on its way so long ago has arrived; but where entries are kept, it counts whether all were seen.
+        self._unknown = {
+            name: since for name, since in self._unknown.items() if name in self._left or now - since < KEPT_SECONDS
+        }

@@ -114,6 +114,27 @@ async def test_a_lease_that_is_deleted_is_lost_and_made_again(api: client.Client
         await waiting.until(lambda: candidate.diary == ["started", "stopped", "started"])
 
 
+async def test_who_leads_by_a_lease_that_was_deleted_and_made_anew_is_not_the_first(
+    api: client.Client, namespace: str
+) -> None:
+    leading: list[str] = []
+    first, second = (Candidate(api, namespace, "anew", me, leading) for me in ("first", "second"))
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/anew"
+    async with contextlib.AsyncExitStack() as one:
+        await one.enter_async_context(first.standing())
+        await waiting.until(lambda: first.election.is_leader)
+        assert first.election.is_first
+        await api.delete(path)
+        await waiting.until(lambda: first.diary == ["started", "stopped", "started"])
+        assert (await stored(api, namespace, "anew"))["leaseTransitions"] == 1
+        assert not first.election.is_first
+        async with second.standing():
+            await waiting.until(lambda: second.election.leader == "first")
+            await one.aclose()
+            await waiting.until(lambda: second.election.is_leader)
+            assert not second.election.is_first
+
+
 async def test_what_a_callback_raises_ends_it_and_the_lease_is_released(api: client.Client, namespace: str) -> None:
     def fail() -> None:
         raise OSError("no")

@@ -40,6 +40,13 @@ def test_an_answer_that_no_api_server_wrote_still_becomes_a_sentence(body: bytes
     assert "\n" not in str(error)
 
 
+@pytest.mark.parametrize("more", [[], "x", {"retryAfterSeconds": "soon"}, {"retryAfterSeconds": True}])
+def test_when_to_come_back_is_a_number_or_not_said(more: object) -> None:
+    error = errors.from_status({"code": 503, "details": more}, doing="GET /x")
+    assert isinstance(error, errors.Unavailable)
+    assert error.retry_after_seconds is None
+
+
 def test_the_header_says_when_to_come_back_and_otherwise_the_body() -> None:
     body = json.dumps({"kind": "Status", "details": {"retryAfterSeconds": 7}})
     by_header = errors.from_answer(429, body, doing="GET /x", retry_after_seconds=2.0)

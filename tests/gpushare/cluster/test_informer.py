@@ -173,7 +173,15 @@ async def test_an_error_of_a_subscriber_ends_it_and_is_not_taken_for_the_network
 
 async def test_a_server_that_says_when_to_come_back_is_believed(api: client.Client) -> None:
     class Busy(client.Client):
-        async def list(self, *_: object, **__: object) -> client.Listing:
+        async def list(self, *_: object, **__: object) -> client.Listing[Any]:
             raise errors.Unavailable("busy", status=429, retry_after_seconds=7.0)
 
     assert await informer.Informer(Busy(api._transport), "/api/v1/pods").step() >= 7.0
+
+
+async def test_nobody_silences_a_watch_for_an_hour(api: client.Client) -> None:
+    class Proxy(client.Client):
+        async def list(self, *_: object, **__: object) -> client.Listing[Any]:
+            raise errors.Unavailable("busy", status=503, retry_after_seconds=3600.0)
+
+    assert await informer.Informer(Proxy(api._transport), "/api/v1/pods").step() <= informer.MOST_PAUSE_SECONDS

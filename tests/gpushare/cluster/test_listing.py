@@ -36,6 +36,8 @@ class Server:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
         self.asked.append(query)
+        if "watch" in query:
+            return web.Response()
         first, end, more = int(query.get("continue", "0")), self._count, ""
         if "resourceVersion" not in query and (rest := first + int(query["limit"])) < end:
             end, more = rest, f'"continue":"{rest}",'
@@ -169,6 +171,18 @@ async def test_one_that_breaks_off_again_and_again_is_given_up() -> None:
         with pytest.raises(errors.Unavailable, match=f"GET {PATH}: "):
             await api.list(PATH, keep=name)
     assert len(server.asked) == client.GET_TRIES
+
+
+async def test_watches_are_asked_for_as_long_as_chance_will_have_it() -> None:
+    server = Server(0)
+    async with serving(server) as api:
+        for _ in range(40):
+            async with api.watch(PATH) as events:
+                assert [event async for event in events] == []
+    seconds = {int(query["timeoutSeconds"]) for query in server.asked}
+    assert len(seconds) > 10
+    assert min(seconds) >= 290
+    assert max(seconds) <= 580
 
 
 async def test_what_is_raised_about_an_item_is_not_taken_for_the_networks() -> None:

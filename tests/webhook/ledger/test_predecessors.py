@@ -88,6 +88,33 @@ def test_what_never_comes_back_is_forgotten() -> None:
     assert followed.ids == []
 
 
+def test_names_that_went_while_nobody_watched_are_forgotten_as_well() -> None:
+    followed = Followed()
+    for number in range(1000):
+        key = Key("", f"autoscaled-{number}")
+        gone = Change(ChangeType.DELETED, key, opened("a"), None)
+        followed.found.changed(gone, watching=False, listed_at=followed.now)
+    assert followed.found.unknown_since("autoscaled-7") == LISTED_AT
+    followed.now += KEPT_SECONDS
+    followed.see(opened("a"))
+    followed.see(None)
+    assert followed.found.unknown_since("autoscaled-7") is None
+    assert (len(followed.found._left), len(followed.found._unknown)) == (1, 0)
+
+
+def test_what_may_lack_something_is_known_to_for_as_long_as_it_is_kept() -> None:
+    followed = Followed()
+    followed.see(opened("a"), watching=False)
+    followed.see(None, watching=False)
+    followed.now += KEPT_SECONDS - 1
+    followed.see(closed())
+    followed.see(None)  # before it was opened: the entries are its predecessor's
+    followed.now += 100
+    followed.found.changed(Change(ChangeType.DELETED, Key("", "b"), opened(), None), watching=True, listed_at=LISTED_AT)
+    assert followed.ids == ["a"]
+    assert followed.found.unknown_since("node-a") == LISTED_AT
+
+
 # --- what of it is written into the next one ------------------------------------------------------------------------
 
 
