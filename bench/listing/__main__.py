@@ -49,6 +49,8 @@ def figures(count: int, way: str, stages: list[Found]) -> list[Found]:
         goal = GOAL_MIB.get(count)
         against: Found = {"against": "goal", "ratio": round(one["peak_mib"] / goal, 2)} if goal else {}
         told.append({"figure": f"{name}.peak", "value": one["peak_mib"], "unit": "MiB", **against})
+        each = round((one["peak_mib"] - stages[0]["left_mib"]) * 1024 / count, 1)
+        told.append({"figure": f"{name}.peak-of-a-pod", "value": each, "unit": "KiB"})
         told.append({"figure": f"{name}.left", "value": one["left_mib"], "unit": "MiB"})
         ratio = round(one["stall_ms"] / GOAL_STALL_MS, 2)
         told.append(
