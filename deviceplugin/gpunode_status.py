@@ -148,9 +148,9 @@ class GpuNodeStatus:
         try:
             answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
         except errors.Conflict:
-            self._take(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"))
+            self._take(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"), instead_of=document)
             raise
-        self._take(answer)
+        self._take(answer, instead_of=document)
         self._accepted = (wanted, answer.get("status"))
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._offer.gpus)})
@@ -182,12 +182,13 @@ class GpuNodeStatus:
         if change.new is None:
             self._document = None
         else:
-            self._take(change.new)
+            self._take(change.new, instead_of=self._document if self.informer.went_back else None)
         self._wake.set()
 
-    def _take(self, document: dict[str, Any]) -> None:
-        # What we have just written ourselves is newer than what was on its way to us then; or the other way round.
-        if not _is_older(document, self._document):
+    def _take(self, document: dict[str, Any], *, instead_of: dict[str, Any] | None) -> None:
+        # What we have just written ourselves is newer than what was on its way to us then; or the other way round. What
+        # was asked for when we had what we have is newer whatever its version: etcd may have been restored.
+        if instead_of is self._document or not _is_older(document, self._document):
             self._document = document
 
 

@@ -6,6 +6,10 @@ where it is long. Of a list nothing is held but what is kept of it: it takes no 
 what has not changed. Lists after the first never go back in time: they ask for nothing older than what was seen,
 because another API server may lag behind. Whatever the API server refuses is asked again as a consistent read, which
 cannot be too old or too new.
+
+An etcd that is restored from a backup counts its versions once more. A watch from a version that is yet to come is
+opened all the same, and silent until the count gets there; so after anything that broke it is asked first whether there
+is such a version. A list that is older than what was seen is taken as it is, and told as what it is: see `went_back`.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ FIRST_PAUSE_SECONDS: Final = 0.2
 MOST_PAUSE_SECONDS: Final = 30.0
 SHORTEST_WATCH_SECONDS: Final = 0.5
 PORTION_SECONDS: Final = 0.01  # for so long are changes told without a pause for others
+_NAME: Final = "metadata.name="
 _CONSISTENT: Final = ""  # no version named: the API server asks etcd
 _CACHED: Final = "0"  # any version: the API server answers from its cache
 
@@ -67,7 +72,10 @@ class Informer:
         self._watch_from = ""  # "" means: list first
         self._list_from = _CACHED
         self._failures = 0
+        self._was_cut = False
+        self._newest = 0  # version of the collection
         self._watching = False
+        self._went_back = False
         self._last_contact: float | None = None
         self._listed_at = float("-inf")
         self.transform = transform
@@ -101,6 +109,11 @@ class Informer:
         return self._watching
 
     @property
+    def went_back(self) -> bool:
+        """Whether what a handler is told now is of an earlier state than it was told before, with older versions."""
+        return self._went_back
+
+    @property
     def listed_at(self) -> float:
         """When it was last listed, by the clock: an object that came and went before that may never have been told."""
         return self._listed_at
@@ -125,6 +138,9 @@ class Informer:
         try:
             if not self._watch_from:
                 await self._list()
+            elif self._was_cut:
+                await self._check_version()
+            self._was_cut = False
             watched_seconds = await self._watch()
         except errors.Gone as error:
             logger.info("Listing anew: the watch was too far behind", extra={"path": self._path, "err": str(error)})
@@ -149,6 +165,9 @@ class Informer:
             query["resourceVersionMatch"] = "NotOlderThan"
         listing = await self._api.list(self._path, query, keep=self._store.keep)
         self._listed_at = self._clock()
+        self._went_back = _number(listing.resource_version) < self._newest
+        if self._went_back:
+            logger.warning("The API server has gone back in time", extra={"path": self._path})
         began = time.perf_counter()
         for change in self._store.replace(listing.items):
             if change is not None:
@@ -156,8 +175,20 @@ class Informer:
             if time.perf_counter() - began > PORTION_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
+        self._went_back = False
         self._advance(listing.resource_version)
         self.synced.set()
+
+    async def _check_version(self) -> None:
+        """Raise Unavailable, with the status 504, where the version that we watch from is yet to come.
+
+        A list has to wait for that version, where a watch need not; this one is of one object or none, from the cache.
+        """
+        fields = self._query.get("fieldSelector", "")
+        if _NAME not in fields:
+            fields = ",".join(filter(None, (fields, f"{_NAME}none.gpushare.io")))
+        query = {"resourceVersion": self._watch_from, "resourceVersionMatch": "NotOlderThan"}
+        await self._api.list(self._path, {**self._query, **query, "fieldSelector": fields}, keep=store.key_of)
 
     async def _watch(self) -> float:
         """Watch until the watch ends; return how many seconds it was open."""
@@ -181,6 +212,7 @@ class Informer:
 
     def _advance(self, resource_version: str) -> None:
         self._watch_from = self._list_from = resource_version
+        self._newest = _number(resource_version)
         self._last_contact = self._clock()
 
     def _tell(self, change: store.Change) -> None:
@@ -190,6 +222,7 @@ class Informer:
     def _failed(self, list_from: str | None) -> float:
         """Count a failure; with `list_from`, list next, from there. Return the pause in seconds."""
         self._failures += 1
+        self._was_cut = True
         if list_from is not None:
             self._watch_from, self._list_from = "", list_from
         return backoff.pause_seconds(self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
@@ -197,3 +230,8 @@ class Informer:
     def _seen(self, error: errors.ClusterError, pause: float) -> dict[str, Any]:
         self._problem = str(error)
         return {"path": self._path, "err": str(error), "failures": self._failures, "pause_seconds": round(pause, 2)}
+
+
+def _number(resource_version: str) -> int:
+    """Versions of one kind can be compared as numbers since Kubernetes 1.35 by contract, before by custom."""
+    return int(resource_version) if resource_version.isdecimal() else 0

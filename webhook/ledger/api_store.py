@@ -177,6 +177,7 @@ class ApiStore(Judging):
         ledger = self._ledgers.get(name)
         if ledger is None:
             return
+        known = ledger.document
         try:
             async with asyncio.timeout(MOST_ASKED_SECONDS):
                 stored = await self._api.get(f"{contract.GPUNODE_PATH}/{name}")
@@ -184,7 +185,7 @@ class ApiStore(Judging):
             return
         except (cluster_errors.ClusterError, TimeoutError) as error:
             raise store.UnreachableError(str(error) or f"no answer in {MOST_ASKED_SECONDS:g} s") from error
-        ledger.see(objects.drop_managed_fields(stored))
+        ledger.see(objects.drop_managed_fields(stored), instead_of=known)
 
     async def commit(self, name: str, change: store.Change) -> GpuNode:
         """Write the change together with whatever else waits for this node."""
@@ -308,8 +309,9 @@ class ApiStore(Judging):
         if attempt > 1 or asked_seconds:
             pause = backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
             await asyncio.sleep(max(pause, min(asked_seconds, MOST_ASKED_SECONDS)))
+        known = ledger.document
         try:
-            ledger.see(objects.drop_managed_fields(await self._api.get(path)))
+            ledger.see(objects.drop_managed_fields(await self._api.get(path)), instead_of=known)
         except cluster_errors.ClusterError as error:
             logger.warning("Could not read a GPUNode", extra={"path": path, "err": str(error)})
             return isinstance(error, cluster_errors.Unavailable | cluster_errors.NotFound)
@@ -320,7 +322,7 @@ class ApiStore(Judging):
         if change.new is None:
             self._forget(change.key.name)
         elif (known := self._ledgers.get(change.key.name)) is not None:
-            known.see(change.new)
+            known.see(change.new, instead_of=known.document if self._gpunodes.went_back else None)
         else:
             name = change.key.name
             self._ledgers[name] = NodeLedger(change.new, lambda ledger: self._moved(name, ledger))

@@ -46,9 +46,15 @@ class NodeLedger:
         """Whether a write is due."""
         return any(not one.done.done() for one in self._waiting)
 
-    def see(self, document: Document) -> bool:
-        """Take a newer state from the API server; an older one, from a watch that lags, is nothing new."""
-        if not _is_newer(document, than=self.document):
+    def see(self, document: Document, *, instead_of: Document | None = None) -> bool:
+        """Take a newer state from the API server; an older one, from a watch that lags, is nothing new.
+
+        instead_of: what we had when we asked for this one, by a read that lags behind nothing. If we have it still, the
+        state is taken whatever its version: where it is an older one, etcd was restored from a backup.
+        """
+        if instead_of is not self.document and not _is_newer(document, than=self.document):
+            return False
+        if document == self.document:
             return False
         self._stored(document)
         return True

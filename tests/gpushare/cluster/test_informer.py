@@ -146,6 +146,38 @@ async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
     assert follower.synced.is_set()
 
 
+async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
+    api: client.Client, config_maps: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await api.create(config_maps, builders.config_map("restored"))
+    follower = informer.Informer(api, config_maps, label_selector="!skip", watch_seconds=1)
+    assert await follower.step() == 0.0
+    # As it is after etcd was restored: we remember a later state.
+    remembered = next(item for key, item in follower.objects.items() if key.name == "restored")
+    remembered["metadata"]["resourceVersion"] = "999999999998"
+    follower._advance("999999999999")
+    told: list[tuple[str, bool]] = []
+
+    def tell(change: store.Change) -> None:
+        assert change.new is not None
+        told.append((change.new["metadata"]["resourceVersion"], follower.went_back))
+
+    follower.subscribe(tell)
+    told.clear()
+    follower._failed(None)  # for that the API server was restarted
+    with caplog.at_level("WARNING"):
+        assert await follower.step() > 0.0
+        assert "Too large resource version" in caplog.records[-1].__dict__["err"]
+        assert await follower.step() == 0.0
+    assert "The API server has gone back in time" in caplog.text
+    current = (await api.get(f"{config_maps}/restored"))["metadata"]["resourceVersion"]
+    assert (current, True) in told
+    told.clear()
+    later = await api.create(config_maps, builders.config_map("later"))
+    assert await follower.step() == 0.0
+    assert told == [(later["metadata"]["resourceVersion"], False)]
+
+
 async def test_a_kind_that_does_not_exist_yet_is_asked_for_more_and_more_rarely(
     api: client.Client, caplog: pytest.LogCaptureFixture
 ) -> None:

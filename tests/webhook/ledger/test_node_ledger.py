@@ -111,6 +111,17 @@ async def test_a_watch_that_lags_does_not_bring_back_the_past() -> None:
     assert ids(made.view.node) == []
 
 
+async def test_the_past_that_is_the_truth_is_taken() -> None:
+    made = NodeLedger(document("a", version=10))
+    known = made.document
+    assert made.see(document(version=9), instead_of=known), "etcd was restored"
+    assert ids(made.view.node) == []
+    assert not made.see(document("a", version=8), instead_of=known), "something else came meanwhile"
+    known = made.document
+    assert not made.see(document(version=9), instead_of=known), "it is the same"
+    assert made.document is known
+
+
 async def test_the_end_of_a_write_clears_the_view_of_what_failed() -> None:
     made = NodeLedger(document())
     done = made.add(taking("a"))
