@@ -1,0 +1,269 @@
+"""A storm on a node of the lab: what the kubelet makes of share pods while everything comes and goes, at random.
+
+Pods with shares are created, deleted and resized; some end by themselves, some fail again and again. GPUs are lost and
+found; the agent and the kubelet are killed. All that happens is drawn from a seed. Counted are pods that the kubelet
+refused, and GPUs that were over-committed in any version of the ledger that was stored. A pod that is refused is lost:
+only an owner makes it anew. What no device plugin can prevent is counted apart: a kubelet that has just started and that
+no plugin can have registered with yet refuses pods of which nothing runs.
+
+Run: `python bench/storm.py [--seconds S] [--seed N] [--lab DIRECTORY]`. Prints what it finds as text and a JSON object;
+ends with 1 if a pod was refused for any other reason, a GPU was over-committed, or all was not well in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from burst import calls
+from steady import fates, witness
+
+from gpushare import contract
+from lab import access, build, cluster, component, errors, gpushare, kubelet, layout, process
+
+MOST_PODS = 12
+LONGEST_PAUSE_SECONDS = 1.0
+WELL_SECONDS = 120.0
+POLL_SECONDS = 0.3
+# A kubelet that has no word of a plugin since its start; what else it says of pods it has not said for that reason.
+UNREGISTERED = ("cannot allocate unregistered device", "no healthy devices present")
+REQUESTS = ("0", "0.05", "0.1", "0.25", "0.33", "0.5", "1")
+SIZES = ("512Mi", "1Gi", "4Gi", "10Gi", "20Gi")
+COMMANDS: Mapping[str, str] = {
+    "stays": "trap 'exit 0' TERM; while :; do sleep 1; done",
+    "computes": "exec gpushare-probe --allocate 256MiB --seconds 3600 --duration-us 5000 > /dev/null",
+    "ends": "sleep 4",
+    "fails": "sleep 1; exit 1",
+}
+
+
+class Storm:
+    """counts: by what was done, how often."""
+
+    def __init__(self, administrator: access.Access, seen: fates.Fates, seed: int) -> None:
+        assert administrator.lab is not None
+        self._administrator, self._lab, self._seen = administrator, administrator.lab, seen
+        self._chance = random.Random(seed)
+        self._node = self._lab.nodes[0]
+        self._path = f"/api/v1/namespaces/{seen.namespace}/pods"
+        self._sick: set[int] = set()
+        self._gpus = len(list(self._lab.gpus(self._node).glob("gpu*")))
+        self.counts: collections.Counter[str] = collections.Counter()
+        # One of each of these in a round, in an order that is drawn.
+        self._deck: tuple[Callable[[], object], ...] = (
+            *(self._create,) * 16,
+            *(self._delete,) * 8,
+            *(self._resize,) * 8,
+            *(self._lose_gpu,) * 2,
+            *(self._find_gpu,) * 2,
+            self._restart_agent,
+            self._restart_kubelet,
+        )
+
+    def blow(self, seconds: float) -> None:
+        """Until so long from now, but no less than a round."""
+        end = time.monotonic() + seconds
+        while True:
+            for act in self._chance.sample(self._deck, len(self._deck)):
+                act()
+                time.sleep(self._chance.uniform(0, LONGEST_PAUSE_SECONDS))
+            if time.monotonic() >= end:
+                return
+
+    def calm(self) -> list[str]:
+        """Have all GPUs be well, and wait until every pod that was placed runs; a sentence for each that does not."""
+        while self._sick:
+            self._find_gpu()
+        component.start([self._kubelet()], self._lab)
+        gpushare.ready(self._lab, self._administrator)
+        deadline = time.monotonic() + WELL_SECONDS
+        while (stuck := self._stuck()) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        return stuck
+
+    def _stuck(self) -> list[str]:
+        found = []
+        for name, pod in list(self._seen.now.items()):
+            metadata, status = pod["metadata"], pod.get("status", {})
+            placed = contract.ALLOCATION in metadata.get("annotations", {})
+            waits = status.get("phase") == "Pending" or "deletionTimestamp" in metadata
+            if placed and waits:
+                found.append(f"{name} is {status.get('phase')}: {status.get('conditions')}")
+        return found
+
+    def _send(self, method: str, name: str = "", body: object = None, kind: str = calls.JSON) -> bool:
+        """Whether it was done; a pod may be gone meanwhile."""
+        path = f"{self._path}/{name}" if name else self._path
+        (answer,) = calls.send(self._seen.server, [calls.call(method, path, body, kind)], at_once=1)
+        if answer.status not in {200, 201, 202, 404}:
+            raise SystemExit(f"{method} {path}: {answer.status} {answer.body.decode()[:500]}")
+        return answer.status < 300
+
+    def _there(self) -> list[str]:
+        return sorted(name for name, pod in self._seen.now.items() if "deletionTimestamp" not in pod["metadata"])
+
+    def _create(self) -> None:
+        if len(self._seen.now) >= MOST_PODS:
+            self._delete()
+        self.counts["pods created"] += 1
+        kind = self._chance.choice(sorted(COMMANDS))
+        container = {
+            "name": "main",
+            "image": "gpushare/sample:0.1",
+            "command": ["/bin/sh", "-c", COMMANDS[kind]],
+        }
+        metadata = {"name": f"{kind}-{self.counts['pods created']}", "annotations": self._wish()}
+        restarts = "Never" if kind == "ends" else "Always"
+        spec = {"containers": [container], "restartPolicy": restarts, "terminationGracePeriodSeconds": 1}
+        self._send("POST", body={"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    def _wish(self) -> dict[str, str]:
+        return {contract.REQUEST: self._chance.choice(REQUESTS), contract.MEMORY: self._chance.choice(SIZES)}
+
+    def _delete(self) -> None:
+        there = self._there()
+        grace = self._chance.choice((0, 1, 1))
+        if there and self._send("DELETE", f"{self._chance.choice(there)}?gracePeriodSeconds={grace}"):
+            self.counts["pods deleted"] += 1
+
+    def _resize(self) -> None:
+        placed = [
+            name
+            for name in self._there()
+            if contract.ALLOCATION in self._seen.now[name]["metadata"].get("annotations", {})
+        ]
+        change = {"metadata": {"annotations": self._wish()}}
+        if placed and self._send("PATCH", self._chance.choice(placed), change, calls.MERGE_PATCH):
+            self.counts["resizes asked"] += 1
+
+    def _lose_gpu(self) -> None:
+        well = sorted(set(range(self._gpus)) - self._sick)
+        if len(well) > 1:
+            self._sick.add(which := self._chance.choice(well))
+            self._simulate("fail", which, "lost")
+            self.counts["GPUs lost"] += 1
+
+    def _find_gpu(self) -> None:
+        if self._sick:
+            self._sick.remove(which := self._chance.choice(sorted(self._sick)))
+            self._simulate("heal", which)
+
+    def _simulate(self, verb: str, which: int, *more: str) -> None:
+        command = [str(gpushare.DRIVER / "simgpu"), verb, str(self._lab.gpus(self._node)), str(which), *more]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def _restart_agent(self) -> None:
+        """By SIGKILL, and as another pod: one container that is killed again and again waits ever longer to start."""
+        for pod in gpushare.pods(self._administrator, "agent"):
+            gpushare.kill(self._lab, pod)
+            name = pod["metadata"]["name"]
+            with contextlib.suppress(errors.LabError):
+                self._administrator.kubectl("delete", "pod", name, *gpushare.SCOPE, *gpushare.AT_ONCE)
+            self.counts["agents killed"] += 1
+
+    def _restart_kubelet(self) -> None:
+        pid = process.pid_of(self._kubelet().process.name, self._lab.processes)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            while process.pid_of(self._kubelet().process.name, self._lab.processes) is not None:
+                time.sleep(component.POLL_SECONDS)
+        time.sleep(self._chance.uniform(0, LONGEST_PAUSE_SECONDS))
+        component.start([self._kubelet()], self._lab)
+        self.counts["kubelets killed"] += 1
+
+    def _kubelet(self) -> component.Component:
+        return kubelet.build(self._lab, self._node, build.ensure())
+
+
+def resized(administrator: access.Access) -> int:
+    """How many shares were given other amounts, by the webhook's own count."""
+    pages = [gpushare.page(administrator, pod["metadata"]["name"]) for pod in gpushare.pods(administrator, "webhook")]
+    lines = [line for page in pages for line in page.splitlines() if line.startswith("gpushare_placer_resized_total ")]
+    return int(sum(float(line.split()[-1]) for line in lines))
+
+
+def measured(administrator: access.Access, seconds: float, seed: int) -> dict[str, Any]:
+    """Blow, calm, and count."""
+    assert administrator.lab is not None
+    keys = administrator.lab.certificates
+    server = calls.Server(administrator.server, keys / "ca.crt", keys / "admin.crt", keys / "admin.key")
+    with administrator.namespace("storm") as namespace:
+        seen, ledger = fates.Fates(server, namespace), witness.Witness(server, administrator.lab.etcd / "client.sock")
+        seen.start()
+        ledger.start()
+        before, began = resized(administrator), time.monotonic()
+        storm = Storm(administrator, seen, seed)
+        storm.blow(seconds)
+        blown = time.monotonic() - began
+        stuck = storm.calm()
+        seen.stop()
+        ledger.stop()
+        found = {
+            "seed": seed,
+            "seconds": round(blown),
+            **storm.counts,
+            "resized": resized(administrator) - before,
+            "pods placed": len(seen.placed),
+            "pods ran": len(seen.ran),
+            "versions": ledger.versions,
+            "over-committed": len(ledger.broken),
+            "refused": 0,
+            "refused by a kubelet without plugins": 0,
+            "stuck": stuck,
+            "sentences": [],
+        }
+    for one in seen.refused.values():
+        unregistered = any(words in one.message for words in UNREGISTERED)
+        found["refused by a kubelet without plugins" if unregistered else "refused"] += 1
+        when = time.strftime("%H:%M:%S", time.localtime(one.at))
+        found["sentences"].append(f"{when} {one.pod}: {one.reason}: {one.message}")
+    found["sentences"] += ledger.broken[:5]
+    return found
+
+
+@contextlib.contextmanager
+def installed(directory: Path | None) -> Iterator[access.Access]:
+    with contextlib.ExitStack() as stack:
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp"))) / "lab"
+            stack.callback(cluster.down, directory)
+            cluster.up(directory, node_count=1, owner=os.getpid())
+        where = layout.load(directory)
+        administrator = cluster.access_to(where)
+        gpushare.install(where, administrator)
+        yield administrator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=300.0, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="by default any")
+    parser.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    with installed(options.lab) as administrator:
+        found = measured(administrator, options.seconds, options.seed)
+    for name, value in found.items():
+        lines = value if isinstance(value, list) else [f"{name}: {value}"]
+        print("\n".join(lines), flush=True) if lines else None
+    print(json.dumps(found))
+    if found["refused"] or found["over-committed"] or found["stuck"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
