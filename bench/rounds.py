@@ -169,8 +169,8 @@ class Still:
             one["metadata"] = {**one["metadata"], **metadata}
         self._found = {contract.GPUNODE_PATH: gpunodes, "/api/v1/pods": pods}
 
-    async def list(self, path: str, *_: object, **__: object) -> client.Listing:
-        return client.Listing(self._found.get(path, []), "1")
+    async def list(self, path: str, *_: object, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
+        return client.Listing([keep(item) for item in self._found.get(path, [])], "1")
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[Json]]:

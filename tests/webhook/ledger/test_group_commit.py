@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -26,8 +26,8 @@ class OneNode(client.Client):
         self.document["metadata"].update(uid="u", resourceVersion="1")
         self.writes = 0
 
-    async def list(self, path: str, query: client.Query | None = None) -> client.Listing:  # noqa: ARG002
-        items = [copy.deepcopy(self.document)] if path == contract.GPUNODE_PATH else []
+    async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
+        items = [keep(copy.deepcopy(self.document))] if path == contract.GPUNODE_PATH else []
         return client.Listing(items, self.document["metadata"]["resourceVersion"])
 
     async def replace(self, path: str, body: Mapping[str, Any], **_: Any) -> dict[str, Any]:  # noqa: ARG002

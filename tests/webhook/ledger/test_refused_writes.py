@@ -44,14 +44,12 @@ class Refusing(client.Client):
         self.tried: list[str] = []
         self.error: errors.ClusterError = errors.Invalid(SAID, status=422)
 
-    async def list(self, path: str, query: client.Query | None = None) -> client.Listing:  # noqa: ARG002
-        return client.Listing(
-            {
-                contract.GPUNODE_PATH: list(copy.deepcopy(self.documents).values()),
-                api_store.NODES_PATH: list(map(machine, self.documents)),
-            }.get(path, []),
-            "1",
-        )
+    async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
+        items = {
+            contract.GPUNODE_PATH: copy.deepcopy(self.documents).values(),
+            api_store.NODES_PATH: map(machine, self.documents),
+        }.get(path, ())
+        return client.Listing([keep(item) for item in items], "1")
 
     async def get(self, path: str, query: client.Query | None = None) -> dict[str, Any]:  # noqa: ARG002
         return copy.deepcopy(self.documents[path.rsplit("/", 1)[1]])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import FrameType
 from typing import Any
 
@@ -45,8 +45,8 @@ class Api:
         self._found = {contract.GPUNODE_PATH: gpunodes, "/api/v1/pods": pods}
         self.events: asyncio.Queue[Json] = asyncio.Queue()
 
-    async def list(self, path: str, *_: object, **__: object) -> client.Listing:
-        return client.Listing(self._found.get(path, []), "1")
+    async def list(self, path: str, *_: object, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
+        return client.Listing([keep(item) for item in self._found.get(path, [])], "1")
 
     @contextlib.asynccontextmanager
     async def watch(self, path: str, *_: object, **__: object) -> AsyncIterator[AsyncIterator[Json]]:
