@@ -7,7 +7,7 @@ import contextlib
 import copy
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from gpushare.cluster import client, errors
@@ -148,6 +148,13 @@ class SimulatedClient(client.Client):
                 return await waiter
         except TimeoutError as error:
             raise errors.Unavailable(f"{method} {path}: the API server did not answer in time") from error
+
+    async def list(
+        self, path: str, query: client.Query | None = None, *, keep: Callable[[client.Json], client.Kept]
+    ) -> client.Listing[client.Kept]:
+        listed = await self._call("GET", path, query or {}, timeout_seconds=client.LIST_SECONDS)
+        kind = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
+        return client.Listing([keep({**kind, **item}) for item in listed["items"]], listed["metadata"]["resourceVersion"])
 
     @contextlib.asynccontextmanager
     async def watch(

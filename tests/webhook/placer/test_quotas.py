@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,11 +34,11 @@ class Listing:
     def __init__(self, *found: Mapping[str, Any], fails: bool = False) -> None:
         self.found, self.fails, self.paths = found, fails, list[str]()
 
-    async def list(self, path: str) -> SimpleNamespace:
+    async def list(self, path: str, *, keep: Callable[[Any], Any]) -> SimpleNamespace:
         self.paths.append(path)
         if self.fails:
             raise cluster_errors.Unavailable("no answer")
-        return SimpleNamespace(items=list(self.found))
+        return SimpleNamespace(items=[keep(one) for one in self.found])
 
 
 def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[Wish]]:
