@@ -99,6 +99,7 @@ FOREIGN = {
     *("--request-timeout", "--manifest", "--archive", "--raw", "--server-side"),  # of the API server, kubectl and krew
     *("--admission-control-config-file", "--authorization-config", "--authorization-mode"),  # of the API server
     *("--delete-emptydir-data", "--ignore-daemonsets"),  # of kubectl drain
+    *("--bump-revision", "--mark-compacted"),  # of etcdutl
     *("--gpu-reset", "--replace"),  # of nvidia-smi and simgpu
     *("--copy-to", "--set-as-default"),  # of kubectl and nvidia-ctk
 }

@@ -1,0 +1,64 @@
+"""An agent whose GPUNode went back in time, as after etcd was restored: it takes what is there, whatever the version."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from deviceplugin.gpunode_status import GpuNodeStatus, Statement
+from deviceplugin.offer import Followed, Offer
+from gpushare import codec
+from gpushare.cluster import client, errors
+from tests import builders
+
+
+def document(*held: str, version: int) -> dict[str, Any]:
+    node = builders.node(gpus=1)
+    made = codec.to_document(type(node)(node.name, node.gpus, tuple(builders.allocation(one) for one in held)))
+    made["metadata"].update(resourceVersion=str(version), uid="u")
+    return made
+
+
+class Api(client.Client):
+    """An API server with one GPUNode, whose count of versions is that of the GPUNode."""
+
+    def __init__(self, stored: dict[str, Any]) -> None:
+        self.stored = stored
+
+    @property
+    def version(self) -> int:
+        return int(self.stored["metadata"]["resourceVersion"])
+
+    async def list(
+        self, path: str, query: client.Query | None = None, *, keep: Callable[[client.Json], client.Kept]
+    ) -> client.Listing[client.Kept]:
+        assert path.endswith("/gpunodes")
+        named = str((query or {}).get("resourceVersion") or "0")
+        if int(named) > self.version:
+            raise errors.Unavailable("Too large resource version", status=504)
+        return client.Listing([keep({**self.stored})], str(self.version))
+
+    @contextlib.asynccontextmanager
+    async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        async def nothing() -> AsyncIterator[dict[str, Any]]:
+            for event in ():
+                yield event
+
+        yield nothing()
+
+
+async def test_what_is_there_now_counts_though_it_is_older() -> None:
+    api = Api(document("a", "b", version=100))
+    status = GpuNodeStatus(api, node_name="node-a", offer=Offer(), statement=Followed(Statement()))
+    await status.informer.step()
+    assert status.node is not None
+    assert [entry.id for entry in status.node.allocations] == ["a", "b"]
+    api.stored = document("a", version=90)
+    for _ in range(2):  # asked whether 100 is yet to come, and listed
+        await status.informer.step()
+    assert [entry.id for entry in status.node.allocations] == ["a"]
+    api.stored = document("a", "c", version=91)
+    status.informer._failed("")
+    await status.informer.step()
+    assert [entry.id for entry in status.node.allocations] == ["a", "c"]
