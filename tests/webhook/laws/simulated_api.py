@@ -193,9 +193,11 @@ def selects(query: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
     if key and (item["metadata"].get("labels") or {}).get(key) != value:
         return False
     phase = str((item.get("status") or {}).get("phase", ""))
+    verdicts = {"status.phase!=": lambda text: text != phase, "metadata.name=": item["metadata"]["name"].__eq__}
     fields = [term for term in str(query.get("fieldSelector", "")).split(",") if term]
-    assert all(term.startswith("status.phase!=") for term in fields), fields
-    return all(term != f"status.phase!={phase}" for term in fields)
+    known = [(term, start) for term in fields for start in verdicts if term.startswith(start)]
+    assert len(known) == len(fields), fields
+    return all(verdicts[start](term.removeprefix(start)) for term, start in known)
 
 
 def _merged(found: Any, change: Any) -> Any:

@@ -154,7 +154,9 @@ class SimulatedClient(client.Client):
     ) -> client.Listing[client.Kept]:
         listed = await self._call("GET", path, query or {}, timeout_seconds=client.LIST_SECONDS)
         kind = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
-        return client.Listing([keep({**kind, **item}) for item in listed["items"]], listed["metadata"]["resourceVersion"])
+        return client.Listing(
+            [keep({**kind, **item}) for item in listed["items"]], listed["metadata"]["resourceVersion"]
+        )
 
     @contextlib.asynccontextmanager
     async def watch(
