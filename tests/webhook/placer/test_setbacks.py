@@ -7,13 +7,16 @@ from typing import Any
 
 from gpushare import codec, contract
 from gpushare.cluster import errors
+from gpushare.cluster import store as objects
 from tests import builders
 from webhook import metrics
+from webhook.books.changes import Touched
 from webhook.ledger.memory_store import MemoryStore
 from webhook.placer import setbacks
 from webhook.placer.replacing import Replacing
 from webhook.placer.resizer import Resizer
 
+NOTHING = Touched((), (), frozenset())
 DENIED = errors.Forbidden("the policy of the team denies it", status=403)
 
 
@@ -59,7 +62,7 @@ async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> N
     stuck["metadata"].update(uid="u", ownerReferences=[{"kind": "Job", "name": "j", "uid": "j", "controller": True}])
     stuck["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
     while now[0] < 660.0:
-        await looks.look([stuck])
+        await looks.look([stuck], NOTHING)
         now[0] += 0.5
     assert 5 <= api.tried <= 10
 
@@ -67,12 +70,14 @@ async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> N
 async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> None:
     api, now = Refusing(), [0.0]
     entry = builders.allocation("a1", "GPU-node-a-0", request=50, memory_gib=40, uid="u")
-    store = MemoryStore([codec.to_document(dataclasses.replace(builders.node(), allocations=(entry,)))])
+    node = dataclasses.replace(builders.node(), allocations=(entry,))
+    store = MemoryStore([codec.to_document(node)])
     one = builders.pod(request="0.5", memory="40Gi", allocation="a1", node="node-a", reason="is not resized yet")
     one["metadata"].update(uid="u", resourceVersion="1")
     resizer = Resizer(api, store, api, metrics.Metrics(), clock=lambda: now[0])  # type: ignore[arg-type]
+    touched = Touched((node,), (one,), frozenset({node.name}))
     while now[0] < 600.0:
-        await resizer.resize([one])
-        now[0] += 0.5
+        await resizer.resize(touched, {objects.key_of(one): one})
+        touched, now[0] = NOTHING, now[0] + 0.5
     assert contract.REASON in one["metadata"]["annotations"]
     assert 5 <= api.tried <= 10
