@@ -12,8 +12,9 @@ class Cause(enum.StrEnum):
     GATE = "gate"  # somebody else's scheduling gate
     GROUP = "group"  # the rest of its gang is not there
     HOLD = "hold"  # it gives way to a pod that has waited for longer
-    LEDGER = "ledger"  # the ledger could not be written, or others were faster
+    LEDGER = "ledger"  # the ledger, or its gate, could not be written, or others were faster
     NO_GPU = "no-gpu"  # no GPU is known at all
+    REFUSED = "refused"  # the API server lets nobody open its gate
     QUOTA = "quota"  # the API server will not store it
     UNCLAIMED = "unclaimed"  # too much is reserved for pods of its namespace that have not come
     TURN = "turn"  # others of its namespace are tried first

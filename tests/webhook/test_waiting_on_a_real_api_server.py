@@ -90,6 +90,60 @@ def test_one_owner_is_not_stormed(cluster: Cluster) -> None:
     assert len(names(cluster)) == 2
 
 
+# --- gates that nobody lets us open -----------------------------------------------------------------------------------
+
+
+def shut_gates(cluster: Cluster) -> dict[str, Any]:
+    """As a policy of somebody else's may, in the namespace of the test."""
+    name = {"name": f"shut-{cluster.namespace}"}
+    version = "admissionregistration.k8s.io/v1"
+    updates = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}}
+    opens = "has(oldObject.spec.schedulingGates) && !has(object.spec.schedulingGates)"
+    policy = {
+        "matchConstraints": {"resourceRules": [updates]},
+        "validations": [{"expression": f"!({opens})", "message": "gates are the team's to open"}],
+    }
+    binding = {"policyName": name["name"], "validationActions": ["Deny"], "matchResources": here}
+    items = [
+        {"apiVersion": version, "kind": "ValidatingAdmissionPolicy", "metadata": name, "spec": policy},
+        {"apiVersion": version, "kind": "ValidatingAdmissionPolicyBinding", "metadata": name, "spec": binding},
+    ]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(cluster: Cluster) -> None:
+    started = cluster.start()
+    first = cluster.create(builders.pod("first", request="1", gpus="4"))
+    assert contract.ALLOCATION in first["metadata"]["annotations"]
+    cluster.create(builders.pod("shut", request="1", gpus="4"))
+    policy = json.dumps(shut_gates(cluster))
+    cluster.kubectl("create", "-f", "-", input=policy)
+    try:
+        opened = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
+        where = (f"--namespace={cluster.namespace}", "--type=json", "--dry-run=server", f"--patch={opened}")
+
+        def is_shut() -> bool:
+            try:
+                cluster.kubectl("patch", "pod", "shut", *where)
+            except lab_errors.LabError:
+                return True
+            return False
+
+        until(is_shut, cluster.explain)
+        cluster.delete("first")
+        words = "the API server does not let its scheduling gate be opened: "
+        until(lambda: words in annotations(cluster, "shut")[contract.REASON], cluster.explain)
+        assert "gates are the team's to open" in annotations(cluster, "shut")[contract.REASON]
+        until(lambda: cluster.node().allocations == (), cluster.explain)
+        until(lambda: any(words in note for note in notes(cluster, contract.EVENT_GATED)), cluster.explain)
+    finally:
+        cluster.kubectl("delete", "-f", "-", input=policy)
+    until(lambda: contract.ALLOCATION in annotations(cluster, "shut"), cluster.explain, seconds=60.0)
+    until(cluster.is_settled, cluster.explain)
+    assert started.metric("gpushare_placer_placed_total") == 1
+
+
 # --- backfill ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
 """Gates: gives the pods that wait their turn, opens the gates of those that are placed, and tells the others why not.
 
 A pod is placed by two writes: its share into the ledger, with the pod's uid, then one patch of the pod. A placer that
-ends between them leaves a share that belongs to a gated pod, which the next one finds and goes on from.
+ends between them leaves a share that belongs to a gated pod, which the next one finds and goes on from. A policy, or
+somebody's webhook, may refuse that patch: it is tried again ever more slowly, and who waits for it keeps no GPU.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare.cluster import client, events
 from gpushare.cluster import errors as cluster_errors
+from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
@@ -22,6 +25,7 @@ from webhook.metrics import Metrics
 from webhook.placer import backfill, gang, queue, waiting
 from webhook.placer.copies import trimmed
 from webhook.placer.index import Index
+from webhook.placer.setbacks import Setbacks
 from webhook.placer.telling import Telling
 from webhook.placer.turns import Turns
 from webhook.pods import mutation, waits
@@ -33,6 +37,9 @@ logger = logging.getLogger(__name__)
 PodJson = Mapping[str, Any]
 
 OPEN_TRIES: Final = 4
+MOST_SHUT_SECONDS: Final = 300.0  # before a gate is tried again that could not be opened
+ON_ITS_WAY_SECONDS: Final = 120.0  # of a write without an answer; an API server gives up after 60 s by default
+LONGEST_WORDS: Final = 500  # of the API server's sentence
 BEHIND_SECONDS: Final = 2.0  # until those have their turn that a round left out
 
 
@@ -54,12 +61,22 @@ class Gates:
         self._api = api
         self._recorder = recorder
         self._metrics = measures
+        self._clock = clock
         self._wall_clock = wall_clock
         self._telling = Telling(api, recorder, clock=clock)
         self._arranger = gang.Arranger()
         self._opened: dict[str, str] = {}  # uid -> the version that was opened, until our copy shows a later one
+        self._shut: dict[str, Refusal] = {}  # uid -> why its gate could not be opened
+        self._setbacks = Setbacks(most_seconds=MOST_SHUT_SECONDS)
+        self._unanswered: dict[str, tuple[str, float]] = {}  # uid -> the version that a patch was for, and until when
         self._turns = Turns(
-            ledger_now, reservation, opens=self._open, still_gated=self._still_gated, warns=self._warn, bound=bound
+            ledger_now,
+            reservation,
+            opens=self._open,
+            shut=self._is_shut,
+            still_gated=self._still_gated,
+            warns=self._warn,
+            bound=bound,
         )
 
     async def open_all(self, pods: Index, *, now: float | None = None) -> float | None:
@@ -72,6 +89,7 @@ class Gates:
         arranged = self._arranger.arrange(pods.waiting, pods.members, opened=self._opened)
         gated = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
         self._telling.forget_all_but(pod.uid(one) for one in gated)
+        self._forget_shut({pod.uid(one) for one in gated} if self._shut or self._unanswered else set())
         now = self._wall_clock() if now is None else now
         await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
         told = await self._turns.take(pods, arranged, now=now)
@@ -79,8 +97,10 @@ class Gates:
             waiting.counts(told), longest_seconds=waiting.longest_seconds((one for one, _ in told), now=now)
         )
         await asyncio.sleep(0)
-        again = await self._telling.tell([(one, refusal.reason) for one, refusal in told])
-        return min(again or BEHIND_SECONDS, BEHIND_SECONDS) if self._turns.is_behind else again
+        tell_again = await self._telling.tell([(one, refusal.reason) for one, refusal in told])
+        waits = [self._setbacks.wait_seconds(uid, now=self._clock()) for uid in self._shut]
+        waits += [tell_again or 0.0, BEHIND_SECONDS if self._turns.is_behind else 0.0]
+        return min((seconds for seconds in waits if seconds > 0), default=None)
 
     def came(self, one: PodJson) -> None:
         """A pod was created: if it waits, nobody else's many keep it waiting for long."""
@@ -91,36 +111,76 @@ class Gates:
         """A pod that was placed before has taken more where it is."""
         self._turns.grew(one)
 
-    async def _open(self, one: PodJson, request: Request, placed: mutation.Placed) -> None:
-        """Open a gate, also when others write to the pod at the same time: then on the pod as it is now."""
+    async def _open(self, one: PodJson, request: Request, placed: mutation.Placed) -> Refusal | None:
+        """Open a gate, also when others write to the pod at the same time: then on the pod as it is now.
+
+        Return why it cannot be opened, for which its share is to be given back if the cause is REFUSED.
+        """
+        shut = self._is_shut(one)
+        if shut is not None:
+            return shut
         who = {"namespace": pod.namespaced_name(one)[0], "name": pod.namespaced_name(one)[1]}
-        known = one
+        known, uid = one, pod.uid(one)
         for attempt in range(1, OPEN_TRIES + 1):
             try:
                 changes = mutation.patch(known, mutation.open_gate(known, request, placed))
             except errors.LedgerError as error:
-                logger.warning("A gated pod has a share that is not its own", extra={"pod": who, "err": str(error)})
-                return
+                return self._shuts(one, f"it gets another share, as this one is not what it asks for: {error}", True)
             tests = [
-                {"op": "test", "path": "/metadata/uid", "value": pod.uid(one)},
+                {"op": "test", "path": "/metadata/uid", "value": uid},
                 {"op": "test", "path": "/metadata/resourceVersion", "value": _version(known)},
             ]
             try:
                 await self._api.patch(_path(one), [*tests, *changes], client.JSON_PATCH)
                 break
             except cluster_errors.NotFound:
-                return  # deleted meanwhile: its share is released like any other
+                return None  # deleted meanwhile: its share is released like any other
             except cluster_errors.ClusterError as error:
                 logger.info("Could not open a gate", extra={"pod": who, "attempt": attempt, "err": str(error)})
-                fresh = await self._read(one) if attempt < OPEN_TRIES else None
-                if fresh is None or not _is_as_judged(fresh, one):
-                    return  # its next version comes with the watch, and with it the next try
-                known = fresh
-        self._opened[pod.uid(one)] = _version(one)
+                words = errors.shortened(str(error), longest=LONGEST_WORDS)
+                is_answer = not isinstance(error, cluster_errors.Unavailable | cluster_errors.Unauthorized)
+            if not is_answer:
+                self._unanswered[uid] = _version(known), self._clock() + ON_ITS_WAY_SECONDS
+            fresh = await self._read(one)
+            if fresh is not None and not _is_as_judged(fresh, one):
+                return None  # its next version comes with the watch, and with it the next try
+            if fresh is not None and is_answer and _version(fresh) == _version(known):
+                said = f"the API server does not let its scheduling gate be opened: {words}"
+                return self._shuts(one, said, not self._is_on_its_way(uid, _version(known)))
+            if fresh is None or attempt == OPEN_TRIES:
+                return self._shuts(one, f"its scheduling gate could not be opened yet: {words}", False)
+            known = fresh
+        self._opened[uid] = _version(one)
+        self._setbacks.worked(uid)
+        self._shut.pop(uid, None)
         self._metrics.placed()
         uuids = ",".join(uuid for share in placed.shares for uuid in share.gpu_uuids)
         logger.info("Placed a gated pod", extra={"pod": who, "node": placed.node, "gpus": uuids})
         self._recorder.record(one, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
+        return None
+
+    def _is_shut(self, one: PodJson) -> Refusal | None:
+        """Why its gate is not tried now."""
+        uid = pod.uid(one)
+        return self._shut.get(uid) if self._setbacks.wait_seconds(uid, now=self._clock()) > 0 else None
+
+    def _shuts(self, one: PodJson, sentence: str, is_refused: bool) -> Refusal:
+        """It could not be opened. is_refused: nor will it be by what we have sent already."""
+        found = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
+        self._shut[pod.uid(one)] = found
+        pause = self._setbacks.failed(pod.uid(one), now=self._clock())
+        logger.warning("A gate stays shut", extra={"pod": _path(one), "err": sentence, "pause_seconds": pause})
+        return found
+
+    def _is_on_its_way(self, uid: str, version: str) -> bool:
+        """Whether a patch of this version of the pod may yet be carried out although its answer never came."""
+        of, until = self._unanswered.get(uid, ("", 0.0))
+        return of == version and self._clock() < until
+
+    def _forget_shut(self, gated: AbstractSet[str]) -> None:
+        """Those are the ones that are there still, with a gate of ours."""
+        self._shut = {uid: why for uid, why in self._shut.items() if uid in gated}
+        self._unanswered = {uid: known for uid, known in self._unanswered.items() if uid in gated}
 
     def _warn(self, one: PodJson, sentence: str) -> None:
         self._recorder.record(one, contract.EVENT_GROUP_APART, sentence, type="Warning")

@@ -6,7 +6,8 @@ A gang that does not fit keeps nothing while it waits, and one is placed at a ti
 
 The shares of a gang are tentative until all are in the ledger, and settled before the first gate is opened. Only what
 is tentative is ever taken back: whether a share is used or given up is decided by one write of one object, also when
-two placers are at work, or a write of one that leads no more arrives late.
+two placers are at work, or a write of one that leads no more arrives late. But where the API server refuses to open the
+gate, or the pod no longer asks for what it was given: then it is surely gated, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 PodJson = Mapping[str, Any]
 Told = list[tuple[PodJson, Refusal]]
-Opens = Callable[[PodJson, Request, mutation.Placed], Awaitable[None]]
+Opens = Callable[[PodJson, Request, mutation.Placed], Awaitable[Refusal | None]]
+Shut = Callable[[PodJson], Refusal | None]
 Warns = Callable[[PodJson, str], None]
 StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
 Asks = Sequence[tuple[PodJson, Request]]
@@ -50,8 +52,10 @@ LATER_AT_ONCE: Final = 1024
 class Turns:
     """Gives every unit its turn.
 
-    opens: called for a pod whose share is in the ledger. warns: told what a placed pod's user should know. still_gated:
-    of some pods the uids of those that have surely not been opened; asked before the share of one is taken back.
+    opens: called for a pod whose share is in the ledger; returns why its gate cannot be opened, and the cause REFUSED
+    if it keeps no share for it. shut: whether that is not to be tried now, and why. warns: told what a placed pod's
+    user should know. still_gated: of some pods the uids of those that have surely not been opened; asked before the
+    share of one is taken back.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Turns:
         *,
         opens: Opens,
         still_gated: StillGated,
+        shut: Shut = lambda _: None,
         warns: Warns = lambda *_: None,
         bound: backfill.Bound = backfill.DEFAULT,
     ) -> None:
@@ -68,6 +73,7 @@ class Turns:
         self._reservation = reservation
         self._opens = opens
         self._still_gated = still_gated
+        self._shut = shut
         self._warns = warns
         self._holders = Holders()
         self._holding = Holding(ledger_now, bound)
@@ -96,7 +102,8 @@ class Turns:
         back = [one for one, _ in arranged.held_back]
         holders = {pod.uid(one) for one in back if standing.holds.pop(pod.uid(one), None)}
         await self._give_back([one for one in back if pod.uid(one) in standing.shares], holders=holders)
-        await self._open_settled(back, standing)
+        opened = await self._open_settled(back, standing)
+        told = [(one, opened.get(pod.uid(one), refusal)) for one, refusal in told]
         refused: dict[str, Refusal] = {}
         behind = False
         self._here = frozenset(unit.namespace for unit in arranged.units)
@@ -114,6 +121,7 @@ class Turns:
                     continue
                 asks = _asks(unit, told)
                 if asks is None:
+                    await self._give_up(unit, standing)
                     continue
                 if unit.group:
                     await self._take_together(unit, asks, standing, told)
@@ -136,6 +144,10 @@ class Turns:
         self, unit: Unit, one: PodJson, request: Request, standing: Standing, refused: dict[str, Refusal], told: Told
     ) -> None:
         outcome: mutation.Placed | Refusal | None = self._found(one, standing)
+        shut = self._shut(one)
+        if shut is not None:
+            await self._stays_shut(unit, [(one, shut)], standing, told, has_share=outcome is not None)
+            return
         kind = queue.kind(one)
         own, behind = standing.own(unit), standing.behind(unit)
         if outcome is None and not own and kind in refused:
@@ -152,11 +164,15 @@ class Turns:
         if isinstance(outcome, Refusal):
             held = await self._holding.hold(unit, ((one, request),), standing)
             told.append((one, dataclasses.replace(outcome, reason=outcome.reason + held)))
-        elif outcome is not None:
-            await self._open(one, request, outcome)
+        elif outcome is not None and (shut := await self._open(one, request, outcome)) is not None:
+            await self._stays_shut(unit, [(one, shut)], standing, told)
 
     async def _take_together(self, unit: Unit, asks: Asks, standing: Standing, told: Told) -> None:
         missing = [ask for ask in asks if self._found(ask[0], standing) is None]
+        shut = [(one, why) for one, _ in missing if (why := self._shut(one)) is not None]
+        if shut:
+            await self._stays_shut(unit, _together(unit, *shut[0]), standing, told, has_share=len(missing) < len(asks))
+            return
         outcomes: dict[str, mutation.Placed | Refusal] = {}
         gone = standing.own(unit)
         lacks = await self._fits(missing, gone)
@@ -181,10 +197,14 @@ class Turns:
                 told += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
                 return
             # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
-            await asyncio.gather(*(self._open(one, request, outcomes[pod.uid(one)]) for one, request in asks))
+            opened = await asyncio.gather(*(self._open(one, request, outcomes[pod.uid(one)]) for one, request in asks))
+            shut = [(one, why) for (one, _), why in zip(asks, opened, strict=True) if why is not None]
+            if shut:
+                await self._stays_shut(unit, shut, standing, told, has_share=len(shut) == asks[0][1].group_size)
             apart = gang.apart(unit.group, [one for one in outcomes.values() if isinstance(one, mutation.Placed)])
-            for one, _ in asks if apart else ():
-                self._warns(one, apart)
+            for (one, _), why in zip(asks, opened, strict=True):
+                if apart and why is None:
+                    self._warns(one, apart)
             return
         await self._give_back(
             [
@@ -219,10 +239,12 @@ class Turns:
                 await asyncio.sleep(0)
         return {uid: task.result() for uid, task in tasks.items()}
 
-    async def _open(self, one: PodJson, request: Request, outcome: mutation.Placed | Refusal) -> None:
-        if isinstance(outcome, mutation.Placed):
+    async def _open(self, one: PodJson, request: Request, outcome: mutation.Placed | Refusal) -> Refusal | None:
+        """Why its gate stays shut, if that is so."""
+        why = await self._opens(one, request, outcome) if isinstance(outcome, mutation.Placed) else outcome
+        if why is None:
             self._holding.placed(one)
-            await self._opens(one, request, outcome)
+        return why
 
     async def _settle(self, outcomes: Iterable[mutation.Placed | Refusal]) -> bool:
         """Whether all these shares are held for good now."""
@@ -242,16 +264,48 @@ class Turns:
             logger.warning("Could not settle the shares of a gang", extra={"err": str(error)})
         return not failed
 
-    async def _open_settled(self, held_back: Iterable[PodJson], standing: Standing) -> None:
-        """Go on with those whose gang was placed, although it is no longer whole: their shares are theirs for good."""
+    async def _open_settled(self, held_back: Iterable[PodJson], standing: Standing) -> dict[str, Refusal]:
+        """Go on with those whose gang was placed, although it is no longer whole: their shares are theirs for good.
+
+        Return by uid why the gates of some stay shut.
+        """
+        shut: dict[str, Refusal] = {}
         for one in held_back:
             entry, request = standing.shares.get(pod.uid(one)), wanted.read(one)
             found = self._found(one, standing)
             if entry is not None and entry.allocation.reserved_until is None and found and isinstance(request, Request):
-                await self._open(one, request, found)
+                why = await self._open(one, request, found)
+                if why is not None:
+                    shut[pod.uid(one)] = why
+        return shut
 
-    async def _give_back(self, sharers: Collection[PodJson], *, holders: Collection[str] = ()) -> None:
-        """Take what is tentative from gated pods, and what is held for `holders` (uids)."""
+    async def _stays_shut(
+        self, unit: Unit, shut: Told, standing: Standing, told: Told, *, has_share: bool = True
+    ) -> None:
+        """Of these members the gates cannot be opened. If nobody's can ever, they keep nothing of what they have.
+
+        The rest of a gang, of which others run, keeps its shares: without it they would have waited in vain.
+        """
+        told += shut
+        holders = [uid for uid in unit.uids if standing.holds.pop(uid, None)]
+        is_refused = has_share and all(why.cause is Cause.REFUSED for _, why in shut)
+        if is_refused or holders:
+            await self._give_back([one for one, _ in shut] if is_refused else (), holders=holders, for_good=True)
+
+    async def _give_up(self, unit: Unit, standing: Standing) -> None:
+        """One of these makes no sense, and keeps nothing; the others keep what is theirs for good, and run."""
+        having = [one for one in unit.members if pod.uid(one) in standing.shares]
+        holders = [uid for uid in unit.uids if standing.holds.pop(uid, None)]
+        senseless = [one for one in having if isinstance(wanted.read(one), str)]
+        if having or holders:
+            await self._give_back(having, holders=holders)
+            await self._give_back(senseless, for_good=True)
+            await self._open_settled([one for one in having if one not in senseless], standing)
+
+    async def _give_back(
+        self, sharers: Collection[PodJson], *, holders: Collection[str] = (), for_good: bool = False
+    ) -> None:
+        """Take from gated pods what is tentative, or all if `for_good`, and what is held for `holders` (uids)."""
         if not sharers and not holders:
             return
         surely = set(await self._still_gated(sharers)) if sharers else set[str]()
@@ -263,7 +317,7 @@ class Turns:
                 if (
                     entry.pod.uid in holders
                     if holds.is_hold(entry)
-                    else entry.reserved_until and entry.pod.uid in surely
+                    else entry.pod.uid in surely and (for_good or entry.reserved_until)
                 )
             ]
             return ledger.release(node, ids) if ids else node

@@ -445,3 +445,17 @@ async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_t
     assert cluster.order == ["there", "late"]
     assert len(set(tried)) == 13
     assert not cluster.turns.is_behind
+
+
+async def test_for_one_that_makes_no_sense_any_more_nothing_is_held() -> None:
+    cluster = Cluster(builders.node(gpus=1), bound=backfill.Bound(passes=1))
+    await cluster.arrive("there", request="0.6")
+    cluster.create("large", request="1")
+    cluster.now += 1
+    await cluster.arrive("small", request="0.2")
+    await cluster.step()
+    assert set(cluster.held()) == {"large"}
+    cluster.pods["large"]["metadata"]["annotations"][contract.REQUEST] = "0.9"
+    await cluster.step()
+    assert cluster.told["large"].startswith("its gpushare.io annotations no longer agree")
+    assert cluster.held() == {}
