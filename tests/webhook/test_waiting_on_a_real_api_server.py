@@ -84,10 +84,41 @@ def test_one_owner_is_not_stormed(cluster: Cluster) -> None:
     started = cluster.start("--stuck-seconds=1")
     for number in range(3):
         cluster.create(owned(f"trainer-{number}"))
+    for number in range(3):
         refuse_to_bind(cluster, f"trainer-{number}")
     until(lambda: started.metric("gpushare_placer_replaced_total") == 1, started.explain)
     until(lambda: started.metric("gpushare_placer_stuck_pods") == 2, started.explain)
     assert len(names(cluster)) == 2
+
+
+def test_what_is_made_anew_goes_to_another_node_whichever_replica_is_asked(cluster: Cluster) -> None:
+    cluster.add_node(builders.node("node-b"))
+    placing, other = cluster.start("--stuck-seconds=2"), cluster.start("--no-placer")
+    made = {**owned("trainer"), "metadata": {**owned("trainer")["metadata"], "finalizers": ["tenant.example/stay"]}}
+    first = cluster.create(made)["metadata"]["annotations"][contract.NODE]
+    last = "node-b" if first == "node-a" else "node-a"
+    assert cluster.create(owned("beside"), "--dry-run=server")["metadata"]["annotations"][contract.NODE] == first
+    refuse_to_bind(cluster, "trainer")
+    until(lambda: placing.metric("gpushare_placer_replaced_total") == 1, placing.explain)
+
+    def goes() -> str:
+        again = cluster.create(owned("again"), "--dry-run=server")
+        return str(again["metadata"]["annotations"].get(contract.NODE))
+
+    for stopped, asked in ((other, placing), (placing, other)):
+        cluster.front.ports[:] = [asked.port]
+        until(lambda: goes() == last, asked.explain)
+        assert stopped.process.poll() is None
+    cluster.front.ports[:] = [placing.port, other.port]
+    cluster.kubectl("cordon", last)
+    until(lambda: goes() == "None", cluster.explain)
+    cluster.create(owned("waits"))
+    said = (
+        f"{first} could not take a pod of ReplicaSet trainers before, and is left out for a while; the scheduler said"
+    )
+    until(lambda: f"{said}: 1 Insufficient cpu." in annotations(cluster, "waits")[contract.REASON], cluster.explain)
+    patch = json.dumps({"metadata": {"finalizers": None}})
+    cluster.kubectl("patch", "pod", "trainer", f"--namespace={cluster.namespace}", f"--patch={patch}", "--type=merge")
 
 
 # --- gates that nobody lets us open -----------------------------------------------------------------------------------

@@ -14,5 +14,6 @@ holds         allocations that keep free what an older pod waits for; pure
 adoption      living pods whose shares are missing → the allocations to write again; pure
 predecessors  what was on GPUNodes that went, for those made in their place; pure
 allowances    what the ResourceQuotas leave; unclaimed: reservations whose pods have not come; pure
+unbindable    nodes where the scheduler could not bind pods, by who made these; pure
 occupancy     which pods are on which node; promises: pods placed a moment ago that nobody has seen yet
 """

@@ -87,7 +87,8 @@ class ApiStore(Judging):
         self._promises = Promises(self._census, self._holds)
         self._allowances = allowances
         self._unclaimed = Unclaimed(clock, occupancy.is_named if occupancy is not None else lambda _: False)
-        self._chooser = Chooser(self.view, self._census, self._key)
+        avoided = {} if occupancy is None else {"avoided": occupancy.unbindable.avoided}
+        self._chooser = Chooser(self.view, self._census, self._key, **avoided)
         self._lesson = asyncio.Event()
         self.mix = Mix()  # what placement has learned last
         if occupancy is not None:

@@ -20,6 +20,7 @@ from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from webhook.ledger.unbindable import NOTHING, Avoided
 from webhook.pods import footprint
 
 PodJson = Mapping[str, Any]
@@ -32,12 +33,18 @@ NOWHERE: Final[Mapping[str, str]] = types.MappingProxyType({})
 class Chooser:
     """Not for threads.
 
-    view: a node of the ledger as it is now. key: by which key the census counts a pod, if it does.
+    view: a node of the ledger as it is now. key: by which key the census counts a pod, if it does. avoided: nodes that
+    are not for a pod, whatever is free there.
     """
 
     def __init__(
-        self, view: Callable[[str], NodeView | None], census: Census, key: Callable[[PodJson], Hashable]
+        self,
+        view: Callable[[str], NodeView | None],
+        census: Census,
+        key: Callable[[PodJson], Hashable],
+        avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
     ) -> None:
+        self.avoided = avoided
         self._view = view
         self._census = census
         self._key = key
@@ -80,11 +87,16 @@ class Chooser:
         # Where the pod itself takes room already, that is no reason against it; only the census can tell it apart.
         host = NO_HOST if key is not None and self._census.occupant(key) is not None else _host(shape)
         judge = self._census.judge(shape, relations, itself=key)
+        avoided = self.avoided(manifest)
+        unless = {**avoided.barred, **unless}
         unfit: Callable[[str], str | None] = judge
         fits: Callable[[str], bool] = judge.fits
         if unless:
             unfit = lambda name: unless.get(name) or judge(name)  # noqa: E731
             fits = lambda name: name not in unless and judge.fits(name)  # noqa: E731
+        if avoided.last:
+            among = is_left
+            is_left = lambda name: name in avoided.last or (among is not None and among(name))  # noqa: E731
         if is_left is not None:
             found = self._fleet.place(
                 request, host=host, policy=policy, unfit=lambda name: _LEFT if is_left(name) else unfit(name)
@@ -99,7 +111,9 @@ class Chooser:
 
     def unfit(self, manifest: PodJson) -> Callable[[str], str | None]:
         """A judge of nodes for one pod."""
-        return self._census.judge(*footprint.of(manifest), itself=self._key(manifest))
+        judge = self._census.judge(*footprint.of(manifest), itself=self._key(manifest))
+        barred = self.avoided(manifest).barred
+        return (lambda name: barred.get(name) or judge(name)) if barred else judge
 
     def _show(self, instead: Views) -> None:
         if instead or self._instead:

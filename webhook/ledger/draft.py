@@ -58,6 +58,10 @@ class _Over:
         """A judge of nodes for one pod."""
         return self._under.unfit(manifest)
 
+    def avoids(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether some nodes are not for this pod that others like it can go to."""
+        return self._under.avoids(manifest)
+
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod as being on the node."""
         return self._under.expect(manifest, node, allocation_id)

@@ -33,6 +33,10 @@ class Judging:
         """Judge nodes for one pod."""
         return self._chooser.unfit(manifest)
 
+    def avoids(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether some nodes are not for this pod that others like it can go to."""
+        return bool(self._chooser.avoided(manifest).barred)
+
     def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
         """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
         return self._promises.make(manifest, name, allocation_id)

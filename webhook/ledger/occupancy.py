@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare import contract, pod
+from gpushare import contract, errors, pod
 from gpushare.cluster import client, informer
 from gpushare.cluster import store as objects
 from gpushare.fitness import Census, Occupant, selectors
 from webhook.ledger import lessons
 from webhook.ledger.lessons import Lessons
 from webhook.ledger.promises import Promises
+from webhook.ledger.unbindable import Unbindable
+from webhook.pods import unbound
 
 PODS_PATH: Final = "/api/v1/pods"
 VOLUMES_PATH: Final = "/api/v1/persistentvolumes"
+LONGEST_WORDS: Final = 400
 ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 Terms = tuple[selectors.NodeTerm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unbound:
+    """That the scheduler cannot bind it where it was placed, and whether it leaves."""
+
+    maker: unbound.Maker
+    why: str
+    leaves: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +48,15 @@ class _Seen:
     allocation_id: str
     is_bound: bool
     asks: lessons.Asks = ()
+    unbound: _Unbound | None = None
 
 
 class Occupancy:
     """Fills `census` with pods and volumes. `follow` it before `run`."""
 
-    def __init__(self, api: client.Client) -> None:
+    def __init__(self, api: client.Client, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.census = Census()
+        self.unbindable = Unbindable(clock)
         self.lessons = Lessons()
         self._holds: Callable[[str, str], bool] = lambda *_: False
         self._freed: Callable[[str], None] = lambda _: None
@@ -108,6 +123,7 @@ class Occupancy:
         if seen is not None and not seen.is_bound:
             self._unbound[seen.occupant.node][change.key] = seen
         self._name(before, seen)
+        self._look_unbound(before, seen)
         self._count(change.key, seen)
         self.lessons.change(before.asks if before is not None else (), seen.asks if seen is not None else ())
         if before is not None and (seen is None or seen.occupant != before.occupant):
@@ -118,6 +134,15 @@ class Occupancy:
         self.census.put(key, seen.occupant if seen is not None and counts else None)
         if seen is not None and counts and self._promises is not None:
             self._promises.settle(seen.allocation_id)
+
+    def _look_unbound(self, before: _Seen | None, seen: _Seen | None) -> None:
+        was = before.unbound if before is not None else None
+        if before is None or was is None or was.leaves:
+            return
+        if seen is not None and seen.is_bound:
+            self.unbindable.bound(was.maker, before.occupant.node)
+        elif seen is None or (seen.unbound is not None and seen.unbound.leaves):
+            self.unbindable.left(was.maker, before.occupant.node, was.why)
 
     def _name(self, before: _Seen | None, seen: _Seen | None) -> None:
         gone, come = before.allocation_id if before is not None else "", seen.allocation_id if seen is not None else ""
@@ -149,7 +174,7 @@ def kept(item: dict[str, Any]) -> dict[str, Any]:
         return {"metadata": _identity(item), "seen": None}
     occupant = Occupant.of(item, node)
     asks = lessons.asks_of(item, occupant.amounts) if allocation_id else ()
-    return {"metadata": _identity(item), "seen": _Seen(occupant, allocation_id, bool(bound), asks)}
+    return {"metadata": _identity(item), "seen": _Seen(occupant, allocation_id, bool(bound), asks, _unbound(item))}
 
 
 def kept_volume(item: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +184,17 @@ def kept_volume(item: dict[str, Any]) -> dict[str, Any]:
     terms = selectors.of_nodes((spec.get("nodeAffinity") or {}).get("required"))
     key = (str(claim.get("namespace")), str(claim.get("name"))) if claim and terms is not None else None
     return {"metadata": _identity(item), "claim": key, "terms": terms}
+
+
+def _unbound(item: Mapping[str, Any]) -> _Unbound | None:
+    words = unbound.why(item)
+    maker = unbound.maker(item) if words is not None else None
+    if maker is None:
+        return None
+    said = f"could not take {maker[1]} before, and is left out for a while; the scheduler said: {words or 'nothing'}"
+    return _Unbound(
+        maker[0], errors.shortened(said, longest=LONGEST_WORDS), bool(item["metadata"].get("deletionTimestamp"))
+    )
 
 
 def _seen(item: Mapping[str, Any] | None) -> _Seen | None:

@@ -62,6 +62,9 @@ class Store(Protocol):
     def unfit(self, manifest: Mapping[str, Any]) -> Callable[[str], str | None]:
         """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
 
+    def avoids(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether some nodes are not for this pod that others like it can go to."""
+
     def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod as being on the node from now on; called just before its allocation is committed.
 

@@ -10,6 +10,7 @@ standing   what gated pods have in the ledger already
 turns      places units in order, as far as there is room
 gates      opens the gates of those that are placed
 telling    tells the others why they wait
+setbacks   when that is tried again which the API server did not let us write; pure
 resizer    gives those that hold a share and ask for another amount their turn
 wishes     which these are, and in which order; pure; quotas: which of them may not grow
 stuck      placed, and the scheduler cannot bind them

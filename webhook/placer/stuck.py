@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import contract, pod
+from webhook.pods import unbound
 
 PodJson = Mapping[str, Any]
 
@@ -32,20 +33,7 @@ class Owner:
 
 def why(one: PodJson) -> str | None:
     """The scheduler's own words, if it cannot bind a pod that was placed; else None."""
-    metadata, spec, status = (one.get(key) or {} for key in ("metadata", "spec", "status"))
-    if (
-        spec.get("nodeName")  # as nearly all have
-        or contract.ALLOCATION not in pod.annotations_of(one)
-        or pod.gates(one)
-        or metadata.get("deletionTimestamp")
-        or pod.is_terminal(one)
-        or status.get("nominatedNodeName")  # others are made to leave for it, and have their grace periods
-    ):
-        return None
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return str(condition.get("message") or "") if condition.get("reason") == "Unschedulable" else None
-    return None
+    return None if (one.get("metadata") or {}).get("deletionTimestamp") else unbound.why(one)
 
 
 def owner(one: PodJson) -> Owner | None:

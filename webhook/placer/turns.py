@@ -148,7 +148,7 @@ class Turns:
         if shut is not None:
             await self._stays_shut(unit, [(one, shut)], standing, told, has_share=outcome is not None)
             return
-        kind = queue.kind(one)
+        kind = f"{queue.kind(one)}{pod.uid(one) if self._store.avoids(one) else ''}"
         own, behind = standing.own(unit), standing.behind(unit)
         if outcome is None and not own and kind in refused:
             outcome = refused[kind]

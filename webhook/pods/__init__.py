@@ -7,6 +7,7 @@ difference  two JSON values → the JSON Patch between them
 footprint   what the rewritten pod will ask of its node
 mounts      which volumes would lie over what the agent mounts
 origin      whether a stored pod can have been given a share by us
+unbound     whether the scheduler cannot bind it where it was placed, and who makes it anew
 waits       why a pod waits although there may be room
 wanted      what a stored pod asks for, and how much it is
 """

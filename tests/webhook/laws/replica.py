@@ -36,7 +36,7 @@ class Replica:
         self.client = SimulatedClient(network, name)
         self.client.seen_at = network.api.version
         measures = metrics.Metrics()
-        self.store = ApiStore(self.client, measures, Occupancy(self.client), clock=loop.time)
+        self.store = ApiStore(self.client, measures, Occupancy(self.client, clock=loop.time), clock=loop.time)
         reserving = reservation.Reservation(
             self.store, policy="fragmentation", lifetime_seconds=LIFETIME_SECONDS, clock=self.wall
         )

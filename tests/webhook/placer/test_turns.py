@@ -17,7 +17,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from tests import builders
 from webhook.books import bookkeeping
-from webhook.ledger import holds
+from webhook.ledger import holds, unbindable
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.placer import backfill, fairness, gang, turns
@@ -459,3 +459,15 @@ async def test_for_one_that_makes_no_sense_any_more_nothing_is_held() -> None:
     await cluster.step()
     assert cluster.told["large"].startswith("its gpushare.io annotations no longer agree")
     assert cluster.held() == {}
+
+
+async def test_who_may_not_go_to_a_node_keeps_nobody_like_it_from_there() -> None:
+    cluster = Cluster(builders.node(gpus=1))
+    for name in ("barred", "other"):
+        cluster.create(name, request="0.2")
+        cluster.now += 1
+    barred = unbindable.Avoided({"node-a": "could not take it before"}, frozenset())
+    cluster.store._chooser.avoided = lambda one: barred if one["metadata"]["name"] == "barred" else unbindable.NOTHING
+    await cluster.step()
+    assert cluster.order == ["other"]
+    assert "node-a could not take it before" in cluster.told["barred"]

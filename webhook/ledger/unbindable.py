@@ -1,0 +1,77 @@
+"""Unbindable: nodes where the scheduler could not bind pods, by who made these. Pure.
+
+Fitness models most of what the scheduler looks at; not what its plugins add, nor how many volumes a node can attach. A
+pod that is stuck for such a reason is evicted or deleted, and what is made anew in its place would go to the very same
+node, for ever. So that node is nothing for pods of the same maker for a while, and only the last resort for some time
+after that. Each replica sees this by itself, in the pods that it watches.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from webhook.pods import unbound
+
+FIRST_SECONDS: Final = 120.0  # as long as one owner's pods are let be between two evictions: see `placer.stuck`
+MOST_SECONDS: Final = 3600.0
+LAST_SECONDS: Final = 3600.0  # after that: long enough for several other nodes to have been tried
+MOST_MAKERS: Final = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Avoided:
+    """`barred`: nodes that are not for the pod, and why, as the rest of a sentence. last: others before these."""
+
+    barred: Mapping[str, str]
+    last: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Node:
+    why: str
+    barred_until: float
+    pause_seconds: float
+
+
+NOTHING: Final = Avoided({}, frozenset())
+
+
+class Unbindable:
+    """Remembers where pods could not be bound."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._of: collections.OrderedDict[unbound.Maker, dict[str, _Node]] = collections.OrderedDict()
+
+    def left(self, maker: unbound.Maker, node: str, why: str) -> None:
+        """A pod of this maker has gone that could not be bound there."""
+        now = self._clock()
+        known = {name: one for name, one in self._of.pop(maker, {}).items() if now < one.barred_until + LAST_SECONDS}
+        before = known.get(node)
+        pause = FIRST_SECONDS if before is None else min(2 * before.pause_seconds, MOST_SECONDS)
+        self._of[maker] = {**known, node: _Node(why, now + pause, pause)}
+        if len(self._of) > MOST_MAKERS:
+            self._of.popitem(last=False)
+
+    def bound(self, maker: unbound.Maker, node: str) -> None:
+        """One could be bound there after all."""
+        known = self._of.get(maker, {})
+        known.pop(node, None)
+        if not known:
+            self._of.pop(maker, None)
+
+    def avoided(self, manifest: Mapping[str, Any]) -> Avoided:
+        """The nodes that are not for this pod."""
+        found = unbound.maker(manifest) if self._of else None
+        known = self._of.get(found[0]) if found is not None else None
+        if not known:
+            return NOTHING
+        now = self._clock()
+        return Avoided(
+            {name: one.why for name, one in known.items() if now < one.barred_until},
+            frozenset(name for name, one in known.items() if one.barred_until <= now < one.barred_until + LAST_SECONDS),
+        )
