@@ -52,6 +52,7 @@ def document(found: described.Found, reasons: Reasons, notes: Sequence[str]) -> 
         "asksFor": described.asked(found.manifest)[0],
         "policy": reasons.policy,
         "reason": str(reasons.refusal or ""),
+        "told": str(pod.annotations_of(found.manifest).get(contract.REASON, "")),
         "heldBack": list(reasons.held_back),
         "fitsOn": reasons.fits,
         "candidates": [
@@ -70,16 +71,17 @@ def document(found: described.Found, reasons: Reasons, notes: Sequence[str]) -> 
 
 
 def _waiting(found: described.Found, reasons: Reasons) -> Page:
+    told = str(pod.annotations_of(found.manifest).get(contract.REASON, ""))
     if reasons.refusal is None:
         where = reasons.choices[0].gpus if reasons.choices else ""
         now = f"it would fit now, on {where}" if where else ""
         nothing_else = "" if reasons.held_back else "; the placer comes to it by priority, then age"
         return (
             *field("Waits For", *reasons.held_back, style="warn"),
+            *field("Told", told),  # the placer knows more than is stored: what it tried, and what came of it
             *field("Fits", now + nothing_else, style="good"),
             *_ranked(reasons, here=""),
         )
-    told = str(pod.annotations_of(found.manifest).get(contract.REASON, ""))
     nearest = _nearest(reasons)
     shown = [(_place(miss), miss.rule, miss.detail) for miss in nearest[:MOST_CANDIDATES]]
     more = len(nearest) - len(shown)
