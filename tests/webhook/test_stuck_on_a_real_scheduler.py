@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -125,3 +126,33 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     scheduled.kubectl("uncordon", "node-a")
     until(lambda: bound(scheduled, "cordoned") == "node-a", scheduled.explain)
     until(lambda: started.metric("gpushare_placer_stuck_pods") == 2, started.explain)
+
+
+def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Cluster) -> None:
+    describe(scheduled, "node-a")
+    started = scheduled.start("--stuck-seconds=1")
+    important = {
+        "kind": "PriorityClass",
+        "apiVersion": "scheduling.k8s.io/v1",
+        "metadata": {"name": "important"},
+        "value": 9,
+    }
+    scheduled.kubectl("apply", "-f", "-", input=json.dumps(important))
+    stop_scheduler(scheduled)
+    urgent = asking("urgent", "GPU-node-a-0", owned=True)
+    urgent["spec"]["priorityClassName"] = "important"
+    scheduled.create(urgent)
+    lesser = asking("lesser", "")["spec"]
+    for name in ("lesser", "other"):  # without a kubelet, what is made to leave stays
+        scheduled.create({**builders.pod(name), "spec": {**lesser, "nodeName": "node-a"}})
+    start_scheduler(scheduled)
+    until(lambda: "nominatedNodeName" in scheduled.pod("urgent").get("status", {}), scheduled.explain)
+    until(lambda: bool(verdict(scheduled, "urgent")), scheduled.explain)
+    until(lambda: bool(started.metric("gpushare_placer_leads")), started.explain)
+    time.sleep(3.0)  # three times what a stuck pod is let be
+    assert scheduled.pod("urgent")["status"]["nominatedNodeName"] == "node-a"
+    assert (started.metric("gpushare_placer_stuck_pods"), started.metric("gpushare_placer_replaced_total")) == (0, 0)
+    for one in scheduled.pods():
+        if "deletionTimestamp" in one["metadata"]:
+            scheduled.delete(one["metadata"]["name"])
+    until(lambda: bound(scheduled, "urgent") == "node-a", scheduled.explain)
