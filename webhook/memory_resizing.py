@@ -30,12 +30,17 @@ def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     nodes = list(ledger_now.stored())
     asked = holds.asked_for(nodes, {objects.Key(*pod.namespaced_name(one)): one for one in pods})
     by_node: dict[str, list[Wish]] = {}
-    for wish in Wishes().find(nodes, pods):
+    for wish in Wishes().find(nodes, map(_bound, pods)):
         by_node.setdefault(wish.node, []).append(wish)
+    by_uid = {pod.uid(one): one for one in pods}
     changed = []
     for name, wishes in by_node.items():
         node = ledger_now.change(name, functools.partial(_settled, wishes=wishes, asked=asked))
-        changed += [_told(wish, said[0], said[1]) for wish in wishes if (said := standing(node, wish)) is not None]
+        changed += [
+            _told(by_uid[pod.uid(wish.pod)], said[0], said[1])
+            for wish in wishes
+            if (said := standing(node, wish)) is not None
+        ]
     return changed
 
 
@@ -51,12 +56,18 @@ def _settled(node: GpuNode, wishes: Sequence[Wish], asked: Mapping[str, Request]
     return dataclasses.replace(turn(dataclasses.replace(after, resizes=words), wishes, asked), resizes=())
 
 
-def _told(wish: Wish, shares: resizing.Shares, sentence: str) -> PodJson:
+def _told(one: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
     told = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
     kept = {
-        key: value for key, value in pod.annotations_of(wish.pod).items() if key not in {contract.REASON, contract.HELD}
+        key: value for key, value in pod.annotations_of(one).items() if key not in {contract.REASON, contract.HELD}
     }
-    return _with(wish.pod, {**kept, **told})
+    return _with(one, {**kept, **told})
+
+
+def _bound(one: PodJson) -> PodJson:
+    """As a scheduler would leave it, which is not here."""
+    node = pod.annotations_of(one).get(contract.NODE)
+    return {**one, "spec": {**(one.get("spec") or {}), "nodeName": node}} if node else one
 
 
 def _may_change(key: str) -> bool:

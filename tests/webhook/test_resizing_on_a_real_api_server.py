@@ -21,9 +21,19 @@ from webhook.ledger import holds
 pytestmark = pytest.mark.apiserver
 
 
-def create(cluster: Cluster, name: str, **asked: str) -> None:
+def create(cluster: Cluster, name: str, *, binds: bool = True, **asked: str) -> None:
     cluster.create(builders.pod(name, **asked))
     until(cluster.is_settled, cluster.explain)
+    if binds:
+        bind(cluster, name)
+
+
+def bind(cluster: Cluster, name: str) -> None:
+    """As the scheduler would."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": annotations(cluster, name)[contract.NODE]}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{name}/binding"
+    cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
 
 
 def ask(cluster: Cluster, name: str, **asked: str) -> None:
@@ -134,6 +144,17 @@ def test_memory_shrinks_in_two_steps_also_when_the_placer_dies_between_them(clus
         lambda: cluster.notes(contract.EVENT_RESIZED) == ["has 0.5 GPU with 10Gi now, as its annotations ask"],
         cluster.explain,
     )
+
+
+def test_a_pod_gives_nothing_up_before_it_is_bound(cluster: Cluster) -> None:
+    cluster.start()
+    create(cluster, "one", binds=False, request="0.5", memory="40Gi")
+    ask(cluster, "one", request="0.2")
+    until(lambda: "it is not bound to its node yet" in reason(cluster, "one"), cluster.explain)
+    assert held(cluster, "one") == (50, 40, None)
+    bind(cluster, "one")
+    until(lambda: held(cluster, "one") == (20, 40, None), cluster.explain)
+    until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
 
 
 def test_a_wish_that_is_taken_back_leaves_no_trace(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gpushare import contract, errors, pod, resizing
 from gpushare import request as requests
@@ -20,6 +20,10 @@ from webhook.ledger import holds
 from webhook.placer import queue
 
 PodJson = Mapping[str, Any]
+
+# The scheduler has yet to find room for all that it was created with, and the agent offers the difference for pods that
+# are on its node alone: given to somebody else before, the two could keep each other from being bound.
+NOT_BOUND: Final = "it is not bound to its node yet, and counts there as it was created"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,12 +145,22 @@ def _wish(one: PodJson, node: GpuNode, entry: Allocation) -> Wish | None:
         return None  # that the GPU is gone is told of the node: these pods, as many as they are, may want nothing
     try:
         request = requests.parse(one)
-        is_content = resizing.asked(request, entry, node) == entry.shares
+        wanted = resizing.asked(request, entry, node)
     except errors.GpushareError as error:
         return Wish(one, node.name, entry, problem=str(error))
+    if not (one.get("spec") or {}).get("nodeName") and _gives_up(entry.shares, wanted):
+        return Wish(one, node.name, entry, problem=NOT_BOUND)
+    is_content = wanted == entry.shares
     if is_content and contract.REASON not in annotations and contract.HELD not in annotations:
         return None
     return Wish(one, node.name, entry, request)
+
+
+def _gives_up(held: resizing.Shares, wanted: resizing.Shares) -> bool:
+    return any(
+        want.request_percent < have.request_percent or want.memory_bytes < have.memory_bytes
+        for have, want in zip(held, wanted, strict=True)
+    )
 
 
 def _grows(request: Request, entry: Allocation, node: GpuNode) -> bool:

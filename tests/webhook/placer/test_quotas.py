@@ -50,6 +50,7 @@ def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[Wish]]:
         node = ledger.reserve(node, entry)
         pods.append(builders.pod(name, allocation=f"id-{name}", **wanted))
         pods[-1]["metadata"]["uid"] = f"u-{name}"
+        pods[-1]["spec"]["nodeName"] = node.name
     return node, Wishes().find([node], pods)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ CREATED = "2026-01-01T00:00:00Z"
 def pod(name: str, *, created: str = CREATED, priority: int = 0, version: str = "1", **asked: str) -> dict[str, Any]:
     made = builders.pod(name, **{"allocation": f"id-{name}", **asked})
     made["metadata"].update(uid=f"u-{name}", creationTimestamp=created, resourceVersion=version)
-    made["spec"]["priority"] = priority
+    made["spec"] |= {"priority": priority, "nodeName": "node-a"}
     return made
 
 
@@ -182,6 +183,29 @@ def test_a_share_that_shrinks_waits_for_the_agent() -> None:
         "is not resized yet: the agent on node-a has yet to hold it to 4Gi",
     )
     assert resizing.amounts(after.allocations[0].shares) == "0.5 GPU with 8Gi"
+
+
+@pytest.mark.parametrize("less", [{"request": "0.2"}, {"memory": "4Gi"}, {"request": "0.2", "memory": "20Gi"}])
+def test_nothing_is_given_up_before_the_pod_is_bound(less: dict[str, str]) -> None:
+    """The scheduler has yet to find room for what it was created with, and nobody offers the difference before."""
+    found = node(holding("one", 50, 8))
+    waits = pod("one", **{"request": "0.5", "memory": "8Gi", **less})
+    del waits["spec"]["nodeName"]
+    (wish,) = find(found, waits)
+    assert turn(found, [wish], {}) is found
+    assert standing(found, wish) == (
+        found.allocations[0].shares,
+        "is not resized yet: it is not bound to its node yet, and counts there as it was created",
+    )
+    bound = find(found, pod("one", version="2", **{"request": "0.5", "memory": "8Gi", **less}))
+    assert turn(found, bound, {}) is not found
+
+
+def test_what_grows_does_so_before_the_pod_is_bound_too() -> None:
+    found = node(holding("one", 50, 8))
+    waits = pod("one", request="0.6", memory="9Gi")
+    del waits["spec"]["nodeName"]
+    assert held(turn(found, find(found, waits), {})) == {"one": (60, 9)}
 
 
 AMOUNTS = st.tuples(st.sampled_from([0, 10, 25, 40, 60, 90]), st.sampled_from([1, 8, 20, 40, 80]))
