@@ -1,13 +1,14 @@
 """A storm on a node of the lab: what the kubelet makes of share pods while everything comes and goes, at random.
 
-Pods with shares are created, deleted and resized; some end by themselves, some fail again and again. GPUs are lost and
-found; the agent and the kubelet are killed. All that happens is drawn from a seed. Counted are pods that the kubelet
+Pods with shares are created, deleted and resized; some end by themselves, some fail again and again. GPUs are lost
+and found; agent and kubelet are restarted. All that happens is drawn from a seed. Counted are pods that the kubelet
 refused, and GPUs that were over-committed in any version of the ledger that was stored. A pod that is refused is lost:
-only an owner makes it anew. What no device plugin can prevent is counted apart: a kubelet that has just started and that
-no plugin can have registered with yet refuses pods of which nothing runs.
+only an owner makes it anew. Counted apart is what came to a node whose agent was away: there the kubelet has nobody to
+ask, and tells the scheduler only with its next status; and what a kubelet judged between its own start and the agent's
+registration, which has a few hundred milliseconds.
 
 Run: `python bench/storm.py [--seconds S] [--seed N] [--lab DIRECTORY]`. Prints what it finds as text and a JSON object;
-ends with 1 if a pod was refused for any other reason, a GPU was over-committed, or all was not well in the end.
+ends with 1 if a pod was refused while the agent was there, a GPU was over-committed, or all was not well in the end.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from burst import calls
-from steady import fates, witness
+from steady import fates, kubelet_log, witness
 
+from deviceplugin.kubelet import advertisement
 from gpushare import contract
 from lab import access, build, cluster, component, errors, gpushare, kubelet, layout, process
 
@@ -39,8 +41,7 @@ MOST_PODS = 12
 LONGEST_PAUSE_SECONDS = 1.0
 WELL_SECONDS = 120.0
 POLL_SECONDS = 0.3
-# A kubelet that has no word of a plugin since its start; what else it says of pods it has not said for that reason.
-UNREGISTERED = ("cannot allocate unregistered device", "no healthy devices present")
+LISTED_SECONDS = 0.5  # from a plugin's registration to the devices it has
 REQUESTS = ("0", "0.05", "0.1", "0.25", "0.33", "0.5", "1")
 SIZES = ("512Mi", "1Gi", "4Gi", "10Gi", "20Gi")
 COMMANDS: Mapping[str, str] = {
@@ -56,11 +57,13 @@ class Storm:
 
     def __init__(self, administrator: access.Access, seen: fates.Fates, seed: int) -> None:
         assert administrator.lab is not None
-        self._administrator, self._lab, self._seen = administrator, administrator.lab, seen
+        self._administrator, self._lab = administrator, administrator.lab
+        self._seen = seen
         self._chance = random.Random(seed)
         self._node = self._lab.nodes[0]
         self._path = f"/api/v1/namespaces/{seen.namespace}/pods"
         self._sick: set[int] = set()
+        self.ended: list[float] = []  # when agents were
         self._gpus = len(list(self._lab.gpus(self._node).glob("gpu*")))
         self.counts: collections.Counter[str] = collections.Counter()
         # One of each of these in a round, in an order that is drawn.
@@ -167,13 +170,16 @@ class Storm:
         subprocess.run(command, check=True, capture_output=True)
 
     def _restart_agent(self) -> None:
-        """By SIGKILL, and as another pod: one container that is killed again and again waits ever longer to start."""
+        """As another pod: one container that is killed again and again waits ever longer to start."""
         for pod in gpushare.pods(self._administrator, "agent"):
-            gpushare.kill(self._lab, pod)
-            name = pod["metadata"]["name"]
+            self.ended.append(time.time())
+            kills = self._chance.choice((True, False))
+            if kills:
+                gpushare.kill(self._lab, pod)
+            arguments = ("delete", "pod", pod["metadata"]["name"], *gpushare.SCOPE, "--wait=false")
             with contextlib.suppress(errors.LabError):
-                self._administrator.kubectl("delete", "pod", name, *gpushare.SCOPE, *gpushare.AT_ONCE)
-            self.counts["agents killed"] += 1
+                self._administrator.kubectl(*arguments, *(gpushare.AT_ONCE if kills else ()))
+            self.counts["agents killed" if kills else "agents ended"] += 1
 
     def _restart_kubelet(self) -> None:
         pid = process.pid_of(self._kubelet().process.name, self._lab.processes)
@@ -203,6 +209,8 @@ def measured(administrator: access.Access, seconds: float, seed: int) -> dict[st
     server = calls.Server(administrator.server, keys / "ca.crt", keys / "admin.crt", keys / "admin.key")
     with administrator.namespace("storm") as namespace:
         seen, ledger = fates.Fates(server, namespace), witness.Witness(server, administrator.lab.etcd / "client.sock")
+        log = administrator.lab.logs / f"{administrator.lab.nodes[0].name}.kubelet"
+        known = log.stat().st_size
         seen.start()
         ledger.start()
         before, began = resized(administrator), time.monotonic()
@@ -221,18 +229,48 @@ def measured(administrator: access.Access, seconds: float, seed: int) -> dict[st
             "pods ran": len(seen.ran),
             "versions": ledger.versions,
             "over-committed": len(ledger.broken),
-            "refused": 0,
-            "refused by a kubelet without plugins": 0,
             "stuck": stuck,
-            "sentences": [],
         }
-    for one in seen.refused.values():
-        unregistered = any(words in one.message for words in UNREGISTERED)
-        found["refused by a kubelet without plugins" if unregistered else "refused"] += 1
-        when = time.strftime("%H:%M:%S", time.localtime(one.at))
-        found["sentences"].append(f"{when} {one.pod}: {one.reason}: {one.message}")
-    found["sentences"] += ledger.broken[:5]
+    lines = log.read_bytes()[known:].decode(errors="replace").splitlines()
+    refused = [one for one in kubelet_log.refusals(lines) if one.pod.startswith(f"{namespace}/")]
+    away = absences(storm.ended, lines)
+    late = [one for one in absences(kubelet_log.starts(lines), lines) if not _is_in(one[0], away)]
+    causes = [
+        "without an agent" if _is_in(one.at, away) else "before the agent was back" if _is_in(one.at, late) else ""
+        for one in refused
+    ]
+    told = [
+        f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.pod} ({cause}): {one.reason}: {one.message}"
+        for one, cause in zip(refused, causes, strict=True)
+    ]
+    return found | {
+        "longest without an agent, seconds": _longest(away),
+        "longest from a kubelet's start to the agent, seconds": _longest(late),
+        "refused": causes.count(""),
+        "refused without an agent": causes.count("without an agent"),
+        "refused before the agent was back": causes.count("before the agent was back"),
+        "sentences": [*told, *ledger.broken[:5]],
+    }
+
+
+def absences(since: Sequence[float], lines: Sequence[str]) -> list[tuple[float, float]]:
+    """From each of these until the kubelet has heard of an agent; lines: of the kubelet's log."""
+    found = []
+    for moment in since:
+        back = [
+            min((at for at in kubelet_log.registrations(lines, name) if at > moment), default=float("inf"))
+            for name in advertisement.COUNTERS
+        ]
+        found.append((moment, max(back)))
     return found
+
+
+def _is_in(at: float, spans: Sequence[tuple[float, float]]) -> bool:
+    return any(begin <= at <= end + LISTED_SECONDS for begin, end in spans)
+
+
+def _longest(spans: Sequence[tuple[float, float]]) -> float:
+    return round(max((end - begin for begin, end in spans), default=0.0), 2)
 
 
 @contextlib.contextmanager

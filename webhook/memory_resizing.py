@@ -58,9 +58,7 @@ def _settled(node: GpuNode, wishes: Sequence[Wish], asked: Mapping[str, Request]
 
 def _told(one: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
     told = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
-    kept = {
-        key: value for key, value in pod.annotations_of(one).items() if key not in {contract.REASON, contract.HELD}
-    }
+    kept = {key: value for key, value in pod.annotations_of(one).items() if key not in {contract.REASON, contract.HELD}}
     return _with(one, {**kept, **told})
 
 

@@ -6,7 +6,6 @@ import http.client
 import json
 import socket
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any
 from urllib import parse
@@ -18,20 +17,9 @@ from gpushare import contract
 STOP_SECONDS = 30.0
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Of the kubelet; `at` is when it was heard of."""
-
-    pod: str
-    at: float
-    uuids: tuple[str, ...]
-    reason: str
-    message: str
-
-
 @dataclass
 class Fates:
-    """By uid: pods that were `created`, `placed`, that `ran`, and that were `deleted`; `now` has those that are there."""
+    """Uids of pods that were `created`, that were `placed`, and that `ran`; `now`, by name: those that are."""
 
     server: calls.Server
     namespace: str
@@ -40,8 +28,6 @@ class Fates:
         self.created: set[str] = set()
         self.placed: set[str] = set()
         self.ran: set[str] = set()
-        self.deleted: set[str] = set()
-        self.refused: dict[str, Refusal] = {}
         self.now: dict[str, dict[str, Any]] = {}
         self._thread = threading.Thread(target=self._run, name="fates", daemon=True)
         self._error: Exception | None = None
@@ -79,13 +65,7 @@ class Fates:
             self.placed.add(uid)
         if status.get("phase") in ("Running", "Succeeded"):
             self.ran.add(uid)
-        # Of what fails after its start the containers say why; a reason of the pod's own is the kubelet's.
-        if status.get("phase") == "Failed" and status.get("reason") and uid not in self.refused:
-            uuids = tuple(filter(None, annotations.get(contract.GPU_UUIDS, "").split(",")))
-            message = str(status.get("message", ""))
-            self.refused[uid] = Refusal(metadata["name"], time.time(), uuids, str(status["reason"]), message)
         if kind == "DELETED":
-            self.deleted.add(uid)
             self.now.pop(metadata["name"], None)
         else:
             self.now[metadata["name"]] = pod

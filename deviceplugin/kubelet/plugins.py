@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import advertisement, registration, service
+from deviceplugin.kubelet import advertisement, coming, registration, service
 from deviceplugin.offer import Followed
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Plugins:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._endings: dict[str, asyncio.TimerHandle] = {}
         self._failed = asyncio.get_running_loop().create_future()
+        self._coming = coming.Coming(directory / registration.KUBELET_SOCKET)
 
     @property
     def problem(self) -> str:
@@ -66,6 +67,7 @@ class Plugins:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._coming.close()
 
     async def _follow(self) -> None:
         async for wanted in self._advertised.follow():
@@ -85,6 +87,7 @@ class Plugins:
             service.Served(name, self._answers(name)),
             advertised=self._advertised,
             directory=self._directory,
+            pause=self._coming.pause(),
         )
         self._registrations[name] = made
         self._tasks[name] = asyncio.create_task(made.run(), name=name)

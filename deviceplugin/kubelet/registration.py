@@ -1,9 +1,8 @@
 """Registering a plugin with the kubelet, and again whenever the kubelet forgets.
 
 The order is the kubelet's: it calls back on our socket inside Register, so we serve before we register. When it starts,
-it removes every socket in its directory and makes `kubelet.sock` anew; both are looked at once a second, by inode,
-because a watch on the directory may be lost with the directory itself. A kubelet that has dropped our stream without a
-restart is registered with again too.
+it removes every socket in its directory and makes `kubelet.sock` anew; both are looked at, by inode, when `coming` says
+so and once a second. A kubelet that has dropped our stream without a restart is registered with again too.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +28,7 @@ logger = logging.getLogger(__name__)
 API_VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
 POLL_SECONDS: Final = 1.0
+FIRST_PAUSE_SECONDS: Final = 0.1  # its socket is there a moment before it listens
 REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 10
 SILENT_SECONDS: Final = 10.0  # registered, but nobody reads the list
 STOP_SECONDS: Final = 0.5
@@ -43,6 +43,7 @@ class Registration:
     """Keeps one resource's plugin served and registered.
 
     problem: why the kubelet does not list the resource now, as a sentence; empty when it does.
+    pause: waits for so many seconds, or less if there may be something to do.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Registration:
         *,
         advertised: Followed[advertisement.Advertisement],
         directory: Path,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._served = served
         self._advertised = advertised
         self._kubelet = directory / KUBELET_SOCKET
         self._socket = directory / advertisement.socket_name(served.name)
+        self._pause = pause
         self._clock = clock
         self._servicer = service.DevicePlugin(served, advertised)
         self._server: grpc.aio.Server | None = None
@@ -71,8 +74,7 @@ class Registration:
         """Serve and register until cancelled; then take our socket away."""
         try:
             while True:
-                pause_seconds = await self.step()
-                await asyncio.sleep(pause_seconds)
+                await self._pause(await self.step())
         finally:
             await self._stop()
 
@@ -95,7 +97,9 @@ class Registration:
             self._failures += 1
             self._registered_with = None
             self._tell(f"{self._served.name} could not be registered with the kubelet: {_sentence(error)}")
-            return backoff.pause_seconds(self._failures, first_seconds=POLL_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
+            return backoff.pause_seconds(
+                self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
+            )
         self._failures = 0
         self._registered_with = kubelet
         self._listened_to = self._clock()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import advertisement, plugins, registration, share_answers
+from deviceplugin.kubelet import advertisement, coming, plugins, registration, share_answers
 from deviceplugin.offer import Followed
 from tests.deviceplugin import simulated_kubelet as kubelets
 from tests.deviceplugin import waiting
@@ -94,3 +95,48 @@ async def test_all_register_again_after_a_restart_of_the_kubelet(kubelet: kubele
         await kubelet.start()
         await kubelet.until(lambda: kubelet.lists == 6)
     assert [path.name for path in kubelet.directory.iterdir()] == ["kubelet.sock"]
+
+
+async def test_a_kubelet_that_comes_is_heard_of_at_once(
+    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It judges the pods that it has within a second: who comes with the next look is too late for them."""
+    monkeypatch.setattr(registration, "POLL_SECONDS", 3600.0)
+    told: Told = Followed({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+    async with serving(kubelet, told):
+        await kubelet.until(lambda: kubelet.lists == 2)
+        for restart in range(1, 4):
+            await kubelet.stop()
+            await kubelet.start()
+            await kubelet.until(lambda seen=restart: kubelet.lists == 2 * (seen + 1))  # type: ignore[misc]
+
+
+async def test_where_nothing_can_be_watched_it_is_looked_at(
+    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Exhausted:
+        def inotify_init1(self, _: int) -> int:
+            return -1
+
+    monkeypatch.setattr(coming, "_libc", Exhausted())
+    told: Told = Followed({"nvidia.com/gpu": some(2)})
+    async with serving(kubelet, told):
+        await kubelet.until(lambda: kubelet.lists == 1)
+        await kubelet.stop()
+        await kubelet.start()
+        await kubelet.until(lambda: kubelet.lists == 2)
+
+
+async def test_a_directory_that_is_made_anew_is_watched_again(short_path: Path) -> None:
+    socket = short_path / "plugins" / registration.KUBELET_SOCKET
+    socket.parent.mkdir()
+    heard = coming.Coming(socket)
+    pause = heard.pause()
+    shutil.rmtree(socket.parent)
+    socket.parent.mkdir()
+    waiting_for_it = asyncio.create_task(pause(3600.0))
+    await asyncio.sleep(0)
+    socket.touch()
+    async with asyncio.timeout(20):
+        await waiting_for_it
+    heard.close()

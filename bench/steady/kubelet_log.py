@@ -1,0 +1,53 @@
+"""What a kubelet did when, by its own log: when it started, the pods it refused, the plugins that registered. Pure.
+
+A pod that is deleted soon after is refused all the same, and nobody is ever told; and who is, is told seconds later.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# klog: severity, month and day, time of day in the machine's own zone, thread, place.
+_LINE = re.compile(r"[IWEF](\d{4} \d\d:\d\d:\d\d)\.(\d{6})\s+\d+ \S+\] (.*)")
+_DENIED = re.compile(r'"Pod admission denied" podUID="(\S+)" pod="(\S+)" reason="(\S+)" message="(.*)"')
+_REGISTERS = re.compile(r'"Got registration request from device plugin with resource" resourceName="(\S+)"')
+_STARTS = '"Starting Kubelet Plugin Manager"'  # it has just made its socket
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A pod of which nothing will run."""
+
+    at: float
+    uid: str
+    pod: str
+    reason: str
+    message: str
+
+
+def refusals(lines: Iterable[str]) -> list[Refusal]:
+    """All of them."""
+    found = ((at, _DENIED.match(text)) for at, text in _read(lines))
+    return [Refusal(at, *match.groups()) for at, match in found if match]
+
+
+def starts(lines: Iterable[str]) -> list[float]:
+    """When it began to listen to plugins."""
+    return [at for at, text in _read(lines) if text.startswith(_STARTS)]
+
+
+def registrations(lines: Iterable[str], resource: str) -> list[float]:
+    """When a plugin of this resource did."""
+    found = ((at, _REGISTERS.match(text)) for at, text in _read(lines))
+    return [at for at, match in found if match and match[1] == resource]
+
+
+def _read(lines: Iterable[str]) -> Iterable[tuple[float, str]]:
+    year = time.localtime().tm_year
+    for line in lines:
+        if match := _LINE.match(line):
+            when = time.strptime(f"{year}{match[1]}", "%Y%m%d %H:%M:%S")
+            yield time.mktime(when) + int(match[2]) / 1e6, match[3]
