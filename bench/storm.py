@@ -38,7 +38,7 @@ from gpushare import contract
 from lab import access, build, cluster, component, errors, gpushare, kubelet, layout, process
 
 MOST_PODS = 12
-LONGEST_PAUSE_SECONDS = 1.0
+MOST_PAUSE_SECONDS = 1.0
 WELL_SECONDS = 120.0
 POLL_SECONDS = 0.3
 LISTED_SECONDS = 0.5  # from a plugin's registration to the devices it has
@@ -77,13 +77,13 @@ class Storm:
             self._restart_kubelet,
         )
 
-    def blow(self, seconds: float) -> None:
+    def blow(self, seconds: float, most_pause_seconds: float) -> None:
         """Until so long from now, but no less than a round."""
         end = time.monotonic() + seconds
         while True:
             for act in self._chance.sample(self._deck, len(self._deck)):
                 act()
-                time.sleep(self._chance.uniform(0, LONGEST_PAUSE_SECONDS))
+                time.sleep(self._chance.uniform(0, most_pause_seconds))
             if time.monotonic() >= end:
                 return
 
@@ -187,7 +187,7 @@ class Storm:
             os.kill(pid, signal.SIGKILL)
             while process.pid_of(self._kubelet().process.name, self._lab.processes) is not None:
                 time.sleep(component.POLL_SECONDS)
-        time.sleep(self._chance.uniform(0, LONGEST_PAUSE_SECONDS))
+        time.sleep(self._chance.uniform(0, MOST_PAUSE_SECONDS))
         component.start([self._kubelet()], self._lab)
         self.counts["kubelets killed"] += 1
 
@@ -202,7 +202,7 @@ def resized(administrator: access.Access) -> int:
     return int(sum(float(line.split()[-1]) for line in lines))
 
 
-def measured(administrator: access.Access, seconds: float, seed: int) -> dict[str, Any]:
+def measured(administrator: access.Access, seed: int, *, seconds: float, most_pause_seconds: float) -> dict[str, Any]:
     """Blow, calm, and count."""
     assert administrator.lab is not None
     keys = administrator.lab.certificates
@@ -215,7 +215,7 @@ def measured(administrator: access.Access, seconds: float, seed: int) -> dict[st
         ledger.start()
         before, began = resized(administrator), time.monotonic()
         storm = Storm(administrator, seen, seed)
-        storm.blow(seconds)
+        storm.blow(seconds, most_pause_seconds)
         blown = time.monotonic() - began
         stuck = storm.calm()
         seen.stop()
@@ -289,12 +289,14 @@ def installed(directory: Path | None) -> Iterator[access.Access]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300.0, help="(%(default)s)")
+    pause = "between two things that happen, at most (%(default)s)"
+    parser.add_argument("--pause", type=float, default=MOST_PAUSE_SECONDS, help=pause)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="by default any")
     parser.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with installed(options.lab) as administrator:
-        found = measured(administrator, options.seconds, options.seed)
+        found = measured(administrator, options.seed, seconds=options.seconds, most_pause_seconds=options.pause)
     for name, value in found.items():
         lines = value if isinstance(value, list) else [f"{name}: {value}"]
         print("\n".join(lines), flush=True) if lines else None

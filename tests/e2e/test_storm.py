@@ -1,0 +1,30 @@
+"""A round of a storm on the node: pods, GPUs, agent and kubelet come and go; `bench/storm.py` blows for longer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab import layout
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]  # a busy machine takes its time
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "storm.py"
+
+
+def test_the_kubelet_refuses_no_pod_while_there_is_an_agent_and_all_that_are_placed_run(
+    installed: layout.Layout,
+) -> None:
+    command = [sys.executable, str(BENCH), f"--lab={installed.directory}", "--seconds=0", "--pause=0.6"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stdout + done.stderr
+    found = json.loads(lines[-1])
+    assert (found["refused"], found["over-committed"], found["stuck"]) == (0, 0, []), done.stdout
+    assert found["kubelets killed"] == 1
+    assert found["pods ran"]
+    assert found["versions"]
+    assert done.returncode == 0
