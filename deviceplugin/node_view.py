@@ -21,7 +21,15 @@ from deviceplugin.gpunode_status import GpuNodeStatus, Statement
 from deviceplugin.hardware import device_nodes, faults, nvml, nvml_call, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.injection import arrival, in_force, looking
-from deviceplugin.kubelet import advertisement, device_answers, pod_resources, service, share_answers, share_start
+from deviceplugin.kubelet import (
+    advertisement,
+    checkpoint,
+    device_answers,
+    pod_resources,
+    service,
+    share_answers,
+    share_start,
+)
 from deviceplugin.labels import reading, resources, whole, words, writer
 from deviceplugin.live import applying, cluster_view, configuration, mig_part, setup, surroundings, witness
 from deviceplugin.mig import partitioner
@@ -81,7 +89,11 @@ class NodeView:
         self._recorder = events.Recorder(api, controller=f"{contract.PREFIX}agent", instance=name)
         self._cluster = cluster_view.ClusterView(self.configuration, self.status, self._recorder)
         self.witness = witness.Witness(
-            self.driver, pod_resources_socket=settings.pod_resources_socket, pods=pods, proc=settings.proc_root
+            self.driver,
+            pod_resources_socket=settings.pod_resources_socket,
+            pods=pods,
+            proc=settings.proc_root,
+            kept=settings.kubelet_directory / checkpoint.NAME,
         )
         self.holders = holders.Holders(
             self.witness,

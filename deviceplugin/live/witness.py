@@ -12,7 +12,7 @@ from typing import Final
 from deviceplugin.arbiter import identity, process
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.kubelet import pod_resources
+from deviceplugin.kubelet import checkpoint, pod_resources
 from deviceplugin.kubelet.advertisement import COUNTERS
 from deviceplugin.live import usage
 from gpushare import pod
@@ -31,7 +31,7 @@ _ENDED: Final = ("Succeeded", "Failed")
 class Witness:
     """Knows whom to ask on this node. `held` is what the kubelet has told last.
 
-    pods: of this node, as the informer has them.
+    pods: of this node, as the informer has them; kept: what the kubelet writes down, by which it starts.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Witness:
         pod_resources_socket: Path,
         pods: Callable[[], Iterable[PodJson]],
         proc: Path,
+        kept: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
@@ -49,6 +50,8 @@ class Witness:
         self._proc = proc
         self._own = identity.parse(process.cgroups(os.getpid(), proc=process.PROC))
         self._clock = clock
+        self._kept_at = kept
+        self._kept: Mapping[str, Mapping[str, frozenset[str]]] = {}
         self._given: dict[tuple[str, str], float] = {}
         self.held: tuple[pod_resources.Held, ...] = ()
 
@@ -59,7 +62,7 @@ class Witness:
 
     @property
     def given(self) -> dict[str, set[str]]:
-        """By resource the ids that containers have, as the kubelet told last; or were given too recently for that."""
+        """By resource the ids that containers have, as the kubelet told last or starts by; or were given just now."""
         since = self._clock() - JUST_GIVEN_SECONDS
         self._given = {one: at for one, at in self._given.items() if at > since}
         found: dict[str, set[str]] = collections.defaultdict(set)
@@ -67,6 +70,9 @@ class Witness:
             found[one.resource].update(one.device_ids)
         for resource, device_id in self._given:
             found[resource].add(device_id)
+        living = {pod.uid(one) for one in self._pods() if not pod.is_terminal(one)}
+        for resource, ids in checkpoint.of_pods(self._kept, living).items():
+            found[resource].update(ids)
         return found
 
     @property
@@ -77,6 +83,8 @@ class Witness:
 
     async def ask_kubelet(self) -> str:
         """Renew `held`; return why that was not possible, or nothing."""
+        if self._kept_at is not None:
+            self._kept = checkpoint.read(self._kept_at)
         try:
             self.held = await pod_resources.held(self._socket)
         except pod_resources.PodResourcesError as error:

@@ -19,7 +19,9 @@ import yaml
 
 from config.images import build as images
 from deviceplugin.denial import program
+from deviceplugin.denial.pods import DENIED
 from gpushare import contract
+from gpushare.gpunode import Condition
 from lab import access, gpushare, layout
 from tests.deviceplugin.denial import kernel_node
 from tests.e2e.observation import Observer, eventually
@@ -92,11 +94,11 @@ def let_open(where: layout.Layout, pod: dict[str, Any]) -> None:
 def test_who_is_not_registered_gets_no_gpu_in_a_pod_with_a_share(
     denying: None, user: Observer, installed: layout.Layout
 ) -> None:
-    def condition() -> str:
-        found = [one for one in user.gpunode().conditions if one.type == contract.CONDITION_UNREGISTERED_DENIED]
-        return found[0].status if found else ""
+    def said() -> Condition | None:
+        return user.gpunode().condition(contract.CONDITION_UNREGISTERED_DENIED)
 
-    eventually(lambda: condition() == "True", what="denied, by the GPUNode")
+    found = eventually(said, what="said whether it is denied")
+    assert (found.status, found.message) == ("True", DENIED), found
     shares = {"static": sleeper("static", request="0.1"), "registers": sleeper("registers", request="0.1")}
     (container,) = shares["registers"]["spec"]["containers"]  # type: ignore[index]
     container |= {"image": images.ensure().agent.name, "imagePullPolicy": "Never"}

@@ -1,0 +1,44 @@
+"""What the kubelet has written down of who holds which device: the list that it goes by when it has just started.
+
+Its pod-resources API says nothing while it is away, and for a moment after its start that nobody holds anything: just
+then it judges the pods it has, by this file (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes), and refuses
+those with a device that is not healthy. What cannot be read is taken for nothing: the API is asked as well.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+NAME: Final = "kubelet_internal_checkpoint"  # in the directory of plugins
+
+
+def read(path: Path) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    """By the pod's uid, by resource: the ids that its containers hold, or held as long as they ran."""
+    try:
+        return _read(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def of_pods(kept: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[str]) -> Mapping[str, frozenset[str]]:
+    """By resource the ids of these pods alone: it forgets a pod that is gone only with the next one that comes."""
+    found: dict[str, frozenset[str]] = {}
+    for uid, held in kept.items():
+        if uid in uids:
+            for resource, ids in held.items():
+                found[resource] = found.get(resource, frozenset()) | ids
+    return found
+
+
+def _read(document: Any) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    found: dict[str, dict[str, frozenset[str]]] = collections.defaultdict(dict)
+    for entry in document["Data"]["PodDeviceEntries"] or ():
+        ids = frozenset(str(one) for of_numa_node in entry["DeviceIDs"].values() for one in of_numa_node)
+        held = found[str(entry["PodUID"])]
+        resource = str(entry["ResourceName"])
+        held[resource] = held.get(resource, frozenset()) | ids
+    return found
