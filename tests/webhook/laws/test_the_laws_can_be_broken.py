@@ -146,12 +146,12 @@ SAFEGUARDS: Mapping[Break, int] = {
     a_reservation_lapses_without_a_look: 100,
     reservations_end_by_wall_clocks: 0,
     the_second_of_two_shares_is_spare_at_once: 0,
-    a_pod_that_comes_again_is_placed_again: 230,
+    a_pod_that_comes_again_is_placed_again: 270,
     whoever_names_a_reservation_has_it: 70,
     a_dry_run_is_taken_at_its_word: 0,
     a_namesake_passes_for_the_pod_that_held_it: 0,
     the_dead_keep_what_they_held: 0,
-    what_is_settled_is_taken_back: 330,
+    what_is_settled_is_taken_back: 470,
 }
 
 
