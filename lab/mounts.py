@@ -19,7 +19,8 @@ CONSTANT_PATHS = (
     *("/var/lib/kubelet", "/run/containerd", "/var/lib/cni", "/var/log/containers", "/var/log/pods"),
     *("/var/lib/gpushare", "/run/gpushare", "/run/cdi", "/run/nvidia"),
 )
-# Mounts made outside later are seen inside, never the other way round; pods among themselves share as they ask for.
+# Where the machine's mounts are shared, what is mounted outside later is seen inside; never the other way round. Pods
+# among themselves share as they ask for.
 MOUNT = """
 mount --make-rshared / || exit 1
 base=$1; shift
