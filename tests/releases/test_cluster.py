@@ -86,6 +86,8 @@ def fill(cluster: Cluster) -> None:
     cluster.create(builders.pod("pair", request="0.5", gpus="2", containers=("main", "side"), container="main,side"))
     cluster.create(builders.pod("shrinks", request="0.1", memory="20Gi", uuid="GPU-node-a-2"))
     until(cluster.is_settled, cluster.explain)
+    for name in ("plain", "shrinks"):  # nobody gives anything up before
+        cluster.bind(name)
     ask(cluster, "shrinks", memory="15Gi")
     until(lambda: held(cluster.node())["shrinks"].shares[0].shrink_to_bytes == 15 * GIB, cluster.explain)
     cluster.create(builders.pod("waits", request="1", gpus="2"))
@@ -153,6 +155,7 @@ def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Clus
     until(lambda: held(cluster.node())["plain"].shares[0].request_percent == 40, cluster.explain)
     cluster.create(builders.pod("newcomer", request="0.05", memory="1Gi", affinity="a", uuid="GPU-node-a-0"))
     until(lambda: "newcomer" in held(cluster.node()), cluster.explain)
+    cluster.bind("newcomer")
     ask(cluster, "newcomer", memory="512Mi")
     until(lambda: held(cluster.node())["newcomer"].shares[0].shrink_to_bytes == GIB // 2, cluster.explain)
     assert new.stop() == 0

@@ -92,6 +92,14 @@ class Cluster:
     def delete(self, name: str) -> None:
         self.kubectl("delete", "pod", name, f"--namespace={self.namespace}", "--force", "--grace-period=0")
 
+    def bind(self, name: str) -> None:
+        """Bind a pod that was placed to its node, as the scheduler would."""
+        node = self.pod(name)["metadata"]["annotations"][contract.NODE]
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
+        self.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
+
     def pod(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(
             self.kubectl("get", "pod", name, f"--namespace={self.namespace}", "-o", "json")

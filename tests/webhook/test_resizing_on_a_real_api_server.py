@@ -25,15 +25,7 @@ def create(cluster: Cluster, name: str, *, binds: bool = True, **asked: str) -> 
     cluster.create(builders.pod(name, **asked))
     until(cluster.is_settled, cluster.explain)
     if binds:
-        bind(cluster, name)
-
-
-def bind(cluster: Cluster, name: str) -> None:
-    """As the scheduler would."""
-    target = {"apiVersion": "v1", "kind": "Node", "name": annotations(cluster, name)[contract.NODE]}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{name}/binding"
-    cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
+        cluster.bind(name)
 
 
 def ask(cluster: Cluster, name: str, **asked: str) -> None:
@@ -152,7 +144,7 @@ def test_a_pod_gives_nothing_up_before_it_is_bound(cluster: Cluster) -> None:
     ask(cluster, "one", request="0.2")
     until(lambda: "it is not bound to its node yet" in reason(cluster, "one"), cluster.explain)
     assert held(cluster, "one") == (50, 40, None)
-    bind(cluster, "one")
+    cluster.bind("one")
     until(lambda: held(cluster, "one") == (20, 40, None), cluster.explain)
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
 
