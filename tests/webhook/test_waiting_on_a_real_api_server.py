@@ -148,6 +148,10 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
     first = cluster.create(builders.pod("first", request="1", gpus="4"))
     assert contract.ALLOCATION in first["metadata"]["annotations"]
     cluster.create(builders.pod("shut", request="1", gpus="4"))
+    # Of a pod without a share: of one with a share other policies have a word to say as well.
+    cluster.create(
+        {**builders.pod("tried"), "spec": {**builders.pod("tried")["spec"], "schedulingGates": [{"name": "a/b"}]}}
+    )
     policy = json.dumps(shut_gates(cluster))
     cluster.kubectl("create", "-f", "-", input=policy)
     try:
@@ -156,9 +160,9 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
 
         def is_shut() -> bool:
             try:
-                cluster.kubectl("patch", "pod", "shut", *where)
-            except lab_errors.LabError:
-                return True
+                cluster.kubectl("patch", "pod", "tried", *where)
+            except lab_errors.LabError as error:
+                return "gates are the team's to open" in str(error)
             return False
 
         until(is_shut, cluster.explain)
