@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -67,13 +68,21 @@ def parse(manifest: pod.PodJson) -> Request:
     found = {key: value for key, value in pod.annotations_of(manifest).items() if key.startswith(contract.PREFIX)}
     names = pod.container_names(manifest)
     _reject_unknown(found, names)
+    asked = tuple(sorted((key, value) for key, value in found.items() if not is_result_key(key)))
+    return _parsed(asked, names, pod.default_container(manifest))
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(annotations: tuple[tuple[str, str], ...], names: tuple[str, ...], default: str) -> Request:
+    """The same of annotations that are known and text. A pod is read several times, others of its owner ask alike."""
+    found = dict(annotations)
     group = _get(found, contract.GROUP, _label, "")
     size = _get(found, contract.GROUP_SIZE, _count, 0)
     if bool(group) != bool(size):
         key, value = (contract.GROUP, group) if group else (contract.GROUP_SIZE, str(size))
         raise errors.RequestError(key, value, f"needs {contract.GROUP} and {contract.GROUP_SIZE} together")
     return Request(
-        demands=_demands(found, names, pod.default_container(manifest)),
+        demands=_demands(found, names, default),
         constraints=Constraints(
             models=_get(found, contract.MODEL, _models, ()),
             min_memory_bytes=_get(found, contract.MIN_MEMORY, _bytes, 0),

@@ -114,10 +114,12 @@ def _start_placer(
     pods = informer.Informer(api, "/api/v1/pods", label_selector=PODS_SELECTOR, transform=gates.trimmed)
 
     def elected() -> None:
+        ledger_now.contention.leads = True
         measures.leads(True)
         placer.wake()
 
     def deposed() -> None:
+        ledger_now.contention.leads = False
         measures.leads(False)
         measures.waiting({}, longest_seconds=0.0)
         measures.stuck(0)

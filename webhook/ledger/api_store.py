@@ -72,7 +72,7 @@ class ApiStore(Judging):
         self._listeners: list[Callable[[], None]] = []
         self._committing = 0
         self._write_seconds = 0.0  # that the last write took
-        self._contention = Contention()
+        self.contention = Contention()
         self._unwritable = Unwritable()
         self._told = told
         self._clock = clock
@@ -258,7 +258,7 @@ class ApiStore(Judging):
             except (cluster_errors.Conflict, cluster_errors.Unavailable) as error:
                 is_conflict = isinstance(error, cluster_errors.Conflict)
                 if is_conflict:
-                    self._contention.lost(name, now=self._clock())
+                    self.contention.lost(name, now=self._clock())
                 self._metrics.wrote("conflict" if is_conflict else "failed", changes=0)
                 logger.info("Writing a GPUNode again", extra={"node": name, "attempt": attempt, "err": str(error)})
                 asked_seconds = getattr(error, "retry_after_seconds", None) or 0.0
@@ -301,9 +301,10 @@ class ApiStore(Judging):
     def _is_left(self) -> Callable[[str], bool] | None:
         """Which nodes are taken only where no other will do."""
         unwritable = self._unwritable.nodes(now=self._clock())
-        if not self._contention.is_felt(now=self._clock()):
+        is_left = self.contention.left(now=self._clock())
+        if is_left is None:
             return unwritable.__contains__ if unwritable else None
-        return lambda name: name in unwritable or self._contention.is_left(name)
+        return lambda name: name in unwritable or is_left(name)
 
     async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, asked_seconds: float) -> bool:
         """After a conflict, or an answer that was lost: look what is true now. Whether that can be told."""
@@ -346,7 +347,7 @@ class ApiStore(Judging):
 
     def _holds(self, name: str, allocation_id: str) -> bool:
         ledger = self._ledgers.get(name)
-        return ledger is not None and any(entry.id == allocation_id for entry in ledger.view.node.allocations)
+        return ledger is not None and ledger.holds(allocation_id)
 
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         ledger = self._ledgers.get(name)

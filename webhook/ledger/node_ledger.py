@@ -59,6 +59,10 @@ class NodeLedger:
         self._stored(document)
         return True
 
+    def holds(self, allocation_id: str) -> bool:
+        """Whether there is this allocation, written or about to be."""
+        return allocation_id in self._ids
+
     def add(self, change: store.Change) -> asyncio.Future[GpuNode]:
         """Let a change wait for the next write. Raises what the change raises, if it can not be made even now."""
         self._show(change(self.view.node))
@@ -122,6 +126,7 @@ class NodeLedger:
 
     def _show(self, node: GpuNode) -> None:
         self.view = NodeView.of(node)
+        self._ids = {entry.id for entry in node.allocations}
         self._changed(self)
 
 
