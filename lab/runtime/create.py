@@ -32,6 +32,7 @@ DRIVER = {
 }
 DEVICE_DIRECTORY = "/dev/simgpu"
 RENDEZVOUS = "rendezvous"  # where kernels of different GPUs meet, for everyone who has a GPU
+CONTROL = "control"  # the driver's own device file, where somebody has made one, for everyone who has the driver
 IMAGE_BYTES = 1 << 20  # what comes behind is the work of processes
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
@@ -132,6 +133,14 @@ def mounts(devices: str, files: list[str], libraries: str) -> list[dict[str, obj
     ]
 
 
+def add_control(linux: Json, path: str) -> None:
+    """Give a container the driver's device file, and let it open it, as with `/dev/nvidiactl`."""
+    number = os.stat(path).st_rdev  # noqa: PTH116
+    device = {"type": "c", "major": os.major(number), "minor": os.minor(number)}
+    linux.setdefault("devices", []).append({**device, "path": f"{DEVICE_DIRECTORY}/{CONTROL}", "fileMode": 0o666})
+    linux.setdefault("resources", {}).setdefault("devices", []).append({**device, "allow": True, "access": "rw"})
+
+
 def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
     """Rewrite a bundle's config.json for what its process asks for; leave it alone when it asks for nothing."""
     path = os.path.join(bundle, "config.json")  # noqa: PTH118 - pathlib would double the time this takes
@@ -154,6 +163,8 @@ def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
     given = select(parents(names, devices, files), files)
     shared = [RENDEZVOUS] if given and os.path.exists(f"{devices}/{RENDEZVOUS}") else []  # noqa: PTH110
     configuration.setdefault("mounts", []).extend(mounts(devices, given + shared, libraries))
+    if os.path.exists(f"{devices}/{CONTROL}"):  # noqa: PTH110
+        add_control(configuration.setdefault("linux", {}), f"{devices}/{CONTROL}")
     with open(path, "w") as file:  # noqa: PTH123
         json.dump(configuration, file)
 

@@ -1,0 +1,180 @@
+"""`--deny-unregistered` on a node: in a pod with a share only who is registered opens the driver's device file.
+
+The lab's GPUs are plain files, so the driver gets a device file with the number of `/dev/nvidiactl`, which the container
+runtime gives to whoever has a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from config.images import build as images
+from deviceplugin.denial import program
+from gpushare import contract
+from gpushare.gpunode import Condition
+from lab import access, gpushare, layout, mounts
+from lab.runtime import create
+from tests.deviceplugin.denial import kernel_node
+from tests.e2e import denied
+from tests.e2e.observation import Observer, eventually
+from tests.e2e.test_life_of_a_pod import sleeper
+
+pytestmark = pytest.mark.lab
+
+COMPONENT = gpushare.REPOSITORY / "config/components/deny-unregistered/kustomization.yaml"
+DAEMON_SET = f"daemonset/{gpushare.AGENT}"
+CGROUPS = Path("/sys/fs/cgroup")
+CONTROL = f"{create.DEVICE_DIRECTORY}/{create.CONTROL}"
+PROGRAM, MOUNTED = Path(__file__).with_name("denied.py"), "/programs"
+# Of `registers`, where nobody is denied and where it is.
+FREE, HELD = "open cuda open open", "denied cuda open denied"
+STATIC_MAY = re.compile("^$|No such device or address")  # the second from behind: there is no driver
+NO_BPF = "no bpf file system is mounted at /sys/fs/bpf"
+
+
+class Node:
+    """The lab's node with the driver's device file; `bpf` is what the agent is told is /sys/fs/bpf there."""
+
+    def __init__(self, where: layout.Layout, administrator: access.Access) -> None:
+        self._where, self._administrator = where, administrator
+        self._hierarchy = kernel_node.hierarchy()
+        (self._node,) = where.nodes
+        self._control = where.gpus(self._node) / create.CONTROL
+        self._bpf = where.node_directory(self._node) / "bpf"
+        os.mknod(self._control, 0o20666, os.makedev(program.DRIVERS_MAJOR, 255))
+        self._bpf.mkdir()
+        found = self._administrator.kubectl("get", *gpushare.SCOPE, DAEMON_SET, "-o", "json")
+        self._before = json.loads(found)["spec"]["template"]
+        self._mounted = False
+
+    def ask_for_it(self) -> None:
+        """The component, for this kernel's hierarchy of cgroup v2, which may be beside those of v1."""
+        document = yaml.safe_load(COMPONENT.read_text())
+        changes = yaml.safe_load(next(one["patch"] for one in document["patches"] if "DaemonSet" in str(one)))
+        for change in changes:
+            if change["value"] == "--cgroup-root=/host/cgroup":
+                change["value"] = f"--cgroup-root=/host/cgroup/{self._hierarchy.relative_to(CGROUPS)}"
+            elif isinstance(change["value"], dict) and change["value"].get("hostPath", {}).get("path") == "/sys/fs/bpf":
+                change["value"]["hostPath"]["path"] = str(self._bpf)
+        self._change(changes)
+
+    def mount_bpf(self) -> None:
+        """As systemd does; where the node's processes see it, and nobody else."""
+        self._inside("mount", "-t", "bpf", "bpf", str(self._bpf))
+        self._mounted = True
+        self._administrator.kubectl("rollout", "restart", *gpushare.SCOPE, DAEMON_SET)
+        gpushare.ready(self._where, self._administrator)
+
+    def end(self) -> None:
+        self._control.unlink()
+        self._change([{"op": "replace", "path": "/spec/template", "value": self._before}])
+        if self._mounted:
+            self._inside("umount", "--lazy", str(self._bpf))
+        self._bpf.rmdir()
+
+    def without_agent(self) -> Any:
+        return gpushare.without_agent(self._where, self._node, self._administrator)
+
+    def _inside(self, *command: str) -> None:
+        subprocess.run(mounts.inside(self._where, self._node, command), check=True)
+
+    def _change(self, changes: list[dict[str, Any]]) -> None:
+        patch = f"--patch={json.dumps(changes)}"
+        self._administrator.kubectl("patch", *gpushare.SCOPE, DAEMON_SET, "--type=json", patch)
+        gpushare.ready(self._where, self._administrator)
+
+
+@pytest.fixture
+def node(installed: layout.Layout, lab: access.Access) -> Iterator[Node]:
+    made = Node(installed, lab)
+    yield made
+    made.end()
+
+
+class Pods:
+    """Programs in pods, and what the kernel answers them."""
+
+    def __init__(self, user: Observer) -> None:
+        self._user = user
+        data = {PROGRAM.name: PROGRAM.read_text()}
+        user.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data})
+
+    def start(self, name: str, **annotations: str) -> None:
+        """One of the agent's image, which has an interpreter."""
+        manifest: dict[str, Any] = sleeper(name, **annotations)
+        (container,) = manifest["spec"]["containers"]
+        container |= {"image": images.ensure().agent.name, "imagePullPolicy": "Never"}
+        container["volumeMounts"] = [{"name": "programs", "mountPath": MOUNTED}]
+        manifest["spec"]["volumes"] = [{"name": "programs", "configMap": {"name": "programs"}}]
+        container["command"] = ["python", "-c", "import signal; signal.sigwait([signal.SIGTERM])"]
+        if not annotations:
+            container["env"] = [{"name": contract.ENV_VISIBLE_DEVICES, "value": "all"}]
+        self._user.apply(manifest)
+        self._user.running(name)
+
+    def of_static(self, name: str) -> str:
+        """What the shell of the lab's image says, which has no loader: busybox."""
+        said = self._user.inside(name, "sh", "-c", f"(exec 3<>{CONTROL}) 2>&1 || true")
+        return "denied" if "Operation not permitted" in said else "open" if STATIC_MAY.search(said) else said
+
+    def of(self, name: str, verb: str) -> str:
+        return " ".join(self._user.inside(name, "python", f"{MOUNTED}/{PROGRAM.name}", verb, CONTROL).split())
+
+    def said(self, name: str) -> list[str]:
+        return self._user.inside(name, "python", "-c", f"print(open({denied.SAID!r}).read())").split()
+
+
+def test_who_is_not_registered_gets_no_gpu_in_a_pod_with_a_share(node: Node, user: Observer) -> None:
+    pods = Pods(user)
+    user.apply(sleeper("static", request="0.1"))
+    user.running("static")
+    pods.start("python", request="0.1")
+    pods.start("beside")
+
+    def said(status: str) -> Condition | None:
+        found = [one for one in user.gpunode().conditions if one.type == contract.CONDITION_UNREGISTERED_DENIED]
+        return next((one for one in found if one.status == status), None)
+
+    def nobody_is_denied() -> None:
+        assert pods.of_static("static") == "open"
+        assert pods.of("python", "registers") == FREE
+        assert pods.of("python", "past") == "open cuda"
+
+    def who_is_not_registered_is_denied(python: str) -> None:
+        assert pods.of_static("static") == "denied"
+        assert pods.of(python, "registers") == HELD
+        assert pods.of(python, "past") == "denied no-cuda"
+        assert pods.of("beside", "registers") == FREE
+
+    nobody_is_denied()
+    assert not said("True")
+    assert not said("False")
+    node.ask_for_it()
+    cannot = eventually(lambda: said("False"), what="told, by the GPUNode, that it is not possible")
+    assert (cannot.reason, NO_BPF in cannot.message) == ("NotPossible", True), cannot
+    nobody_is_denied()
+
+    node.mount_bpf()
+    eventually(lambda: said("True"), what="denied, by the GPUNode")
+    pods.start("new", request="0.1")
+    for name in ("python", "new"):  # one that ran before, and one that comes
+        who_is_not_registered_is_denied(name)
+    pods.of("new", "stays")
+    eventually(lambda: len(pods.said("new")) > 1, what="somebody registered")
+    with node.without_agent():
+        assert pods.of_static("static") == "denied"
+    who_is_not_registered_is_denied("new")
+    after = len(pods.said("new"))
+    eventually(lambda: len(pods.said("new")) > after, what="the one that stays at it")
+    assert set(pods.said("new")) == {"cuda", "open"}, "the next agent took from it what it had"
+    user.delete("pods", "--all")
+    user.ledger_is_empty()
