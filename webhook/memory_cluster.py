@@ -21,6 +21,7 @@ import jsonpatch
 
 from gpushare import contract, errors, ledger, pod, yaml_documents
 from gpushare.allocation import PodRef
+from gpushare.fitness import volumes
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from webhook import memory_resizing, review
@@ -176,23 +177,27 @@ class MemoryCluster:
 
 
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
-    """The GPUNodes (and Nodes) and the pods in a YAML or JSON file of objects or Lists. Raises UnreadableError."""
+    """The GPUNodes (Nodes, claims, volumes …) and the pods in a YAML or JSON file. Raises UnreadableError."""
     try:
         documents = list(yaml_documents.read(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, errors.CodecError) as error:
         raise UnreadableError(f"cannot read {path}: {error}") from error
-    kinds: dict[str, list[dict[str, Any]]] = {contract.GPUNODE_KIND: [], "Node": [], "Pod": []}
+    kinds: dict[str, list[dict[str, Any]]] = {
+        kind: [] for kind in (contract.GPUNODE_KIND, "Node", "Pod", *volumes.KINDS)
+    }
     for item in _items(documents):
         kind = item.get("kind") if isinstance(item, dict) else None
         if kind not in kinds:
             raise UnreadableError(
-                f"{path} has an object of kind {kind!r}: write GPUNode, Node and Pod objects, or a List"
+                f"{path} has an object of kind {kind!r}: write GPUNode, Node and Pod objects, or a List; "
+                f"{', '.join(volumes.KINDS)} as well"
             )
         kinds[kind].append(item)
     if not kinds[contract.GPUNODE_KIND]:
         raise UnreadableError(f"{path} has no GPUNode: without one there is no GPU to give")
     try:
-        return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"]), kinds["Pod"]
+        storage = [one for kind in volumes.KINDS for one in kinds[kind]]
+        return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"], storage), kinds["Pod"]
     except ValueError as error:
         raise UnreadableError(f"{path}: {error}") from error
 

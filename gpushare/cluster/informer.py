@@ -49,6 +49,7 @@ class Informer:
     transform: what to keep of an object; name, namespace, uid and resourceVersion it must keep.
 
     synced: set once the first list is in `objects`, and never cleared; see `age_seconds` for what came after.
+    answered: set once that is so, or the API server has refused to list.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Informer:
         self._store = store.Store(transform)
         self._problem = ""
         self.synced = asyncio.Event()
+        self.answered = asyncio.Event()
 
     @property
     def objects(self) -> Mapping[store.Key, dict[str, Any]]:
@@ -154,6 +156,7 @@ class Informer:
         except errors.ClusterError as error:
             pause = self._failed(_CONSISTENT)
             logger.warning("Was refused", extra=self._seen(error, pause))
+            self.answered.set()
             return pause
         # One that ends as soon as it is open was cut by something in between; asking at once would be a storm.
         return self._failed(None) if watched_seconds < SHORTEST_WATCH_SECONDS else 0.0
@@ -178,6 +181,7 @@ class Informer:
         self._went_back = False
         self._advance(listing.resource_version)
         self.synced.set()
+        self.answered.set()
 
     async def _check_version(self) -> None:
         """Raise Unavailable, with the status 504, where the version that we watch from is yet to come.

@@ -51,6 +51,12 @@ def key_of(item: Mapping[str, Any]) -> Key:
     return Key(metadata.get("namespace", ""), metadata["name"])
 
 
+def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """As little of an object's metadata as a `transform` may keep where its name is not needed."""
+    metadata = item["metadata"]
+    return {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
+
+
 class Store(Mapping[Key, dict[str, Any]]):
     """The objects by key, to be read only: they are shared by all readers.
 

@@ -2,8 +2,9 @@
 
 A pod that was pinned cannot go elsewhere, so what the scheduler would refuse must be known before. Judged are taints,
 cordon, node selector and required node affinity, host ports, the number of pods, CPU, memory, ephemeral storage and
-every other counted resource, required pod affinity and anti-affinity, topology spread, and from which nodes the bound
-volumes of a pod's claims can be reached. What is said to fit, the scheduler binds; it might bind more than that:
+every other counted resource, required pod affinity and anti-affinity, topology spread, that the pod's claims exist, how
+many volumes a node can attach, and from which nodes the bound volumes of the claims can be reached. What is said to
+fit, the scheduler binds; it might bind more than that:
 
 * A node that is not ready is refused even in the moment before its taint is written.
 * Nobody is preempted: a node is refused to a pod of high priority for which others would have to make room.
@@ -13,9 +14,9 @@ volumes of a pod's claims can be reached. What is said to fit, the scheduler bin
 
 Not judged, so that such a pod may be pinned and then wait, for a reason that the scheduler's own Event tells: claims
 whose volume is not bound yet (with `WaitForFirstConsumer` it is made for the node chosen here), the zone labels of old
-in-tree volumes, how many volumes a node can attach, `ReadWriteOncePod`, dynamic resource allocation, features that a
-node declares, and profiles or extenders that differ from the defaults. The amounts of a Node that declares nothing
-allocatable, because no kubelet has described it, are not judged either.
+in-tree volumes, `ReadWriteOncePod`, CSI drivers that a node lacks (`preventPodSchedulingIfMissing`), dynamic resource
+allocation, features that a node declares, and profiles or extenders that differ from the defaults. The amounts of a
+Node that declares nothing allocatable, because no kubelet has described it, are not judged either.
 """
 
 from __future__ import annotations

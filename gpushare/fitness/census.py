@@ -12,7 +12,8 @@ import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpushare.fitness import judgement, neighbours, selectors
+from gpushare.fitness import judgement, neighbours, selectors, volumes
+from gpushare.fitness.attaching import Attaching
 from gpushare.fitness.crowd import Crowd, Occupant
 from gpushare.fitness.groups import Groups
 from gpushare.fitness.machine import Machine
@@ -98,12 +99,14 @@ class Census:
     def __init__(self) -> None:
         self.is_full: IsFull = lambda *_: False
         self.changed: Callable[[str], object] = lambda _: None
+        self.knows_claims: Callable[[], bool] = lambda: False  # whether a claim that was not put here does not exist
         self._machines = Machines()
         self._groups = Groups()
         self._crowds: dict[str, Crowd] = {}
         self._occupants: dict[Hashable, Occupant] = {}
         self._repelling: dict[tuple[Term, ...], collections.Counter[str]] = {}  # anti-affinity -> nodes
-        self._volumes: dict[tuple[str, str], tuple[selectors.NodeTerm, ...]] = {}
+        self._attaching = Attaching()
+        self._reach: dict[volumes.Name, tuple[selectors.NodeTerm, ...]] = {}  # by claim
         self._verdicts: collections.OrderedDict[Shape, Verdicts] = collections.OrderedDict()
 
     def machine(self, name: str) -> Machine | None:
@@ -134,6 +137,8 @@ class Census:
                 del self._crowds[before.node]
             self._leave(before.node)
             self._repel(before, -1)
+            if before.mounts:
+                self._attaching.remove(key, before)
             del self._occupants[key]
             self.forget(before.node)
         if occupant is not None:
@@ -141,15 +146,21 @@ class Census:
             self._crowds.setdefault(occupant.node, Crowd()).add(occupant)
             self._groups.add(occupant, self._machines.row(occupant.node))
             self._repel(occupant, 1)
+            if occupant.mounts:
+                self._attaching.add(key, occupant)
             self.forget(occupant.node)
         return True
 
-    def put_volume(self, claim: tuple[str, str], terms: tuple[selectors.NodeTerm, ...] | None) -> None:
-        """The volume of a claim (namespace, name) can be reached from such nodes; None: from all."""
-        if terms is None:
-            self._volumes.pop(claim, None)
-        else:
-            self._volumes[claim] = terms
+    def put_storage(self, name: volumes.Name, before: volumes.Found | None, after: volumes.Found | None) -> None:
+        """A claim, volume, class, CSINode or attachment (namespace, name) has come, changed or (None) gone."""
+        if isinstance(before, volumes.Disk) and before.claim is not None:
+            self._reach.pop(before.claim, None)
+        if isinstance(after, volumes.Disk) and after.claim is not None and after.terms is not None:
+            self._reach[after.claim] = after.terms
+        if after is not None:
+            self._attaching.put(name, after)
+        elif before is not None:
+            self._attaching.drop(name, before)
 
     def forget(self, node: str) -> None:
         """Judge this node anew: something has changed there, be it only in the ledger."""
@@ -172,7 +183,7 @@ class Census:
         """
         verdicts = self._verdicts_of(shape)
         own = self._occupants.get(itself) if itself is not None else None
-        with self._without(own):
+        with self._without(itself, own):
             rules = neighbours.rules(
                 relations,
                 shape,
@@ -180,10 +191,17 @@ class Census:
                 groups=self._groups,
                 repelling=self._repelling,
                 itself=own,
-                volumes=self._volumes,
+                missing=self._missing(relations),
+                full=self._attaching.full(relations.namespace, relations.mounts),
+                reach=self._reach,
             )
         there = {own.node: self._judge(shape, own.node, own, verdicts)} if own is not None else {}
         return Judge(self._machines, verdicts, there, rules)
+
+    def _missing(self, relations: Relations) -> str:
+        if not relations.mounts or not self.knows_claims():
+            return ""
+        return self._attaching.missing(relations.namespace, relations.mounts)
 
     def _verdicts_of(self, shape: Shape) -> Verdicts:
         found = self._verdicts.get(shape)
@@ -212,17 +230,21 @@ class Census:
         return reason
 
     @contextlib.contextmanager
-    def _without(self, own: Occupant | None) -> Iterator[None]:
-        """For as long as this is open one of the occupants is in no group."""
+    def _without(self, key: Hashable, own: Occupant | None) -> Iterator[None]:
+        """For as long as this is open one of the occupants is in no group, and mounts nothing."""
         if own is None:
             yield
             return
         row = self._machines.row(own.node)
         self._groups.remove(own, row)
+        if own.mounts:
+            self._attaching.remove(key, own)
         try:
             yield
         finally:
             self._groups.add(own, row)
+            if own.mounts:
+                self._attaching.add(key, own)
 
     def _leave(self, name: str) -> None:
         if name not in self._crowds:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Hashable
 
 from gpushare import pod
-from gpushare.fitness import ports, relations, resources
+from gpushare.fitness import ports, relations, resources, volumes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Occupant:
     """What is kept of a pod: little, as there may be very many of them. Equal parts are shared between occupants.
 
     `amounts`: resource and amount, as `resources.requests`. `labels`: flat. `repels`: its required anti-affinity.
-    `leaves`: it is being deleted, which topology spread looks at.
+    `leaves`: it is being deleted, which topology spread looks at. `mounts`: what may have to be attached to its node.
     """
 
     node: str
@@ -27,6 +27,7 @@ class Occupant:
     labels: tuple[str, ...] = ()
     repels: tuple[relations.Term, ...] = ()
     leaves: bool = False
+    mounts: tuple[volumes.Mount, ...] = ()
 
     @classmethod
     def of(cls, manifest: pod.PodJson, node: str) -> Occupant:
@@ -41,6 +42,7 @@ class Occupant:
             labels=_shared(relations.flat_labels(manifest)),
             repels=_shared(relations.anti_affinity(manifest)),
             leaves=metadata.get("deletionTimestamp") is not None,
+            mounts=volumes.mounts(manifest),
         )
 
 

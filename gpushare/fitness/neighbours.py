@@ -15,6 +15,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 
 from gpushare.fitness import postings, selectors
+from gpushare.fitness.attaching import Full
 from gpushare.fitness.crowd import Occupant
 from gpushare.fitness.groups import Groups
 from gpushare.fitness.machine import Machine
@@ -22,8 +23,9 @@ from gpushare.fitness.machines import Machines
 from gpushare.fitness.postings import NONE, Rows
 from gpushare.fitness.relations import Relations, Spread, Term
 from gpushare.fitness.shape import Shape
+from gpushare.fitness.volumes import Name
 
-Volumes = Mapping[tuple[str, str], tuple[selectors.NodeTerm, ...]]
+Reach = Mapping[Name, tuple[selectors.NodeTerm, ...]]
 # Anti-affinity of those who are there -> on which nodes, and how many of them.
 Repelling = Mapping[tuple[Term, ...], Mapping[str, int]]
 
@@ -44,17 +46,23 @@ def rules(
     groups: Groups,
     repelling: Repelling,
     itself: Occupant | None,
-    volumes: Volumes,
+    missing: str,
+    full: Mapping[str, Full],
+    reach: Reach,
 ) -> list[Rule]:
     """What there is to ask of each node; nothing for most pods.
 
-    `groups` are of all but the pod itself, which may be one of `repelling`: `itself`. `volumes`: from where the volume
-    of a bound claim can be reached.
+    `groups` are of all but the pod itself, which may be one of `repelling`: `itself`. `missing`: a claim of the pod
+    that does not exist, or nothing. `full`: nodes that cannot attach what it mounts. `reach`: from where the volume of
+    a bound claim can be reached.
     """
-    found = [
+    found = [Rule(NONE, lambda _: f"cannot have the pod's claim {missing}, which does not exist")] if missing else []
+    if full:
+        found.append(_unattached(full, machines))
+    found += [
         Rule(machines.meant(terms), _unreached(claim))
-        for claim in dict.fromkeys(asked.claims)
-        if (terms := volumes.get((asked.namespace, claim))) is not None
+        for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
+        if (terms := reach.get((asked.namespace, claim))) is not None
     ]
     found += [_spread(one, asked, shape, machines, groups) for one in asked.spread]
     if asked.affinity:
@@ -66,6 +74,11 @@ def rules(
     if closed:
         found.append(_away(closed, machines, "a pod there keeps pods like it away"))
     return found
+
+
+def _unattached(full: Mapping[str, Full], machines: Machines) -> Rule:
+    closed = postings.of_rows(machines.row(name) for name in full if name in machines)
+    return Rule(machines.labels.everyone & ~closed, lambda machine: str(full[machine.name]))
 
 
 def _unreached(claim: str) -> Callable[[Machine], str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import pod
-from gpushare.fitness import selectors
+from gpushare.fitness import selectors, volumes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relations:
-    """Of one pod; `claims` are the PersistentVolumeClaims it mounts, whose volumes may be bound to some nodes."""
+    """Of one pod; `mounts` are the volumes that may be reached from some nodes only, or have to be attached."""
 
     namespace: str
     labels: Mapping[str, str]
     affinity: tuple[Term, ...] = ()
     anti_affinity: tuple[Term, ...] = ()
     spread: tuple[Spread, ...] = ()
-    claims: tuple[str, ...] = ()
+    mounts: tuple[volumes.Mount, ...] = ()
 
     @classmethod
     def of(cls, manifest: pod.PodJson) -> Relations:
@@ -72,11 +72,7 @@ class Relations:
                 for one in spec.get("topologySpreadConstraints") or []
                 if one.get("whenUnsatisfiable") == "DoNotSchedule"
             ),
-            claims=tuple(
-                str(volume["persistentVolumeClaim"].get("claimName"))
-                for volume in spec.get("volumes") or []
-                if volume.get("persistentVolumeClaim")
-            ),
+            mounts=volumes.mounts(manifest),
         )
 
 

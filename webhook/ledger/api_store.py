@@ -92,7 +92,7 @@ class ApiStore(Judging):
         self._lesson = asyncio.Event()
         self.mix = Mix()  # what placement has learned last
         if occupancy is not None:
-            occupancy.follow(self._holds, self._freed, self._promises, self._unclaimed.seen)
+            occupancy.follow(self._holds, self._freed, self._promises, self._unclaimed.seen, self._tell)
             occupancy.lessons.due = lambda: self._lesson.set()
 
     async def run(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import codec, contract, errors, node, pod
-from gpushare.fitness import Census, Machine, Occupant
+from gpushare.fitness import Census, Machine, Occupant, volumes
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
@@ -21,13 +21,17 @@ from webhook.pods import footprint
 
 
 class MemoryStore(Judging):
-    """GPUNodes and, where they are known, Nodes; a GPUNode without a Node is taken for a ready one without limits."""
+    """GPUNodes and, where they are known, Nodes, pods and storage (objects of the kinds that `volumes` reads).
+
+    A GPUNode without a Node is taken for a ready one without limits.
+    """
 
     def __init__(
         self,
         gpunodes: Iterable[Mapping[str, Any]],
         nodes: Iterable[Mapping[str, Any]] = (),
         pods: Iterable[Mapping[str, Any]] = (),
+        storage: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
@@ -41,6 +45,8 @@ class MemoryStore(Judging):
         known = {node.name(document): document for document in nodes}
         for name in {*known, *self._documents}:
             self._census.put_machine(name, Machine.of(known.get(name) or _plain(name)))
+        for one in storage:
+            self._census.put_storage(pod.namespaced_name(one), None, volumes.read(one))
         asked = lessons.Lessons()
         for one in pods:
             where = (one.get("spec") or {}).get("nodeName") or pod.annotations_of(one).get(contract.NODE)

@@ -16,19 +16,17 @@ from typing import Any, Final
 from gpushare import contract, errors, pod
 from gpushare.cluster import client, informer
 from gpushare.cluster import store as objects
-from gpushare.fitness import Census, Occupant, selectors
+from gpushare.fitness import Census, Occupant
 from webhook.ledger import lessons
 from webhook.ledger.lessons import Lessons
 from webhook.ledger.promises import Promises
+from webhook.ledger.storage import Storage
 from webhook.ledger.unbindable import Unbindable
 from webhook.pods import unbound
 
 PODS_PATH: Final = "/api/v1/pods"
-VOLUMES_PATH: Final = "/api/v1/persistentvolumes"
 LONGEST_WORDS: Final = 400
 ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
-
-Terms = tuple[selectors.NodeTerm, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class _Seen:
 
 
 class Occupancy:
-    """Fills `census` with pods and volumes. `follow` it before `run`."""
+    """Fills `census` with pods, and with what they mount. `follow` it before `run`."""
 
     def __init__(self, api: client.Client, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.census = Census()
@@ -66,8 +64,7 @@ class Occupancy:
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
         self._pods = informer.Informer(api, PODS_PATH, field_selector=ALIVE, transform=kept)
         self._pods.subscribe(self._pod_changed)
-        self._volumes = informer.Informer(api, VOLUMES_PATH, transform=kept_volume)
-        self._volumes.subscribe(self._volume_changed)
+        self._storage = Storage(api, self.census)
 
     def follow(
         self,
@@ -75,11 +72,14 @@ class Occupancy:
         freed: Callable[[str], None],
         promises: Promises,
         came: Callable[[str], None],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """`holds(node, allocation id)`: whether the ledger has it. `freed(node)`: called when there is more room.
 
-        came: called with the id of an allocation when a pod that names it is seen.
+        came: called with the id of an allocation when a pod that names it is seen. changed: called when claims, volumes
+        or what nodes can attach of them are others.
         """
+        self._storage.changed = changed
         self._holds, self._freed, self._promises, self._came = holds, freed, promises, came
 
     def is_named(self, allocation_id: str) -> bool:
@@ -90,24 +90,21 @@ class Occupancy:
         """Keep the census true until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pods.run())
-            tasks.create_task(self._volumes.run())
+            tasks.create_task(self._storage.run())
 
     async def synced(self) -> None:
         """Wait until everything has been read once."""
         await self._pods.synced.wait()
-        await self._volumes.synced.wait()
+        await self._storage.synced()
 
     @property
     def informers(self) -> tuple[informer.Informer, ...]:
         """What keeps it true."""
-        return self._pods, self._volumes
+        return self._pods, self._storage.volumes
 
     def missing(self) -> str | None:
         """What has not been read yet, as a sentence; None when nothing is missing."""
-        for name, copy in (("pods", self._pods), ("PersistentVolumes", self._volumes)):
-            if not copy.synced.is_set():
-                return f"the {name} have not been read yet"
-        return None
+        return self._storage.missing() if self._pods.synced.is_set() else "the pods have not been read yet"
 
     def ledger_changed(self, node: str) -> None:
         """The GPUNode has changed: whoever names an allocation on it is looked at again."""
@@ -156,13 +153,6 @@ class Occupancy:
             if not self._named[gone]:
                 del self._named[gone]
 
-    def _volume_changed(self, change: objects.Change) -> None:
-        before, after = (_reach(one) for one in (change.old, change.new))
-        if before is not None and (after is None or after[0] != before[0]):
-            self.census.put_volume(before[0], None)
-        if after is not None:
-            self.census.put_volume(*after)
-
 
 def kept(item: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a pod."""
@@ -171,19 +161,11 @@ def kept(item: dict[str, Any]) -> dict[str, Any]:
     allocation_id = str(annotations.get(contract.ALLOCATION, ""))
     node = bound or (str(annotations.get(contract.NODE, "")) if allocation_id else "")
     if not node or pod.is_terminal(item):
-        return {"metadata": _identity(item), "seen": None}
+        return {"metadata": objects.identity_of(item), "seen": None}
     occupant = Occupant.of(item, node)
     asks = lessons.asks_of(item, occupant.amounts) if allocation_id else ()
-    return {"metadata": _identity(item), "seen": _Seen(occupant, allocation_id, bool(bound), asks, _unbound(item))}
-
-
-def kept_volume(item: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a PersistentVolume: whose it is, and from which nodes it can be reached."""
-    spec = item.get("spec") or {}
-    claim = spec.get("claimRef") or {}
-    terms = selectors.of_nodes((spec.get("nodeAffinity") or {}).get("required"))
-    key = (str(claim.get("namespace")), str(claim.get("name"))) if claim and terms is not None else None
-    return {"metadata": _identity(item), "claim": key, "terms": terms}
+    seen = _Seen(occupant, allocation_id, bool(bound), asks, _unbound(item))
+    return {"metadata": objects.identity_of(item), "seen": seen}
 
 
 def _unbound(item: Mapping[str, Any]) -> _Unbound | None:
@@ -199,12 +181,3 @@ def _unbound(item: Mapping[str, Any]) -> _Unbound | None:
 
 def _seen(item: Mapping[str, Any] | None) -> _Seen | None:
     return None if item is None else item["seen"]
-
-
-def _identity(item: Mapping[str, Any]) -> dict[str, Any]:
-    metadata = item["metadata"]
-    return {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
-
-
-def _reach(item: Mapping[str, Any] | None) -> tuple[tuple[str, str], Terms] | None:
-    return None if item is None or item["claim"] is None else (item["claim"], item["terms"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from gpushare import contract, pod
 from gpushare import request as requests
+from gpushare.fitness import volumes
 from webhook.pods import origin
 
 PodJson = Mapping[str, Any]
@@ -53,8 +55,9 @@ def kind(one: PodJson) -> str:
         if key.startswith(contract.PREFIX) and not requests.is_result_key(key)
     }
     spec = one.get("spec") or {}
-    # Of volumes only claims matter; every pod has one more, for its token, with a name of its own.
-    spec = {**spec, "volumes": [one for one in spec.get("volumes") or [] if one.get("persistentVolumeClaim")]}
+    # Every pod has one volume more, for its token, with a name of its own. A claim that is made for the pod is its own.
+    mounts = volumes.mounts(one)
+    spec = {**spec, "volumes": [dataclasses.astuple(mount) for mount in mounts]}
     fitness = {key: spec.get(key) for key in FITNESS_KEYS}
     containers = [
         [container.get(key) for key in CONTAINER_KEYS]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from gpushare.fitness import volumes
+
 _TEXT: Final = "text"
 _COUNT: Final = "a whole number"
 _ANY: Final = "anything"
@@ -41,6 +43,7 @@ _CONTAINER: Final = {
     "volumeDevices": [{"devicePath": _TEXT}],
     "ports": [{"hostPort": _COUNT, "containerPort": _COUNT, "hostIP": _TEXT, "protocol": _TEXT}],
 }
+_TEMPLATE: Final = {"metadata": {"annotations": {"*": _TEXT}}, "spec": {"storageClassName": _TEXT}}
 _POD: Final = {
     "metadata": {
         "name": _TEXT,
@@ -67,7 +70,14 @@ _POD: Final = {
             {"topologyKey": _TEXT, "labelSelector": _SELECTOR, "matchLabelKeys": [_TEXT], "maxSkew": _COUNT,
              "minDomains": _COUNT}
         ],
-        "volumes": [{"persistentVolumeClaim": {"claimName": _TEXT}}],
+        "volumes": [
+            {
+                "name": _TEXT,
+                "persistentVolumeClaim": {"claimName": _TEXT},
+                "ephemeral": {"volumeClaimTemplate": _TEMPLATE},
+                **{field: {} for field in volumes.OLD_FIELDS},
+            }
+        ],
         "overhead": {"*": _ANY},
         "resources": _RESOURCES,
         "priority": _COUNT,

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, selectors
+from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, selectors, volumes
 from gpushare.fitness.census import NO_NODE
 from tests import builders
 
@@ -160,11 +160,12 @@ def test_with_least_domains_a_pin_leaves_too_few_and_that_is_known_before() -> N
 def test_a_volume_is_reached_from_some_nodes() -> None:
     there = census(machine(zone="z1"), machine("node-b", zone="z2"))
     zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z2"]}]}
-    there.put_volume(("default", "data"), selectors.of_nodes({"nodeSelectorTerms": [zone]}))
+    disk = volumes.Disk(("default", "data"), selectors.of_nodes({"nodeSelectorTerms": [zone]}), None)
+    there.put_storage(("", "disk"), None, disk)
     with_data = pod("0", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
     assert verdict(there, with_data) == "cannot reach the volume of the pod's claim data"
     assert verdict(there, with_data, "node-b") is None
-    there.put_volume(("default", "data"), None)
+    there.put_storage(("", "disk"), disk, None)
     assert verdict(there, with_data) is None
 
 

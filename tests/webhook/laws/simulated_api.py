@@ -13,16 +13,16 @@ import jsonpatch
 
 from gpushare import contract
 from gpushare.cluster import errors
+from webhook.ledger import storage
 
 GPUNODES: Final = contract.GPUNODE_PATH
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
-VOLUMES: Final = "/api/v1/persistentvolumes"
 _KINDS: Final = {
     GPUNODES: (contract.API_VERSION, contract.GPUNODE_KIND),
     NODES: ("v1", "Node"),
     PODS: ("v1", "Pod"),
-    VOLUMES: ("v1", "PersistentVolume"),
+    **{path: ("storage.k8s.io/v1" if "storage" in path else "v1", kind) for kind, path in storage.PATHS.items()},
 }
 
 Object = dict[str, Any]

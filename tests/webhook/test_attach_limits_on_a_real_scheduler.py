@@ -1,0 +1,182 @@
+"""How many volumes a node can attach, on the real scheduler: what is pinned somewhere it binds there, and what has no
+place waits with its words and is never put before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from lab import errors
+from tests import builders
+from tests.webhook.conftest import Cluster
+from tests.webhook.replica import until
+from tests.webhook.test_stuck_on_a_real_scheduler import add_node, bound, describe
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(120)]
+
+DRIVER = "disk.example.com"
+EXCEEDS = f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
+
+
+class Storage:
+    """Objects that no driver stands behind, made by hand."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._global: list[str] = []
+
+    def create(self, api_version: str, kind: str, name: str, **fields: Any) -> None:
+        metadata: dict[str, Any] = {"name": name, **fields.pop("metadata", {})}
+        made = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
+        self._cluster.kubectl("create", "-f", "-", input=json.dumps(made))
+        if "namespace" not in metadata:
+            self._global.append(f"{kind.lower()}/{name}")
+
+    def limit(self, node: str, most: int) -> None:
+        """What the driver's registrar would write."""
+        driver = {"name": DRIVER, "nodeID": node, "allocatable": {"count": most}}
+        self.create("storage.k8s.io/v1", "CSINode", node, spec={"drivers": [driver]})
+
+    def limit_again(self, node: str, most: int) -> None:
+        self._cluster.kubectl("delete", "csinode", node)
+        self.limit(node, most)
+
+    def claim(self, name: str) -> None:
+        """One that is bound to a volume of its own."""
+        namespace, size, modes = self._cluster.namespace, {"storage": "1Gi"}, ["ReadWriteMany"]
+        volume = f"{namespace}-{name}"
+        spec = {
+            "capacity": size,
+            "accessModes": modes,
+            "csi": {"driver": DRIVER, "volumeHandle": name},
+            "claimRef": {"namespace": namespace, "name": name},
+        }
+        self.create("v1", "PersistentVolume", volume, spec=spec)
+        metadata = {"namespace": namespace, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+        spec = {
+            "accessModes": modes,
+            "resources": {"requests": size},
+            "volumeName": volume,
+            "storageClassName": "",
+        }
+        self.create("v1", "PersistentVolumeClaim", name, metadata=metadata, spec=spec)
+        is_bound = '--patch={"status":{"phase":"Bound"}}'
+        self._cluster.kubectl("patch", "pvc", name, f"--namespace={namespace}", "--subresource=status", is_bound)
+
+    def end(self) -> None:
+        namespace = f"--namespace={self._cluster.namespace}"
+        for name in json.loads(self._cluster.kubectl("get", "pvc", namespace, "-o", "json"))["items"]:
+            self._loose("pvc", name["metadata"]["name"], namespace)
+        for one in self._global:
+            kind, name = one.split("/")
+            if kind == "persistentvolume":
+                self._loose("pv", name)
+            else:
+                self._cluster.kubectl("delete", kind, name, "--ignore-not-found")
+
+    def _loose(self, kind: str, name: str, *where: str) -> None:
+        self._cluster.kubectl("delete", kind, name, *where, "--wait=false", "--ignore-not-found")
+        try:
+            self._cluster.kubectl("patch", kind, name, *where, '--patch={"metadata":{"finalizers":null}}')
+        except errors.LabError:
+            return  # it has gone
+
+
+@pytest.fixture
+def storage(scheduled: Cluster) -> Iterator[Storage]:
+    made = Storage(scheduled)
+    yield made
+    made.end()
+
+
+def mounting(name: str, *claims: str, uuid: str | None = None, **more: Any) -> dict[str, Any]:
+    made = builders.pod(name, request="0.1", **({"uuid": uuid} if uuid else {}))
+    made["spec"]["volumes"] = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]
+    made["spec"]["volumes"] += [{"name": key, **volume} for key, volume in more.items()]
+    return made
+
+
+def reason(cluster: Cluster, name: str) -> str:
+    return str(cluster.pod(name)["metadata"]["annotations"].get(contract.REASON, ""))
+
+
+def place(made: dict[str, Any]) -> str:
+    return str(made["metadata"]["annotations"].get(contract.NODE, ""))
+
+
+def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none(
+    scheduled: Cluster, storage: Storage
+) -> None:
+    describe(scheduled, "node-a")
+    add_node(scheduled, "node-b")
+    storage.limit("node-a", 1)
+    storage.limit("node-b", 1)
+    for name in ("one", "two", "three"):
+        storage.claim(name)
+    scheduled.start()
+
+    first = place(scheduled.create(mounting("first", "one")))
+    until(lambda: bound(scheduled, "first") == first, scheduled.explain)
+    inline = {"csi": {"driver": DRIVER}}
+    # There is the same volume already, and the other is one that nobody attaches.
+    alike = scheduled.create(mounting("alike", "one", inline=inline, uuid=f"GPU-{first}-0"))
+    assert place(alike) == first
+    until(lambda: bound(scheduled, "alike") == first, scheduled.explain)
+    second = place(scheduled.create(mounting("second", "two")))
+    assert {first, second} == {"node-a", "node-b"}
+    until(lambda: bound(scheduled, "second") == second, scheduled.explain)
+
+    waiting = scheduled.create(mounting("third", "three"))
+    assert not place(waiting)
+    assert EXCEEDS in waiting["metadata"]["annotations"][contract.REASON]
+    assert [one["name"] for one in waiting["spec"]["schedulingGates"]] == [contract.SCHEDULING_GATE]
+    without = scheduled.create(mounting("without"))  # who mounts nothing is not concerned
+    until(lambda: bound(scheduled, "without") == place(without), scheduled.explain)
+    # The scheduler says the same of whoever is not asked about by us.
+    plain = mounting("plain", "three")
+    plain["metadata"]["annotations"] = {}
+    scheduled.create(plain)
+    says = "node(s) exceed max volume count"
+    until(lambda: says in json.dumps(scheduled.pod("plain").get("status", {})), scheduled.explain)
+    scheduled.delete("plain")
+
+    scheduled.delete("second")
+    until(lambda: bound(scheduled, "third") == second, scheduled.explain)
+    assert not reason(scheduled, "third")
+
+
+def test_a_claim_that_is_made_for_the_pod_or_not_bound_yet_counts_and_one_that_is_missing_is_waited_for(
+    scheduled: Cluster, storage: Storage
+) -> None:
+    describe(scheduled, "node-a")
+    storage.limit("node-a", 1)
+    name = f"wait-{scheduled.namespace}"
+    storage.create(
+        "storage.k8s.io/v1", "StorageClass", name, provisioner=DRIVER, volumeBindingMode="WaitForFirstConsumer"
+    )
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": name,
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    made_for_it = {"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
+    scheduled.start()
+    assert place(scheduled.create(mounting("first", scratch=made_for_it))) == "node-a"
+    second = scheduled.create(mounting("second", scratch=made_for_it))
+    assert EXCEEDS in second["metadata"]["annotations"][contract.REASON]
+    scheduled.delete("first")
+    until(lambda: place(scheduled.pod("second")) == "node-a", scheduled.explain)
+    scheduled.delete("second")
+
+    missing = scheduled.create(mounting("third", "later"))
+    assert "cannot have the pod's claim later, which does not exist" in json.dumps(missing["metadata"]["annotations"])
+    storage.create("v1", "PersistentVolumeClaim", "later", metadata={"namespace": scheduled.namespace}, spec=spec)
+    until(lambda: place(scheduled.pod("third")) == "node-a", scheduled.explain)
+    fourth = scheduled.create(mounting("fourth", scratch=made_for_it))
+    assert EXCEEDS in fourth["metadata"]["annotations"][contract.REASON]
+    storage.limit_again("node-a", 2)
+    until(lambda: place(scheduled.pod("fourth")) == "node-a", scheduled.explain)

@@ -1,0 +1,91 @@
+"""Storage: claims, volumes and what nodes can attach of them, as the API server tells it.
+
+PersistentVolumes have to be read. On the rest depends only what a node can attach, and which claims do not exist: where
+it may not be read, or is unknown to the API server, that is not heeded, and the log says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from gpushare.cluster import client, informer
+from gpushare.cluster import store as objects
+from gpushare.fitness import Census, volumes
+
+logger = logging.getLogger(__name__)
+
+PATHS: Final = {
+    volumes.VOLUME: "/api/v1/persistentvolumes",
+    volumes.CLAIM: "/api/v1/persistentvolumeclaims",
+    volumes.CLASS: "/apis/storage.k8s.io/v1/storageclasses",
+    volumes.LIMITS: "/apis/storage.k8s.io/v1/csinodes",
+    volumes.ATTACHMENT: "/apis/storage.k8s.io/v1/volumeattachments",
+}
+SURE_SECONDS: Final = 60.0  # after so long without a word of claims nobody is told that one does not exist
+
+
+class Storage:
+    """Fills `census`. `changed` is called when it has."""
+
+    def __init__(self, api: client.Client, census: Census) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        self._census = census
+        self._copies = {kind: informer.Informer(api, path, transform=_kept(kind)) for kind, path in PATHS.items()}
+        for copy in self._copies.values():
+            copy.subscribe(self._changed)
+        claims = self._copies[volumes.CLAIM]
+        census.knows_claims = lambda: claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
+
+    @property
+    def volumes(self) -> informer.Informer:
+        """The copy that there has to be."""
+        return self._copies[volumes.VOLUME]
+
+    async def run(self) -> None:
+        """Keep the census true until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for copy in self._copies.values():
+                tasks.create_task(copy.run())
+            tasks.create_task(self._look())
+
+    async def synced(self) -> None:
+        """Wait until everything has been read once that may be read."""
+        await self.volumes.synced.wait()
+        for copy in self._copies.values():
+            await copy.answered.wait()
+
+    def missing(self) -> str | None:
+        """What has not been read yet, as a sentence; None when nothing is missing."""
+        for kind, copy in self._copies.items():
+            if not (copy.synced if kind == volumes.VOLUME else copy.answered).is_set():
+                return f"the {kind}s have not been read yet"
+        return None
+
+    async def _look(self) -> None:
+        """Say what may not be read."""
+        for kind, copy in self._copies.items():
+            await copy.answered.wait()
+            if not copy.synced.is_set() and kind != volumes.VOLUME:
+                logger.warning(
+                    "How many volumes a node can attach is not heeded, as it cannot be read in full: "
+                    "apply the ClusterRole gpushare-webhook of this release",
+                    extra={"kind": kind, "err": copy.problem},
+                )
+
+    def _changed(self, change: objects.Change) -> None:
+        before, after = (one["found"] if one is not None else None for one in (change.old, change.new))
+        if before != after:
+            self._census.put_storage(change.key, before, after)
+            self.changed()
+
+
+def _kept(kind: str) -> objects.Transform:
+    """What is kept of an object of this kind."""
+
+    def kept(item: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": objects.identity_of(item), "found": volumes.read({**item, "kind": kind})}
+
+    return kept
