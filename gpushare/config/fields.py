@@ -1,4 +1,5 @@
-"""Typed access to the keys of a mapping in the file: what is unknown is a warning, what is wrong is an error.
+"""Typed access to the keys of a mapping in the file: what is unknown is a warning, or an error where it would change
+what a GPU is used for; what is wrong is an error.
 
 NVIDIA's plugin takes the keys of some objects in any case of letters and those of others not: `any_case` says which.
 """
@@ -6,16 +7,31 @@ NVIDIA's plugin takes the keys of some objects in any case of letters and those 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from gpushare import errors
 from gpushare.config.document import Item, below, located, scalar_text
 
+_LONGEST: Final = 64  # of a key that is compared with those that are known
+
 
 class Fields:
-    """The entries of one mapping of the file. null counts as an empty mapping."""
+    """The entries of one mapping of the file. null counts as an empty mapping.
 
-    def __init__(self, item: Item, known: Sequence[str], warnings: list[str], *, any_case: bool = False) -> None:
+    warnings: where keys that are unknown are noted; None: they are refused.
+    guarded: keys that nobody may have misspelt, as without them GPUs are used for something else.
+    """
+
+    def __init__(
+        self,
+        item: Item,
+        known: Sequence[str],
+        warnings: list[str] | None,
+        *,
+        any_case: bool = False,
+        guarded: Collection[str] = (),
+    ) -> None:
         if item.value is not None and not isinstance(item.value, Mapping):
             raise item.error(f"is no mapping: write its keys below it, such as {known[0]}: …")
         self._at = item
@@ -23,10 +39,13 @@ class Fields:
         names = {name.lower(): name for name in known} if any_case else {name: name for name in known}
         for key, value in (item.value or {}).items():
             name = names.get(key.lower() if any_case else key)
-            if name is None:
-                warnings.append(_unknown(value, key, known))
-            else:
+            if name is not None:
                 self._items[name] = value
+                continue
+            meant = _nearest(key, known)
+            if warnings is None or meant in guarded:
+                raise errors.ConfigError(_unknown(value, meant, known, "leave it out"))
+            warnings.append(_unknown(value, meant, known, "it has no effect"))
 
     def __contains__(self, key: str) -> bool:
         return key in self._items
@@ -87,8 +106,13 @@ def entries(item: Item) -> tuple[Item, ...]:
     return item.value
 
 
-def _unknown(value: Item, key: str, known: Sequence[str]) -> str:
+def _nearest(key: str, known: Sequence[str]) -> str:
+    """Which of them was meant; empty where it is like none."""
     lowered = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.75)
-    remedy = f"did you mean {lowered[near[0]]}?" if near else f"it has no effect; known here: {', '.join(known)}"
-    return f"{located(value.path, value.line)} is not known: {remedy}"
+    near = difflib.get_close_matches(key.lower()[:_LONGEST], lowered, n=1, cutoff=0.75)
+    return lowered[near[0]] if near else ""
+
+
+def _unknown(value: Item, meant: str, known: Sequence[str], remedy: str) -> str:
+    found = f"did you mean {meant}?" if meant else f"{remedy}; known here: {', '.join(known)}"
+    return f"{located(value.path, value.line)} is not known: {found}"

@@ -1,7 +1,7 @@
 """The text of a configuration file to a `Config`; a file that is wrong anywhere is refused whole.
 
 As NVIDIA's plugin reads it, with two differences that no right file notices: a field that is not known is a warning,
-and an error names line and key.
+under `sharing` an error, as a GPU would be used for something else; and an error names line and key.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def read(text: str) -> Config:
 
 def config(item: Item, warnings: list[str]) -> Config:
     """The whole file."""
-    file = Fields(item, ("version", "flags", "resources", "sharing", "imex", "mig"), warnings, any_case=True)
+    known = ("version", "flags", "resources", "sharing", "imex", "mig")
+    file = Fields(item, known, warnings, any_case=True, guarded=("sharing", "mig"))
     version = file.at("version")
     written = fields.any_text(version) if version.value is not None else ""
     if written not in ("", VERSION):
@@ -54,7 +55,7 @@ def config(item: Item, warnings: list[str]) -> Config:
         version=VERSION,
         flags=flags(file.at("flags"), warnings),
         resources=resources(file.at("resources"), warnings),
-        sharing=sharing(file.at("sharing"), warnings),
+        sharing=sharing(file.at("sharing")),
         imex=imex(file.at("imex"), warnings),
         mig=_mig(file.at("mig")),
     )
@@ -121,30 +122,28 @@ def _rule(item: Item, warnings: list[str]) -> ResourceRule:
     return ResourceRule(fields.text(file.at("pattern")), _name(file.at("name")))
 
 
-def sharing(item: Item, warnings: list[str]) -> Sharing:
+def sharing(item: Item) -> Sharing:
     """`sharing`."""
-    file = Fields(item, ("timeSlicing", "mps", "fractional"), warnings, any_case=True)
+    file = Fields(item, ("timeSlicing", "mps", "fractional"), None, any_case=True)
     time_slicing = mps = None
     fractional: tuple[FractionalResource, ...] = ()
     if "timeSlicing" in file:
-        time_slicing = replicated_resources(file.at("timeSlicing"), warnings, intervals=True)
+        time_slicing = replicated_resources(file.at("timeSlicing"), intervals=True)
     if file.get("mps") is not None:
-        mps = checks.mps_default(replicated_resources(file.at("mps"), warnings))
+        mps = checks.mps_default(replicated_resources(file.at("mps")))
     if file.get("fractional") is not None:
-        below = Fields(file.at("fractional"), ("resources",), warnings)
-        fractional = tuple(_fractional(entry, warnings) for entry in _some(below))
+        below = Fields(file.at("fractional"), ("resources",), None)
+        fractional = tuple(_fractional(entry) for entry in _some(below))
     return Sharing(time_slicing, mps, fractional)
 
 
-def replicated_resources(item: Item, warnings: list[str], *, intervals: bool = False) -> ReplicatedResources:
+def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedResources:
     """`sharing.timeSlicing` (`intervals`: which may say how long a slice is) or `sharing.mps`, as it is written."""
-    file = Fields(item, ("renameByDefault", "failRequestsGreaterThanOne", "resources"), warnings)
+    file = Fields(item, ("renameByDefault", "failRequestsGreaterThanOne", "resources"), None)
     rename = file.flag("renameByDefault") or False
     entries = _some(file)
     return ReplicatedResources(
-        resources=tuple(
-            replicated_resource(entry, warnings, rename_by_default=rename, intervals=intervals) for entry in entries
-        ),
+        resources=tuple(replicated_resource(entry, rename_by_default=rename, intervals=intervals) for entry in entries),
         rename_by_default=rename,
         fail_requests_greater_than_one=file.flag("failRequestsGreaterThanOne"),
     )
@@ -157,12 +156,10 @@ def _some(file: Fields) -> tuple[Item, ...]:
     return entries
 
 
-def replicated_resource(
-    item: Item, warnings: list[str], *, rename_by_default: bool = False, intervals: bool = False
-) -> ReplicatedResource:
+def replicated_resource(item: Item, *, rename_by_default: bool = False, intervals: bool = False) -> ReplicatedResource:
     """One entry of `resources`."""
     known = ("name", "rename", "devices", "replicas", *(("interval",) if intervals else ()))
-    file = Fields(item, known, warnings)
+    file = Fields(item, known, None)
     if "name" not in file:
         raise file.missing("no resource name specified")
     name = _name(file.at("name"))
@@ -185,8 +182,8 @@ def replicated_resource(
     )
 
 
-def _fractional(item: Item, warnings: list[str]) -> FractionalResource:
-    file = Fields(item, ("name", "devices"), warnings)
+def _fractional(item: Item) -> FractionalResource:
+    file = Fields(item, ("name", "devices"), None)
     if "name" not in file:
         raise file.missing("no resource name specified")
     chosen = devices(file.at("devices")) if "devices" in file else ALL

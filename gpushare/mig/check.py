@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpushare.mig import layout, parted, profile
+from gpushare.mig import catalogue, layout, parted, profile
 from gpushare.mig.geometry import Geometry
 from gpushare.mig.layout import Infeasible, Wanted
 
@@ -27,3 +27,23 @@ def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | 
         return str(error)
     found = layout.search(geometry, named(wanted or {}))
     return found.reason if isinstance(found, Infeasible) else None
+
+
+def nowhere(entries: parted.Config) -> str | None:
+    """Why no GPU of which it is known how it can be cut can be so, as a sentence; None if one can, or nobody knows.
+
+    A profile that no such GPU has may be that of a newer model: that is for the node to say.
+    """
+    for number, entry in enumerate(entries):
+        wanted = named(entry.wanted)
+        found = [layout.search(geometry, wanted) for geometry in _having(wanted)]
+        refused = [one for one in found if isinstance(one, Infeasible)]
+        if refused and len(refused) == len(found):
+            return f"mig[{number}] fits on no known GPU: {refused[0].reason}"
+    return None
+
+
+def _having(wanted: Wanted) -> tuple[Geometry, ...]:
+    """The models that have all of these profiles."""
+    known = catalogue.MODELS.values()
+    return tuple(one for one in known if wanted and all(one.kind(kind) is not None for kind in wanted))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from gpushare.mig.geometry import Geometry, Kind, Placed
 from gpushare.mig.profile import Profile
 
 Wanted = Mapping[Profile, int]
-_SHOWN = 3
+_SHOWN: Final = 3
+_TRIED: Final = 2000  # parts of what was wanted, to say which fits; there may be thousands times as many
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Infeasible:
 
 def search(geometry: Geometry, wanted: Wanted, *, taken: Sequence[Placed] = ()) -> tuple[Planned, ...] | Infeasible:
     """Places for `wanted` beside what is `taken`, largest first; or why there are none."""
-    foreign = [profile for profile, count in wanted.items() if count > 0 and geometry.kind(profile) is None]
+    foreign = [profile for profile, count in wanted.items() if count > 0 and not _is_known(geometry, profile)]
     if foreign:
         known = ", ".join(str(kind.profile) for kind in geometry.kinds)
         return Infeasible(f"{geometry.name} has no profile {foreign[0]}: it has {known}")
@@ -47,6 +49,10 @@ def search(geometry: Geometry, wanted: Wanted, *, taken: Sequence[Placed] = ()) 
     if found is None:
         return _infeasible(geometry, wanted, taken)
     return tuple(Planned(place, sizes) for place, (_, sizes) in zip(found, parts, strict=True))
+
+
+def _is_known(geometry: Geometry, profile: Profile) -> bool:
+    return geometry.kind(profile) is not None and 0 < profile.compute_slices <= profile.gpu_slices
 
 
 def shown(wanted: Wanted) -> str:
@@ -129,16 +135,29 @@ def _infeasible(geometry: Geometry, wanted: Wanted, taken: Sequence[Placed]) -> 
 
 
 def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
-    """Every part of `wanted` that has not too many slices, the largest first."""
+    """Every part of `wanted` that has not too many slices, the largest first; the first `_TRIED` of them."""
     profiles = [profile for profile, count in wanted.items() if count > 0]
-    most = [min(wanted[profile], geometry.gpu_slices // max(1, profile.compute_slices)) for profile in profiles]
-    found = []
-    for counts in itertools.product(*(range(count, -1, -1) for count in most)):
-        slices = sum(profile.compute_slices * count for profile, count in zip(profiles, counts, strict=True))
-        if 0 < slices <= geometry.gpu_slices:
-            found.append((sum(counts), slices, counts))
-    found.sort(key=lambda one: (-one[0], -one[1]))
-    for _, _, counts in found:
+
+    def parts(number: int, left: int, slices: int) -> Iterator[tuple[int, ...]]:
+        """The counts of the profiles from `number` on, so many instances of so many slices."""
+        if number == len(profiles):
+            if left == slices == 0:
+                yield ()
+            return
+        if not left <= slices <= left * geometry.gpu_slices:
+            return
+        size = profiles[number].compute_slices
+        for count in range(min(wanted[profiles[number]], left, slices // size), -1, -1):
+            for rest in parts(number + 1, left - count, slices - count * size):
+                yield (count, *rest)
+
+    found = (
+        counts
+        for instances_in_it in range(geometry.gpu_slices, 0, -1)
+        for slices in range(geometry.gpu_slices, instances_in_it - 1, -1)
+        for counts in parts(0, instances_in_it, slices)
+    )
+    for counts in itertools.islice(found, _TRIED):
         yield {profile: count for profile, count in zip(profiles, counts, strict=True) if count}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from gpushare import errors
 from gpushare.config import document, flags, reading, restrictions, settings, writing
 from gpushare.config.model import Config, Flags, ReplicatedResources
+from gpushare.mig import check
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +63,9 @@ def _one(name: str, text: str, strict: bool) -> Checked:
         found = settings.effective(config, strict=strict)
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
+    impossible = None if isinstance(config.mig, str) else check.nowhere(config.mig)
+    if impossible is not None:
+        return Checked(name, problem=impossible)
     return Checked(name, summary(config, found), warnings=(*config.warnings, *settings.too_late(config)))
 
 

@@ -43,9 +43,9 @@ def test_each_entry_of_a_configmap_is_judged_by_itself(plugin: Plugin, tmp_path:
 
 def test_what_has_no_effect_is_a_warning_and_no_error(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
-    path.write_text("version: v1\nsharng: {}\nresources: {gpus: [{pattern: '*', name: a}]}\n")
+    path.write_text("version: v1\nflag: {}\nresources: {gpus: [{pattern: '*', name: a}]}\n")
     ended = plugin("config", "validate", path)
-    assert (ended.code, ended.err) == (0, f"warning: {path}: line 2: sharng is not known: did you mean sharing?\n")
+    assert (ended.code, ended.err) == (0, f"warning: {path}: line 2: flag is not known: did you mean flags?\n")
     assert "resources has no effect" in plugin("config", "validate", "--strict-compatibility", path).err
 
 
@@ -67,6 +67,11 @@ def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plug
         ("kind: ConfigMap\ndata: {a: {version: v1}}\n", "put | after its name"),
         ("flags: {migStrategy: two}", "unknown MIG strategy: two"),
         ("a: [", "line 1: the file is no YAML"),
+        ("sharing: {fractionl: {}}", "line 1: sharing.fractionl is not known: did you mean fractional?"),
+        (
+            "flags: {migStrategy: mixed}\nmig: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 9}}]",
+            "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB: it has 7 GPU slices",
+        ),
     ],
 )
 def test_what_would_be_refused_ends_with_1(plugin: Plugin, tmp_path: Path, text: str, part: str) -> None:

@@ -96,11 +96,11 @@ def dump_devices_json(case: Case) -> Any:
 
 
 def parse_replicated_resource_json(case: Case) -> Any:
-    return _shown(writing.replicated_resource(reading.replicated_resource(_json(case), [])), case)
+    return _shown(writing.replicated_resource(reading.replicated_resource(_json(case))), case)
 
 
 def parse_replicated_resources_json(case: Case) -> Any:
-    return writing.replicated_resources(reading.replicated_resources(_json(case), []))
+    return writing.replicated_resources(reading.replicated_resources(_json(case)))
 
 
 def _shown(written: dict[str, Any], case: Case) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def apply_shipped_restrictions(case: Case) -> Any:
     if isinstance(given.get("resources"), dict) or "sharing" in sections:  # a whole file
         config = restrictions.strict(reading.read(json.dumps(given)))
         return Facets(writing.config(config) | {"warning": bool(config.warnings)})
-    shared = reading.replicated_resources(document.of(given), [])
+    shared = reading.replicated_resources(document.of(given))
     found = writing.replicated_resources(restrictions.replicated(shared, "sharing.timeSlicing", warnings))
     return Facets(found | {"warning": bool(warnings)})
 

@@ -36,7 +36,7 @@ def replicate_devices(case: Case) -> Any:
         for name, devices in case.input["resources"].items()
     }
     shared = [
-        sharing.replicated(reading.replicated_resource(document.of(entry), []), Mode.TIME_SLICING)
+        sharing.replicated(reading.replicated_resource(document.of(entry)), Mode.TIME_SLICING)
         for entry in case.input["sharing"]
     ]
     owners = sharing.claims(resources, shared)

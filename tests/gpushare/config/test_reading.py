@@ -136,21 +136,43 @@ def test_what_is_not_known_is_a_warning_with_line_and_a_guess() -> None:
     config = read(
         """\
         version: v1
-        sharng: {}
-        sharing:
-          timeSlicing:
-            resources:
-            - name: gpu
-              replicas: 2
-              Devices: all
-              colour: red
+        flag: {}
+        resources:
+          gpus:
+          - {pattern: "*", name: gpu, colour: red}
         """
     )
-    first, second, third = config.warnings
-    assert first == "line 2: sharng is not known: did you mean sharing?"
-    assert second == "line 8: sharing.timeSlicing.resources[0].Devices is not known: did you mean devices?"
-    assert "line 9: sharing.timeSlicing.resources[0].colour is not known: it has no effect" in third
-    assert "replicas" in third
+    first, second = config.warnings
+    assert first == "line 2: flag is not known: did you mean flags?"
+    assert "line 5: resources.gpus[0].colour is not known: it has no effect; known here: pattern, name" in second
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("sharng: {}", "line 1: sharng is not known: did you mean sharing?"),
+        ("migs: []", "line 1: migs is not known: did you mean mig?"),
+        (
+            "sharing: {fractionl: {resources: [{name: gpu}]}}",
+            "sharing.fractionl is not known: did you mean fractional?",
+        ),
+        (
+            "sharing: {colour: red}",
+            "sharing.colour is not known: leave it out; known here: timeSlicing, mps, fractional",
+        ),
+        ("sharing: {mps: {resource: []}}", "sharing.mps.resource is not known: did you mean resources?"),
+        (
+            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, Devices: [0]}]}}",
+            "sharing.timeSlicing.resources[0].Devices is not known: did you mean devices?",
+        ),
+        (
+            "sharing: {fractional: {resources: [{name: gpu, device: [0]}]}}",
+            "sharing.fractional.resources[0].device is not known: did you mean devices?",
+        ),
+    ],
+)
+def test_what_would_use_gpus_for_something_else_is_refused(text: str, sentence: str) -> None:
+    assert sentence in refusal(f"{text}\n")
 
 
 def test_a_key_that_is_written_twice_is_a_warning_and_the_last_one_counts() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.mig import catalogue, check, layout, orders
+from gpushare.mig import catalogue, check, layout, orders, parted
 from gpushare.mig.geometry import Geometry, Placed
 from gpushare.mig.layout import Infeasible, Wanted
 from tests.gpushare.mig import sequences
@@ -102,6 +103,38 @@ def test_enormous_counts_are_refused_at_once() -> None:
     reason = error("H100-80GB", **{"1g_10gb": 10**9, "1g_20gb": 10**9, "1c_7g_80gb": 10**9})
     assert reason is not None
     assert "7 × 1g.10gb" in reason
+
+
+def test_everything_that_there_is_is_refused_at_once_with_what_fits() -> None:
+    geometry = catalogue.MODELS["A100-40GB"]
+    plain = {str(kind.profile): kind.most for kind in geometry.kinds}
+    slices = {f"{part}c.{kind.profile}": 7 for kind in geometry.kinds for part in range(1, kind.gpu_slices)}
+    began = time.process_time()
+    reason = check.config_error(geometry, {**plain, **slices})
+    assert time.process_time() - began < 20, "of some ten thousand million parts only the first few are tried"
+    assert reason is not None
+    assert "of this, " in reason
+
+
+@pytest.mark.parametrize("name", ["0c.3g.20gb", "4c.3g.20gb", "999999999c.7g.40gb"])
+def test_a_part_is_no_larger_than_its_instance(name: str) -> None:
+    assert str(check.config_error(catalogue.MODELS["A100-40GB"], {name: 1})).startswith("A100-40GB has no profile")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ({"1g.5gb": 9}, "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB"),
+        ({"1g.5gb": 7}, None),
+        ({"1g.10gb": 7}, None),  # not on an A100 of 40 GB, but on those of 80
+        ({"9g.90gb": 9}, None),  # of a model that is yet to come
+        ({}, None),
+    ],
+)
+def test_what_no_known_gpu_can_be_is_told_without_a_node(wanted: dict[str, int], sentence: str | None) -> None:
+    found = check.nowhere((parted.Entry(devices=None, enabled=True, wanted=wanted),))
+    assert (found or "").startswith(sentence or "")
+    assert (found is None) is (sentence is None)
 
 
 @pytest.mark.parametrize(
