@@ -70,8 +70,8 @@ def _looked_for(step: Step, origin: cluster.Cluster) -> tuple[str, str]:
         if contract.ALLOCATION in annotations:
             return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
         return "", annotations.get(contract.REASON, "it was not judged yet")
-    taken = origins.everything(origin)
-    world = worlds.World(taken.nodes, taken.machines, taken.pods or ())
+    taken = origins.everything(origin, [manifest])
+    world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage, claims_are_all=True)
     found = world.place(manifest, step.asked.request)
     if isinstance(found, Placement):
         return f"there is room for {step.name} on {worlds.gpus(found, world.views)}", ""

@@ -162,6 +162,10 @@ class Census:
         elif before is not None:
             self._attaching.drop(name, before)
 
+    def unknown_claim(self, relations: Relations) -> str:
+        """The first claim of a pod that was not put here; empty if there is none."""
+        return self._attaching.missing(relations.namespace, relations.mounts)
+
     def forget(self, node: str) -> None:
         """Judge this node anew: something has changed there, be it only in the ledger."""
         for verdicts in self._verdicts.values():
@@ -191,17 +195,12 @@ class Census:
                 groups=self._groups,
                 repelling=self._repelling,
                 itself=own,
-                missing=self._missing(relations),
+                missing=self.unknown_claim(relations) if relations.mounts and self.knows_claims() else "",
                 full=self._attaching.full(relations.namespace, relations.mounts),
                 reach=self._reach,
             )
         there = {own.node: self._judge(shape, own.node, own, verdicts)} if own is not None else {}
         return Judge(self._machines, verdicts, there, rules)
-
-    def _missing(self, relations: Relations) -> str:
-        if not relations.mounts or not self.knows_claims():
-            return ""
-        return self._attaching.missing(relations.namespace, relations.mounts)
 
     def _verdicts_of(self, shape: Shape) -> Verdicts:
         found = self._verdicts.get(shape)

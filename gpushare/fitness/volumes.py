@@ -22,6 +22,15 @@ CLASS: Final = "StorageClass"
 LIMITS: Final = "CSINode"
 ATTACHMENT: Final = "VolumeAttachment"
 
+PATHS: Final = {
+    VOLUME: "/api/v1/persistentvolumes",
+    CLAIM: "/api/v1/persistentvolumeclaims",
+    CLASS: "/apis/storage.k8s.io/v1/storageclasses",
+    LIMITS: "/apis/storage.k8s.io/v1/csinodes",
+    ATTACHMENT: "/apis/storage.k8s.io/v1/volumeattachments",
+}
+KINDS: Final = tuple(PATHS)
+
 DEFAULT_CLASS: Final = "*"  # which no class is called: the one that the API server fills in
 _CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 _DEFAULT_ANNOTATIONS: Final = (
@@ -184,7 +193,6 @@ _READERS: Final[Mapping[str, Callable[[Json], Found | None]]] = {
     LIMITS: _limits,
     ATTACHMENT: _attachment,
 }
-KINDS: Final = tuple(_READERS)
 
 
 def _class_of(item: Json) -> str:

@@ -95,7 +95,7 @@ def command(
         raise errors.PluginError("no plan without the pods: " + taken.notes[-1].partition(": ")[2])
     declared, notes = origins.budgets(origin)
     budgets = evicting.Budgets.of(declared)
-    world = worlds.World(taken.nodes, taken.machines, taken.pods)
+    world = worlds.World(taken.nodes, taken.machines, taken.pods, taken.storage, claims_are_all=True)
     try:
         if names:
             wanted = [*dict(_named(origin, chosen, name) for name in names).items()]

@@ -95,9 +95,13 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
             wanted.append(capacity.Wanted(one.name, Asked.of(one.pod), count or one.count))
         except domain_errors.RequestError as error:
             raise errors.PluginError(f"{one.name}: {error}" if one.name else str(error)) from error
-    taken = origins.everything(origin)
-    world = worlds.World(taken.nodes, taken.machines, taken.pods or ())
+    taken = origins.everything(origin, [one.asked.manifest for one in wanted])
+    world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage)
     answer = capacity.answer(world, wanted)
-    notes = [*taken.notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
+    notes = [
+        *taken.notes,
+        *world.unknown_claims(one.asked.manifest for one in wanted),
+        *([] if worlds.exact() else [worlds.WITHOUT_NUMPY]),
+    ]
     report.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
     return 0 if answer.all_fit else DOES_NOT_FIT

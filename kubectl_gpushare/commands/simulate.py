@@ -97,10 +97,10 @@ def command(
         world = worlds.World(node for text in made_up for node in traces.nodes(text))
         notes: tuple[str, ...] = ()
     else:
-        taken = origins.everything(origins.of(chosen))
+        taken = origins.everything(origins.of(chosen), [one.asked.manifest for one in arrivals])
         nodes = [ledger.release(one, [entry.id for entry in one.allocations]) if empty else one for one in taken.nodes]
-        world = worlds.World(nodes, taken.machines, () if empty else taken.pods or ())
-        notes = taken.notes
+        world = worlds.World(nodes, taken.machines, () if empty else taken.pods or (), taken.storage)
+        notes = (*taken.notes, *world.unknown_claims(one.asked.manifest for one in arrivals))
     outcome = simulation.run(world, arrivals)
     if plot:
         try:

@@ -44,7 +44,7 @@ def command(name: str, **given: Any) -> None:
     origin = origins.of(chosen)
     manifest = origins.pod_named(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
-    taken = origins.everything(origin)
+    taken = origins.everything(origin, [manifest])
     found = described.find(manifest, taken.nodes)
     if not found.ours:
         raise errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')

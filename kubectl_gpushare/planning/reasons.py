@@ -67,7 +67,8 @@ def around(manifest: pod.PodJson, taken: Snapshot) -> World:
     nodes: Sequence[GpuNode] = worlds.without(taken.nodes, manifest)
     identity = pod.namespaced_name(manifest)
     others = [one for one in taken.pods or () if pod.namespaced_name(one) != identity]
-    return World(nodes, taken.machines, others)
+    storage = taken.storage and worlds.unaccounted(taken.storage, taken.pods or ())
+    return World(nodes, taken.machines, others, storage, claims_are_all=True)
 
 
 def _held_back(asked: Asked) -> list[str]:

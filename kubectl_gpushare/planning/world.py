@@ -15,7 +15,7 @@ from typing import Any
 from gpushare import contract, errors, fragmentation, ledger, node, placement, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, PodRef
-from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, resources
+from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, resources, volumes
 from gpushare.gpunode import GpuNode
 from gpushare.mix import NO_HOST, Host
 from gpushare.placement import NodeView, Placement
@@ -28,6 +28,7 @@ WITHOUT_NUMPY = (
 _PLANNED = "planned-"  # how the ids begin of what was given here
 Answer = Placement | Refusal
 Judge = Callable[[str], str | None]
+Storage = Mapping[str, Sequence[Mapping[str, Any]]]  # by kind
 
 
 def exact() -> bool:
@@ -39,7 +40,8 @@ class World:
     """GPUNodes as views by name, with what is known of Nodes and pods. Not for threads.
 
     machines: Nodes; None where they could not be read: then every node will do. pods: those on nodes, for what they
-    take of them; of ours also to be found by `manifest`.
+    take of them; of ours also to be found by `manifest`. storage: claims, volumes and so on, by kind, where they are
+    known; claims_are_all: what is not among the claims does not exist.
     """
 
     def __init__(
@@ -47,6 +49,9 @@ class World:
         nodes: Iterable[GpuNode],
         machines: Iterable[node.NodeJson] | None = None,
         pods: Iterable[pod.PodJson] = (),
+        storage: Storage | None = None,
+        *,
+        claims_are_all: bool = False,
     ) -> None:
         self.views: dict[str, NodeView] = {}
         self._census: Census | None = None if machines is None else Census()
@@ -55,6 +60,13 @@ class World:
         for one in machines or ():
             assert self._census is not None  # noqa: S101 - there are machines
             self._census.put_machine(node.name(one), Machine.of(one))
+        pods = list(pods)
+        if self._census is not None and storage is not None:
+            for kind, items in unaccounted(storage, pods).items():
+                for one in items:
+                    self._census.put_storage(pod.namespaced_name(one), None, volumes.read({**one, "kind": kind}))
+            is_known = claims_are_all and volumes.CLAIM in storage
+            self._census.knows_claims = lambda: is_known
         for manifest in pods:
             self._manifests[_key(pod.uid(manifest), *pod.namespaced_name(manifest))] = manifest
             self._occupy(manifest)
@@ -97,6 +109,14 @@ class World:
             return placement.fits_anywhere
         itself = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
         return self._census.judge(Shape.of(manifest), Relations.of(manifest), itself=itself)
+
+    def unknown_claims(self, manifests: Iterable[pod.PodJson]) -> list[str]:
+        """A note, if some of these pods mount claims that are not known."""
+        if self._census is None:
+            return []
+        found = (self._census.unknown_claim(Relations.of(one)) for one in manifests)
+        names = [name for name in dict.fromkeys(found) if name]
+        return [f"volumes of claims that are not there yet, such as {names[0]}"] if names else []
 
     def take(self, manifest: pod.PodJson, request: Request, found: Placement) -> Callable[[], None]:
         """Let the pod, which is nowhere yet, have it; returns what undoes that. Raises `LedgerError` if it cannot."""
@@ -192,6 +212,26 @@ class Asked:
             return Asked.of(changed) if pod.asks_for_share(changed) else None
         except errors.RequestError:
             return None
+
+
+def unaccounted(storage: Storage, pods: Iterable[pod.PodJson]) -> Storage:
+    """The same without the attachments of what these pods mount where they are: those go where the pods go."""
+    bound = {
+        pod.namespaced_name(one): str((one.get("spec") or {}).get("volumeName") or "")
+        for one in storage.get(volumes.CLAIM, ())
+    }
+    mounted = {
+        ((one.get("spec") or {}).get("nodeName"), bound.get((pod.namespaced_name(one)[0], mount.claim)))
+        for one in pods
+        for mount in volumes.mounts(one)
+    }
+
+    def goes(attachment: Mapping[str, Any]) -> bool:
+        spec = attachment.get("spec") or {}
+        return (spec.get("nodeName"), (spec.get("source") or {}).get("persistentVolumeName")) in mounted
+
+    left = [one for one in storage.get(volumes.ATTACHMENT, ()) if not goes(one)]
+    return {**storage, volumes.ATTACHMENT: left}
 
 
 def without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:

@@ -148,6 +148,17 @@ class Cluster:
         for path in (node_path(), _NODES, _EVERYBODY):
             self._begun[path] = self.kubectl.raw(path)
 
+    def storage(self) -> dict[str, list[objects.Json]]:
+        """Claims, volumes and what nodes can attach of them, by kind."""
+        from gpushare.fitness import volumes
+
+        running = {kind: self.kubectl.raw(path) for kind, path in volumes.PATHS.items()}
+        try:
+            return {kind: list(_objects(one.reader())) for kind, one in running.items()}
+        finally:
+            for one in running.values():
+                one.stop()
+
     def end(self) -> None:
         """Ends what was begun and not read."""
         for running in self._begun.values():

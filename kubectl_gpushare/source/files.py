@@ -30,6 +30,7 @@ class Files:
         self._machines: list[NodeJson] = []
         self._budgets: list[objects.Json] = []
         self._events: list[objects.Json] = []
+        self._storage: dict[str, list[objects.Json]] = {}
         self._configurations: dict[str, str] | None = None
         where = [self._read(path) for path in paths]
         if not self._nodes and not self._pods:
@@ -85,6 +86,10 @@ class Files:
         found = [one for one in self._events if _about(one) == wanted]
         return found if self._events else None
 
+    def storage(self) -> dict[str, list[objects.Json]] | None:
+        """Claims, volumes and what nodes can attach of them, by kind; None: none were saved."""
+        return self._storage or None
+
     def budgets(self) -> list[objects.Json]:
         """The PodDisruptionBudgets."""
         return self._budgets
@@ -139,6 +144,8 @@ class Files:
             self._configurations = dict(item.get("data") or {})
         elif kind == "Event":
             self._events.append(item)
+        elif kind in shape.STORAGE:
+            self._storage.setdefault(kind, []).append(item)
 
 
 def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, objects.Json]]:

@@ -69,9 +69,23 @@ def _of(document: Any, namespace: str) -> Iterator[Manifest]:
         return
     labelled = {**_fields(template, "metadata"), "name": name}
     labelled["namespace"] = str(metadata.get("namespace") or labelled.get("namespace") or namespace)
-    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": labelled, "spec": template.get("spec") or {}}
+    spec = template.get("spec") or {}
+    if isinstance(spec, Mapping) and (claims := _at(document, ("spec", "volumeClaimTemplates"))):
+        spec = {**spec, "volumes": [*_listed(spec.get("volumes")), *map(_made_for_it, _listed(claims))]}
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": labelled, "spec": spec}
     if isinstance(labelled.get("annotations"), Mapping) and pod.asks_for_share(manifest):
         yield Manifest(f"{kind}/{name}", manifest, count)
+
+
+def _made_for_it(claim: Any) -> Any:
+    """The volume of a StatefulSet's pod that a claim is made for, as if the pod itself asked for one."""
+    if not isinstance(claim, Mapping):
+        return claim
+    return {"name": str(_fields(claim, "metadata").get("name") or ""), "ephemeral": {"volumeClaimTemplate": claim}}
+
+
+def _listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
 
 
 def _fields(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

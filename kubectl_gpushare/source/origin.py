@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpushare import contract, node, pod
@@ -48,6 +48,9 @@ class Source(Protocol):
 
     def budgets(self) -> list[dict[str, Any]] | None:
         """The PodDisruptionBudgets."""
+
+    def storage(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
+        """Claims, volumes and what nodes can attach of them, by kind. None: not known."""
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         """One pod, ours or not; raises `NotFound`."""
@@ -94,8 +97,16 @@ _NO_CONFIG_MAP = (
 )
 
 
-def everything(origin: Source) -> Snapshot:
-    """GPUNodes, Nodes and all pods; without the right to read Nodes or pods, a note says what is not looked at then."""
+_OF_STORAGE = "gpunodes,nodes,pods,pvc,pv,storageclasses,csinodes,volumeattachments"
+_STORAGE = "volumes of claims, and how many of them nodes can attach"
+
+
+def everything(origin: Source, asked: Iterable[pod.PodJson] | None = None) -> Snapshot:
+    """GPUNodes, Nodes and all pods; without the right to read them, a note says what is not looked at then.
+
+    Claims and volumes as well, if one of the pods that are asked about mounts any; None: if any that shares GPUs does.
+    """
+    from gpushare.fitness import volumes
     from kubectl_gpushare.source.snapshot import Snapshot
 
     if isinstance(origin, cluster.Cluster):
@@ -108,12 +119,27 @@ def everything(origin: Source) -> Snapshot:
     finally:
         if isinstance(origin, cluster.Cluster):
             origin.end()
+    if asked is None:
+        asked = filter(pod.asks_for_share, pods or ())
+    storage = _storage(origin, notes) if machines is not None and any(map(volumes.mounts, asked)) else None
     return Snapshot(
         tuple(nodes),
         None if pods is None else tuple(pods),
         tuple(notes),
         machines=None if machines is None else tuple(machines),
+        storage=storage,
     )
+
+
+def _storage(origin: Source, notes: list[str]) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
+    try:
+        found = origin.storage()
+    except errors.Forbidden as error:
+        notes.append(f"{_STORAGE}: {error}")
+        return None
+    if found is None:
+        notes.append(f"{_STORAGE}: none were saved: save them with `kubectl get {_OF_STORAGE} -A -o yaml > FILE`")
+    return found
 
 
 def with_events(origin: Source, taken: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from gpushare import contract
 
-KINDS: Final = frozenset({contract.GPUNODE_KIND, "Pod", "Node", "Event", "PodDisruptionBudget", "ConfigMap"})
+STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
+KINDS: Final = STORAGE | {contract.GPUNODE_KIND, "Pod", "Node", "Event", "PodDisruptionBudget", "ConfigMap"}
 
 # Fields of an object and the shape of each; a list of one shape: a list of such. Where a field is missing all is well.
 Shape = Mapping[str, Any] | Sequence[Any] | str
@@ -42,6 +43,11 @@ _CONTAINERS: Shape = [
 ]
 _STATUSES: Shape = [{"state": {"waiting": {}}, "resources": _AMOUNTS, "allocatedResources": {}}]
 
+_CLAIM: Mapping[str, Any] = {"metadata": {"annotations": _TEXTS}, "spec": {"storageClassName": _TEXT}}
+_OLD: Mapping[str, Any] = {
+    field: {} for field in ("awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "portworxVolume")
+}
+
 _OBJECT: Shape = {
     "metadata": {
         "name": _TEXT,
@@ -66,7 +72,15 @@ _OBJECT: Shape = {
             "podAntiAffinity": _RELATIONS,
         },
         "topologySpreadConstraints": [{**_RELATION, "maxSkew": _WHOLE, "minDomains": _WHOLE}],
-        "volumes": [{"persistentVolumeClaim": {}}],
+        "volumes": [{"name": _TEXT, "persistentVolumeClaim": {}, "ephemeral": {"volumeClaimTemplate": _CLAIM}, **_OLD}],
+        **_CLAIM["spec"],
+        "volumeName": _TEXT,
+        "claimRef": {},
+        "nodeAffinity": {"required": _NODE_TERMS},
+        "csi": {},
+        **_OLD,
+        "drivers": [{"allocatable": {"count": _WHOLE}}],
+        "source": {"persistentVolumeName": _TEXT},
         "taints": [{"effect": _TEXT}],
         "allocations": _OBJECTS,
         "selector": _SELECTOR,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare import pod
@@ -17,7 +17,8 @@ class Snapshot:
     """GPUNodes and pods at one moment.
 
     `pods` and `machines` (the Node objects) are None when they were not looked at or may not be read, `usage` when
-    nobody was asked for it; `notes` says, in sentences, what is missing and why.
+    nobody was asked for it; `storage` by kind (`gpushare.fitness.volumes`), None also where no pod in question mounts
+    anything. `notes` says, in sentences, what is missing and why.
     """
 
     nodes: tuple[GpuNode, ...]
@@ -25,4 +26,5 @@ class Snapshot:
     notes: tuple[str, ...] = ()
     usage: Usage | None = None
     machines: tuple[NodeJson, ...] | None = None
+    storage: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
     events: tuple[Mapping[str, Any], ...] | None = None  # of the one thing that is looked at

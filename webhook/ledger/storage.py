@@ -17,13 +17,6 @@ from gpushare.fitness import Census, volumes
 
 logger = logging.getLogger(__name__)
 
-PATHS: Final = {
-    volumes.VOLUME: "/api/v1/persistentvolumes",
-    volumes.CLAIM: "/api/v1/persistentvolumeclaims",
-    volumes.CLASS: "/apis/storage.k8s.io/v1/storageclasses",
-    volumes.LIMITS: "/apis/storage.k8s.io/v1/csinodes",
-    volumes.ATTACHMENT: "/apis/storage.k8s.io/v1/volumeattachments",
-}
 SURE_SECONDS: Final = 60.0  # after so long without a word of claims nobody is told that one does not exist
 
 
@@ -33,7 +26,9 @@ class Storage:
     def __init__(self, api: client.Client, census: Census) -> None:
         self.changed: Callable[[], None] = lambda: None
         self._census = census
-        self._copies = {kind: informer.Informer(api, path, transform=_kept(kind)) for kind, path in PATHS.items()}
+        self._copies = {
+            kind: informer.Informer(api, path, transform=_kept(kind)) for kind, path in volumes.PATHS.items()
+        }
         for copy in self._copies.values():
             copy.subscribe(self._changed)
         claims = self._copies[volumes.CLAIM]

@@ -13,7 +13,7 @@ import jsonpatch
 
 from gpushare import contract
 from gpushare.cluster import errors
-from webhook.ledger import storage
+from gpushare.fitness import volumes
 
 GPUNODES: Final = contract.GPUNODE_PATH
 NODES: Final = "/api/v1/nodes"
@@ -22,7 +22,7 @@ _KINDS: Final = {
     GPUNODES: (contract.API_VERSION, contract.GPUNODE_KIND),
     NODES: ("v1", "Node"),
     PODS: ("v1", "Pod"),
-    **{path: ("storage.k8s.io/v1" if "storage" in path else "v1", kind) for kind, path in storage.PATHS.items()},
+    **{path: ("storage.k8s.io/v1" if "storage" in path else "v1", kind) for kind, path in volumes.PATHS.items()},
 }
 
 Object = dict[str, Any]

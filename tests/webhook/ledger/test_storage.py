@@ -23,7 +23,7 @@ class Api(client.Client):
 
     def __init__(self, *, forbids: str = "") -> None:
         self.forbids = forbids
-        self.items: dict[str, list[dict[str, Any]]] = {path: [] for path in storage.PATHS.values()}
+        self.items: dict[str, list[dict[str, Any]]] = {path: [] for path in volumes.PATHS.values()}
 
     async def list(self, path: str, *_: object, keep: Callable[[Any], Any], **__: object) -> client.Listing[Any]:
         if path == self.forbids:
@@ -45,7 +45,7 @@ class Api(client.Client):
             "resourceVersion": "1",
             **({"namespace": namespace} if namespace else {}),
         }
-        self.items[storage.PATHS[kind]].append({"metadata": metadata, **fields})
+        self.items[volumes.PATHS[kind]].append({"metadata": metadata, **fields})
 
 
 @contextlib.asynccontextmanager
@@ -97,12 +97,12 @@ async def test_what_is_read_is_what_is_judged_by() -> None:
         assert verdict(census, "three") == "cannot have the pod's claim three, which does not exist"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in sorted(storage.PATHS) if kind != volumes.VOLUME])
+@pytest.mark.parametrize("kind", [kind for kind in sorted(volumes.PATHS) if kind != volumes.VOLUME])
 async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with read(Api(forbids=storage.PATHS[kind])) as (census, _):
+    async with read(Api(forbids=volumes.PATHS[kind])) as (census, _):
         expected = kind not in {volumes.LIMITS, volumes.CLAIM}
         assert (verdict(census, "two") is not None) == expected
         assert (verdict(census, "three") is not None) == (kind != volumes.CLAIM)
@@ -112,7 +112,7 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
 
 
 async def test_without_volumes_nobody_is_judged() -> None:
-    api = Api(forbids=storage.PATHS[volumes.VOLUME])
+    api = Api(forbids=volumes.PATHS[volumes.VOLUME])
     kept = storage.Storage(api, Census())
     running = asyncio.create_task(kept.run())
     for kind, copy in kept._copies.items():
