@@ -50,11 +50,14 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
             note = f"the API server does not store the shares of this node, which is taken last for a minute: {why}"
             recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
 
-        ledger_now = ApiStore(api, measures, Occupancy(api), Allowances(api), told=unwritable)
+        lifetime_seconds = float(settings.reservation_seconds)
+        ledger_now = ApiStore(
+            api, measures, Occupancy(api), Allowances(api), told=unwritable, lifetime_seconds=lifetime_seconds
+        )
         reserving = reservation.Reservation(
             ledger_now,
             policy=settings.policy,
-            lifetime_seconds=settings.reservation_seconds,
+            lifetime_seconds=lifetime_seconds,
             on_conflict=measures.conflicted,
         )
         admitting = admission.Admission(ledger_now, reserving, measures)
@@ -140,6 +143,7 @@ def _start_placer(
         recorder,
         measures,
         bound=dataclasses.replace(backfill.DEFAULT, patience_seconds=settings.patience_seconds),
+        wall_clock=api.time,
     )
     resizer = Resizer(api, ledger_now, recorder, measures, grew=opening.grew)
     placer = Placer(

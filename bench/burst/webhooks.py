@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,16 @@ START_SECONDS = 60.0
 
 
 class Replica:
-    def __init__(self, directory: Path, kubeconfig: Path, url: str, port: int, *, wrapper: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        kubeconfig: Path,
+        url: str,
+        port: int,
+        *,
+        wrapper: tuple[str, ...],
+        environment: Mapping[str, str],
+    ) -> None:
         directory.mkdir(parents=True)
         self.log = directory / "log"
         flags = (
@@ -39,11 +49,11 @@ class Replica:
             f"--url={url}",
             f"--instance={directory.name}",
         )
-        environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+        given = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"} | dict(environment)
         began = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *wrapper, "-m", "webhook", *flags], cwd=REPOSITORY, env=environment, stderr=log
+                [sys.executable, *wrapper, "-m", "webhook", *flags], cwd=REPOSITORY, env=given, stderr=log
             )
         until(lambda: bool(self.logged("Serving")), f"{self.log} has no word of serving")
         serving = self.logged("Serving")[0]
@@ -88,7 +98,12 @@ class Replica:
 
 @contextlib.contextmanager
 def running(
-    count: int, directory: Path, kubeconfig: Path, *, wrapper: tuple[str, ...] = ()
+    count: int,
+    directory: Path,
+    kubeconfig: Path,
+    *,
+    wrapper: tuple[str, ...] = (),
+    environment: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Iterator[tuple[list[Replica], int | None]]:
     """So many replicas, ready, one of them elected; and the pid of what stands in front of them, if anything does."""
     started: list[Replica] = []
@@ -97,7 +112,8 @@ def running(
         port = front.port if front else _free_port()
         url = f"https://127.0.0.1:{port}{contract.WEBHOOK_PATH}"
         for number in range(count):
-            own = Replica(directory / f"replica-{number}", kubeconfig, url, 0 if front else port, wrapper=wrapper)
+            where = directory / f"replica-{number}"
+            own = Replica(where, kubeconfig, url, 0 if front else port, wrapper=wrapper, environment=environment)
             stack.callback(own.stop)
             started.append(own)
             until(own.ready, f"{own.log}: the replica does not get ready")
@@ -191,6 +207,16 @@ async def _relaying(told: Any) -> None:
                 self.other.transport.close()
 
     server = await loop.create_server(lambda: Side(None), "127.0.0.1", 0)
-    loop.add_reader(told.fileno(), lambda: ports.extend(told.recv()))
+    ended = asyncio.Event()
+
+    def hear() -> None:
+        try:
+            ports.extend(told.recv())
+        except EOFError:  # whoever started us is gone, however it ended
+            loop.remove_reader(told.fileno())
+            ended.set()
+
+    loop.add_reader(told.fileno(), hear)
     told.send(server.sockets[0].getsockname()[1])
-    await server.serve_forever()
+    await ended.wait()
+    server.close()

@@ -91,6 +91,10 @@ class Client:
     def __init__(self, opened: transport.Transport) -> None:
         self._transport = opened
 
+    def time(self) -> float:
+        """Unix seconds by the API server's clock, by which the ages of objects are judged; see `transport`."""
+        return self._transport.time()
+
     async def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
         """Return the JSON object at `path`."""
         return await self._call("GET", path, query or {})

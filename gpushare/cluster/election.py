@@ -45,6 +45,7 @@ class Election:
         self._timing = timing or lease.Timing()
         self._clock = clock
         self._renewed_at: float | None = None
+        self._own: dict[str, Any] | None = None  # the Lease as our last write left it, if that was answered
         self._seen: lease.Record | None = None
         self._observed_at = clock()
         self._went = False  # whether there was a Lease that is no more
@@ -100,7 +101,9 @@ class Election:
         return max(0.0, min(self._timing.retry_seconds, left))
 
     async def _look_and_act(self) -> float:
-        found = await self._read()
+        # Who leads knows what it wrote last, and needs only one call, which may take long: over anything else it is a
+        # conflict, after which the next step looks.
+        found, self._own = self._own or await self._read(), None
         record = lease.read(found, timing=self._timing) if found else None
         if record is None or self._seen is None or record.version != self._seen.version:
             self._observed_at = self._clock()
@@ -146,7 +149,7 @@ class Election:
                 "spec": spec,
             }
             stored = await self._api.create(self._collection, body)
-        self._seen = lease.read(stored, timing=self._timing)
+        self._own, self._seen = stored, lease.read(stored, timing=self._timing)
         self._observed_at = self._clock()
 
     def _win(self, began: float) -> None:
@@ -159,7 +162,7 @@ class Election:
     def _lose(self, why: str) -> None:
         if self._renewed_at is None:
             return
-        self._renewed_at = None
+        self._renewed_at = self._own = None
         self._log(logging.WARNING, "Ceased to lead", reason=why)
         self._stopped()
 

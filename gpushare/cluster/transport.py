@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import email.utils
 import errno
 import json
 import socket
+import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +66,9 @@ class Transport:
 
     def __init__(self, way: connection.Connection, *, user_agent: str) -> None:
         self._way = way
+        self._ahead_seconds = (
+            time.time() - time.monotonic()
+        )  # of its clock, as far as we know, before our monotonic one
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -91,6 +96,13 @@ class Transport:
                     one.shutdown(socket.SHUT_RDWR)
             await asyncio.sleep(CLOSING_TURN_SECONDS)
 
+    def time(self) -> float:
+        """Unix seconds by the API server's clock, as its last answer told; by ours at our start before there is one.
+
+        What it stamps on objects is of that clock; ours may be wrong, or put right meanwhile.
+        """
+        return time.monotonic() + self._ahead_seconds
+
     def _socket(self, address: Any) -> socket.socket:
         made = _socket_that_notices(address)
         self._sockets.add(made)
@@ -107,6 +119,7 @@ class Transport:
                 answer = await self._send(stack, request)
                 if answer.status == 401:
                     answer = await self._send(stack, request, refused=True)
+                self._hear(answer.headers.get("Date"))
                 if not 200 <= answer.status < 300:
                     raise errors.from_answer(
                         answer.status,
@@ -115,6 +128,11 @@ class Transport:
                         retry_after_seconds=_seconds(answer.headers.get("Retry-After")),
                     )
             yield answer
+
+    def _hear(self, date: str | None) -> None:
+        """Take the time from an answer; whole seconds are near enough."""
+        with contextlib.suppress(ValueError):
+            self._ahead_seconds = email.utils.parsedate_to_datetime(date or "").timestamp() - time.monotonic()
 
     async def _send(
         self, stack: contextlib.AsyncExitStack, request: Request, *, refused: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -10,12 +11,18 @@ import pytest
 
 from gpushare import contract
 from tests import builders
+from tests.clock import clocks
 from tests.webhook.conftest import Cluster
-from tests.webhook.replica import REPOSITORY, until
+from tests.webhook.replica import until
 
 pytestmark = pytest.mark.apiserver
 
 LIFETIME_SECONDS = 6
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> clocks.Clock:
+    return clocks.Clock(tmp_path / "clock")
 
 
 def reserve(cluster: Cluster, identity: str, *, until_seconds: float) -> None:
@@ -36,14 +43,9 @@ def held(cluster: Cluster) -> set[str]:
 
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+    cluster: Cluster, clock: clocks.Clock, hours: int
 ) -> None:
-    clock = tmp_path / "clock"
-    clock.write_text("0")
-    monkeypatch.setenv("GPUSHARE_TEST_CLOCK", str(clock))
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "tests" / "webhook" / "shifted"))
-    placer = cluster.start(f"--reservation-seconds={LIFETIME_SECONDS}")
-    monkeypatch.delenv("PYTHONPATH")
+    placer = cluster.start(f"--reservation-seconds={LIFETIME_SECONDS}", environment={**os.environ, **clock.environment})
     other = cluster.start("--no-placer", f"--reservation-seconds={LIFETIME_SECONDS}")
     until(lambda: placer.metric("gpushare_placer_leads") == 1, placer.explain)
     cluster.create(builders.pod("lives", request="0.5"))
@@ -51,7 +53,7 @@ def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
 
     reserve(cluster, "reserved", until_seconds=LIFETIME_SECONDS)
     began = time.monotonic()
-    clock.write_text(str(hours * 3600))
+    clock.set(hours * 3600)
     cluster.create(builders.pod("during", request="0.1"))  # whichever replica; the placer is woken
     while time.monotonic() - began < LIFETIME_SECONDS - 3:
         assert "reserved" in held(cluster)  # not ended early
@@ -69,3 +71,19 @@ def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
     until(cluster.is_settled, cluster.explain)
     assert all(contract.ALLOCATION in one["metadata"]["annotations"] for one in cluster.pods())
     assert other.process.poll() is None
+
+
+def test_what_certifies_it_is_not_made_anew_for_a_clock_that_was_put_back(
+    cluster: Cluster, clock: clocks.Clock
+) -> None:
+    looking_often = "--rotation-seconds=6"
+    set_wrong = cluster.start(looking_often, environment={**os.environ, **clock.environment})
+    right = cluster.start(looking_often)
+    served = len(set_wrong.logged("Loaded a certificate")), len(right.logged("Loaded a certificate"))
+    clock.set(-3600)
+    for number in range(6):  # for longer than it takes to look again, which is once in 0.4 s
+        cluster.create(builders.pod(f"pod-{number}", request="0.05"))  # whichever replica
+    until(cluster.is_settled, cluster.explain)
+    assert [line for line in set_wrong.logged("Changed the certificates") if line["step"] == "start"][1:] == []
+    assert (len(set_wrong.logged("Loaded a certificate")), len(right.logged("Loaded a certificate"))) == served
+    assert set_wrong.probe("/readyz")[0] == right.probe("/readyz")[0] == 200

@@ -21,7 +21,7 @@ AUTHORITY_LIFE: Final = datetime.timedelta(days=365)
 SERVING_LIFE: Final = datetime.timedelta(days=90)
 SPREAD: Final = datetime.timedelta(minutes=15)  # until everybody has seen a step
 LOOKS_IN_A_SPREAD: Final = 15  # by each replica
-BACKDATED: Final = datetime.timedelta(minutes=5)  # for clocks that are behind
+BACKDATED: Final = datetime.timedelta(days=1)  # for clocks that are wrong by hours, as in a wrong time zone
 _LEFT: Final = 3  # renewed when less than one third of the life is left
 _LAST_MOMENT: Final = datetime.timedelta(hours=1)
 

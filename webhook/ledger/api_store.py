@@ -52,7 +52,7 @@ class ApiStore(Judging):
 
     occupancy: the pods of the cluster; without it only what this process has promised takes room on a node. allowances:
     the quotas; without them nobody is refused by one. told: called with a GPUNode that the API server does not store,
-    and why.
+    and why. lifetime_seconds: for how long a reservation waits for its pod.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class ApiStore(Judging):
         allowances: Allowances | None = None,
         *,
         told: Callable[[Mapping[str, Any], str], None] = lambda *_: None,
+        lifetime_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -86,7 +87,8 @@ class ApiStore(Judging):
         self._census.is_full = self._is_full
         self._promises = Promises(self._census, self._holds)
         self._allowances = allowances
-        self._unclaimed = Unclaimed(clock, occupancy.is_named if occupancy is not None else lambda _: False)
+        is_named = occupancy.is_named if occupancy is not None else lambda _: False
+        self._unclaimed = Unclaimed(clock, is_named, lifetime_seconds=lifetime_seconds)
         avoided = {} if occupancy is None else {"avoided": occupancy.unbindable.avoided}
         self._chooser = Chooser(self.view, self._census, self._key, **avoided)
         self._lesson = asyncio.Event()

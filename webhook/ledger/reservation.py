@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import copy
 import dataclasses
 import logging
@@ -49,6 +50,7 @@ class Reservation:
     policy: how to choose when the pod names no policy.
     lifetime_seconds: how long a share waits for its pod to be stored.
     deadline_seconds: the longest that `reserve` takes; well under the webhook's timeout.
+    wall_clock: for what people read in a reservation; nothing is judged by it.
     on_conflict: called when a chosen node turned out to be taken.
     """
 
@@ -59,7 +61,8 @@ class Reservation:
         policy: str,
         lifetime_seconds: float = LIFETIME_SECONDS,
         deadline_seconds: float = 5.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
         on_conflict: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = ledger_now
@@ -67,9 +70,11 @@ class Reservation:
         self._lifetime_seconds = lifetime_seconds
         self._deadline_seconds = deadline_seconds
         self._clock = clock
+        self._wall_clock = wall_clock
         self._for_good = True
+        self._giving_back: set[asyncio.Task[None]] = set()
         self._on_conflict = on_conflict
-        self._unstorable: dict[str, tuple[float, str]] = {}  # by uid of the pod: until when, and why
+        self._unstorable: dict[str, tuple[float, str]] = {}  # by uid of the pod: until when by `clock`, and why
 
     def on(self, ledger_now: store.Store) -> Reservation:
         """The same rules on another ledger."""
@@ -102,7 +107,7 @@ class Reservation:
             async with asyncio.timeout(self._deadline_seconds):
                 return await self._reserve(manifest, request, holder, waited or Waited())
         except (store.UnreachableError, TimeoutError) as error:
-            # If it was written after all, it lapses: nobody knows its id.
+            # If it was written after all, it is given back, or lapses: nobody knows its id.
             why = str(error) or f"no answer in {self._deadline_seconds:g} s"
             logger.warning(
                 "Could not write the ledger",
@@ -128,6 +133,10 @@ class Reservation:
             began = time.perf_counter()
             try:
                 node = await self._store.commit(found.node, change)
+            except asyncio.CancelledError:
+                if not holder.uid:  # one with a uid is found in the ledger by the placer, which goes on from there
+                    self._give_back(found.node, identity)
+                raise
             except errors.LedgerError:
                 self._on_conflict()
                 continue
@@ -144,6 +153,20 @@ class Reservation:
             return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
         said = f"other pods were faster {ATTEMPTS} times in a row: the pod is placed when things are calmer"
         return Refusal(said, cause=Cause.LEDGER)
+
+    def _give_back(self, name: str, identity: str) -> None:
+        """Take back what nobody waits for any more, once it turns out to have been written after all.
+
+        Else it would be kept from others until it lapses, and its namespace be blamed for a pod that never came.
+        """
+
+        async def give_back() -> None:
+            with contextlib.suppress(store.UnreachableError, store.RefusedError, errors.LedgerError):  # then it lapses
+                await self._store.commit(name, lambda node: _without(node, identity))
+
+        task = asyncio.create_task(give_back(), name=f"give back {identity}")
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
 
     def _unstored(self, holder: PodRef, why: str) -> Refusal:
         now = self._clock()
@@ -166,11 +189,17 @@ class Reservation:
                 found = self._store.place_on(node, manifest, request, policy=self._policy)
             if isinstance(found, Refusal):
                 raise errors.LedgerError(found.reason)
-            until = None if holder.uid and self._for_good else self._clock() + self._lifetime_seconds
+            until = None if holder.uid and self._for_good else self._wall_clock() + self._lifetime_seconds
             entry = found.allocation(request, allocation_id=identity, pod=holder, reserved_until=until)
             return ledger.reserve(node, entry)
 
         return change
+
+
+def _without(node: GpuNode, identity: str) -> GpuNode:
+    """The node without a reservation; the very same if it has none of that id that nobody has claimed."""
+    is_there = any(entry.id == identity and not entry.pod.uid for entry in node.allocations)
+    return ledger.release(node, [identity]) if is_there else node
 
 
 def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:

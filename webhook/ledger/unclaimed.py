@@ -3,7 +3,8 @@
 A share is reserved before the API server stores its pod, and whoever judges the pod after us may refuse it. Then it is
 kept from others until it lapses. So a namespace may have only so much reserved at a time, nothing more while a pod is
 overdue, and nothing for an hour after several have not come. Its pods are let in without a share then, and the placer
-gives those their turn that are stored.
+gives those their turn that are stored. What ends long before its time was given back by us, as when the API server took
+too long to write it: of that nobody's pod is to blame.
 
 Who reaches the webhook's port without being the API server may name any namespaces in reviews that he makes up. So all
 together may have only so much as well, and after very many that did not come nothing is reserved for anybody: a pod
@@ -39,10 +40,20 @@ class _Reserved:
 
 
 class Unclaimed:
-    """`clock` in seconds, of any origin. `is_seen`: whether there is a pod that names this allocation."""
+    """`clock` in seconds, of any origin. `is_seen`: whether there is a pod that names this allocation.
 
-    def __init__(self, clock: Callable[[], float], is_seen: Callable[[str], bool] = lambda _: False) -> None:
+    lifetime_seconds: of a reservation; what ends before half of it has not lapsed.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        is_seen: Callable[[str], bool] = lambda _: False,
+        *,
+        lifetime_seconds: float = 0.0,
+    ) -> None:
         self._clock = clock
+        self._early_seconds = lifetime_seconds / 2
         self._is_seen = is_seen
         self._known: dict[str, _Reserved] = {}  # by id
         self._by_node: dict[str, set[str]] = {}
@@ -70,7 +81,8 @@ class Unclaimed:
         there = {entry.id for entry in view.allocations}
         for identity in self._by_node.get(view.name, set()) - unconfirmed:
             one = self._end(identity)
-            if one.is_stored and not one.has_come and identity not in there:
+            is_late = now - one.since >= self._early_seconds
+            if one.is_stored and not one.has_come and identity not in there and is_late:
                 self._lapsed(one.namespace, now)
         self._by_node[view.name] = unconfirmed
         self._gpus[view.name] = len(view.gpus)

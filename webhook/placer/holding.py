@@ -39,7 +39,9 @@ class Holding:
         """A new round; `now` in Unix seconds."""
         self._now = now
         self._passes = self._counter.count(pods, units)
-        self._hopeless = {uid: until for uid, until in self._hopeless.items() if uid in standing.orders and until > now}
+        # A clock that was put back makes nobody wait longer.
+        kept = ((uid, until) for uid, until in self._hopeless.items() if uid in standing.orders)
+        self._hopeless = {uid: until for uid, until in kept if now < until <= now + HOPELESS_SECONDS}
 
     def placed(self, one: PodJson) -> None:
         """It has got a share, and may have passed others over."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,17 @@ async def test_in_a_pod_the_mounted_service_account_reaches_the_api_server(
         assert "gitVersion" in await client.Client(opened).get("/version")
     finally:
         await opened.close()
+
+
+async def test_what_the_api_server_stamps_is_judged_by_its_own_clock(
+    api_server: access.Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() - 3600.0)
+    async with client.connect(str(api_server.kubeconfig)) as api:
+        assert right() - api.time() > 3000.0
+        await api.get("/version")
+        assert abs(right() - api.time()) < 300.0
 
 
 async def test_an_exec_plugin_of_a_kubeconfig_gives_the_token(

@@ -94,6 +94,27 @@ async def test_a_leader_that_is_cut_off_stops_before_another_starts(
                     assert lost.diary == ["started", "stopped"]
 
 
+async def test_who_leads_renews_by_one_call_so_that_a_slow_api_server_deposes_nobody(
+    api_server: access.Access, api: client.Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client.connect(str(api_server.kubeconfig)) as own:
+        candidate = Candidate(own, namespace, "one-call", "me", [])
+        async with candidate.standing():
+            await waiting.until(lambda: candidate.election.is_leader)
+            read: list[str] = []
+            get = own.get
+            monkeypatch.setattr(own, "get", lambda path, *more: read.append(path) or get(path, *more))
+            renewed = {(await stored(api, namespace, "one-call"))["renewTime"]}
+
+            async def is_renewed_thrice() -> bool:
+                renewed.add((await stored(api, namespace, "one-call"))["renewTime"])
+                return len(renewed) > 3
+
+            await waiting.until(is_renewed_thrice)
+            assert read == []
+            assert candidate.diary == ["started"]
+
+
 async def test_a_leader_whose_lease_is_taken_stops(api: client.Client, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "taken", "me", leading)

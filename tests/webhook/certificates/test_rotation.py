@@ -72,6 +72,13 @@ def test_each_is_renewed_when_a_third_of_its_life_is_left(days: int, step: Step)
     assert rotation.judge(held, NAMES, now=now) is step
 
 
+@pytest.mark.parametrize("hours", [-14, -1, 1, 14])
+def test_a_clock_that_is_wrong_by_hours_when_they_are_made_or_later_makes_nothing_anew(hours: int) -> None:
+    held = made(START + datetime.timedelta(hours=hours))
+    assert rotation.judge(held, NAMES, now=START) is Step.KEEP
+    assert is_trusted(held, held.serving, START)
+
+
 def test_another_name_asks_for_another_certificate() -> None:
     assert rotation.judge(made(), ("elsewhere.svc",), now=START) is Step.ISSUE
 

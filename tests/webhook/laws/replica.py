@@ -38,7 +38,11 @@ class Replica:
         measures = metrics.Metrics()
         self.store = ApiStore(self.client, measures, Occupancy(self.client, clock=loop.time), clock=loop.time)
         reserving = reservation.Reservation(
-            self.store, policy="fragmentation", lifetime_seconds=LIFETIME_SECONDS, clock=self.wall
+            self.store,
+            policy="fragmentation",
+            lifetime_seconds=LIFETIME_SECONDS,
+            clock=loop.time,
+            wall_clock=self.wall,
         )
         self.admission = admission.Admission(self.store, reserving, measures, clock=loop.time)
         self.pods = informer.Informer(

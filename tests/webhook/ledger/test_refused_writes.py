@@ -16,12 +16,14 @@ from gpushare.allocation import PodRef
 from gpushare.cluster import client, errors
 from gpushare.refusal import Cause, Refusal
 from tests import builders
+from tests.gpushare.cluster import waiting
 from webhook import metrics
-from webhook.ledger import api_store, reservation, unwritable
+from webhook.ledger import api_store, reservation, unclaimed, unwritable
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
 from webhook.pods.mutation import Placed
 
+DEADLINE_SECONDS = 1.0
 SAID = "denied by policy tidy-names"
 Refuses = Callable[[dict[str, Any]], bool]
 
@@ -42,6 +44,8 @@ class Refusing(client.Client):
             made = self.documents[name] = codec.to_document(builders.node(name, gpus=2))
             made["metadata"].update(uid=f"uid-{name}", resourceVersion="1")
         self.tried: list[str] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.error: errors.ClusterError = errors.Invalid(SAID, status=422)
 
     async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
@@ -57,6 +61,7 @@ class Refusing(client.Client):
     async def replace(self, path: str, body: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         name = path.rsplit("/", 1)[1]
         self.tried.append(name)
+        await self.answers.wait()
         if self.refuses(dict(body)):
             raise self.error
         self.documents[name] = copy.deepcopy(dict(body))
@@ -90,13 +95,22 @@ class Asking:
             api,
             metrics.Metrics(),
             told=lambda node, why: self.told.append((node["metadata"]["name"], why)),
+            lifetime_seconds=reservation.LIFETIME_SECONDS,
             clock=self.clock,
         )
-        self._rules = Reservation(self.store, policy="spread", clock=self.clock)
+        self.wall_seconds = 1.7e9
+        self._rules = Reservation(
+            self.store,
+            policy="spread",
+            clock=self.clock,
+            wall_clock=lambda: self.wall_seconds,
+            deadline_seconds=DEADLINE_SECONDS,
+        )
 
-    async def reserve(self, name: str) -> Placed | Refusal:
+    async def reserve(self, name: str, *, uid: str | None = None) -> Placed | Refusal:
         manifest = builders.pod(name, request="0.1")
-        return await self._rules.reserve(manifest, requests.parse(manifest), PodRef("default", name, f"uid-{name}"))
+        holder = PodRef("default", name, f"uid-{name}" if uid is None else uid)
+        return await self._rules.reserve(manifest, requests.parse(manifest), holder)
 
     async def together(self, *names: str) -> dict[str, bool]:
         """Who was placed, of pods that come at once."""
@@ -157,6 +171,7 @@ async def test_a_pod_that_no_node_stores_is_not_tried_everywhere_nor_all_the_tim
         assert len(api.tried) == reservation.MOST_REFUSED
         assert isinstance(await pods.reserve("good"), Placed)
         pods.clock.now += reservation.REFUSED_SECONDS
+        pods.wall_seconds -= 3600.0  # which is nobody's business
         api.refuses = holds()
         assert isinstance(await pods.reserve("odd"), Placed)
 
@@ -192,3 +207,32 @@ async def test_of_many_that_wait_for_a_node_that_is_not_stored_only_some_are_tri
         names = [f"pod-{number}" for number in range(10)]
         assert not any((await pods.together(*names)).values())
         assert len(api.tried) <= 2 * (1 + api_store.MOST_REFUSED)
+
+
+async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_pod_is_blamed() -> None:
+    api = Refusing(holds(), "node-a")
+
+    def held() -> list[str]:
+        return [entry["pod"]["name"] for entry in api.documents["node-a"]["spec"]["allocations"]]
+
+    async with asking(api) as pods:
+        for number in range(unclaimed.LAPSES):
+            api.answers.clear()
+            refusal = await pods.reserve(f"impatient-{number}", uid="")
+            assert isinstance(refusal, Refusal)
+            assert refusal.cause == Cause.LEDGER
+            api.answers.set()
+            await waiting.until(lambda: len(api.tried) % 2 == 0 and not held())
+        assert len(api.tried) == 2 * unclaimed.LAPSES, "written, and given back"
+        asked = builders.pod("next", request="0.1")
+        assert pods.store.premature("default", asked, requests.parse(asked)) is None
+
+
+async def test_what_is_stored_late_for_a_pod_that_is_there_is_kept_for_it() -> None:
+    api = Refusing(holds(), "node-a")
+    async with asking(api) as pods:
+        api.answers.clear()
+        assert isinstance(await pods.reserve("gated"), Refusal)
+        api.answers.set()
+        await waiting.until(lambda: bool(pods.store.stored()[0].allocations))
+        assert [entry.pod.name for entry in pods.store.stored()[0].allocations] == ["gated"]

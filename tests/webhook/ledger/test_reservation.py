@@ -40,7 +40,7 @@ class Shared(memory_store.MemoryStore):
 
 
 def reserving(on: store.Store, **options: Any) -> Reservation:
-    return Reservation(on, policy="fragmentation", clock=lambda: NOW, **options)
+    return Reservation(on, policy="fragmentation", wall_clock=lambda: NOW, **options)
 
 
 def taking(identity: str, uuid: str) -> store.Change:

@@ -11,6 +11,8 @@ from tests import builders
 from webhook.ledger import unclaimed
 from webhook.ledger.unclaimed import Unclaimed
 
+LIFETIME_SECONDS = 60.0
+
 
 class Story:
     """A node of 32 GPUs, of which a namespace may have four reserved at a time, and a clock."""
@@ -18,7 +20,7 @@ class Story:
     def __init__(self) -> None:
         self.now = 0.0
         self.named: set[str] = set()
-        self.known = Unclaimed(lambda: self.now, self.named.__contains__)
+        self.known = Unclaimed(lambda: self.now, self.named.__contains__, lifetime_seconds=LIFETIME_SECONDS)
         self.node = builders.node(gpus=32)
         self.known.look(self.node, self.node)
 
@@ -26,6 +28,12 @@ class Story:
         after = dataclasses.replace(self.node, allocations=entries)
         self.known.look(after, after if written else self.node)
         self.node = after if written else self.node
+
+    def lapses(self, entry: Allocation) -> None:
+        """Nobody comes for it."""
+        self.holds(entry)
+        self.now += LIFETIME_SECONDS
+        self.holds()
 
 
 def reserved(identity: str = "a", *, gpus: int = 1, namespace: str = "team", **amounts: int) -> Allocation:
@@ -65,11 +73,9 @@ def test_after_very_many_lapses_of_any_namespaces_nothing_is_reserved_before_it_
     story = Story()
     for number in range(unclaimed.LAPSES_TOGETHER):
         assert story.known.why_not("team") is None
-        story.holds(reserved(str(number), namespace=f"made-up-{number}"))
-        story.holds()
-        story.now += 10.0
+        story.lapses(reserved(str(number), namespace=f"made-up-{number}"))
     assert "9 pods of several namespaces" in str(story.known.why_not("team"))
-    story.now = unclaimed.LAPSES_SECONDS
+    story.now = LIFETIME_SECONDS + unclaimed.LAPSES_SECONDS
     assert story.known.why_not("team") is None  # the first was an hour ago
 
 
@@ -103,15 +109,16 @@ def test_a_namespace_whose_pods_do_not_come_gets_none_before_they_are_stored_for
     story = Story()
     for number in range(unclaimed.LAPSES):
         assert story.known.why_not("team") is None
-        story.holds(reserved(str(number)))
-        story.holds()
+        story.lapses(reserved(str(number)))
     assert "3 never came in the last hour" in str(story.known.why_not("team"))
     assert story.known.why_not("others") is None
-    story.now = unclaimed.LAPSES_SECONDS
+    story.now = LIFETIME_SECONDS + unclaimed.LAPSES_SECONDS
     assert story.known.why_not("team") is None
 
 
-@pytest.mark.parametrize("how", ["confirmed", "seen", "seen before", "not written", "node gone", "came and went"])
+@pytest.mark.parametrize(
+    "how", ["confirmed", "seen", "seen before", "not written", "node gone", "came and went", "given back"]
+)
 def test_what_is_no_lapse(how: str) -> None:
     story = Story()
     for number in range(unclaimed.LAPSES):
@@ -127,6 +134,8 @@ def test_what_is_no_lapse(how: str) -> None:
             story.holds(confirmed(identity))
         if how == "node gone":
             story.known.forget("node-a")
+        if how != "given back":
+            story.now += LIFETIME_SECONDS
         story.holds()
     assert story.known.why_not("team") is None
 

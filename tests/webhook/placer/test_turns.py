@@ -284,6 +284,24 @@ async def test_for_what_could_run_nowhere_nothing_is_held() -> None:
     assert cluster.held() == {}
 
 
+async def test_where_it_could_run_is_searched_again_although_a_clock_was_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(builders.node("node-a", gpus=1), bound=backfill.Bound(patience_seconds=0, passes=1))
+    searched: list[int] = []
+    choose = holds.choose
+    monkeypatch.setattr(holds, "choose", lambda *args, **more: searched.append(1) or choose(*args, **more))
+    cluster.create("impossible", request="1", gpus="2")
+    cluster.now += 1
+    await cluster.arrive("small", request="0.5")
+    for _ in range(2):
+        await cluster.step()
+    assert len(searched) == 1
+    cluster.now -= 3600.0
+    await cluster.step()
+    assert len(searched) == 2
+
+
 async def test_a_more_important_pod_takes_what_is_held_for_a_lesser() -> None:
     cluster = Cluster(builders.node("node-a", gpus=2), bound=backfill.Bound(patience_seconds=0, passes=1))
     await cluster.arrive("one", request="0.5")

@@ -1,0 +1,143 @@
+"""The only way that the webhooks have to the API server: it can answer in its place, take its time, or lead nowhere.
+
+Plain HTTP on loopback on this side, the API server's TLS on the other; whoever asks is whom his token says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import yaml
+from aiohttp import web
+from burst import calls
+
+KEPT = ("Authorization", "Content-Type", "Accept", "User-Agent")
+START_SECONDS = 10.0
+REASONS = {429: "TooManyRequests", 500: "InternalError"}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """status: answered in place of the API server, 0 for none; delay_seconds: before each call."""
+
+    status: int = 0
+    retry_after_seconds: int = 0
+    delay_seconds: float = 0.0
+
+
+class Way:
+    """`fault` may change while it serves."""
+
+    def __init__(self, server: calls.Server) -> None:
+        self._server = server
+        self.fault = Fault()
+        self.port = 0
+        self._streams: set[asyncio.Task[object]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._serving, self._stop = threading.Event(), asyncio.Event()
+
+    def set(self, fault: Fault) -> None:
+        """From now on; what is open breaks off, watches among it."""
+        self.fault = fault
+
+        def cut() -> None:
+            for task in self._streams:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(cut)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        fault = self.fault
+        await asyncio.sleep(fault.delay_seconds)
+        if fault.status:
+            told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": fault.status}
+            words = {"reason": REASONS[fault.status], "message": "a bad day"}
+            headers = {"Retry-After": str(fault.retry_after_seconds)} if fault.retry_after_seconds else {}
+            return web.json_response({**told, **words}, status=fault.status, headers=headers)
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            headers = {key: value for key, value in request.headers.items() if key in KEPT}
+            headers["Accept-Encoding"] = "identity"  # for it is passed on as it comes
+            async with self._session.request(
+                request.method, self._server.url + request.raw_path, data=await request.read(), headers=headers
+            ) as found:
+                kept = {key: found.headers[key] for key in ("Content-Type", "Retry-After") if key in found.headers}
+                answer = web.StreamResponse(status=found.status, headers=kept)
+                await answer.prepare(request)
+                async for piece in found.content.iter_any():
+                    await answer.write(piece)
+                await answer.write_eof()
+                return answer
+        finally:
+            self._streams.discard(task)
+
+    async def _serve(self) -> None:
+        # Without a client's certificate: the token speaks.
+        trusted = ssl.create_default_context(cafile=str(self._server.ca))
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=trusted),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+        )
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        self._serving.set()
+        await self._stop.wait()
+        await runner.cleanup()
+        await self._session.close()
+
+    @contextlib.contextmanager
+    def nowhere(self) -> Iterator[None]:
+        """Every packet is lost, in both directions, and nobody is told: as when a network is cut."""
+        rules = [
+            ("INPUT", "-i", "lo", "-p", "tcp", end, str(self.port), "-j", "DROP") for end in ("--dport", "--sport")
+        ]
+        for rule in rules:
+            subprocess.run(["iptables", "-I", *rule], check=True)
+        try:
+            yield
+        finally:
+            for rule in rules:
+                subprocess.run(["iptables", "-D", *rule], check=True)
+
+    def kubeconfig(self, kubeconfig: Path, target: Path) -> Path:
+        """Write a copy of a ServiceAccount's that leads here."""
+        config = yaml.safe_load(kubeconfig.read_text())
+        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{self.port}"}
+        target.write_text(yaml.safe_dump(config))
+        return target
+
+    def run(self) -> None:
+        logging.getLogger("aiohttp.server").disabled = True  # that whoever asked has gone is no news here
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # which ends what is left
+            runner.run(self._serve())
+
+
+@contextlib.contextmanager
+def before(server: calls.Server) -> Iterator[Way]:
+    made = Way(server)
+    thread = threading.Thread(target=made.run, name="way", daemon=True)
+    thread.start()
+    if not made._serving.wait(START_SECONDS):
+        raise SystemExit("the way to the API server is not served")
+    try:
+        yield made
+    finally:
+        made._loop.call_soon_threadsafe(made._stop.set)
+        thread.join(START_SECONDS)
