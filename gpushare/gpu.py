@@ -34,3 +34,8 @@ class Gpu:
     healthy: bool = True
     health_reason: str = ""  # why it is not healthy, as a sentence
     cordoned: bool = False  # an admin wants nothing new on it, or another mode
+
+    @property
+    def takes_shares(self) -> bool:
+        """Whether the ledger may give anything of it now."""
+        return self.mode is Mode.FRACTIONAL and self.healthy and not self.cordoned

@@ -71,3 +71,12 @@ def allocation(
 def views(*nodes: GpuNode) -> list[NodeView]:
     """What placement looks at."""
     return [NodeView.of(one) for one in nodes]
+
+
+def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
+    """What a node with so many GPUs, whose agent runs, has in `status.allocatable` of our resources."""
+    return {
+        contract.RESOURCE_PERCENT: str(gpus * 100),
+        contract.RESOURCE_MEMORY: f"{gpus * memory_gib}Gi",
+        contract.RESOURCE_IDLE: str(gpus * contract.IDLE_SHARES_PER_GPU),
+    }

@@ -225,7 +225,7 @@ class Census:
             return opening.why_not(machine)
         reason = judgement.unfit(machine, crowd, shape)
         if reason is None and shape.own and not self.is_full(node, shape.own):
-            return judgement.short(machine, crowd, shape.own)
+            return judgement.withheld(machine, crowd, shape.own)
         return reason
 
     @contextlib.contextmanager

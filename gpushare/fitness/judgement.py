@@ -26,7 +26,7 @@ _UNITS: Final = {
 def unfit(machine: Machine, there: crowd.Crowd, shape: Shape) -> str | None:
     """The rest of a sentence, with numbers ("has 500m of 4 CPUs free, 2 are asked for"); None if there is room.
 
-    What our ledger counts as well is left out: see `short`.
+    What our ledger counts as well is left out: see `withheld`.
     """
     for rule in RULES:
         reason = rule(machine, there, shape)
@@ -48,6 +48,15 @@ def short(machine: Machine, there: crowd.Crowd, amounts: tuple[tuple[str, int], 
                 *shown, what=_UNITS.get(name, name), verb="is" if (name, asked) == (resources.CPU, 1000) else "are"
             )
     return None
+
+
+def withheld(machine: Machine, there: crowd.Crowd, amounts: tuple[tuple[str, int], ...]) -> str | None:
+    """The same of what our ledger counts as well, and has: it is the agent that has not told the kubelet of it."""
+    for name, asked in amounts:
+        if asked and machine.allocatable is not None and not machine.allocatable.get(name, 0):
+            return f"has free GPUs and no agent that runs: its kubelet offers no {name}"
+    reason = short(machine, there, amounts)
+    return None if reason is None else f"{reason}; its GPUs have more, which its agent has yet to offer"
 
 
 def _ports(_machine: Machine, there: crowd.Crowd, shape: Shape) -> str | None:

@@ -11,7 +11,7 @@ from typing import Final
 from gpushare import contract, pod
 from gpushare.fitness import ports, resources, selectors, taints
 
-_OWN: Final = frozenset({contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY})
+_OWN: Final = frozenset({contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

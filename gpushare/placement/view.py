@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpushare import contract, ledger
 from gpushare.gpu import Gpu
@@ -16,8 +16,7 @@ class NodeView:
 
     node: GpuNode
     used: Mapping[str, ledger.Use]
-    free_percent: int  # of all its GPUs together, as free_bytes; less than nothing where it is over-committed
-    free_bytes: int
+    free: Mapping[str, int]  # resource -> how much of it is free, on all GPUs together that take shares now
 
     @classmethod
     def of(cls, node: GpuNode) -> NodeView:
@@ -26,13 +25,20 @@ class NodeView:
         if devices is not None and devices.reason == contract.REASON_NOTHING_INJECTS:
             node = node.without_health(devices.message)
         used = ledger.use(node)
-        cards = [(card, used[card.uuid]) for card in node.gpus]
-        return cls(
-            node,
-            used,
-            sum(100 - use.request_percent for _, use in cards),
-            sum(card.memory_bytes - use.memory_bytes for card, use in cards),
-        )
+        usable = [(card, used[card.uuid]) for card in node.gpus if card.takes_shares]
+        free = {
+            contract.RESOURCE_PERCENT: sum(max(0, 100 - use.request_percent) for _, use in usable),
+            contract.RESOURCE_MEMORY: sum(max(0, card.memory_bytes - use.memory_bytes) for card, use in usable),
+            contract.RESOURCE_IDLE: len(usable) * contract.IDLE_SHARES_PER_GPU,
+        }
+        return cls(node, used, free)
+
+    def is_full(self, amounts: Iterable[tuple[str, int]]) -> bool:
+        """Whether its GPUs have less left, all together, than one of these amounts of our resources.
+
+        Then each GPU has its own reason, and whoever asks is better served with those.
+        """
+        return any(amount > self.free.get(name, amount) for name, amount in amounts)
 
     def cards(self) -> list[tuple[Gpu, ledger.Use]]:
         """Each GPU with what is used of it."""

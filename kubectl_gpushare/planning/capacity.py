@@ -11,7 +11,7 @@ from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from kubectl_gpushare.planning import changes
 from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.changes import Change
+from kubectl_gpushare.planning.change import Change
 from kubectl_gpushare.planning.world import Asked, World
 
 MOST = 1000  # of one pod that are tried

@@ -1,7 +1,8 @@
 """Changes: the one change by which a pod that fits nowhere would fit. Each is tried, none is guessed.
 
-Of every kind the smallest is looked for: the pod asks for less, or is less choosy; a card is uncordoned; a pod that is
-in its way moves. They are told in this order of how much they disturb.
+Of every kind the smallest is looked for: the pod asks for less, or is less choosy about GPUs or nodes; a card or a node
+is uncordoned, or the agent of one comes back; a pod that is in its way moves. They are told in this order of how much
+they disturb.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ from gpushare.allocation import Allocation
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Rejected
 from gpushare.share import Share
+from kubectl_gpushare.planning import anywhere
 from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.change import Change
 from kubectl_gpushare.planning.world import Asked, World
 
+# Where there is none of all these.
+NONE = (
+    "by no single change that was tried: less of one thing, one condition less on GPUs, nodes or neighbours, one card "
+    "or node uncordoned, one agent back, or one pod elsewhere"
+)
 _MIB = 2**20
 _MOST_MOVES = 200  # pods that are tried to be moved away, those on the nearest misses first
 _MOST_SIZES = 64  # sizes of a kind that are tried, the largest first
@@ -33,21 +41,13 @@ _CHOOSY = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Change:
-    """What would have to be different, as the rest of "it would fit …", and where the pod would go then."""
-
-    sentence: str
-    found: Placement
-    gpus: str  # where, in a word
-    kind: str  # memory, request, gpus, a constraint's key without its prefix, uncordon, move
-    key: str = ""  # the annotation that would have to be written otherwise, if it is one
-    value: str | None = None  # how; None: left out
-
-
 def all_of(world: World, asked: Asked, rejected: Sequence[Rejected]) -> list[Change]:
     """The smallest change of each kind that would do, the least disturbing first. `rejected`: why it does not fit."""
-    return [change for kind in (_less, _less_choosy, _uncordoned, _moved) for change in kind(world, asked, rejected)]
+    return [
+        change
+        for kind in (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, _moved)
+        for change in kind(world, asked, rejected)
+    ]
 
 
 def _less(world: World, asked: Asked, _rejected: Sequence[Rejected]) -> Iterator[Change]:
@@ -174,7 +174,9 @@ def _compute_sizes(world: World, asked: Asked, key: str) -> Iterable[str]:
         if card.healthy and not card.cordoned
     }
     sizes = sorted((percent for percent in free if 0 < percent < share.request_percent), reverse=True)
-    return [quantity.format_compute(percent) for percent in sizes]
+    # With none, which is what is idle, if the memory does not go by the compute.
+    least = [0] if share.request_percent else []
+    return [quantity.format_compute(percent) for percent in [*sizes, *least]]
 
 
 def _counts(_world: World, asked: Asked, key: str) -> Iterable[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from gpushare import contract, errors, fragmentation, ledger, node, placement, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, PodRef
-from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, resources, volumes
+from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, footprint, resources, volumes
 from gpushare.gpunode import GpuNode
 from gpushare.mix import NO_HOST, Host
 from gpushare.placement import NodeView, Placement
@@ -67,6 +67,8 @@ class World:
                     self._census.put_storage(pod.namespaced_name(one), None, volumes.read({**one, "kind": kind}))
             is_known = claims_are_all and volumes.CLAIM in storage
             self._census.knows_claims = lambda: is_known
+        if self._census is not None:
+            self._census.is_full = lambda name, amounts: name in self.views and self.views[name].is_full(amounts)
         for manifest in pods:
             self._manifests[_key(pod.uid(manifest), *pod.namespaced_name(manifest))] = manifest
             self._occupy(manifest)
@@ -76,6 +78,8 @@ class World:
     def put(self, view: NodeView) -> None:
         """A node as it is from now on."""
         self.views[view.node.name] = view
+        if self._census is not None:
+            self._census.forget(view.node.name)
         if self._engine is not None:
             self._engine.update(view, room=self._room(view.node.name))
 
@@ -91,9 +95,24 @@ class World:
             for view in before:
                 self.put(view)
 
+    def machine(self, name: str) -> Machine | None:
+        """A Node, or None where there is none, or none were read."""
+        return self._census.machine(name) if self._census is not None else None
+
+    @contextlib.contextmanager
+    def with_machine(self, changed: Machine) -> Iterator[None]:
+        """For a while this Node, which is there, is as given here."""
+        assert self._census is not None  # noqa: S101 - there are machines
+        before = self._census.machine(changed.name)
+        self._census.put_machine(changed.name, changed)
+        try:
+            yield
+        finally:
+            self._census.put_machine(changed.name, before)
+
     def place(self, manifest: pod.PodJson, request: Request, *, judge: Judge | None = None) -> Answer:
         """Where the pod would go; a refusal has the nearest miss of each rule, or every candidate without numpy."""
-        unfit = judge or self.judge(manifest)
+        unfit = judge or self.judge(manifest, request)
         if self._engine is None:
             return placement.place(self.views.values(), request, unfit=unfit)
         found: Answer = self._engine.place(request, host=self._host(manifest), unfit=unfit)
@@ -101,14 +120,14 @@ class World:
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """The same with every candidate in a refusal; in the order of the nodes, and slower."""
-        return placement.place(self.views.values(), request, unfit=self.judge(manifest))
+        return placement.place(self.views.values(), request, unfit=self.judge(manifest, request))
 
-    def judge(self, manifest: pod.PodJson) -> Judge:
+    def judge(self, manifest: pod.PodJson, request: Request | None = None) -> Judge:
         """Why a node cannot take the pod at all, as the rest of a sentence, or None."""
         if self._census is None:
             return placement.fits_anywhere
         itself = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-        return self._census.judge(Shape.of(manifest), Relations.of(manifest), itself=itself)
+        return self._census.judge(*footprint.of(manifest, request), itself=itself)
 
     def unknown_claims(self, manifests: Iterable[pod.PodJson]) -> list[str]:
         """A note, if some of these pods mount claims that are not known."""
@@ -164,7 +183,7 @@ class World:
         where = where or str(pod.annotations_of(manifest).get(contract.NODE, ""))
         if where:
             key = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-            self._census.put(key, Occupant.of(manifest, where))
+            self._census.put(key, Occupant.of(footprint.equipped(manifest), where))
 
     def _room(self, name: str) -> Any:
         from gpushare.placement.grid import Room

@@ -14,6 +14,7 @@ from kubectl_gpushare.planning.defragmentation import Plan, Step
 from kubectl_gpushare.planning.playing import Move
 from kubectl_gpushare.views import figures
 
+_MOST_NAMES = 3  # of pods that wait for one reason; programs get all
 _COLUMNS = (
     Column("#"),
     Column("Pod", least=14, wrap=True),
@@ -65,10 +66,21 @@ def document(plan: Plan, notes: Sequence[str]) -> documents.Document:
 def _room(steps: Sequence[Step]) -> Iterator[Field]:
     made = [f"{step.name}, by {_count(step)}: on {step.gpus}" for step in steps if step.gpus and step.moves]
     there = [f"{step.name}: on {step.gpus}" for step in steps if step.gpus and not step.moves]
-    none = [f"{step.name}: {step.reason}" for step in steps if not step.gpus]
+    alike: dict[str, list[str]] = {}
+    for step in steps:
+        if not step.gpus:
+            alike.setdefault(step.reason, []).append(step.name)
+    none = [f"{_several(names)}: {reason}" for reason, names in alike.items()]
     yield from field("Makes Room For", *made, style="good")
     yield from field("Fits Already", *there)
     yield from field("No Way For", *none, style="warn")
+
+
+def _several(names: Sequence[str]) -> str:
+    """Pods of one template wait in hundreds, all for one reason."""
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _count(step: Step) -> str:

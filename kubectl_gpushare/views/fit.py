@@ -9,6 +9,7 @@ from gpushare import quantity
 from gpushare.fragmentation import Fragmentation
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field
+from kubectl_gpushare.planning import changes
 from kubectl_gpushare.planning.capacity import MOST, Answer, Fit
 from kubectl_gpushare.views import figures
 from kubectl_gpushare.views.describe import pod as described
@@ -65,7 +66,7 @@ def _one(one: Fit, *, several: bool) -> Iterator[Field]:
     yield from field("Fits", said, style="bad")
     yield from field("Reason", str(one.refusal), style="warn")
     told = [f"{change.sentence}: on {change.gpus}" for change in one.changes]
-    yield from field("Would Fit", *(told or ["by no single change that was tried"]))
+    yield from field("Would Fit", *(told or [changes.NONE]))
 
 
 def _places(gpus: Sequence[str]) -> str:

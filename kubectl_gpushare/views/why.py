@@ -11,7 +11,7 @@ from gpushare.refusal import Rejected
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Page, Section, field
 from kubectl_gpushare.output.table import Cell, Column, Table
-from kubectl_gpushare.planning import ranking
+from kubectl_gpushare.planning import changes, ranking
 from kubectl_gpushare.planning.ranking import Choice
 from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.views import cards, figures
@@ -138,7 +138,7 @@ def _changes(reasons: Reasons) -> Iterator[str]:
     for one in reasons.changes:
         yield f"{one.sentence}: on {one.gpus}"
     if not reasons.changes:
-        yield "by no single change that was tried: less of one thing, one constraint less, one card or one pod"
+        yield changes.NONE
 
 
 def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:

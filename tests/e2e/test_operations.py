@@ -32,7 +32,9 @@ def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
         user.apply(sleeper("late", request="0.25"))
         late = user.pod("late")
         assert late is not None
-        assert f"has 0 of 0 {contract.RESOURCE_PERCENT} free" in (annotation(late, contract.REASON) or "")
+        assert f"no agent that runs: its kubelet offers no {contract.RESOURCE_PERCENT}" in (
+            annotation(late, contract.REASON) or ""
+        )
     user.running("late")
     user.running("early")
     user.delete("pods", "--all")

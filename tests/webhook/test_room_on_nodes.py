@@ -70,7 +70,7 @@ def test_a_kubelet_that_offers_no_share_now_gets_none_until_it_does(cluster: Clu
     describe(cluster, **{contract.RESOURCE_PERCENT: "0"})
     one = cluster.start()
     waiting = cluster.create(asking("trainer"))
-    said = "node-a has 0 of 0 gpushare.io/gpu-percent free, 10 are asked for"
+    said = "node-a has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-percent"
     assert said in pod.annotations_of(waiting)[contract.REASON]
     describe(cluster)
     until(lambda: placed(cluster) == {"trainer"}, one.explain)

@@ -13,7 +13,7 @@ from gpushare import codec, contract, errors, pod
 from gpushare.cluster import backoff, client, informer
 from gpushare.cluster import errors as cluster_errors
 from gpushare.cluster import store as objects
-from gpushare.fitness import Census, Machine, resources
+from gpushare.fitness import Census, Machine, footprint, resources
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
 from gpushare.placement import NodeView, Placement
@@ -31,7 +31,6 @@ from webhook.ledger.promises import Promises
 from webhook.ledger.unclaimed import Unclaimed
 from webhook.ledger.unwritable import Unwritable
 from webhook.metrics import Metrics
-from webhook.pods import footprint
 
 logger = logging.getLogger(__name__)
 
@@ -353,7 +352,7 @@ class ApiStore(Judging):
 
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         ledger = self._ledgers.get(name)
-        return ledger is not None and footprint.is_full(ledger.view, amounts)
+        return ledger is not None and ledger.view.is_full(amounts)
 
     def _freed(self, name: str) -> None:
         if name in self._ledgers:

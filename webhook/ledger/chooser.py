@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
-from gpushare.fitness import Census, resources
+from gpushare.fitness import Census, footprint, resources
 from gpushare.fitness import Shape as NodeShape
 from gpushare.mix import NO_HOST, Host, Mix
 from gpushare.placement import NodeView, Placement
@@ -21,7 +21,6 @@ from gpushare.placement.grid import Room
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.ledger.unbindable import NOTHING, Avoided
-from webhook.pods import footprint
 
 PodJson = Mapping[str, Any]
 Views = Mapping[str, NodeView]  # by name of the node

@@ -17,7 +17,6 @@ from webhook.ledger.chooser import Chooser
 from webhook.ledger.judging import Judging
 from webhook.ledger.promises import Promises
 from webhook.ledger.unclaimed import Unclaimed
-from webhook.pods import footprint
 
 
 class MemoryStore(Judging):
@@ -112,7 +111,7 @@ class MemoryStore(Judging):
 
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         view = self._views.get(name)
-        return view is not None and footprint.is_full(view, amounts)
+        return view is not None and view.is_full(amounts)
 
     def leave(self, name: tuple[str, str]) -> None:
         """The pod of this namespace and name is gone, and its room on its node is free."""

@@ -6,8 +6,7 @@ import collections
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from gpushare.fitness import Census, Occupant
-from webhook.pods import footprint
+from gpushare.fitness import Census, Occupant, footprint
 
 PodJson = Mapping[str, Any]
 

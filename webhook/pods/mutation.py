@@ -13,16 +13,13 @@ from typing import Any
 from gpushare import contract, errors, pod, quantity
 from gpushare import request as requests
 from gpushare.allocation import GivenShare
+from gpushare.fitness import footprint
 from gpushare.refusal import Refusal
 from gpushare.request import Demand, Request
 from webhook.pods import difference
 
 PodJson = Mapping[str, Any]
 _Mutable = dict[str, Any]
-
-_BINARY_UNITS = tuple(
-    (1024**power, suffix) for power, suffix in ((5, "Pi"), (4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki"))
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,23 +59,6 @@ def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
 def patch(before: PodJson, after: PodJson) -> list[dict[str, Any]]:
     """The JSON patch (RFC 6902) from one to the other; empty if they are equal."""
     return list(difference.patch(before, after))
-
-
-def resources(demand: Demand, container: str) -> dict[str, str]:
-    """The extended resources of one of a demand's containers.
-
-    The first carries the whole share; the others, which use it together with the first, must not be counted again, but
-    the kubelet only asks the agent about containers with a positive amount.
-    """
-    first = container == demand.containers[0]
-    wanted = {}
-    if first and demand.share.request_percent:
-        wanted[contract.RESOURCE_PERCENT] = str(demand.share.request_percent * demand.gpus)
-    else:
-        wanted[contract.RESOURCE_IDLE] = str(demand.gpus)
-    if first and demand.share.memory.bytes:
-        wanted[contract.RESOURCE_MEMORY] = _exact_bytes(demand.share.memory.bytes * demand.gpus)
-    return wanted
 
 
 def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
@@ -149,7 +129,7 @@ def _gate(after: _Mutable, refusal: Refusal) -> None:
 
 
 def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
-    wanted = resources(demand, container["name"])
+    wanted = footprint.resources(demand, container["name"])
     if not has_resources(container, wanted):
         declared = container["resources"] = {**(container.get("resources") or {})}
         for side in ("limits", "requests"):
@@ -249,11 +229,3 @@ def _equal(found: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
         )
     except errors.QuantityError:
         return False
-
-
-def _exact_bytes(count: int) -> str:
-    """A quantity that the API server would not write in another way: whole, in the largest unit."""
-    for unit, suffix in _BINARY_UNITS:
-        if count and count % unit == 0:
-            return f"{count // unit}{suffix}"
-    return str(count)

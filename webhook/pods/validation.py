@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
+from gpushare.fitness import footprint
 from gpushare.request import Request
 from webhook.pods import mounts, mutation
 
@@ -101,7 +102,7 @@ def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
 
 
 def _own_resources(manifest: PodJson, request: Request) -> Denial | None:
-    wanted = {name: mutation.resources(demand, name) for demand in request.demands for name in demand.containers}
+    wanted = {name: footprint.resources(demand, name) for demand in request.demands for name in demand.containers}
     for container in _all_containers(manifest):
         name = str(container.get("name"))
         for key, value in _declared(container):

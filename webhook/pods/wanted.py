@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gpushare import errors, pod
 from gpushare import request as requests
+from gpushare.fitness import footprint
 from gpushare.request import Request
 from webhook.pods import mutation
 
@@ -36,7 +37,7 @@ def size(request: Request) -> tuple[int, int]:
 
 def _agrees(one: PodJson, request: Request) -> bool:
     """Whether the resources, which cannot change, are still those of the annotations, which can."""
-    expected = {name: mutation.resources(demand, name) for demand in request.demands for name in demand.containers}
+    expected = {name: footprint.resources(demand, name) for demand in request.demands for name in demand.containers}
     everyone = {
         str(container.get("name")): container for container in (*pod.containers(one), *pod.init_containers(one))
     }

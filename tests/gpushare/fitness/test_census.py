@@ -78,7 +78,9 @@ def test_what_the_ledger_counts_too_is_judged_where_the_ledger_is_not_full() -> 
     there = census()
     asked = pod("0")
     asked["spec"]["containers"][0]["resources"] = {"requests": {"gpushare.io/gpu-percent": "50"}}
-    assert verdict(there, asked) == "has 0 of 0 gpushare.io/gpu-percent free, 50 are asked for"
+    assert (
+        verdict(there, asked) == "has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-percent"
+    )
     there.is_full = lambda node, amounts: (node, amounts) == ("node-a", (("gpushare.io/gpu-percent", 50),))
     there.forget("node-a")
     assert verdict(there, asked) is None

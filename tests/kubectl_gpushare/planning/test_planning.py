@@ -29,7 +29,7 @@ def machine(name: str, *, cpu: str = "8", ready: str = "True", pods: str = "110"
     return {
         "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
         "status": {
-            "allocatable": {"cpu": cpu, "memory": "64Gi", "pods": pods},
+            "allocatable": {"cpu": cpu, "memory": "64Gi", "pods": pods, **builders.offered(4)},
             "conditions": [{"type": "Ready", "status": ready}],
         },
     }

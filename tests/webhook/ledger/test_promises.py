@@ -7,11 +7,12 @@ from typing import Any
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
 from gpushare.allocation import PodRef
+from gpushare.fitness import footprint
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.ledger import memory_store
 from webhook.ledger.reservation import Reservation
-from webhook.pods import footprint, mutation
+from webhook.pods import mutation
 
 STATUS: dict[str, Any] = {
     "conditions": [{"type": "Ready", "status": "True"}],
@@ -76,7 +77,8 @@ def test_our_own_resources_are_counted_before_they_are_in_the_pod() -> None:
     sick = {**STATUS, "allocatable": {**STATUS["allocatable"], contract.RESOURCE_PERCENT: "40"}}
     on = memory_store.MemoryStore([codec.to_document(builders.node(gpus=1))], [{**NODE, "status": sick}])
     manifest = asking(request="0.5")
-    assert on.unfit(manifest)("node-a") == "has 40 of 40 gpushare.io/gpu-percent free, 50 are asked for"
+    said = "has 40 of 40 gpushare.io/gpu-percent free, 50 are asked for; its GPUs have more, which its agent has yet to offer"
+    assert on.unfit(manifest)("node-a") == said
     assert footprint.equipped(footprint.equipped(manifest)) == footprint.equipped(manifest)
 
 

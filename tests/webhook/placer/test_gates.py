@@ -11,6 +11,7 @@ import pytest
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
 from gpushare.cluster import errors
+from gpushare.fitness import footprint
 from gpushare.gpunode import GpuNode
 from tests import builders
 from webhook import metrics
@@ -18,7 +19,6 @@ from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.placer import gates
 from webhook.placer.index import Index
-from webhook.pods import mutation
 
 DENIED = errors.Forbidden("the policy of the team denies it", status=403)
 AWAY = errors.Unavailable("etcdserver: request timed out", status=500)
@@ -50,7 +50,7 @@ class Cluster:
             uid=f"u-{name}", resourceVersion="1", creationTimestamp=f"2026-01-0{len(self.pods) + 1}"
         )
         made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
-        wanted = mutation.resources(requests.parse(made).demands[0], "main")
+        wanted = footprint.resources(requests.parse(made).demands[0], "main")
         made["spec"]["containers"][0]["resources"] = {"limits": wanted, "requests": wanted}
         self.pods[name] = made
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
 from gpushare.allocation import PodRef
+from gpushare.fitness import footprint
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from tests import builders
@@ -62,7 +63,7 @@ class Cluster:
         created = f"2026-01-01T{hours:02}:{rest // 60:02}:{rest % 60:02}Z"
         made["metadata"].update(uid=f"u-{name}", creationTimestamp=created)
         made["spec"].update(priority=priority, schedulingGates=[{"name": contract.SCHEDULING_GATE}])
-        resources = mutation.resources(requests.parse(made).demands[0], "main")
+        resources = footprint.resources(requests.parse(made).demands[0], "main")
         made["spec"]["containers"][0]["resources"] = {"limits": resources, "requests": resources}
         self.pods[name] = made
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
-from gpushare.fitness import Relations, Shape
-from gpushare.placement import NodeView
-from gpushare.request import Request
-from webhook.pods import mutation
+from gpushare.fitness.relations import Relations
+from gpushare.fitness.shape import Shape
+from gpushare.request import Demand, Request
 
 PodJson = Mapping[str, Any]
+
+_BINARY_UNITS: Final = tuple(
+    (1024**power, suffix) for power, suffix in ((5, "Pi"), (4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki"))
+)
 
 
 def of(manifest: PodJson, request: Request | None = None) -> tuple[Shape, Relations]:
@@ -29,7 +32,7 @@ def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
             request = requests.parse(manifest)
         except errors.RequestError:
             return manifest
-    wanted = {name: mutation.resources(demand, name) for demand in request.demands for name in demand.containers}
+    wanted = {name: resources(demand, name) for demand in request.demands for name in demand.containers}
     spec = {**(manifest.get("spec") or {})}
     for listed in ("containers", "initContainers"):
         if spec.get(listed):
@@ -37,14 +40,21 @@ def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
     return {**manifest, "spec": spec}
 
 
-def is_full(view: NodeView, amounts: Iterable[tuple[str, int]]) -> bool:
-    """Whether the GPUs of a node have less left, all together, than one of these amounts of our resources."""
-    for name, amount in amounts:
-        if name == contract.RESOURCE_PERCENT and amount > view.free_percent:
-            return True
-        if name == contract.RESOURCE_MEMORY and amount > view.free_bytes:
-            return True
-    return False
+def resources(demand: Demand, container: str) -> dict[str, str]:
+    """The extended resources of one of a demand's containers.
+
+    The first carries the whole share; the others, which use it together with the first, must not be counted again, but
+    the kubelet only asks the agent about containers with a positive amount.
+    """
+    first = container == demand.containers[0]
+    wanted = {}
+    if first and demand.share.request_percent:
+        wanted[contract.RESOURCE_PERCENT] = str(demand.share.request_percent * demand.gpus)
+    else:
+        wanted[contract.RESOURCE_IDLE] = str(demand.gpus)
+    if first and demand.share.memory.bytes:
+        wanted[contract.RESOURCE_MEMORY] = _exact_bytes(demand.share.memory.bytes * demand.gpus)
+    return wanted
 
 
 def _with(container: PodJson, wanted: Mapping[str, str]) -> PodJson:
@@ -54,3 +64,11 @@ def _with(container: PodJson, wanted: Mapping[str, str]) -> PodJson:
         for side in ("limits", "requests")
     }
     return {**container, "resources": {side: {**foreign, **wanted} for side, foreign in sides.items()}}
+
+
+def _exact_bytes(count: int) -> str:
+    """A quantity that the API server would not write in another way: whole, in the largest unit."""
+    for unit, suffix in _BINARY_UNITS:
+        if count and count % unit == 0:
+            return f"{count // unit}{suffix}"
+    return str(count)

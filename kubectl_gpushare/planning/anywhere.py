@@ -1,0 +1,105 @@
+"""Anywhere: the one change of a pod's conditions on nodes, or of a node, by which a pod would fit. Each is tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.fitness import Machine, taints
+from gpushare.placement import Placement, explanation
+from gpushare.refusal import Rejected
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.change import Change
+from kubectl_gpushare.planning.world import Asked, World
+
+_MOST_NODES = 64  # that are tried, in the order of the candidates
+_ENOUGH = 2**62  # of a resource, to be no reason against anything
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def less_choosy(world: World, asked: Asked, _rejected: Sequence[Rejected]) -> Iterator[Change]:
+    """Without one of the pod's conditions on nodes and neighbours."""
+    spec = asked.manifest.get("spec") or {}
+    selector, affinity = spec.get("nodeSelector") or {}, spec.get("affinity") or {}
+    kept: list[tuple[str, str, dict[str, Any]]] = [
+        (
+            f"without {key}={selector[key]} in its nodeSelector",
+            "nodeSelector",
+            {"nodeSelector": {other: value for other, value in selector.items() if other != key}},
+        )
+        for key in sorted(selector)
+    ]
+    kept += [
+        (f"without its required {kind}", kind, {"affinity": {**affinity, kind: None}})
+        for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+        if (affinity.get(kind) or {}).get(_REQUIRED)
+    ]
+    if any(one.get("whenUnsatisfiable") == "DoNotSchedule" for one in spec.get("topologySpreadConstraints") or []):
+        told = "without its topologySpreadConstraints"
+        kept.append((told, "topologySpreadConstraints", {"topologySpreadConstraints": []}))
+    for told, kind, otherwise in kept:
+        change = _specified(world, asked, otherwise, told, kind)
+        if change is not None:
+            yield change
+
+
+def _specified(world: World, asked: Asked, otherwise: dict[str, Any], told: str, kind: str) -> Change | None:
+    manifest = {**asked.manifest, "spec": {**(asked.manifest.get("spec") or {}), **otherwise}}
+    found = world.place(manifest, asked.request)
+    if not isinstance(found, Placement):
+        return None
+    return Change(told, found, worlds.gpus(found, world.views), kind)
+
+
+def opened(world: World, asked: Asked, rejected: Sequence[Rejected]) -> Iterator[Change]:
+    """One node takes pods that keeps them away now; the first by which it fits, of each way to do so."""
+    ways = dict(_OPENED)
+    for miss in [miss for miss in rejected if miss.rule == explanation.NODE_RULE][:_MOST_NODES]:
+        machine = world.machine(miss.node)
+        if machine is None:
+            continue
+        for way, change in list(ways.items()):
+            made = change(machine)
+            if made is None:
+                continue
+            told, changed = made
+            with world.with_machine(changed):
+                found = world.place(asked.manifest, asked.request)
+            if isinstance(found, Placement):
+                yield Change(told, found, worlds.gpus(found, world.views), way)
+                del ways[way]
+
+
+def _uncordoned_node(machine: Machine) -> tuple[str, Machine] | None:
+    kept = tuple(taint for taint in machine.taints if taint.key != taints.UNSCHEDULABLE)
+    if len(kept) == len(machine.taints):
+        return None
+    return f"if the node {machine.name} were uncordoned", dataclasses.replace(machine, taints=kept)
+
+
+def _untainted(machine: Machine) -> tuple[str, Machine] | None:
+    """Without the taints that somebody gave it; what Kubernetes itself tells by one is no choice of anybody's."""
+    given = tuple(taint for taint in machine.taints if not taint.key.startswith("node.kubernetes.io/"))
+    if not given:
+        return None
+    kept = tuple(taint for taint in machine.taints if taint not in given)
+    told = "with a toleration of " + " and ".join(map(str, given))
+    return told, dataclasses.replace(machine, taints=kept)
+
+
+def _with_agent(machine: Machine) -> tuple[str, Machine] | None:
+    if machine.allocatable is None or machine.allocatable.get(contract.RESOURCE_PERCENT):
+        return None
+    offered = dict.fromkeys((contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE), _ENOUGH)
+    told = f"if the agent of {machine.name} ran"
+    return told, dataclasses.replace(machine, allocatable={**machine.allocatable, **offered})
+
+
+# kind of change -> the Node as it would be then, and how to say it; None where that is no change
+_OPENED: Final[Mapping[str, Callable[[Machine], tuple[str, Machine] | None]]] = {
+    "toleration": _untainted,
+    "uncordon-node": _uncordoned_node,
+    "agent": _with_agent,
+}
