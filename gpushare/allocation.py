@@ -57,6 +57,11 @@ class Allocation:
         return self.id.startswith(contract.HOLD_PREFIX)
 
     @property
+    def is_unclaimed(self) -> bool:
+        """Whether it is reserved for a pod that has yet to come, and ends if it does not."""
+        return self.reserved_until is not None and not self.is_hold
+
+    @property
     def gpu_uuids(self) -> tuple[str, ...]:
         """Every GPU it is on, once each, in the order given."""
         return tuple(dict.fromkeys(uuid for share in self.shares for uuid in share.gpu_uuids))

@@ -6,15 +6,19 @@ Rules that never change for a card come first, so that a refusal names what can 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import fnmatch
 import functools
 import re
 from collections.abc import Callable
 
 from gpushare import ledger, quantity
+from gpushare.allocation import GivenShare
 from gpushare.gpu import Gpu, Mode
 from gpushare.request import Constraints
 from gpushare.share import Share
+
+_MOST_NAMESPACES = 2  # whose names are told
 
 # (detail, shortfall 0..): None when the GPU will do.
 Verdict = tuple[str, float] | None
@@ -141,7 +145,8 @@ def _compute(ask: Question) -> Verdict:
     missing = ask.share.request_percent - free
     if missing <= 0 or (not ask.share.request_percent and free >= 0):
         return None
-    return f"has {quantity.format_compute(max(0, free))} of its compute free", missing / 100
+    reserved = _reserved(ask, lambda share: share.request_percent, quantity.format_compute)
+    return f"has {quantity.format_compute(max(0, free))} of its compute free{reserved}", missing / 100
 
 
 def _memory(ask: Question) -> Verdict:
@@ -150,7 +155,25 @@ def _memory(ask: Question) -> Verdict:
     if missing <= 0:
         return None
     total = quantity.format_bytes(ask.card.memory_bytes)
-    return f"has {quantity.format_bytes(max(0, free))} of {total} free", missing / (ask.card.memory_bytes or 1)
+    reserved = _reserved(ask, lambda share: share.memory_bytes, quantity.format_bytes)
+    return f"has {quantity.format_bytes(max(0, free))} of {total} free{reserved}", missing / (
+        ask.card.memory_bytes or 1
+    )
+
+
+def _reserved(ask: Question, amount: Callable[[GivenShare], int], write: Callable[[int], str]) -> str:
+    """How much is reserved for pods that have yet to come, whose, and when the last of it ends; empty if nothing is."""
+    until = max((one.reserved_until or 0.0 for one in ask.used.holders if one.is_unclaimed), default=0.0)
+    if not until:
+        return ""
+    waited_for = [one for one in ask.used.holders if one.is_unclaimed]
+    total = sum(amount(share) for one in waited_for for share in one.shares if ask.card.uuid in share.gpu_uuids)
+    if not total:
+        return ""
+    namespaces = sorted({one.pod.namespace for one in waited_for})
+    whose = f"{len(namespaces)} namespaces" if len(namespaces) > _MOST_NAMESPACES else " and ".join(namespaces)
+    end = datetime.datetime.fromtimestamp(until, tz=datetime.UTC)
+    return f", {write(total)} is reserved for pods of {whose} that have yet to come, until {end:%H:%M:%S} UTC at most"
 
 
 # rule -> (judge, how a refusal counts the GPUs it ruled out)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpushare import contract, pod, quantity
+from gpushare import codec, contract, pod, quantity
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
@@ -16,6 +16,9 @@ from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Tabl
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.source.usage import Usage, Used
 from kubectl_gpushare.views import ages, cards, figures, podstate
+
+if TYPE_CHECKING:
+    from gpushare import request
 
 COLUMNS = (
     Column("NAMESPACE", least=6),
@@ -49,15 +52,20 @@ class PodRow:
 
     @property
     def request_percent(self) -> int:
-        """Of all its GPUs."""
+        """That it holds, of all its GPUs."""
         shares = self.entry.shares if self.entry else ()
         return sum(share.request_percent * len(share.gpu_uuids) for share in shares)
 
     @property
     def memory_bytes(self) -> int:
-        """Of all its GPUs."""
+        """That it holds, of all its GPUs."""
         shares = self.entry.shares if self.entry else ()
         return sum(share.memory_bytes * len(share.gpu_uuids) for share in shares)
+
+    @property
+    def limits_percent(self) -> list[int]:
+        """Each once, of what it holds."""
+        return sorted({share.limit_percent for share in self.entry.shares}) if self.entry else []
 
     @property
     def created(self) -> str:
@@ -121,7 +129,10 @@ def item(row: PodRow) -> dict[str, Any]:
         "gpus": [{"name": card.name, "uuid": card.gpu.uuid} for card in row.cards],
         "allocation": row.entry.id if row.entry else "",
         "requestPercent": row.request_percent,
+        "limitsPercent": row.limits_percent,
         "memoryBytes": row.memory_bytes,
+        "reservedUntil": codec.format_time(until) if (until := _until(row)) is not None else "",
+        "asksFor": list(map(str, _demands(row))),
         "created": row.created,
         "reason": _reason(row),
         **figures.used_document(row.used),
@@ -140,9 +151,9 @@ def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: floa
 
 
 def _holders(taken: Snapshot) -> dict[str, Allocation]:
-    """Every share given, by the uid of its pod, or by its name as long as nobody has seen the pod."""
+    """Every share given, by the uid of its pod, or by its name as long as nobody has seen the pod, or by its own id."""
     return {
-        entry.pod.uid or str(entry.pod): entry
+        entry.pod.uid or (str(entry.pod) if entry.pod.name else entry.id): entry
         for node in taken.nodes
         for entry in node.allocations
         if not entry.is_hold
@@ -177,17 +188,13 @@ def _state(manifest: pod.PodJson | None, entry: Allocation | None, taken: Snapsh
 
 
 def _row(row: PodRow, now: float) -> Row:
-    limits = sorted({share.limit_percent for share in row.entry.shares}) if row.entry else []
-    wish = _wish(row)
     return (
         row.namespace,
         row.name,
         _places(row.cards),
-        _change(quantity.format_compute, row.request_percent, wish.request_percent) if row.entry else NONE,
-        ",".join(map(quantity.format_compute, limits)) or NONE,
-        _change(quantity.format_bytes, row.memory_bytes, wish.memory_bytes) if row.entry else NONE,
+        *(_held(row) if row.entry else _asked(row)),
         *(figures.used(row.used, row.memory_bytes) if row.entry else (NONE, NONE)),
-        Cell(row.state, _STYLES.get(row.state, "")),
+        _state_cell(row, now),
         ages.since(row.created, now=now) or UNKNOWN,
         ",".join(dict.fromkeys(figures.model(card.gpu) for card in row.cards)) or NONE,
         ",".join(dict.fromkeys(name for share in (row.entry.shares if row.entry else ()) for name in share.containers))
@@ -195,6 +202,59 @@ def _row(row: PodRow, now: float) -> Row:
         row.entry.id if row.entry else NONE,
         sentence(_reason(row)),
     )
+
+
+def _held(row: PodRow) -> tuple[str, str, str]:
+    """REQUEST, LIMIT and MEMORY."""
+    wish = _wish(row)
+    return (
+        _change(quantity.format_compute, row.request_percent, wish.request_percent),
+        ",".join(map(quantity.format_compute, row.limits_percent)) or NONE,
+        _change(quantity.format_bytes, row.memory_bytes, wish.memory_bytes),
+    )
+
+
+def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
+    """The same of one that holds nothing: what it asks for. Memory in per cent is of a GPU that is not chosen yet."""
+    demands = _demands(row)
+    if not demands:
+        return NONE, NONE, NONE
+    limits = sorted({one.share.limit_percent for one in demands})
+    whole = sum((one.share.memory.bytes or 0) * one.gpus for one in demands)
+    percent = sum((one.share.memory.percent or 0) * one.gpus for one in demands)
+    memory = [quantity.format_bytes(whole)] if whole else []
+    memory += [f"{percent}%"] if percent else []
+    texts = (
+        quantity.format_compute(sum(one.share.request_percent * one.gpus for one in demands)),
+        ",".join(map(quantity.format_compute, limits)),
+        "+".join(memory),
+    )
+    request, limit, asked = (Cell(text, "dim") for text in texts)
+    return request, limit, asked
+
+
+def _demands(row: PodRow) -> Sequence[request.Demand]:
+    """What a pod that holds nothing asks for; nothing where that makes no sense."""
+    if row.entry is not None or row.manifest is None:
+        return ()
+    from gpushare import errors, request  # here: they take time
+
+    try:
+        return request.parse(row.manifest).demands
+    except errors.RequestError:
+        return ()
+
+
+def _until(row: PodRow) -> float | None:
+    """When what is reserved for it ends; None if nothing is, or the pod has come."""
+    return row.entry.reserved_until if row.entry is not None and row.manifest is None else None
+
+
+def _state_cell(row: PodRow, now: float) -> Cell:
+    """`Running`, or `Reserved:41s` of a share that ends in 41 seconds if its pod does not come."""
+    until = _until(row)
+    left = "" if until is None else ":" + (ages.text(until - now) if until > now else "expired")
+    return Cell(row.state + left, _STYLES.get(row.state, ""))
 
 
 def _wish(row: PodRow) -> PodRow:
@@ -219,10 +279,13 @@ def _change(write: Callable[[int], str], held: int, asked: int) -> str:
 
 def _totals(rows: Sequence[PodRow]) -> Row:
     waiting = sum(row.state == podstate.GATED for row in rows)
+    reserved = sum(_until(row) is not None for row in rows)
+    counts = [f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}"]
+    counts += [f"{count}-{what}" for count, what in ((waiting, "waiting"), (reserved, "reserved")) if count]
     return (
         Cell("TOTAL", "bold"),
         "",
-        f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}" + (f",{waiting}-waiting" if waiting else ""),
+        ",".join(counts),
         quantity.format_compute(sum(row.request_percent for row in rows)),
         "",
         quantity.format_bytes(sum(row.memory_bytes for row in rows)),
@@ -239,7 +302,7 @@ def _places(held: Sequence[cards.Card]) -> str:
 
 
 def _reason(row: PodRow) -> str:
-    """Why it waits, in the words of its annotation."""
+    """Why it waits, in the words of its annotation; of what is reserved what becomes of it."""
     if row.manifest is None:
-        return ""
+        return "" if _until(row) is None else "reserved for a pod that has yet to come; given back if it does not"
     return str(pod.annotations_of(row.manifest).get(contract.REASON, ""))

@@ -1,0 +1,79 @@
+"""What is reserved for pods that have yet to come, and what waits, is in `top pods`, in refusals and in `why`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from gpushare import codec, placement, request
+from gpushare.placement import NodeView
+from gpushare.refusal import Refusal
+from kubectl_gpushare.output.table import Cell
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views.top import pods
+from tests import builders
+from tests.kubectl_gpushare import sample
+
+NOW = codec.parse_time("2026-03-01T12:00:00Z")
+
+
+def reserved(number: int, *, seconds: float = 41) -> Any:
+    entry = builders.allocation(
+        f"id-{number}", f"GPU-node-a-{number % 4}", request=50, memory_gib=40, pod_name="", reserved_until=NOW + seconds
+    )
+    return dataclasses.replace(entry, pod=dataclasses.replace(entry.pod, namespace="t2"))
+
+
+NODE = dataclasses.replace(builders.node("node-a"), allocations=tuple(map(reserved, range(8))))
+
+
+def shown(taken: Snapshot) -> list[dict[str, str]]:
+    made = pods.table(pods.of(taken), now=NOW)
+    lines = [*made.rows, made.totals or ()]
+    texts = [[cell.text if isinstance(cell, Cell) else cell for cell in line] for line in lines]
+    return [dict(zip([column.header for column in made.columns], line, strict=True)) for line in texts]
+
+
+def test_each_reservation_is_a_line_and_counts_and_says_when_it_ends() -> None:
+    *rows, total = shown(Snapshot((NODE,), ()))
+    assert len(rows) == 8
+    assert {(row["NAMESPACE"], row["NAME"], row["STATE"]) for row in rows} == {
+        ("t2", "<not-yet-named>", "Reserved:41s")
+    }
+    assert sorted(row["ALLOCATION"] for row in rows) == [f"id-{number}" for number in range(8)]
+    assert (total["GPUS"], total["REQUEST"], total["MEMORY"]) == ("8-pods,8-reserved", "4", "320Gi")
+    late = dataclasses.replace(NODE, allocations=(reserved(0, seconds=-3),))
+    assert shown(Snapshot((late,), ()))[0]["STATE"] == "Reserved:expired"
+    assert pods.item(pods.of(Snapshot((NODE,), ()))[0])["reservedUntil"] == "2026-03-01T12:00:41.000000Z"
+
+
+def test_a_refusal_says_what_is_only_reserved_for_whom_and_until_when() -> None:
+    asked = request.parse(builders.pod("waits", request="0.5", memory="1Gi"))
+    refusal = placement.place([NodeView.of(NODE)], asked)
+    assert isinstance(refusal, Refusal)
+    said = "node-a/0 has 0 of its compute free, 1 is reserved for pods of t2 that have yet to come, until 12:00:41 UTC at most"
+    assert str(refusal).endswith(said)
+    less = request.parse(builders.pod("waits", memory="1Gi"))
+    said = "has 0 of 80Gi free, 80Gi is reserved for pods of t2 that have yet to come, until 12:00:41 UTC at most"
+    assert str(placement.place([NodeView.of(NODE)], less)).endswith(said)
+
+
+def test_a_pod_that_waits_shows_what_it_asks_for_and_counts_nothing() -> None:
+    waiting = sample.gated("ml/waiting", request="0.5", memory="60Gi", limit="0.8", gpus="2")
+    parts = sample.gated("ml/parts", request="0.25")
+    nonsense = sample.gated("ml/wrong", request="a lot")
+    rows = {
+        row["NAME"]: (row["REQUEST"], row["LIMIT"], row["MEMORY"])
+        for row in shown(Snapshot((), (waiting, parts, nonsense)))
+    }
+    assert rows["waiting"] == ("1", "0.8", "120Gi")
+    assert rows["parts"] == ("0.25", "1", "25%")
+    assert rows["wrong"] == ("<none>", "<none>", "<none>")
+    assert rows[""] == ("0", "", "0")  # the totals
+
+
+def test_a_document_has_the_limit_and_what_is_asked_for() -> None:
+    found = {row.name: pods.item(row) for row in pods.of(sample.snapshot())}
+    assert found["trainer"]["limitsPercent"] == [80]
+    assert found["waiting"]["asksFor"] == ["0.5 GPU with 60Gi"]
+    assert found["waiting"]["limitsPercent"] == []
