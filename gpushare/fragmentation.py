@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from gpushare.gpu import Gpu, Mode
+from gpushare.gpu import Gpu
 from gpushare.ledger import Use
 
 
@@ -49,15 +49,23 @@ class Fragmentation:
 
 def free(card: Gpu, used: Use) -> tuple[int, int]:
     """Free compute in per cent and free memory in bytes; nothing of a GPU that takes no shares now."""
-    if card.mode is not Mode.FRACTIONAL or not card.healthy or card.cordoned:
+    if not card.takes_shares:
         return 0, 0
     return max(0, 100 - used.request_percent), max(0, card.memory_bytes - used.memory_bytes)
 
 
 def largest(card: Gpu, used: Use) -> tuple[int, int] | None:
-    """Compute in per cent and memory in bytes of the largest share that still fits; None: every share needs memory."""
+    """Compute in per cent and memory in bytes of the largest share that a pod without labels would get now, or None.
+
+    Every share needs memory; and beside a pod with an exclusion label goes none that has not the same.
+    """
     percent, memory_bytes = free(card, used)
-    return (percent, memory_bytes) if memory_bytes else None
+    return (percent, memory_bytes) if memory_bytes and not excludes(used) else None
+
+
+def excludes(used: Use) -> str:
+    """The exclusion label that keeps other pods away from a GPU; empty if there is none."""
+    return next((holder.labels.exclusion for holder in used.holders if holder.labels.exclusion), "")
 
 
 def stranded(card: Gpu, used: Use, mix: Sequence[Typical] = DEFAULT_MIX) -> tuple[float, float]:
@@ -65,6 +73,8 @@ def stranded(card: Gpu, used: Use, mix: Sequence[Typical] = DEFAULT_MIX) -> tupl
     percent, memory_bytes = free(card, used)
     compute, memory = percent / 100, memory_bytes / card.memory_bytes if card.memory_bytes else 0.0
     part = (compute + memory) / 2
+    if excludes(used):
+        return part, part
     total = sum(typical.weight for typical in mix)
     useless = sum(typical.weight for typical in mix if typical.compute > compute or typical.memory > memory)
     return part, part * useless / total if total else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -19,13 +20,19 @@ from kubectl_gpushare.source import origin as origins
 # Views, and what reads GPUNodes, are imported while kubectl is already asking the API server.
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
+    from gpushare.node import NodeJson
     from kubectl_gpushare.output.printing import Listing
     from kubectl_gpushare.source.snapshot import Snapshot
+
+    _Machines = tuple[tuple[NodeJson, ...] | None, tuple[str, ...]]  # Nodes, where they are known; notes
 
 _NO_NODES = (
     "No node has reported GPUs: does the agent run on the GPU nodes? "
     f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
 )
+
+_UNKNOWN: _Machines = (None, ())
+_MACHINES_SECONDS = 15.0  # how old what is known of Nodes may be
 
 KINDS = {
     **dict.fromkeys(("gpus", "gpu"), "gpus"),
@@ -55,10 +62,12 @@ SORT_KEYS = {
 def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> None:
     """Show what is allocated, used and free, a line per GPU, node or pod.
 
-    COMPUTE and MEMORY are allocated/total. USED is the memory that processes really hold, BUSY the compute. FREE is the
-    free part in GPUs, LARGEST the largest single share that still fits (compute+memory), FRAG the part of what is free
-    that the typical request cannot use. With -n only GPUs and nodes that pods of the namespace share are shown; -l
-    chooses by the labels of Nodes, and of pods in `top pods`.
+    COMPUTE and MEMORY are allocated/total. USED is the memory that processes really hold, BUSY the compute. FREE is
+    what new shares could get in all, LARGEST what one pod without labels would get now (both compute+memory), FRAG the
+    part of what is free that the typical request cannot use. STATUS also tells nodes that take no pods: NodeCordoned,
+    NotReady, NoAgent, NoNode. A pod that waits shows what it asks for; Reserved:41s is a share whose pod has yet to
+    come, and that ends in 41 seconds if it does not. With -n only GPUs and nodes that pods of the namespace share are
+    shown; -l chooses by the labels of Nodes, and of pods in `top pods`.
 
     \b
     Examples:
@@ -93,11 +102,15 @@ def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> Non
             raise click.UsageError("--watch needs a cluster: files of --from do not change")
         from kubectl_gpushare import following
 
-        following.follow(origin, view.listing, chosen, label_selector=view.node_selector, polled=kind == "pods")
+        following.follow(origin, view.listing, chosen, label_selector=view.node_selector, polled=True)
         return
     if isinstance(origin, cluster.Cluster):
-        origin.begin()
-    view.show()
+        origin.begin(machines=kind != "pods")
+    try:
+        view.show()
+    finally:
+        if isinstance(origin, cluster.Cluster):
+            origin.end()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +122,9 @@ class _View:
     chosen: options.Options
     origin: origins.Source
     usage: bool | None
+    read: dict[str, tuple[float, _Machines]] = dataclasses.field(
+        default_factory=dict
+    )  # what is read more seldom than the GPUNodes
 
     @property
     def node_selector(self) -> str:
@@ -151,6 +167,9 @@ class _View:
             taken = origins.with_pods(
                 self.origin, list(found), namespace=self.chosen.namespace, label_selector=self.chosen.selector
             )
+        elif found:
+            machines, told = self._machines()
+            taken = dataclasses.replace(taken, machines=machines, notes=told)
         if not isinstance(self.origin, cluster.Cluster) or self.usage is False:
             return taken
         from kubectl_gpushare.source import agents
@@ -160,6 +179,14 @@ class _View:
             return taken
         used, notes = agents.ask(self.origin.kubectl, nodes)
         return dataclasses.replace(taken, usage=used if used.nodes else None, notes=(*taken.notes, *notes))
+
+    def _machines(self) -> _Machines:
+        """The Node objects, by which nodes that take no pods are told; with -w asked for now and then."""
+        read_at, found = self.read.get("machines", (-math.inf, _UNKNOWN))
+        if time.monotonic() - read_at >= _MACHINES_SECONDS:
+            found = origins.machines(self.origin)
+            self.read["machines"] = time.monotonic(), found
+        return found
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:

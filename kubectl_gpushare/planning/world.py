@@ -21,6 +21,7 @@ from gpushare.mix import NO_HOST, Host
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from kubectl_gpushare.planning import away
 
 WITHOUT_NUMPY = (
     "numpy is not installed, so of several GPUs that fit the webhook may choose another: install it beside the plugin"
@@ -56,6 +57,8 @@ class World:
         self.views: dict[str, NodeView] = {}
         self._census: Census | None = None if machines is None else Census()
         self._engine = _engine()
+        nodes, machines = list(nodes), None if machines is None else list(machines)
+        self._away = away.of(nodes, machines)
         self._manifests: dict[str, pod.PodJson] = {}
         for one in machines or ():
             assert self._census is not None  # noqa: S101 - there are machines
@@ -174,7 +177,9 @@ class World:
 
     def fragmentation(self) -> fragmentation.Fragmentation:
         """Of the whole cluster, as `top` shows it."""
-        return fragmentation.measure(card for view in self.views.values() for card in view.cards())
+        return fragmentation.measure(
+            card for view in self.views.values() if view.node.name not in self._away for card in view.cards()
+        )
 
     def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:
         if self._census is None or pod.is_terminal(manifest):

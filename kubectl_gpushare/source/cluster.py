@@ -26,10 +26,13 @@ class Cluster:
         self.kubectl = transport
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
-    def begin(self) -> None:
-        """Asks for GPUNodes already, so that they come while other things are done; `gpu_nodes` gives them."""
-        path = node_path()
-        self._begun[path] = self.kubectl.raw(path)
+    def begin(self, *, machines: bool = False) -> None:
+        """Asks for GPUNodes already, so that they come while other things are done; `gpu_nodes` gives them.
+
+        machines: for Nodes, too.
+        """
+        for path in (node_path(), *([_NODES] if machines else [])):
+            self._begun[path] = self.kubectl.raw(path)
 
     @property
     def default_namespace(self) -> str:

@@ -142,6 +142,15 @@ def _storage(origin: Source, notes: list[str]) -> Mapping[str, Sequence[Mapping[
     return found
 
 
+def machines(origin: Source) -> tuple[tuple[NodeJson, ...] | None, tuple[str, ...]]:
+    """The Nodes; without the right to read them None, and a note; None if they were not saved."""
+    notes: list[str] = []
+    found = _unless_forbidden(
+        origin.machines, "nodes that are cordoned, not ready or without agent", notes, silent=True
+    )
+    return None if found is None else tuple(found), tuple(notes)
+
+
 def with_events(origin: Source, taken: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
     """The snapshot with the Events about one object; without the right to read them, a note."""
     notes = list(taken.notes)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare import fragmentation, ledger
 from gpushare.allocation import Allocation
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import errors
+from kubectl_gpushare.planning.away import Away
 
+_NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _LEAST_UUID = 4  # characters of a UUID that may stand for it
 _DIGITS = re.compile(r"(\d+)")
 
@@ -22,7 +25,7 @@ class Card:
 
     `holders`: who has a share of it; `holds`: what is merely kept free on it for gated pods that have waited too long.
     `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
-    of the card.
+    of the card. `away`: why its node takes no pods now, if that is known.
     """
 
     node: str
@@ -33,6 +36,7 @@ class Card:
     gone: bool = False
     free: tuple[int, int] = (0, 0)
     parts: tuple[float, float] = (0.0, 0.0)
+    away: Away | None = None
 
     @property
     def name(self) -> str:
@@ -51,14 +55,25 @@ class Card:
 
     @property
     def largest(self) -> tuple[int, int] | None:
-        """The largest share that still fits, None if none does: every share needs memory."""
-        return None if self.gone else fragmentation.largest(self.gpu, self.used)
+        """The largest share that a pod without labels would get now; None if it would get none."""
+        return None if self.gone or self.away else fragmentation.largest(self.gpu, self.used)
+
+    @property
+    def exclusion(self) -> str:
+        """The exclusion label that a pod needs to get anything of it; empty: none."""
+        return fragmentation.excludes(self.used)
 
     @property
     def reason(self) -> str:
         """The sentence that belongs to its status."""
-        if self.gpu.health_reason or not self.holds:
+        if self.gpu.health_reason:
             return self.gpu.health_reason
+        if self.away:
+            return self.away.sentence
+        if self.exclusion:
+            return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
+        if not self.holds:
+            return ""
         return f"what comes free is held for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"
 
     @property
@@ -73,6 +88,10 @@ class Card:
             found.append("Unhealthy")
         if self.gpu.cordoned:
             found.append("Cordoned")
+        if self.away:
+            found.append(self.away.word)
+        if self.exclusion:
+            found.append("Excluding")
         if self.holds:
             found.append("Held")
         return tuple(found)
@@ -88,6 +107,7 @@ class Sum:
     total_percent: int
     memory_bytes: int
     total_memory_bytes: int
+    free: tuple[int, int]  # compute in per cent and memory in bytes that new shares could get now, all together
     free_gpus: float  # free part, in GPUs: the mean of compute and memory
     stranded_gpus: float  # of that, what the typical request cannot use
     largest: Card | None  # the card on which the largest share still fits
@@ -98,14 +118,15 @@ class Sum:
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
-def of(nodes: Iterable[GpuNode]) -> list[Card]:
+def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> list[Card]:
     """All cards of the nodes, by node name and index; those that are gone last on their node."""
     cards = []
     known_parts: _Parts = {}
     for node in sorted(nodes, key=lambda one: natural(one.name)):
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
-        cards += [_card(node.name, gpu, used[gpu.uuid], known_parts) for gpu in there]
+        away = gone_away.get(node.name)
+        cards += [_card(node.name, gpu, used[gpu.uuid], known_parts, away) for gpu in there]
         if len(used) > len(there):
             known = {gpu.uuid for gpu in there}
             cards += [
@@ -116,16 +137,16 @@ def of(nodes: Iterable[GpuNode]) -> list[Card]:
     return cards
 
 
-# (free compute, free memory, memory) of a card -> its parts: of thousands of cards many look the same
-_Parts = dict[tuple[int, int, int], tuple[float, float]]
+# (free compute, free memory, memory, exclusion) of a card -> its parts: of thousands of cards many look the same
+_Parts = dict[tuple[int, int, int, bool], tuple[float, float]]
 
 
-def _card(node: str, gpu: Gpu, used: ledger.Use, known: _Parts) -> Card:
-    free = fragmentation.free(gpu, used)
-    key = (*free, gpu.memory_bytes)
+def _card(node: str, gpu: Gpu, used: ledger.Use, known: _Parts, away: Away | None) -> Card:
+    free = (0, 0) if away else fragmentation.free(gpu, used)
+    key = (*free, gpu.memory_bytes, bool(fragmentation.excludes(used)))
     if key not in known:
         known[key] = fragmentation.stranded(gpu, used) if any(free) else (0.0, 0.0)
-    return Card(node, gpu, used, *_split(used), False, free, known[key])
+    return Card(node, gpu, used, *_split(used), False, free, known[key], away)
 
 
 def _split(used: ledger.Use) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
@@ -154,6 +175,7 @@ def add_up(cards: Sequence[Card]) -> Sum:
         total_percent=100 * len(shared),
         memory_bytes=sum(card.used.memory_bytes for card in shared),
         total_memory_bytes=sum(card.gpu.memory_bytes for card in shared),
+        free=(sum(card.free[0] for card in shared), sum(card.free[1] for card in shared)),
         free_gpus=sum(card.parts[0] for card in shared),
         stranded_gpus=sum(card.parts[1] for card in shared),
         largest=max(fitting, key=lambda card: card.free, default=None),

@@ -73,6 +73,11 @@ def share(percent: int, memory_bytes: int) -> str:
     return f"{quantity.format_compute(percent)}+{quantity.format_bytes(memory_bytes)}"
 
 
+def free(percent: int, memory_bytes: int) -> str:
+    """What is free in a cell: compute and memory, `0.25+20Gi`, or `0`."""
+    return share(percent, memory_bytes) if percent or memory_bytes else "0"
+
+
 def largest(card: cards.Card | None) -> str:
     """The largest share that fits on a card."""
     fitting = card.largest if card else None
@@ -133,7 +138,7 @@ def sum_cells(total: cards.Sum, used: Sequence[Used | None] | None) -> Row:
         memory(total.memory_bytes, total.total_memory_bytes),
         *(used_in_all(used) if used is not None else ()),
         str(total.pods),
-        gpus(total.free_gpus),
+        free(*total.free),
         largest(total.largest),
         fragmentation(total.free_gpus, total.stranded_gpus),
     )
@@ -176,8 +181,16 @@ def sum_document(total: cards.Sum) -> dict[str, Any]:
     return {
         "gpus": total.gpus,
         "pods": total.pods,
-        "compute": {"allocatedPercent": total.request_percent, "totalPercent": total.total_percent},
-        "memory": {"allocatedBytes": total.memory_bytes, "totalBytes": total.total_memory_bytes},
+        "compute": {
+            "allocatedPercent": total.request_percent,
+            "totalPercent": total.total_percent,
+            "freePercent": total.free[0],
+        },
+        "memory": {
+            "allocatedBytes": total.memory_bytes,
+            "totalBytes": total.total_memory_bytes,
+            "freeBytes": total.free[1],
+        },
         "freeGpus": round(total.free_gpus, 4),
         "strandedGpus": round(total.stranded_gpus, 4),
         "fragmentationRatio": round(total.fragmentation, 4),

@@ -7,10 +7,12 @@ from typing import Any
 
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.printing import Listing
 from kubectl_gpushare.output.table import NONE, Cell, Column, Row, Table, sentence
+from kubectl_gpushare.planning import away
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.source.usage import Usage, Used
 from kubectl_gpushare.views import cards, figures, problems
@@ -44,17 +46,18 @@ SORT_KEYS: Mapping[str, tuple[Callable[[Card], Any], bool]] = {
     "compute": (lambda card: card.used.request_percent, True),
     "memory": (lambda card: card.used.memory_bytes, True),
     "pods": (lambda card: len(card.holders), True),
-    "free": (lambda card: card.parts[0], True),
+    "free": (lambda card: card.free, True),
     "largest": (lambda card: card.largest or (-1, 0), True),
     "frag": (lambda card: _ratio(*card.parts), True),
     "status": (lambda card: card.statuses, True),
 }
 
 
-def of(nodes: Iterable[GpuNode], sort_by: str = "") -> list[Card]:
+def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[Card]:
     """All cards of the nodes, sorted by a column, by name where that is equal."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
-    found = cards.of(nodes)
+    nodes = list(nodes)
+    found = cards.of(nodes, away.of(nodes, machines))
     return sorted(found, key=key, reverse=largest_first) if sort_by else found
 
 
@@ -76,7 +79,7 @@ def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: floa
     """What is printed of the GPUs that are named, or of all; with -n, of those that pods of the namespace share."""
     found = [
         card
-        for card in of(taken.nodes, chosen.sort_by)
+        for card in of(taken.nodes, chosen.sort_by, taken.machines)
         if (not names or card.node in names or card.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in card.used.holders))
     ]
@@ -144,7 +147,7 @@ def _row(card: Card, usage: Usage | None) -> Row:
         figures.memory(used.memory_bytes, gpu.memory_bytes) if known else figures.unknown(),
         *(figures.used(_used(card, usage), used.memory_bytes) if usage else ()),
         str(len(card.holders)) if known else NONE,
-        figures.gpus(free),
+        figures.free(*card.free),
         figures.largest(card),
         figures.fragmentation(free, stranded),
         figures.status(card.statuses),

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.printing import Listing
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
+from kubectl_gpushare.planning import away
+from kubectl_gpushare.planning.away import Away
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.source.usage import Usage, Used
 from kubectl_gpushare.views import ages, cards, figures, problems
@@ -45,14 +48,16 @@ class NodeRow:
     node: GpuNode
     cards: tuple[Card, ...]
     total: Sum
+    away: Away | None = None
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """What is the matter: by its conditions, then what its cards and its ledger say."""
-        words = [one.trouble for one in self.node.conditions if one.trouble]
+        """What is the matter: with the node, by its conditions, then what its cards and its ledger say."""
+        words = [self.away.word] if self.away else []
+        words += [one.trouble for one in self.node.conditions if one.trouble]
         if not self.node.gpus:
             words.append("NoGPUs")
-        counts = collections.Counter(word for card in self.cards for word in card.statuses)
+        counts = collections.Counter(word for card in self.cards for word in card.statuses if word not in words)
         words += [f"{word}:{count}" for word, count in counts.items()]
         if self.node.problems:
             words.append("Unreadable")
@@ -61,10 +66,11 @@ class NodeRow:
     @property
     def reason(self) -> str:
         """The first sentence about it."""
-        said = [one.message or one.reason for one in self.node.conditions if one.trouble]
+        said = [self.away.sentence] if self.away else []
+        said += [one.message or one.reason for one in self.node.conditions if one.trouble]
         said += problems.of([self.node], self.cards)
         said += [f"{card.name}: {card.gpu.health_reason}" for card in self.cards if not card.gpu.healthy]
-        said += [f"{card.name}: {card.reason}" for card in self.cards if card.holds]
+        said += [f"{card.name}: {card.reason}" for card in self.cards if card.holds or card.exclusion]
         return next(filter(None, said), "")
 
 
@@ -75,19 +81,21 @@ SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
     "compute": (lambda row: row.total.request_percent, True),
     "memory": (lambda row: row.total.memory_bytes, True),
     "pods": (lambda row: row.total.pods, True),
-    "free": (lambda row: row.total.free_gpus, True),
+    "free": (lambda row: row.total.free, True),
     "largest": (lambda row: row.total.largest.free if row.total.largest else (-1, 0), True),
     "frag": (lambda row: row.total.fragmentation, True),
     "status": (lambda row: row.statuses, True),
 }
 
 
-def of(nodes: Iterable[GpuNode], sort_by: str = "") -> list[NodeRow]:
+def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[NodeRow]:
     """A row for each node, sorted by a column, by name where that is equal."""
     rows = []
-    for node in sorted(nodes, key=lambda one: cards.natural(one.name)):
-        found = cards.of([node])
-        rows.append(NodeRow(node, tuple(found), cards.add_up(found)))
+    nodes = sorted(nodes, key=lambda one: cards.natural(one.name))
+    gone_away = away.of(nodes, machines)
+    for node in nodes:
+        found = cards.of([node], gone_away)
+        rows.append(NodeRow(node, tuple(found), cards.add_up(found), gone_away.get(node.name)))
     key, largest_first = SORT_KEYS[sort_by or "name"]
     return sorted(rows, key=key, reverse=largest_first)
 
@@ -113,7 +121,7 @@ def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: floa
     """What is printed of the nodes that are named, or of all; with -n, of those that pods of the namespace are on."""
     rows = [
         row
-        for row in of(taken.nodes, chosen.sort_by)
+        for row in of(taken.nodes, chosen.sort_by, taken.machines)
         if (not names or row.node.name in names)
         and (
             not chosen.namespace
@@ -164,7 +172,7 @@ def _row(row: NodeRow, usage: Usage | None, now: float) -> Row:
         figures.memory(total.memory_bytes, total.total_memory_bytes) if total.total_percent else figures.unknown(),
         *(figures.used(_used(row, usage), total.memory_bytes) if usage else ()),
         str(total.pods),
-        figures.gpus(total.free_gpus),
+        figures.free(*total.free),
         figures.largest(total.largest),
         figures.fragmentation(total.free_gpus, total.stranded_gpus),
         figures.status(row.statuses),

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpushare import fragmentation, quantity
-from kubectl_gpushare.views import cards, figures
+from kubectl_gpushare.views import cards
 
 
 def sentence(all_cards: Sequence[cards.Card], total: cards.Sum) -> str:
-    """As `free 11.4 GPUs, 6.1 of them stranded (53%): 38 GPUs have less than the typical 0.5 left; …`."""
+    """As `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have less than the typical 0.5 left; …`."""
     if not total.total_percent:
         return "no GPU takes shares by annotation"
-    if total.free_gpus <= 0:
+    if not any(total.free):
         return f"nothing is free on {_plural(total.gpus, 'GPU')}"
-    text = f"free {figures.gpus(total.free_gpus)} of {_plural(total.total_percent // 100, 'GPU')}"
+    percent, memory_bytes = total.free
+    size = f"{quantity.format_compute(percent)} with {quantity.format_bytes(memory_bytes)}"
+    text = f"free {size} of {_plural(total.total_percent // 100, 'GPU')}"
     if total.stranded_gpus >= 0.005:
-        text += f", {figures.gpus(total.stranded_gpus)} of them stranded ({total.fragmentation:.0%})"
+        text += f", {total.fragmentation:.0%} of it stranded"
     typical = typical_request()
     short = sum(_too_small(card, typical) for card in all_cards if card.shared and any(card.free))
     if short:

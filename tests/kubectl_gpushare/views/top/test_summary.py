@@ -20,12 +20,12 @@ def sentence(*requests: int, memory_gib: int = 8, **fields: Any) -> str:
 
 
 def test_an_idle_cluster_has_nothing_stranded() -> None:
-    assert sentence() == "free 4 of 4 GPUs; largest single share 1 with 80Gi on node-a/0"
+    assert sentence() == "free 4 with 320Gi of 4 GPUs; largest single share 1 with 80Gi on node-a/0"
 
 
 def test_what_is_stranded_and_why() -> None:
     assert sentence(60, 90, 100, 100, memory_gib=40) == (
-        "free 1.25 of 4 GPUs, 0.96 of them stranded (77%): "
+        "free 0.5 with 160Gi of 4 GPUs, 77% of it stranded: "
         "4 GPUs have less than the typical 0.5 left; largest single share 0.4 with 40Gi on node-a/0"
     )
 
