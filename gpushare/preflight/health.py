@@ -23,6 +23,7 @@ BINDINGS: Final = (
     "gpushare-events",
     "gpushare-placed",
     "gpushare-pods",
+    "gpushare-templates",
     "gpushare-webhook",
 )
 _APPLY = "kubectl apply --server-side --kustomize config/default"

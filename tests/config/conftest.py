@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,7 @@ class Cluster:
 
     def __init__(self, administrator: access.Access, namespace: str) -> None:
         self.kubectl = administrator.kubectl
+        self._program = (str(administrator.kubectl_program), f"--kubeconfig={administrator.kubeconfig}")
         self.namespace = namespace
 
     def create(self, manifest: dict[str, Any], *flags: str) -> dict[str, Any]:
@@ -28,6 +30,15 @@ class Cluster:
         command = ("create", f"--namespace={self.namespace}", "--filename=-", "--output=json", *flags)
         created: dict[str, Any] = json.loads(self.kubectl(*command, input=json.dumps(manifest)))
         return created
+
+    def warned(self, manifest: dict[str, Any], *flags: str) -> str:
+        """The warnings with which an object is created."""
+        command = (*self._program, "create", f"--namespace={self.namespace}", "--filename=-", *flags)
+        ended = subprocess.run(
+            command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stderr
 
     def refused(self, manifest: dict[str, Any], *flags: str) -> str:
         """The sentence with which creating an object is refused."""

@@ -125,17 +125,18 @@ def test_the_policy_takes_the_amounts_of_memory_that_the_webhook_takes(text: str
         taken = True
     except errors.RequestError as error:  # what these say is left to the placer
         taken = "leaves no memory" in str(error) or "more bytes than there can be" in str(error)
+        taken = taken or "less than 1Mi" in str(error)
     assert bool(pattern_of("wrongMemory").search(text)) == taken
 
 
-def test_every_policy_is_bound_to_deny() -> None:
+def test_every_policy_is_bound_to_deny_and_the_one_of_templates_to_warn() -> None:
     bound = {
         one["spec"]["policyName"]: one["spec"]["validationActions"]
         for one in manifests.objects()
         if one["kind"] == "ValidatingAdmissionPolicyBinding"
     }
     policies = {one["metadata"]["name"] for one in manifests.objects() if one["kind"] == "ValidatingAdmissionPolicy"}
-    assert bound == {name: ["Deny"] for name in policies}
+    assert bound == {name: ["Warn" if name == "gpushare-templates" else "Deny"] for name in policies}
 
 
 def test_no_sentence_of_the_webhook_is_needed_in_its_own_namespace() -> None:

@@ -136,7 +136,9 @@ def namespace(api_server: Access) -> Iterator[str]:
         for node in sample.nodes():
             document = codec.to_document(node)
             document["metadata"]["labels"] = labels = dict([LABEL.split("=")])
-            machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name, "labels": labels}}
+            metadata = {"name": node.name, "labels": labels}
+            status = {"conditions": [{"type": "Ready", "status": "True"}]}
+            machine = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
             api_server.kubectl("create", "-f", "-", input=json.dumps(machine))
             for condition in document["status"]["conditions"]:
                 condition["lastTransitionTime"] = condition["lastTransitionTime"] or "2026-03-01T08:00:00Z"

@@ -130,7 +130,7 @@ def test_why_and_fit_read_the_cluster_and_change_nothing(kubectl: Kubectl, names
     before = kubectl("get", "gpunodes", "-l", LABEL, "-o", "json").out
     ended = kubectl("gpushare", "why", "waiting", "-n", namespace)
     assert ended.code == 0
-    assert "gpu-1 is not ready" in ended.out
+    assert "has the taint node.kubernetes.io/not-ready:NoSchedule" in ended.out
     ended = kubectl("gpushare", "fit", "--request", "0.5")
     assert (ended.code, ended.err) == (2, "")
     assert "nodes that cannot take the pod" in ended.out

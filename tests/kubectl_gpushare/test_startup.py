@@ -43,6 +43,7 @@ TOP = {
     "kubectl_gpushare": "candidates cli commands early errors kubectl options output source start views",
     "kubectl_gpushare.commands": "top",
     "kubectl_gpushare.output": "colour documents layout printing table terminal",
+    "kubectl_gpushare.planning": "away",
     "kubectl_gpushare.source": "cluster objects origin snapshot usage",
     "kubectl_gpushare.views": "cards figures problems top",
     "kubectl_gpushare.views.top": "gpus summary",

@@ -1,0 +1,112 @@
+"""Whoever writes a workload is warned of what its pods would be refused for, or would get no GPU by."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from tests.config import manifests
+from tests.config.conftest import WAIT_SECONDS, Cluster
+from tests.config.test_manifests import SHARE_KEYS_IN_CEL, keys_in
+
+pytestmark = pytest.mark.apiserver
+
+
+def workload(kind: str, *, own: dict[str, str] | None = None, **template: str) -> dict[str, Any]:
+    labels = {"app": "one"}
+    annotations = {contract.PREFIX + key.replace("_", "-"): value for key, value in template.items()}
+    spec = {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Never" if "Job" in kind else "Always"}
+    made: dict[str, Any] = {"template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}}
+    if "Job" not in kind:
+        made["selector"] = {"matchLabels": labels}
+    if kind == "StatefulSet":
+        made["serviceName"] = "one"
+    if kind == "CronJob":
+        del made["template"]["metadata"]["labels"]
+        made = {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": made}}
+    group = "batch/v1" if "Job" in kind else "apps/v1"
+    return {"apiVersion": group, "kind": kind, "metadata": {"name": "one", "annotations": own or {}}, "spec": made}
+
+
+KINDS = ("CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet")
+WRONG_PLACE = {f"{contract.PREFIX}request": "0.5"}
+
+
+@pytest.fixture(scope="module")
+def cluster(installed: Cluster) -> Cluster:
+    """Where the policy is in force."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not said(installed, workload("Deployment", own=WRONG_PLACE)):
+        assert time.monotonic() < deadline, "gpushare-templates is not in force"
+        time.sleep(0.1)
+    return installed
+
+
+def said(cluster: Cluster, manifest: dict[str, Any]) -> str:
+    """The warnings; nothing is created."""
+    return cluster.warned(manifest, "--dry-run=server")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_annotation_on_the_workload_itself_is_told_of(cluster: Cluster, kind: str) -> None:
+    place = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
+    sentence = (
+        f"gpushare.io/request on the {kind} itself gives its pods no GPU: write it into {place}.metadata.annotations"
+    )
+    assert sentence in said(cluster, workload(kind, own=WRONG_PLACE))
+    assert said(cluster, workload(kind, own=WRONG_PLACE, request="0.5")) == ""
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ({"request": "1.5"}, 'gpushare.io/request "1.5" is not a part of a GPU'),
+        ({"request": "0.5", "limit.main": "a lot"}, 'gpushare.io/limit.main "a lot" is not a part of a GPU'),
+        ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not an amount of memory'),
+        ({"memory": "8192"}, 'gpushare.io/memory "8192" is not an amount of memory: write bytes with their unit'),
+        ({"request": "0.5", "memroy": "8Gi"}, "gpushare.io/memroy in spec.template.metadata.annotations is not a key of gpushare"),
+        ({"request": "0.5", "allocation": "mine"}, "gpushare.io/allocation in spec.template.metadata.annotations is not a key"),
+        ({"model": "*A100*"}, "nothing in spec.template.metadata.annotations asks for a share of a GPU"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_in_a_template_is_told_of(cluster: Cluster, template: dict[str, str], sentence: str) -> None:
+    assert sentence in said(cluster, workload("Deployment", **template))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_right_or_nothing_of_gpushare_is_silent(cluster: Cluster, kind: str) -> None:
+    right = {
+        "request": "50%",
+        "limit": "1",
+        "memory": "8Gi",
+        "memory.main": "25%",
+        "model": "*A100*",
+        "no_evict": "true",
+    }
+    assert said(cluster, workload(kind, **right)) == ""
+    assert said(cluster, workload(kind, own={"example.org/request": "x"})) == ""
+
+
+def test_what_a_controller_makes_is_not_warned_of_again(cluster: Cluster) -> None:
+    made = workload("ReplicaSet", own=WRONG_PLACE)
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": "one",
+        "uid": "00000000-0000-0000-0000-000000000000",
+    }
+    made["metadata"]["ownerReferences"] = [owner]
+    assert said(cluster, made) == ""
+
+
+def test_the_policy_knows_the_keys_of_the_contract() -> None:
+    spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-templates")["spec"]
+    variables = {one["name"]: one["expression"] for one in spec["variables"]}
+    assert keys_in(variables["asks"]) == keys_in(variables["misplaced"]) == SHARE_KEYS_IN_CEL
+    assert keys_in(variables["unknown"]) - {contract.PREFIX} == {*contract.REQUEST_KEYS} - {*contract.SHARE_KEYS}
+    pods = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]["variables"]
+    (compute,) = (one["expression"] for one in pods if one["name"] == "wrongCompute")
+    assert variables["wrongCompute"].endswith(compute[compute.index("'^(") :])
