@@ -12,6 +12,7 @@ from gpushare import caps, contract, errors, pod, quantity
 from gpushare.share import Memory, Share
 
 POLICIES = ("fragmentation", "pack", "spread")
+_LEAST_BYTES = 2**20  # of memory that make sense on a GPU
 ISOLATIONS = ("arbiter", "mps", "none")
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -85,7 +86,7 @@ def _parsed(annotations: tuple[tuple[str, str], ...], names: tuple[str, ...], de
         demands=_demands(found, names, default),
         constraints=Constraints(
             models=_get(found, contract.MODEL, _models, ()),
-            min_memory_bytes=_get(found, contract.MIN_MEMORY, _bytes, 0),
+            min_memory_bytes=_get(found, contract.MIN_MEMORY, _device_bytes, 0),
             min_compute_capability=_get(found, contract.MIN_COMPUTE_CAPABILITY, _capability, (0, 0)),
             uuids=_get(found, contract.UUID, _names, ()),
             not_uuids=_get(found, contract.NOT_UUID, _names, ()),
@@ -168,6 +169,9 @@ def _demand(found: Mapping[str, str], suffix: str, containers: tuple[str, ...]) 
     limit_percent = _get(found, keys[contract.LIMIT], quantity.parse_compute, 100)
     if limit_percent < request_percent or limit_percent == 0:
         key = keys[contract.LIMIT]
+        if not asks_memory and keys[contract.REQUEST] not in found:
+            said = f"alone asks for a whole GPU, which no limit below 1 fits: add {keys[contract.REQUEST]}"
+            raise errors.RequestError(key, found[key], said)
         least = quantity.format_compute(max(request_percent, 1))
         raise errors.RequestError(
             key, found[key], f"is less than the request: write {least} to 1, or leave it out for 1"
@@ -195,7 +199,7 @@ def _get(found: Mapping[str, str], key: str, read: Callable[[str], _Value], defa
 
 def _memory(text: str) -> Memory:
     if not text.endswith("%"):
-        return Memory(bytes=_bytes(text))
+        return Memory(bytes=_device_bytes(text))
     if not re.fullmatch(r"[0-9]{1,3}%", text) or int(text[:-1]) > 100:
         raise errors.QuantityError(
             'is not a part of the memory: write "0%" to "100%" in whole per cent, or bytes as "8Gi"'
@@ -214,8 +218,12 @@ def _models(text: str) -> tuple[str, ...]:
     return found
 
 
-def _bytes(text: str) -> int:
-    return quantity.parse_bytes(text)
+def _device_bytes(text: str) -> int:
+    """Of device memory: numbers without a unit are bytes in Kubernetes, and mebibytes to those who write them here."""
+    found = quantity.parse_bytes(text)
+    if 0 < found < _LEAST_BYTES:
+        raise errors.QuantityError('is less than 1Mi of memory: write the unit, as "8Gi"')
+    return found
 
 
 def _count(text: str) -> int:

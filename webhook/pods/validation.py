@@ -115,7 +115,8 @@ def _own_resources(manifest: PodJson, request: Request) -> Denial | None:
             if key.startswith(contract.PREFIX) and not mutation.has_resources(container, wanted.get(name, {})):
                 return Denial(
                     f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))}, which gpushare works "
-                    f"out from the annotations: remove it, and write {contract.REQUEST} or {contract.MEMORY}"
+                    "out from the annotations: remove it, where nobody wrote it from the LimitRange or the copied pod "
+                    f"that it comes with, and write {contract.REQUEST} or {contract.MEMORY}"
                 )
     return None
 

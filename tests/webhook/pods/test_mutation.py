@@ -63,7 +63,7 @@ def test_half_a_gpu() -> None:
         pytest.param({"memory": "1.5Gi"}, {"idle": "1", "memory": "1536Mi"}, id="memory-alone"),
         pytest.param({"memory": "25%"}, {"idle": "1"}, id="part-of-the-memory-is-no-number-of-bytes-yet"),
         pytest.param({"gpus": "2"}, {"percent": "200"}, id="whole-gpus"),
-        pytest.param({"request": "0.5", "memory": "1", "gpus": "3"}, {"percent": "150", "memory": "3"}, id="three"),
+        pytest.param({"request": "0.5", "memory": "1Mi", "gpus": "3"}, {"percent": "150", "memory": "3Mi"}, id="three"),
         pytest.param({"memory": "1Gi", "gpus": "4"}, {"idle": "4", "memory": "4Gi"}, id="four-idle-shares"),
     ],
 )
