@@ -90,6 +90,18 @@ def test_who_has_a_gpu_has_the_place_where_kernels_meet(bundle: Path) -> None:
     assert "/dev/simgpu/rendezvous" not in run(bundle, "none")[1]
 
 
+def test_who_has_the_driver_has_its_device_file_and_may_open_it(bundle: Path) -> None:
+    (bundle.parent / "devices" / create.CONTROL).symlink_to("/dev/null")
+    for visible in (SECOND, "none"):
+        run(bundle, visible)
+        linux = json.loads((bundle / "config.json").read_text())["linux"]
+        null = {"type": "c", "major": 1, "minor": 3}
+        assert linux["devices"] == [{**null, "path": "/dev/simgpu/control", "fileMode": 0o666}]
+        assert linux["resources"]["devices"] == [{**null, "allow": True, "access": "rw"}]
+    run(bundle, "void")
+    assert "linux" not in json.loads((bundle / "config.json").read_text())
+
+
 def test_a_container_without_the_variable_and_every_other_verb_are_left_alone(bundle: Path) -> None:
     assert run(bundle, "void") == (0, ["/proc"])
     assert run(bundle, "all", verb="delete") == (0, ["/proc"])
