@@ -20,6 +20,7 @@ DIRECTORY: Final = "gpushare"  # in the bpf file system
 MAP: Final = "registered-1"  # with the version of its keys and values
 PROGRAM: Final = "program"
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
+BESIDE_V1: Final = "unified"  # where systemd mounts version 2 beside the hierarchies of version 1
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
 _CAPABILITIES: Final = {"BPF": 39, "NET_ADMIN": 12, "PERFMON": 38}
 _ALL_OF_THEM: Final = {"SYS_ADMIN": 21}
@@ -75,7 +76,11 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
     if str((proc / "self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
         raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
     if not cgroups.is_version_two(cgroup_root):
-        raise DenialError(f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked")
+        beside = cgroup_root / BESIDE_V1
+        remedy = f"; here it is at {beside}: write --cgroup-root={beside}" if cgroups.is_version_two(beside) else ""
+        raise DenialError(
+            f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked{remedy}"
+        )
     if not kernel.keeps(bpf_root):
         raise DenialError(f"no bpf file system is mounted at {bpf_root}, as systemd does at /sys/fs/bpf")
     missing = process.missing_capabilities(_CAPABILITIES, proc=proc)

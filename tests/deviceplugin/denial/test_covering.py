@@ -153,6 +153,17 @@ def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
     assert "is not of cgroup v2" in condition.message or "pid namespace" in condition.message
 
 
+def test_where_version_two_is_beside_version_one_it_is_told_what_to_write(kernel: KernelNode, tmp_path: Path) -> None:
+    with pytest.raises(denial.DenialError) as told:
+        denial.opened(kernel.bpf, tmp_path, proc=Path("/proc"))
+    assert str(told.value).endswith("nothing that could be asked")
+    (tmp_path / denial.BESIDE_V1).symlink_to(kernel.cgroups)
+    with pytest.raises(
+        denial.DenialError, match=f"; here it is at {tmp_path}/unified: write --cgroup-root={tmp_path}/"
+    ):
+        denial.opened(kernel.bpf, tmp_path, proc=Path("/proc"))
+
+
 def test_without_a_place_to_keep_it_for_the_next_agent_it_is_off(kernel: KernelNode, tmp_path: Path) -> None:
     with pytest.raises(denial.DenialError, match="no bpf file system is mounted at"):
         denial.opened(tmp_path, kernel.cgroups, proc=Path("/proc"))
