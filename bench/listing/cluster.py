@@ -165,17 +165,71 @@ def node() -> Json:
     }
 
 
-class Cluster:
-    """`count` pods. A new `version` is one of every object, and ends every watch with 410, as compaction does."""
+def storage() -> dict[str, tuple[str, Json]]:
+    """Path -> kind, and the object of each pod: a claim that is bound to a volume, which is attached; 0.7 to 1.2 KB."""
+    moment, size = "2026-11-01T10:00:00Z", {"storage": "10Gi"}
+    bound: Json = {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "volumeMode": "Filesystem"}
+    managed = [
+        {
+            "apiVersion": "v1",
+            "operation": "Update",
+            "fieldsType": "FieldsV1",
+            "time": moment,
+            "manager": "kube-controller-manager",
+            "fieldsV1": {"f:spec": {f"f:{key}": {} for key in (*bound, "resources", "volumeName")}},
+        }
+    ]
 
-    def __init__(self, count: int) -> None:
+    def metadata(name: str, **more: str) -> Json:
+        given = {"name": name, "uid": f"{name:0>36}"[:36], "resourceVersion": VERSION, "creationTimestamp": moment}
+        return {**given, **more, "managedFields": managed}
+
+    name = f"pvc-3f0e5b7a-0000-4000-8000-0000{DIGITS}"
+    claim = metadata(f"data-{DIGITS}", namespace="team")
+    claimed = {"kind": "PersistentVolumeClaim", "namespace": "team", "name": f"data-{DIGITS}"}
+    csi = {"driver": "disk.example.com", "volumeHandle": f"vol-{DIGITS}", "fsType": "ext4"}
+    attached = {"attacher": "disk.example.com", "nodeName": "node-00000000", "source": {"persistentVolumeName": name}}
+    return {
+        "/api/v1/persistentvolumeclaims": (
+            "PersistentVolumeClaim",
+            {"metadata": claim, "spec": {**bound, "resources": {"requests": size}, "volumeName": name}},
+        ),
+        "/api/v1/persistentvolumes": (
+            "PersistentVolume",
+            {"metadata": metadata(name), "spec": {**bound, "capacity": size, "claimRef": claimed, "csi": csi}},
+        ),
+        "/apis/storage.k8s.io/v1/volumeattachments": (
+            "VolumeAttachment",
+            {"metadata": metadata(f"csi-{DIGITS}"), "spec": attached, "status": {"attached": True}},
+        ),
+    }
+
+
+def csi_node() -> Json:
+    """How many volumes a node attaches."""
+    driver = {"name": "disk.example.com", "nodeID": f"node-{DIGITS}", "allocatable": {"count": 25}}
+    metadata = {"name": f"node-{DIGITS}", "uid": f"5f0e5b7a-0000-4000-8000-0000{DIGITS}", "resourceVersion": VERSION}
+    return {"metadata": metadata, "spec": {"drivers": [driver]}}
+
+
+class Cluster:
+    """`count` pods; with `claims` each mounts one of its own.
+
+    A new `version` is one of every object, and ends every watch with 410, as compaction does.
+    """
+
+    def __init__(self, count: int, *, claims: bool = False) -> None:
         self._count = count
         self._version = 1
         self._changed = asyncio.Event()
         self._texts = {
-            "/api/v1/pods": ("Pod", _text(pod()), count),
+            "/api/v1/pods": ("Pod", _text(_mounting(pod()) if claims else pod()), count),
             "/api/v1/nodes": ("Node", _text(node()), max(1, count // PODS_OF_A_NODE)),
         }
+        if claims:
+            self._texts |= {path: (kind, _text(item), count) for path, (kind, item) in storage().items()}
+            limits = "/apis/storage.k8s.io/v1/csinodes"
+            self._texts[limits] = ("CSINode", _text(csi_node()), max(1, count // PODS_OF_A_NODE))
         self._forgets = False
 
     def application(self) -> web.Application:
@@ -219,6 +273,11 @@ class Cluster:
             yield made if first == 0 else b"," + made
 
 
+def _mounting(item: Json) -> Json:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{DIGITS}"}}
+    return {**item, "spec": {**item["spec"], "volumes": [*item["spec"]["volumes"], volume]}}
+
+
 def _text(item: Json) -> bytes:
     return json.dumps(item, separators=(",", ":")).encode()
 
@@ -227,9 +286,9 @@ def _placed(text: bytes, number: int) -> bytes:
     return text.replace(b'"nodeName":"node-00000000"', b'"nodeName":"node-%08d"' % (number // PODS_OF_A_NODE))
 
 
-async def serve(count: int) -> None:
+async def serve(count: int, *, claims: bool) -> None:
     """Serve, and print the port, until ended."""
-    runner = web.AppRunner(Cluster(count).application())
+    runner = web.AppRunner(Cluster(count, claims=claims).application())
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -238,4 +297,4 @@ async def serve(count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve(int(sys.argv[1]), claims="--claims" in sys.argv))

@@ -10,9 +10,9 @@ Counted is when somebody asks, and only where something has changed since then.
 from __future__ import annotations
 
 import collections
-import dataclasses
+import itertools
 from collections.abc import Hashable, Iterable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpushare.fitness.crowd import Occupant
 from gpushare.fitness.volumes import DEFAULT_CLASS, Attachment, Claim, Class, Disk, Found, Limits, Mount, Name, Volume
@@ -21,8 +21,7 @@ _A = TypeVar("_A", bound=Hashable)
 _B = TypeVar("_B")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Full:
+class Full(NamedTuple):
     """Of a node: volumes of a driver that are there, how many there may be, and how many the pod would add."""
 
     driver: str
@@ -54,7 +53,7 @@ class Attaching:
         self._with_volume: dict[str, tuple[str, ...]] = {}  # volume -> nodes it is attached to
         self._changed: set[str] = set()  # nodes that were not counted since
         self._there: dict[str, frozenset[Volume]] = {}  # by node: what its pods mount
-        self._used: dict[str, dict[str, int]] = collections.defaultdict(dict)  # driver -> node -> how many
+        self._free: dict[str, dict[str, int]] = collections.defaultdict(dict)  # driver -> node -> how many more
 
     def add(self, key: Hashable, one: Occupant) -> None:
         """A pod has come that mounts something."""
@@ -114,7 +113,7 @@ class Attaching:
                 self._changed.update(self._limits)
             case Limits():
                 for driver in self._limits.pop(name[1], ()):
-                    self._used[driver].pop(name[1], None)
+                    self._free[driver].pop(name[1], None)
                 self._there.pop(name[1], None)
             case Attachment():
                 was = self._attachments.pop(name[1], None)
@@ -137,21 +136,27 @@ class Attaching:
         wanted = {one for mount in mounts if (one := self._volume(namespace, mount, None)) is not None}
         if not wanted:
             return {}
-        self._count()
+        self._count(list(self._changed))
         found: dict[str, Full] = {}
         for driver, more in sorted(collections.Counter(one.driver for one in wanted).items()):
-            for node, used in self._used.get(driver, {}).items():
-                most = self._limits[node][driver]
-                if used + more > most and node not in found:
-                    there = self._there[node]
-                    new = sum(one.driver == driver and one not in there for one in wanted) if there else more
-                    if new and used + new > most:
-                        found[node] = Full(driver, used, most, new)
+            free = self._free.get(driver, {})
+            for node in [one for one, left in free.items() if left < more]:  # few of very many
+                there, new, most = self._there[node], more, self._limits[node][driver]
+                if not wanted.isdisjoint(there):
+                    new = sum(one.driver == driver and one not in there for one in wanted)
+                if new and free[node] < new and node not in found:
+                    found[node] = Full(driver, most - free[node], most, new)
         return found
 
-    def _count(self) -> None:
+    def count(self, most: int) -> bool:
+        """Do some of what `full` would do: look at no more than so many nodes. Return whether any are left."""
+        self._count(list(itertools.islice(self._changed, most)))
+        return bool(self._changed)
+
+    def _count(self, nodes: Iterable[str]) -> None:
         """Again where something has changed."""
-        for node in self._changed:
+        for node in nodes:
+            self._changed.discard(node)
             limits = self._limits.get(node)
             if limits is None:
                 continue
@@ -163,9 +168,8 @@ class Attaching:
             )
             used = collections.Counter(one.driver for one in there | self._left(node))
             self._there[node] = there
-            for driver in limits:
-                self._used[driver][node] = used[driver]
-        self._changed.clear()
+            for driver, most in limits.items():
+                self._free[driver][node] = most - used[driver]
 
     def _left(self, node: str) -> set[Volume]:
         """What is attached to a node, mounted or not; the scheduler knows only handles of CSI drivers among these."""

@@ -162,6 +162,10 @@ class Census:
         elif before is not None:
             self._attaching.drop(name, before)
 
+    def count_volumes(self, most: int) -> bool:
+        """Do some of what the next judgement would do, on so many nodes; return whether there is more of it."""
+        return self._attaching.count(most)
+
     def unknown_claim(self, relations: Relations) -> str:
         """The first claim of a pod that was not put here; empty if there is none."""
         return self._attaching.missing(relations.namespace, relations.mounts)

@@ -26,6 +26,7 @@ from webhook.pods import unbound
 
 PODS_PATH: Final = "/api/v1/pods"
 LONGEST_WORDS: Final = 400
+NODES_AT_ONCE: Final = 64  # some milliseconds
 ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -91,6 +92,7 @@ class Occupancy:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pods.run())
             tasks.create_task(self._storage.run())
+            tasks.create_task(self._count_volumes())
 
     async def synced(self) -> None:
         """Wait until everything has been read once."""
@@ -105,6 +107,14 @@ class Occupancy:
     def missing(self) -> str | None:
         """What has not been read yet, as a sentence; None when nothing is missing."""
         return self._storage.missing() if self._pods.synced.is_set() else "the pods have not been read yet"
+
+    async def _count_volumes(self) -> None:
+        """What is there at the start is counted in portions, and not by whoever asks first."""
+        await self.synced()
+        is_left = True
+        while is_left:
+            is_left = self.census.count_volumes(NODES_AT_ONCE)
+            await asyncio.sleep(0)
 
     def ledger_changed(self, node: str) -> None:
         """The GPUNode has changed: whoever names an allocation on it is looked at again."""
