@@ -14,6 +14,9 @@ APPS = ("a", "b", "c")
 RUNTIME = "heavy"  # a RuntimeClass with an overhead
 OVERHEAD = {"cpu": "250m", "memory": "64Mi"}
 CLAIM = "data"  # a claim whose volume is in the first zone
+DRIVER = "disk.example.com"
+DISKS = ("disk-0", "disk-1", "disk-2")  # claims, each with a volume of that driver
+ABSENT = "absent"  # a claim that does not exist
 THING = "example.com/thing"
 
 
@@ -99,6 +102,8 @@ class MadeUp:
         """One that is on a node already; the API server does not ask whether it fits."""
         made = self.pod(name)
         spec = made["spec"]
+        if self.draw.random() < 0.5:
+            spec["volumes"] = self._volumes(DISKS)
         for key in ("nodeSelector", "affinity", "tolerations"):
             spec.pop(key, None)
         if self.draw.random() < 0.15:
@@ -106,6 +111,20 @@ class MadeUp:
             spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         spec["nodeName"] = node
         return made
+
+    def limits(self, node: str) -> dict[str, Any] | None:
+        """The CSINode of a node that has one."""
+        if self.draw.random() < 0.3:
+            return None
+        driver: dict[str, Any] = {"name": DRIVER, "nodeID": node}
+        if self.draw.random() < 0.8:
+            driver["allocatable"] = {"count": self.draw.choice((0, 1, 1, 2, 3))}
+        return {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSINode",
+            "metadata": {"name": node},
+            "spec": {"drivers": [driver]},
+        }
 
     def resized(self, stored: dict[str, Any]) -> dict[str, Any]:
         """A status in which the kubelet gives the first container more CPU than it asks for now, or less."""
@@ -207,9 +226,15 @@ class MadeUp:
             )
         )
 
+    def _volumes(self, claims: tuple[str, ...]) -> list[dict[str, Any]]:
+        """Some of the claims, and one volume that nobody attaches."""
+        chosen = self.draw.sample(claims, k=self.draw.choice((1, 1, 2)))
+        mounted = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in chosen]
+        return [*mounted, {"name": "inline", "csi": {"driver": DRIVER}}]
+
     def _relate(self, spec: dict[str, Any], affinity: dict[str, Any]) -> None:
         draw = self.draw
-        kind = draw.choice(("near", "far", "far", "spread", "spread", "volume"))
+        kind = draw.choice(("near", "far", "far", "spread", "spread", "volume", "disks", "disks"))
         term = {"topologyKey": self._topology(), "labelSelector": self._labels()}
         if kind == "near":
             affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
@@ -219,6 +244,8 @@ class MadeUp:
             affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
         elif kind == "volume":
             spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}]
+        elif kind == "disks":
+            spec["volumes"] = self._volumes((*DISKS, ABSENT) if draw.random() < 0.1 else DISKS)
         else:
             constraint = {"maxSkew": draw.choice((1, 2)), "whenUnsatisfiable": "DoNotSchedule", **term}
             if draw.random() < 0.3:

@@ -63,37 +63,57 @@ class Scheduler:
         await self.api.patch(f"{path}/status", {"status": node["status"]})
         await self.api.patch(path, {"spec": {"taints": node["spec"]["taints"]}})  # admission has added one
 
-    async def add_volume(self) -> None:
-        """A claim that is bound to a volume which only the first zone reaches."""
-        size = {"storage": "1Gi"}
+    async def add_volumes(self) -> None:
+        """Claims that are bound: to a volume which only the first zone reaches, and to some that have to be attached."""
         expression = {"key": "zone", "operator": "In", "values": [made_up.ZONES[0]]}
+        reached = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+        await self._add_volume(made_up.CLAIM, local={"path": "/data"}, nodeAffinity=reached)
+        for name in made_up.DISKS:
+            await self._add_volume(name, csi={"driver": made_up.DRIVER, "volumeHandle": name})
+
+    async def attach(self, claim: str, node: str) -> None:
+        """As if a pod had been there that mounted it."""
+        source = {"persistentVolumeName": self.volume(claim)}
+        attachment = {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "VolumeAttachment",
+            "metadata": {"name": f"{self.namespace}-{claim}-{node}"},
+            "spec": {"attacher": made_up.DRIVER, "nodeName": node, "source": source},
+        }
+        await self.api.create("/apis/storage.k8s.io/v1/volumeattachments", attachment)
+
+    def volume(self, claim: str) -> str:
+        """The name of a claim's volume."""
+        return f"{self.namespace}-{claim}"
+
+    async def _add_volume(self, name: str, **source: Any) -> None:
+        size = {"storage": "1Gi"}
         volume = {
             "apiVersion": "v1",
             "kind": "PersistentVolume",
-            "metadata": {"name": self.namespace},
+            "metadata": {"name": self.volume(name)},
             "spec": {
                 "capacity": size,
                 "accessModes": ["ReadWriteMany"],
-                "local": {"path": "/data"},
-                "claimRef": {"namespace": self.namespace, "name": made_up.CLAIM},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}},
+                "claimRef": {"namespace": self.namespace, "name": name},
+                **source,
             },
         }
         claim = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": made_up.CLAIM, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+            "metadata": {"name": name, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
             "spec": {
                 "accessModes": ["ReadWriteMany"],
                 "resources": {"requests": size},
-                "volumeName": self.namespace,
+                "volumeName": self.volume(name),
                 "storageClassName": "",
             },
         }
         claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
         await self.api.create("/api/v1/persistentvolumes", volume)
         await self.api.create(claims, claim)
-        await self.api.patch(f"{claims}/{made_up.CLAIM}/status", {"status": {"phase": "Bound"}})
+        await self.api.patch(f"{claims}/{name}/status", {"status": {"phase": "Bound"}})
 
     async def tries(self, pairs: list[tuple[dict[str, Any], str]]) -> list[str | None]:
         """For each pod and hostname: None if the scheduler binds it there, else why not. The pods are gone afterwards."""
@@ -166,8 +186,11 @@ async def trial(scheduler: access.Access) -> AsyncIterator[Trial]:
                 await store.close()
                 scheduler.kubectl("delete", "nodes", "--all", "--wait=false")
                 scheduler.kubectl("delete", "runtimeclass", made_up.RUNTIME, "--wait=false")
-                scheduler.kubectl("patch", "pv", namespace, "--patch", '{"metadata":{"finalizers":null}}')
-                scheduler.kubectl("delete", "pv", namespace, "--wait=false")
+                scheduler.kubectl("delete", "csinodes,volumeattachments", "--all", "--wait=false")
+                for claim in (made_up.CLAIM, *made_up.DISKS):
+                    volume = made.scheduler.volume(claim)
+                    scheduler.kubectl("patch", "pv", volume, "--patch", '{"metadata":{"finalizers":null}}')
+                    scheduler.kubectl("delete", "pv", volume, "--wait=false")
 
 
 async def _populate(trial: Trial) -> None:
@@ -180,10 +203,15 @@ async def _populate(trial: Trial) -> None:
         "overhead": {"podFixed": made_up.OVERHEAD},
     }
     await api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime)
-    await trial.scheduler.add_volume()
+    await trial.scheduler.add_volumes()
     trial.nodes = [made.node(f"node-{number:02d}") for number in range(NODES)]
     for node in trial.nodes:
         await trial.scheduler.add_node(node)
+        limits = made.limits(node["metadata"]["name"])
+        if limits is not None:
+            await api.create("/apis/storage.k8s.io/v1/csinodes", limits)
+            if made.draw.random() < 0.2:
+                await trial.scheduler.attach(made.draw.choice(made_up.DISKS), node["metadata"]["name"])
         for number in range(made.draw.choice((0, 0, 1, 2, 3))):
             name = f"on-{node['metadata']['name']}-{number}"
             make = functools.partial(made.occupant, name, node["metadata"]["name"])
