@@ -18,8 +18,8 @@ GPUS = 8
 SHARES = ((0.1, 8, 2), (0.25, 16, 3), (0.5, 32, 3), (1, 64, 2))
 
 
-def nodes(server: calls.Server, names: Sequence[str]) -> None:
-    """Nodes that are ready, and their GPUNodes with eight cards each."""
+def machines(server: calls.Server, names: Sequence[str]) -> None:
+    """Nodes that are ready."""
     calls.all_well(calls.send(server, (calls.call("POST", "/api/v1/nodes", _node(name)) for name in names)))
     untainted = {"spec": {"taints": None}}  # without a node controller nobody else would take the taint away
     calls.all_well(
@@ -27,6 +27,11 @@ def nodes(server: calls.Server, names: Sequence[str]) -> None:
             server, (calls.call("PATCH", f"/api/v1/nodes/{name}", untainted, calls.MERGE_PATCH) for name in names)
         )
     )
+
+
+def nodes(server: calls.Server, names: Sequence[str]) -> None:
+    """Nodes that are ready, and their GPUNodes with eight cards each."""
+    machines(server, names)
     made = [_gpunode(name) for name in names]
     calls.all_well(
         calls.send(server, (calls.call("POST", contract.GPUNODE_PATH, codec.to_document(node)) for node in made))

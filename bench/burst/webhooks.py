@@ -50,16 +50,24 @@ class Replica:
             f"--instance={directory.name}",
         )
         given = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"} | dict(environment)
+        self._command, self._environment = (sys.executable, *wrapper, "-m", "webhook", *flags), given
+        self._start()
+
+    def _start(self, *more: str) -> None:
         began = time.monotonic()
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *wrapper, "-m", "webhook", *flags], cwd=REPOSITORY, env=given, stderr=log
-            )
+            self.process = subprocess.Popen([*self._command, *more], cwd=REPOSITORY, env=self._environment, stderr=log)
         until(lambda: bool(self.logged("Serving")), f"{self.log} has no word of serving")
         serving = self.logged("Serving")[0]
         self.port, self.probe_port = serving["port"], serving["probe_port"]
         self._began = began
         self.ready_seconds = 0.0  # from its start on, once it is
+
+    def restart(self) -> None:
+        """End it as a rollout does, and start it anew at the same address; return once it is ready."""
+        self.stop()
+        self._start(f"--port={self.port}")
+        until(self.ready, f"{self.log}: the replica does not get ready again")
 
     def ready(self) -> bool:
         try:
@@ -189,8 +197,7 @@ async def _relaying(told: Any) -> None:
                 self.other.other = self
                 transport.write(self.other.early)
             elif ports:
-                port = ports[next(turn) % len(ports)]
-                opening = loop.create_task(loop.create_connection(lambda: Side(self), "127.0.0.1", port))
+                opening = loop.create_task(open_to(self))
                 tasks.add(opening)
                 opening.add_done_callback(tasks.discard)
             else:
@@ -205,6 +212,15 @@ async def _relaying(told: Any) -> None:
         def connection_lost(self, _error: Exception | None) -> None:
             if self.other is not None and self.other.transport is not None:
                 self.other.transport.close()
+
+    async def open_to(side: Side) -> None:
+        """To the next replica that is there: a Service knows none that is not."""
+        for _ in ports:
+            with contextlib.suppress(ConnectionError):
+                await loop.create_connection(lambda: Side(side), "127.0.0.1", ports[next(turn) % len(ports)])
+                return
+        if side.transport is not None:
+            side.transport.close()
 
     server = await loop.create_server(lambda: Side(None), "127.0.0.1", 0)
     ended = asyncio.Event()

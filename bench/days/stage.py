@@ -120,15 +120,31 @@ class Stage:
         if "in order" in waits:
             self._row.lost += self.differences()
 
-    def _create(self) -> str:
-        name = f"pod-{next(self._numbers):05}"
+    def fill(self, count: int) -> None:
+        """So many pods more, all of them in the ledger."""
+        calls.all_well(calls.send(self.server, [self._pod() for _ in range(count)]))
+        webhooks.until(self._is_in_order, "the many are not in the ledger", seconds=RECOVERY_SECONDS)
+        self.notes.append(f"{len(self.pods())} pods")
+
+    def delete_all(self) -> None:
+        began = time.monotonic()
+        calls.send(self.server, [calls.call("DELETE", self._path, {"gracePeriodSeconds": 0})], at_once=1)
+        self.notes.append(f"deleting them took {time.monotonic() - began:.0f} s of the API server's time")
+
+    def _pod(self) -> calls.Call:
         manifest = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "annotations": {contract.REQUEST: "10%", contract.MEMORY: "4Gi"}},
+            "metadata": {
+                "name": f"pod-{next(self._numbers):05}",
+                "annotations": {contract.REQUEST: "10%", contract.MEMORY: "4Gi"},
+            },
             "spec": {"nodeSelector": self._selector, "containers": [{"name": "main", "image": "localhost/none"}]},
         }
-        answer = calls.send(self.server, [calls.call("POST", self._path, manifest)], at_once=1)[0]
+        return calls.call("POST", self._path, manifest)
+
+    def _create(self) -> str:
+        answer = calls.send(self.server, [self._pod()], at_once=1)[0]
         self._row.slowest_seconds = max(self._row.slowest_seconds, answer.seconds)
         body = answer.json()
         if answer.status != 201:

@@ -48,6 +48,14 @@ def cut_off(stage: Stage) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def many_deleted(stage: Stage) -> Iterator[None]:
+    """All pods of a namespace, in one call."""
+    stage.fill(stage.options.pods)
+    yield
+    stage.delete_all()
+
+
+@contextlib.contextmanager
 def no_space(stage: Stage) -> Iterator[None]:
     """As when the store has reached its quota: it takes no writes, and answers reads."""
     _alarm(stage, "ACTIVATE")
@@ -85,5 +93,6 @@ DAYS: Mapping[str, Day] = {
     "3 s a call": Day(answering(Fault(delay_seconds=3.0))),
     "7 s a call": Day(answering(Fault(delay_seconds=7.0))),
     "etcd out of space": Day(no_space),
+    "many pods deleted": Day(many_deleted, seconds=lambda _: 1.0, nodes=80),
     "cut off": Day(cut_off, seconds=lambda options: float(options.cut_seconds)),
 }

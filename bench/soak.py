@@ -1,0 +1,240 @@
+"""A long time of ordinary trouble, and whether webhook and agent are at its end as large as when it began.
+
+A real API server; two replicas of the webhook and an agent over simulated GPUs. Pods with shares come, are resized and
+go all the time; every half minute a node is lost and comes back, and a GPU of the agent's is lost and heals; every
+minute one replica is replaced; the other is there all the time. Sampled are memory, descriptors, threads, asyncio tasks
+and the entries of the ledger that no pod has. A straight line through what was sampled after the first third may not
+rise by more than 5 %, or by the little that `soaking.flat` allows. Prints a table, then one JSON object a line per
+figure; ends with 1 if something is not flat, a pod was refused, a GPU over-committed, or the ledger not empty at last.
+
+Run: python bench/soak.py [--minutes 15] [--rate 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import admission
+from burst import calls, made, webhooks
+from soaking import flat
+from steady import ground, load, witness
+
+from gpushare import codec, contract
+from lab import cluster, kubeconfig
+
+SAMPLE_SECONDS = 2.0
+RESIZE_SECONDS = 1.0
+LOSS_SECONDS, RESTART_SECONDS = 30.0, 60.0
+NODES = 16
+AGENTS_NODE = "soak-agent"
+SIMGPU = admission.REPOSITORY / "build" / "simgpu"
+EMPTY_SECONDS = 120.0
+
+
+class Soak(admission.Bench):
+    """All that is done, by one thread beside the load."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.put_in_the_way()
+        made.machines(self.server, [AGENTS_NODE])
+
+    def counting(self) -> dict[str, str]:
+        """What a process needs in its environment to write how many tasks it has."""
+        (self.scratch / "tasks").mkdir(exist_ok=True)
+        found = os.pathsep.join(map(str, (admission.REPOSITORY, admission.REPOSITORY / "bench")))
+        return {"SOAK_TASKS": str(self.scratch / "tasks"), "PYTHONPATH": found}
+
+    def taken(self, pid: int) -> dict[str, float]:
+        return flat.of_process(pid, self.scratch / "tasks" / str(pid))
+
+    @contextlib.contextmanager
+    def agent(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The agent of one more node, with its arbiter; without a kubelet."""
+        directory = self.scratch / "agent"
+        (directory / "kubelet").mkdir(parents=True)
+        (directory / "libgpushare.so").write_bytes(b"\x7fELF")
+        self.gpus = directory / "gpus"
+        sample = admission.REPOSITORY / "simgpu" / "samples" / "lab-node.ini"
+        subprocess.run([SIMGPU / "simgpu", "create", sample, self.gpus], check=True)
+        bound = ("--bound-object-kind=Node", f"--bound-object-name={AGENTS_NODE}")
+        account = ("create", "token", contract.AGENT_SERVICE_ACCOUNT, f"--namespace={contract.SYSTEM_NAMESPACE}")
+        token = self.administrator.kubectl(*account, *bound).strip()
+        credentials, namespace = directory / "kubeconfig", contract.SYSTEM_NAMESPACE
+        way = (self.administrator.server, self.administrator.ca_file)
+        kubeconfig.write(credentials, kubeconfig.with_token(*way, token, namespace))
+        flags = (
+            f"--node-name={AGENTS_NODE}",
+            f"--kubeconfig={credentials}",
+            f"--kubelet-directory={directory / 'kubelet'}",
+            f"--root={directory / 'root'}",
+            f"--run-directory={directory / 'run'}",
+            f"--library={directory / 'libgpushare.so'}",
+            f"--pod-resources-socket={directory / 'kubelet-holds.sock'}",
+            f"--cdi-directory={directory / 'cdi'}",
+            *("--probe-host=127.0.0.1", "--probe-port=0"),
+        )
+        environment = {**os.environ, **self.counting(), "SIMGPU_DIR": str(self.gpus), "LD_LIBRARY_PATH": str(SIMGPU)}
+        counted = ("-m", "soaking.counted", "-m", "deviceplugin")
+        with (directory / "log").open("wb") as log:
+            process = subprocess.Popen([sys.executable, *counted, *flags], env=environment, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    def soak(self) -> list[str]:
+        """Let the time pass; return what was wrong."""
+        counted_by = {"wrapper": ("-m", "soaking.counted"), "environment": self.counting()}
+        with (
+            self.administrator.namespace("soak") as namespace,
+            ground.nodes(self.server, f"{namespace}-gpu", NODES) as (crowded, roomy),
+            webhooks.running(2, self.scratch / "webhooks", self.kubeconfig, **counted_by) as (replicas, _),
+            self.agent() as agent,
+        ):
+            self._until_called(namespace)
+            label = {"metadata": {"labels": roomy}}
+            calls.one(self.server, calls.call("PATCH", f"/api/v1/nodes/{AGENTS_NODE}", label, calls.MERGE_PATCH))
+            seen = witness.Witness(self.server, self.lab.etcd / "client.sock")
+            seen.start()
+            stream = load.Load(self.server, namespace, crowded, roomy, rate=self.options.rate)
+            stream.start()
+            try:
+                rows = self._pass(namespace, replicas, agent)
+            finally:
+                counted = stream.stop()
+            problems = [one.message for one in counted.failed] + self._emptied()
+            seen.stop()
+            _print(rows, counted, seen)
+        return problems + seen.broken + [f"{row.process}: {row.kind} grow" for row in rows if not row.is_flat]
+
+    def _pass(self, namespace: str, replicas: list[webhooks.Replica], agent: subprocess.Popen[bytes]) -> list[flat.Row]:
+        series = {name: flat.Series(name) for name in ("webhook", "agent", "arbiter", "ledger")}
+        began = time.monotonic()
+        due = {self._resize: RESIZE_SECONDS, self._lose: LOSS_SECONDS, self._hurt: LOSS_SECONDS}
+        at = dict.fromkeys((*due, self._restart), began)
+        due[self._restart] = RESTART_SECONDS
+        self._namespace, self._replicas = namespace, replicas
+        self._draw = random.Random(7)
+        while (now := time.monotonic()) < began + 60.0 * self.options.minutes:
+            for act, every_seconds in due.items():
+                if now - at[act] >= every_seconds:
+                    at[act] = now
+                    act()
+            at_seconds = time.monotonic() - began
+            series["webhook"].add(at_seconds, self.taken(replicas[0].process.pid))
+            series["agent"].add(at_seconds, self.taken(agent.pid))
+            for child in _children(agent.pid):
+                series["arbiter"].add(at_seconds, self.taken(child))
+            series["ledger"].add(at_seconds, {"entries": float(self._unclaimed())})
+            time.sleep(SAMPLE_SECONDS)
+        return [row for one in series.values() for row in one.rows()]
+
+    def _resize(self) -> None:
+        """Somebody wants more memory, or less."""
+        pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods?limit=20"))["items"]
+        placed = [one for one in pods if contract.ALLOCATION in one["metadata"]["annotations"]]
+        if placed:
+            name = self._draw.choice(placed)["metadata"]["name"]
+            notes = {"metadata": {"annotations": {contract.MEMORY: f"{self._draw.randint(4, 40)}Gi"}}}
+            path = f"/api/v1/namespaces/{self._namespace}/pods/{name}"
+            calls.send(self.server, [calls.call("PATCH", path, notes, calls.MERGE_PATCH)], at_once=1)
+
+    def _lose(self) -> None:
+        """A node goes with its pods, and one of the same name comes back."""
+        name = f"{self._namespace}-gpu-{self._draw.randrange(1, NODES)}"
+        node = calls.one(self.server, calls.call("GET", f"/api/v1/nodes/{name}"))
+        paths = (f"/api/v1/nodes/{name}", f"{contract.GPUNODE_PATH}/{name}")
+        calls.send(self.server, [calls.call("DELETE", path) for path in paths], at_once=1)
+        pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
+        gone = [one["metadata"]["name"] for one in pods if one["metadata"]["annotations"].get(contract.NODE) == name]
+        now = {"gracePeriodSeconds": 0}
+        base = f"/api/v1/namespaces/{self._namespace}/pods"
+        calls.send(self.server, [calls.call("DELETE", f"{base}/{pod}", now) for pod in gone])
+        made.nodes(self.server, [name])
+        label = {"metadata": {"labels": node["metadata"]["labels"]}}
+        calls.one(self.server, calls.call("PATCH", f"/api/v1/nodes/{name}", label, calls.MERGE_PATCH))
+
+    def _hurt(self) -> None:
+        """A GPU of the agent's is lost; the one before heals."""
+        before, self._hurt_gpu = getattr(self, "_hurt_gpu", 0), self._draw.randrange(4)
+        subprocess.run([SIMGPU / "simgpu", "heal", self.gpus, str(before)], check=True)
+        subprocess.run([SIMGPU / "simgpu", "fail", self.gpus, str(self._hurt_gpu), "lost"], check=True)
+
+    def _restart(self) -> None:
+        """The second replica is replaced; the first is there all the time."""
+        self._replicas[1].restart()
+
+    def _entries(self) -> list[Any]:
+        items = calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
+        return [entry for item in items for entry in codec.read(item).allocations]
+
+    def _unclaimed(self) -> int:
+        """Entries of the ledger whose pod is not there."""
+        entries = self._entries()
+        pods = calls.one(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
+        uids = {one["metadata"]["uid"] for one in pods}
+        return sum(bool(entry.pod.uid) and entry.pod.uid not in uids for entry in entries)
+
+    def _emptied(self) -> list[str]:
+        """What is left in the ledger once all pods are gone."""
+        deadline = time.monotonic() + EMPTY_SECONDS
+        while (left := self._entries()) and time.monotonic() < deadline:
+            time.sleep(1.0)
+        return [f"left in the ledger: {entry.id} of {entry.pod}" for entry in left]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _print(rows: list[flat.Row], counted: load.Counted, seen: witness.Witness) -> None:
+    print("\n| process | of | at first | median | most | last | grown since warm | flat |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        values = (row.first, row.median, row.most, row.last, row.grown)
+        shown = " | ".join(f"{one:.1f}" for one in values)
+        print(f"| {row.process} | {row.kind} | {shown} | {'yes' if row.is_flat else '**no**'} |")
+    sent = f"{len(counted.sent)} pods, {counted.gated} gated, {len(counted.failed)} failed"
+    print(f"\n{sent}; {seen.versions} versions of GPUNodes, {len(seen.broken)} over-commitments\n")
+    for row in rows:
+        told = {"figure": f"soak.{row.process}.{row.kind}", **dataclasses.asdict(row), "flat": row.is_flat}
+        print(json.dumps(told))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--rate", type=float, default=5.0, help="pods a second")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # sockets have short paths
+        directory = Path(scratch) / "lab"
+        try:
+            administrator = cluster.up(directory, node_count=0, owner=os.getpid())
+            bench = Soak(administrator, Path(scratch), SimpleNamespace(nodes=0, profile=None, **vars(options)))  # type: ignore[arg-type]
+            bench.prepare()
+            problems = bench.soak()
+        finally:
+            cluster.down(directory)
+    for sentence in sorted(set(problems))[:20]:
+        print(sentence)
+    if problems:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

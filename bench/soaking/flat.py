@@ -1,0 +1,72 @@
+"""What a process has of memory, descriptors, threads and tasks, again and again; and whether that is flat."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WARM_UP = 1 / 3  # of all that was sampled
+KINDS = ("MiB", "descriptors", "threads", "tasks", "entries")
+# What may be more at the end than after the warm-up by a straight line through all between: a part, and at least this.
+MOST_PART = 0.05
+LEAST: Mapping[str, float] = {"MiB": 6.0, "descriptors": 6.0, "threads": 1.5, "tasks": 8.0, "entries": 8.0}
+
+
+@dataclass
+class Series:
+    """Samples of one process: (seconds, value) by kind."""
+
+    name: str
+    samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def add(self, at: float, found: Mapping[str, float]) -> None:
+        for kind, value in found.items():
+            self.samples.setdefault(kind, []).append((at, value))
+
+    def rows(self) -> list[Row]:
+        return [Row.of(self.name, kind, self.samples[kind]) for kind in KINDS if len(self.samples.get(kind, ())) > 5]
+
+
+@dataclass(frozen=True)
+class Row:
+    """median: after the warm-up; grown: by the line through what was sampled since then, from its start to its end."""
+
+    process: str
+    kind: str
+    first: float
+    median: float
+    most: float
+    last: float
+    grown: float
+
+    @classmethod
+    def of(cls, process: str, kind: str, samples: Sequence[tuple[float, float]]) -> Row:
+        warm = samples[int(len(samples) * WARM_UP) :]
+        times, values = [at for at, _ in warm], [value for _, value in warm]
+        slope = statistics.linear_regression(times, values).slope
+        grown = slope * (times[-1] - times[0])
+        return cls(process, kind, samples[0][1], statistics.median(values), max(values), values[-1], grown)
+
+    @property
+    def is_flat(self) -> bool:
+        return self.grown <= max(LEAST[self.kind], MOST_PART * self.median)
+
+
+def of_process(pid: int, tasks: Path | None = None) -> dict[str, float]:
+    """What it has now; nothing of one that has gone."""
+    found: dict[str, float] = {}
+    with contextlib.suppress(OSError, ValueError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        kib = dict(re.findall(r"(VmRSS|Threads):\s+(\d+)", status))
+        found = {"MiB": int(kib["VmRSS"]) / 1024, "threads": float(kib["Threads"])}
+        found["descriptors"] = float(len(list(Path(f"/proc/{pid}/fd").iterdir())))
+        if tasks is not None and tasks.exists():
+            found["tasks"] = float(tasks.read_text())
+    return found
+
+
+Sampler = Callable[[], dict[str, float]]

@@ -1,0 +1,122 @@
+"""A node comes back under its name with other hardware, while shares are on what it had; and one whose clock is set."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gpushare import codec, ledger
+from gpushare.gpu import Gpu
+from gpushare.gpunode import GpuNode
+from tests import builders
+from tests.clock import clocks
+from tests.deviceplugin import agent_process, simulated
+from tests.deviceplugin.test_agent_on_api_server import Cluster, cluster, installed
+
+__all__ = ["cluster", "installed"]
+
+pytestmark = pytest.mark.apiserver
+
+GIB = 1 << 30
+OTHER = """\
+[node]
+name = other-hardware
+driver-version = 550.54.15
+cuda-version = 12.4
+[gpu 0]
+count = 2
+model = NVIDIA A100-SXM4-80GB
+memory = 80GiB
+compute-capability = 8.0
+multiprocessors = 108
+pci-bus-id = 00000000:07:00.0
+mig-capable = yes
+"""
+
+
+async def gpus_of(cluster: Cluster) -> Mapping[str, Gpu]:
+    return codec.read(await cluster.gpunode()).gpu_by_uuid()
+
+
+async def hold(cluster: Cluster, uuid: str, **amounts: int) -> GpuNode:
+    """Somebody holds a share there; the node as it is stored then."""
+    entry = builders.allocation("a1", uuid, **amounts)
+    held = ledger.confirm(
+        ledger.reserve(codec.read(await cluster.gpunode()), dataclasses.replace(entry, reserved_until=2e9)),
+        {"a1": dataclasses.replace(entry.pod, uid="u1")},
+    )
+    await cluster.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(held)))
+    return held
+
+
+async def test_a_share_on_gpus_that_are_no_more_stays_and_the_new_ones_are_offered(
+    cluster: Cluster, short_path: Path, gpus: Path
+) -> None:
+    credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
+    old = simulated.uuids(gpus)
+    async with agent_process.running(cluster.node, short_path, kubeconfig=credentials, gpus=gpus) as agent:
+        await agent.until("Wrote the GPUNode's status")
+        spec = codec.to_spec(await hold(cluster, old[0]))
+        assert await agent.stop() == 0
+    other = short_path / "other"
+    (short_path / "other.ini").write_text(OTHER)
+    simulated.command("create", short_path / "other.ini", other)
+    new = simulated.uuids(other)
+    assert not {*new} & {*old}
+    async with agent_process.running(cluster.node, short_path, kubeconfig=credentials, gpus=other) as agent:
+
+        async def is_told() -> bool:
+            return {*new} <= (await gpus_of(cluster)).keys()
+
+        await cluster.until(is_told)
+        cards = await gpus_of(cluster)
+        assert cards.keys() == {*new, old[0]}, "who has the share is found, and nobody else's old GPU"
+        assert [cards[uuid].healthy for uuid in (*new, old[0])] == [True, True, False]
+        assert {cards[uuid].memory_bytes for uuid in new} == {80 * GIB}
+        assert cards[old[0]].health_reason == "the driver does not list it any more"
+        document = await cluster.gpunode()
+        assert document["spec"] == spec, "the ledger is the placer's"
+        assert ledger.violations(codec.read(document)) == []
+        assert "2 of 3 GPUs are healthy; GPU 0" in await cluster.ready()
+
+        await cluster.kubectl("patch", "gpunode", cluster.node, "--type=merge", '--patch={"spec":{"allocations":[]}}')
+
+        async def is_forgotten() -> bool:
+            return (await gpus_of(cluster)).keys() == {*new}
+
+        await cluster.until(is_forgotten)
+
+
+async def test_an_agent_whose_clock_is_set_goes_on(cluster: Cluster, short_path: Path, gpus: Path) -> None:
+    async def says(sentence: str) -> bool:
+        return sentence in await cluster.ready()
+
+    credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
+    clock = clocks.Clock(short_path / "clock")
+    async with agent_process.running(
+        cluster.node, short_path, kubeconfig=credentials, gpus=gpus, environment=clock.environment
+    ) as agent:
+        await agent.until("Wrote the GPUNode's status")
+        ready = await agent.get("/readyz")  # there is no kubelet, before and after
+        clock.set(3600)
+        await simulated.change("fail", gpus, "2", "lost")
+        await cluster.until(lambda: says("3 of 4 GPUs are healthy"))
+        clock.set(-3600)
+        await simulated.change("heal", gpus, "2")
+        await cluster.until(lambda: says("4 of 4 GPUs are healthy"))
+        await cluster.kubectl("delete", "gpunode", cluster.node)
+
+        async def is_back() -> bool:
+            shown = await cluster.kubectl("get", "gpunode", cluster.node, "--ignore-not-found", "--output=json")
+            return bool(shown) and len(codec.read(json.loads(shown)).gpus) == 4
+
+        await cluster.until(is_back)
+        version = (await cluster.gpunode())["metadata"]["resourceVersion"]
+        await asyncio.sleep(3)  # longer than it takes to audit again
+        assert (await cluster.gpunode())["metadata"]["resourceVersion"] == version
+        assert await agent.get("/readyz") == ready
