@@ -142,9 +142,13 @@ scale: env build ## What the webhook takes in a cluster of 1,000 nodes with 20,0
 	$(PYTHON) bench/scale.py --pods 20000
 	$(PYTHON) bench/scale.py --pods 100000 --rounds 0
 
+.PHONY: soak
+soak: env build ## Whether webhook and agent grow in a long time of ordinary trouble; MINUTES=600 for longer
+	$(PYTHON) bench/soak.py --minutes $(or $(MINUTES),15)
+
 .PHONY: bench
 bench: env build ## Benchmarks that need no GPU
-	@for one in $(filter-out bench/scale.py,$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
+	@for one in $(filter-out bench/scale.py bench/soak.py,$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
 
 ##@ Try
 
