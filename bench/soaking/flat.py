@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 WARM_UP = 1 / 3  # of all that was sampled
+WINDOWS = 8  # after that: of each the least counts, for what is in hand at a busy moment is not kept
 KINDS = ("MiB", "descriptors", "threads", "tasks", "entries")
-# What may be more at the end than after the warm-up by a straight line through all between: a part, and at least this.
+# By how much that line may rise from its beginning to its end: a part, and at least this.
 MOST_PART = 0.05
 LEAST: Mapping[str, float] = {"MiB": 6.0, "descriptors": 6.0, "threads": 1.5, "tasks": 8.0, "entries": 8.0}
 
@@ -33,23 +34,25 @@ class Series:
 
 @dataclass(frozen=True)
 class Row:
-    """median: after the warm-up; grown: by the line through what was sampled since then, from its start to its end."""
+    """median, most: after the warm-up; least: of each window since then; grown: by the straight line through these."""
 
     process: str
     kind: str
     first: float
     median: float
     most: float
-    last: float
+    least: tuple[float, ...]
     grown: float
 
     @classmethod
     def of(cls, process: str, kind: str, samples: Sequence[tuple[float, float]]) -> Row:
         warm = samples[int(len(samples) * WARM_UP) :]
-        times, values = [at for at, _ in warm], [value for _, value in warm]
-        slope = statistics.linear_regression(times, values).slope
-        grown = slope * (times[-1] - times[0])
-        return cls(process, kind, samples[0][1], statistics.median(values), max(values), values[-1], grown)
+        values = [value for _, value in warm]
+        size = max(1, len(warm) // WINDOWS)
+        least = [min(values[begin : begin + size]) for begin in range(0, size * (len(warm) // size), size)]
+        slope = statistics.linear_regression(range(len(least)), least).slope
+        found = statistics.median(values), max(values), tuple(least)
+        return cls(process, kind, samples[0][1], *found, slope * (len(least) - 1))
 
     @property
     def is_flat(self) -> bool:
@@ -67,6 +70,3 @@ def of_process(pid: int, tasks: Path | None = None) -> dict[str, float]:
         if tasks is not None and tasks.exists():
             found["tasks"] = float(tasks.read_text())
     return found
-
-
-Sampler = Callable[[], dict[str, float]]
