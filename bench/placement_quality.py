@@ -7,7 +7,9 @@ part of the demand that is turned away. Our figures come from the product's own 
 not know the pods to come; FGD is told them. Pods without GPUs are placed by the same policy, as in the published
 experiments. Prints tables for people, then one JSON object a line per figure.
 
-Run: python bench/placement_quality.py --openb DIRECTORY [--traces default,gpushare60] [--seeds 42,43,44]
+`worlds` are clusters and demands unlike the published ones (`openb.worlds`).
+
+Run: python bench/placement_quality.py --openb DIRECTORY [--traces default,gpushare60,worlds] [--seeds 42,43,44]
     [--policies fragmentation,fgd,best-fit] [--churn 0.9] [--plot FILE.svg] [--jobs 2]
 """
 
@@ -23,7 +25,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from openb import known_policies, own_policies, trace
+from openb import known_policies, own_policies, trace, worlds
 
 OWN = ("fragmentation", "pack", "spread")
 AGAINST = "fgd"
@@ -54,8 +56,10 @@ class Result:
 
 def run(task: Task) -> Result:
     """One list of pods, policy and seed."""
-    nodes = trace.nodes(task.directory)
-    pods = trace.pods(task.directory, task.pods)
+    if task.pods in worlds.WORLDS:
+        nodes, pods = worlds.load(task.directory, task.pods, task.seed)
+    else:
+        nodes, pods = trace.nodes(task.directory), trace.pods(task.directory, task.pods)
     gpus = sum(node.gpus for node in nodes)
     scheduler: trace.Scheduler = (
         own_policies.Gpushare(task.policy, nodes)
@@ -63,7 +67,8 @@ def run(task: Task) -> Result:
         else known_policies.KnownPolicy(task.policy, nodes, pods, task.seed)
     )
     if task.churn is None:
-        return fill(task, scheduler, trace.fill(pods, gpus, task.seed), 100 * gpus)
+        arriving = pods if task.pods in worlds.WORLDS else trace.fill(pods, gpus, task.seed)
+        return fill(task, scheduler, arriving, 100 * gpus)
     arrivals = trace.churn(pods, gpus, task.seed, load=task.churn, lifetimes=LIFETIMES)
     return churn(task, scheduler, arrivals, 100 * gpus)
 
@@ -186,13 +191,15 @@ def arguments() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--openb", type=Path, required=True, help="directory with the openb lists, .csv or .csv.gz")
-    parser.add_argument("--traces", type=words, help="names of pod lists; all that are there unless given")
+    parser.add_argument("--traces", type=words, help="names of pod lists and worlds; all lists unless given")
     parser.add_argument("--seeds", type=lambda text: [int(word) for word in words(text)], default=[42, 43, 44])
     parser.add_argument("--policies", type=words, default=list(DEFAULT_POLICIES))
     parser.add_argument("--churn", type=float, help="also with pods that leave, at this load, such as 0.9")
     parser.add_argument("--plot", type=Path, help="write a plot there, .svg or .png")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     chosen = parser.parse_args()
+    chosen.traces = chosen.traces or trace.traces(chosen.openb)
+    chosen.traces = [name for word in chosen.traces for name in (worlds.WORLDS if word == "worlds" else [word])]
     for policy in chosen.policies:
         if policy not in (*OWN, *known_policies.POLICIES):
             parser.error(f"--policies {policy} is not known: {', '.join((*OWN, *known_policies.POLICIES))} are")
@@ -203,7 +210,7 @@ def main() -> None:
     chosen = arguments()
     tasks = [
         Task(chosen.openb, pods, policy, seed)
-        for pods in chosen.traces or trace.traces(chosen.openb)
+        for pods in chosen.traces
         for policy in chosen.policies
         for seed in chosen.seeds
     ]

@@ -28,7 +28,7 @@ from gpushare.allocation import Allocation, PodRef
 from gpushare.daemon import garbage
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from gpushare.mix import Host, Mix
+from gpushare.mix import Host, Mix, classes_of
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
@@ -140,9 +140,8 @@ def main() -> None:
     cluster = Cluster()
     cluster.fill(chosen.nodes, chosen.allocations, draw)
     garbage.settle()  # as the webhook does once it has read the cluster
-    mix = Mix()
-    for _ in range(1000):
-        mix = mix.admit(draw.choice(SHAPES), draw.choice(HOSTS))
+    pods = ((draw.choice(SHAPES), draw.choice(HOSTS)) for _ in range(1000))
+    mix = Mix.of(collections.Counter(asked for pod in pods for asked in classes_of(*pod)), pods=1000)
     figures = {"learn": 1000 * timed(lambda: cluster.fleet.learn(mix))[0]}
     figures |= decide(cluster, chosen.decisions, draw)
     refusals = [timed(lambda: cluster.fleet.place(IMPOSSIBLE)) for _ in range(20)]

@@ -1,7 +1,6 @@
-"""Mix: what people ask of this cluster, learned from what it has admitted.
+"""Mix: what people ask of this cluster, learned from the pods that are there at one moment.
 
-Placement prices free capacity by it, and `top` calls stranded what it cannot use. A value: an admission makes a new
-one, in which older ones count less; or it is that of all who are there at one moment.
+Placement prices free capacity by it, and `top` calls stranded what it cannot use.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from gpushare import fragmentation
 from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory
 
-HALF_LIFE_ADMISSIONS = 20_000  # after so many more, an admission counts half
-ENOUGH_ADMISSIONS = 50  # before so many, the default mix says more
+ENOUGH_PODS = 50  # of fewer the default mix says more
 MOST_CLASSES = 512  # the rarest are forgotten beyond
 
 
@@ -68,35 +66,26 @@ _DEFAULT: Mapping[Asked, float] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mix:
-    """Weights of the classes seen. `admissions` counts without decay; `unit` is what the next admission weighs."""
+    """Weights of the classes, and of how many pods they are."""
 
     weights: Mapping[Asked, float] = dataclasses.field(default_factory=dict)
-    admissions: int = 0
-    unit: float = 1.0
+    pods: int = 0
 
     @classmethod
     def of(cls, counts: Mapping[Asked, int], *, pods: int) -> Mix:
         """The mix of so many pods; of very many classes the commonest."""
         commonest = sorted(counts.items(), key=lambda one: (-one[1], repr(one[0])))[:MOST_CLASSES]
-        return cls({asked: float(count) for asked, count in commonest}, admissions=pods)
-
-    def admit(self, request: Request, host: Host = NO_HOST) -> Mix:
-        """The mix after one more admission; a pod with several demands counts once for each."""
-        weights = dict(self.weights)
-        for asked in classes_of(request, host):
-            weights[asked] = weights.get(asked, 0.0) + self.unit
-        if len(weights) > MOST_CLASSES:
-            del weights[min(weights, key=lambda asked: (weights[asked], repr(asked)))]
-        unit = self.unit * 2 ** (1 / HALF_LIFE_ADMISSIONS)
-        if unit > 1e9:  # growing the newest weighs like shrinking all others, and is cheaper
-            weights = {asked: weight / unit for asked, weight in weights.items()}
-            unit = 1.0
-        return Mix(weights, self.admissions + 1, unit)
+        return cls({asked: float(count) for asked, count in commonest}, pods=pods)
 
     @property
     def classes(self) -> Mapping[Asked, float]:
-        """Class → weight; the default mix until enough has been admitted."""
-        return self.weights if self.admissions >= ENOUGH_ADMISSIONS and self.weights else _DEFAULT
+        """Class → weight; the default mix until there are enough pods."""
+        return self.weights if self.pods >= ENOUGH_PODS and self.weights else _DEFAULT
+
+    @property
+    def ignorance(self) -> float:
+        """1 while nothing is known of what is asked for, and less the more pods it is of."""
+        return (ENOUGH_PODS / max(self.pods, ENOUGH_PODS)) ** 2
 
     def typical(self, card_bytes: int) -> tuple[fragmentation.Typical, ...]:
         """The mix as parts of one GPU with `card_bytes`, for `fragmentation.measure`; weights add up to 1."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterable
 from typing import Any
 
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
+from gpushare.mix import NO_HOST, Host, Mix, classes_of
 from gpushare.placement import NodeView
+from gpushare.request import Request
 
 GIB = 2**30
 
@@ -80,3 +84,13 @@ def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
         contract.RESOURCE_MEMORY: f"{gpus * memory_gib}Gi",
         contract.RESOURCE_IDLE: str(gpus * contract.IDLE_SHARES_PER_GPU),
     }
+
+
+def mix(requests: Iterable[Request], hosts: Iterable[Host] | None = None) -> Mix:
+    """What pods with these requests ask for, and of their nodes what `hosts` has, if that is given."""
+    pods = list(requests)
+    given = list(hosts) if hosts is not None else [NO_HOST] * len(pods)
+    counts = collections.Counter(
+        asked for one, host in zip(pods, given, strict=True) for asked in classes_of(one, host)
+    )
+    return Mix.of(counts, pods=len(pods))

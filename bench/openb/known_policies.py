@@ -1,9 +1,9 @@
 """Known placement policies on the same nodes and pods, to compare with: costs over arrays, kept by kind of pod.
 
-random, first-fit: the first node by number with room. best-fit: least CPU, memory and GPU left, as parts of the largest
-node. fgd: fragmentation gradient descent as its authors published it, the score rounded to whole numbers of 0 to 100;
-fgd-fuller: the same, and of equals the node with the least GPU and CPU left: the strongest form of it that we know.
-FGD knows the whole list of pods beforehand, as in its authors' experiments.
+random, first-fit: the first node by number with room. best-fit: least CPU and GPU left, as parts of the largest node,
+as FGD's authors have it. fgd: fragmentation gradient descent as they published it, the score rounded to whole numbers
+of 0 to 100; fgd-fuller: the same, and of equals the node with the least GPU and CPU left: the strongest form of it that
+we know. FGD knows the whole list of pods beforehand, as in its authors' experiments.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def _first_fit(_known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Int
 
 
 def _best_fit(known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:
-    cpu, memory, gpu = known.most
-    left = (state.cpu - pod.cpu_milli) / cpu + (state.memory - pod.memory_mib) / memory
+    cpu, _, gpu = known.most
+    left = (state.cpu - pod.cpu_milli) / cpu
     return left + (np.maximum(state.free, 0).sum(1) - pod.size) / gpu, _tightest(pod, state)
 
 

@@ -1,4 +1,4 @@
-"""gpushare on the openb nodes: the product's own Fleet, fed as the webhook feeds it, learning as it admits."""
+"""gpushare on the openb nodes: the product's own Fleet and Lessons, fed as the webhook feeds them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from gpushare.mix import Host, Mix
+from gpushare.mix import Host, classes_of
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory, Share
 from openb.trace import Node, Placed, Pod
+from webhook.ledger.lessons import Asks, Lessons
 
 MIB = 2**20
 GPU_GIB = 16  # the lists do not tell; pods ask for the same part of it as of the compute
-FIRST_LESSON, MOST_BETWEEN_LESSONS = 50, 1000  # in admissions
 
 
 class Gpushare:
@@ -26,8 +26,9 @@ class Gpushare:
 
     def __init__(self, policy: str, nodes: Sequence[Node]) -> None:
         self._policy = policy
-        self._mix = Mix()
-        self._fleet = Fleet(self._mix)
+        self._fleet = Fleet()
+        self._lessons = Lessons()
+        self._lessons.due = lambda: self._fleet.learn(self._lessons.take())
         self._views: list[GpuNode] = []
         self._cpu = [node.cpu_milli for node in nodes]
         self._memory = [node.memory_mib for node in nodes]
@@ -35,7 +36,6 @@ class Gpushare:
         self._held: dict[tuple[int, tuple[int, ...], Pod], list[Allocation]] = {}
         self._requests: dict[Pod, Request] = {}
         self._serial = 0
-        self._next_lesson = FIRST_LESSON
         for number, node in enumerate(nodes):
             cards = tuple(Gpu(f"{node.name}/{index}", index, node.model, GPU_GIB << 30) for index in range(node.gpus))
             self._views.append(GpuNode(node.name, cards))
@@ -44,7 +44,6 @@ class Gpushare:
     def place(self, pod: Pod) -> Placed | None:
         request = self._requests.get(pod) or self._requests.setdefault(pod, _request(pod))
         host = Host(pod.cpu_milli, pod.memory_mib * MIB)
-        self._learn(request, host)
         found = self._fleet.place(request, host=host, policy=self._policy)
         if not isinstance(found, Placement):
             return None
@@ -59,6 +58,7 @@ class Gpushare:
         placed = Placed(number, tuple(sorted(cards[uuid].index for uuid in entry.gpu_uuids)))
         self._held.setdefault((number, placed.gpus, pod), []).append(entry)
         self._host(number, pod, -1)
+        self._lessons.change((), _asks(request, pod))
         return placed
 
     def leave(self, pod: Pod, placed: Placed) -> None:
@@ -67,6 +67,7 @@ class Gpushare:
         left = tuple(one for one in node.allocations if one.id != entry.id)
         self._views[placed.node] = dataclasses.replace(node, allocations=left)
         self._host(placed.node, pod, 1)
+        self._lessons.change(_asks(self._requests[pod], pod), ())
 
     def _host(self, number: int, pod: Pod, sign: int) -> None:
         self._cpu[number] += sign * pod.cpu_milli
@@ -77,16 +78,12 @@ class Gpushare:
         room = Room(self._cpu[number], self._memory[number] * MIB)
         self._fleet.update(NodeView.of(self._views[number]), room=room)
 
-    def _learn(self, request: Request, host: Host) -> None:
-        if request.demands:
-            self._mix = self._mix.admit(request, host)
-        if self._mix.admissions >= self._next_lesson:
-            self._fleet.learn(self._mix)
-            more = min(MOST_BETWEEN_LESSONS, 3 * self._mix.admissions // 10)
-            self._next_lesson = self._mix.admissions + max(100, more)
-
 
 def _request(pod: Pod) -> Request:
     share = Share(pod.percent, 100, Memory(percent=pod.percent))
     demands = (Demand(("main",), share, pod.gpus),) if pod.gpus else ()
     return Request(demands, Constraints(models=pod.models))
+
+
+def _asks(request: Request, pod: Pod) -> Asks:
+    return tuple(classes_of(request, Host(pod.cpu_milli, pod.memory_mib * MIB)))

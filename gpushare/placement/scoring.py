@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gpushare.mix import Mix
 from gpushare.placement import eligibility, policies, pricing, selection, together
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.grid import Floats, Grid, Ints
+from gpushare.placement.grid import ABSENT, Floats, Grid, Ints
 from gpushare.placement.selection import Selected
 from gpushare.placement.shape import Shape
 from gpushare.placement.worth import Worth
@@ -24,6 +24,9 @@ from gpushare.placement.worth import Worth
 _GRAIN = 0.01  # GPUs: smaller differences of worth are noise, and the fuller node is the better choice
 _FULLER = 1e-4
 _DEARNESS = 0.2  # of the prices of kinds: enough to turn the choice between nodes that are alike
+# What a GPU of a kind costs of which there is next to nothing, while nothing is known: who names no kind leaves it to
+# those who may. It has to fade soon, because it keeps pods from the small nodes that rare GPUs are often in.
+_RARITY = 0.03
 _REPRICED_AFTER = 10  # changes of nodes, or one in a hundred nodes if that is more
 _SHAPES = 256
 
@@ -66,6 +69,7 @@ class Scoring:
         self._mix = mix
         self.worth = Worth(mix, grid.kinds)
         self._prices = pricing.free(self.worth)
+        self._rarity = np.zeros(len(grid.kinds))  # [kind] GPUs
         self._priced_at = -_REPRICED_AFTER
         self._lesson = 0  # counts what makes all costs void
         self._dear = np.zeros(0, np.int64)  # sets that have had a price since the last lesson
@@ -98,7 +102,7 @@ class Scoring:
             self._score(shape, kept, slots)
         if shape.policy == policies.DEFAULT:
             self._price(kept, None if kept.priced is not self._prices.sets else slots)
-            kinds = _DEARNESS * self._prices.kinds * kept.size
+            kinds = (_DEARNESS * self._prices.kinds + self._rarity) * kept.size
             total = kept.each[: grid.width] + kinds[grid.now().node_kind]
         else:
             total = kept.lost[: grid.width]
@@ -250,6 +254,7 @@ class Scoring:
         if grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
             self._priced_at = grid.clock
             width = grid.width
+            self._rarity = _RARITY * self._mix.ignorance * (1 - self._part_of_kinds())
             new = pricing.prices(
                 self.worth,
                 grid.columns.node_kind[:width],
@@ -264,6 +269,13 @@ class Scoring:
                 self._lesson += 1
                 self._now.lesson = self._lesson  # only the costs of shapes are void
             self._prices = new
+
+    def _part_of_kinds(self) -> Floats:
+        """[kind] its part of all GPUs there are."""
+        kinds = self._grid.now().kind
+        counts = np.bincount(kinds[kinds != ABSENT], minlength=len(self._grid.kinds)).astype(np.float64)
+        parts: Floats = counts / max(1.0, counts.sum())
+        return parts
 
     def _look(self) -> None:
         """Bring `_now` up to date."""

@@ -10,47 +10,29 @@ from tests.builders import GIB
 from tests.gpushare.laws import strategies
 
 
-def admitted(times: int, known: Mix | None = None, **annotations: str) -> Mix:
-    found = known or Mix()
-    for _ in range(times):
-        found = found.admit(request.parse(builders.pod(**annotations)))
-    return found
+def mix_of(times: int, **annotations: str) -> Mix:
+    return builders.mix([request.parse(builders.pod(**annotations))] * times)
 
 
 def test_before_anything_was_admitted_the_default_mix_speaks() -> None:
     assert {asked.request_percent for asked in Mix().classes} == {10, 25, 50, 100}
 
 
-def test_a_few_admissions_do_not_overrule_the_default_mix() -> None:
-    assert admitted(mix.ENOUGH_ADMISSIONS - 1, request="0.3").classes == Mix().classes
-    assert {asked.request_percent for asked in admitted(mix.ENOUGH_ADMISSIONS, request="0.3").classes} == {30}
+def test_a_few_pods_do_not_overrule_the_default_mix() -> None:
+    assert mix_of(mix.ENOUGH_PODS - 1, request="0.3").classes == Mix().classes
+    assert {asked.request_percent for asked in mix_of(mix.ENOUGH_PODS, request="0.3").classes} == {30}
 
 
-def test_an_admission_makes_a_new_mix_and_leaves_the_old() -> None:
-    old = admitted(60, request="0.3")
-    admitted(60, old, request="0.7")
-    assert {asked.request_percent for asked in old.classes} == {30}
-
-
-def test_what_was_admitted_a_half_life_ago_counts_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mix, "HALF_LIFE_ADMISSIONS", 100)
-    found = admitted(1, admitted(100, admitted(1, request="0.3"), request="0.5"), request="0.7")
-    weights = {asked.request_percent: weight for asked, weight in found.classes.items()}
-    assert weights[30] / weights[70] == pytest.approx(0.5, rel=0.02)
-
-
-def test_long_use_keeps_numbers_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mix, "HALF_LIFE_ADMISSIONS", 2)
-    found = admitted(500, request="0.3")
-    assert found.unit < 2e9
-    assert all(weight < 1e10 for weight in found.weights.values())
+def test_the_more_pods_the_less_is_unknown() -> None:
+    known = [mix_of(pods, request="0.3").ignorance for pods in (0, mix.ENOUGH_PODS, 2 * mix.ENOUGH_PODS, 1000)]
+    assert known[0] == known[1] == 1.0
+    assert known[1] > known[2] > known[3] > 0
 
 
 def test_rare_classes_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mix, "MOST_CLASSES", 3)
-    found = admitted(60, request="0.3")
-    for percent in range(1, 20):
-        found = admitted(1, found, request=f"{percent}%")
+    often = [request.parse(builders.pod(request="0.3"))] * 60
+    found = builders.mix([*often, *(request.parse(builders.pod(request=f"{percent}%")) for percent in range(1, 20))])
     assert len(found.weights) == 3
     assert 30 in {asked.request_percent for asked in found.weights}
 
@@ -70,15 +52,12 @@ def test_the_size_is_the_larger_of_compute_and_memory() -> None:
 
 
 def test_typical_requests_are_parts_of_the_card_at_hand() -> None:
-    found = admitted(60, memory="12Gi").typical(24 * GIB)
+    found = mix_of(60, memory="12Gi").typical(24 * GIB)
     assert [(one.compute, one.memory, one.weight) for one in found] == [(0.0, 0.5, 1.0)]
 
 
 @given(st.lists(strategies.requests(), max_size=80))
 def test_typical_weights_add_up_to_one(requests: list[request.Request]) -> None:
-    found = Mix()
-    for one in requests:
-        found = found.admit(one)
-    typical = found.typical(80 * GIB)
+    typical = builders.mix(requests).typical(80 * GIB)
     assert sum(one.weight for one in typical) == pytest.approx(1.0)
     assert all(0 <= one.compute <= 1 and 0 <= one.memory <= 1 for one in typical)

@@ -4,7 +4,7 @@ import pytest
 
 from gpushare import ledger, request
 from gpushare.gpunode import GpuNode
-from gpushare.mix import Host, Mix
+from gpushare.mix import Host
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
@@ -135,10 +135,8 @@ def test_cpu_heavy_pods_go_where_cpu_is_plenty_and_light_ones_where_it_is_scarce
     fleet = fleet_of(
         builders.node("poor", gpus=4), builders.node("rich", gpus=4), rooms=(Room(16_000, 1e15), Room(256_000, 1e15))
     )
-    mix = Mix()
-    for cpus in (1, 16) * 40:
-        mix = mix.admit(request.parse(builders.pod(request="1")), Host(cpus * 1000))
-    fleet.learn(mix)
+    whole = request.parse(builders.pod(request="1"))
+    fleet.learn(builders.mix([whole] * 80, [Host(cpus * 1000) for cpus in (1, 16) * 40]))
     heavy, light = place(fleet, Host(16_000), request="1"), place(fleet, Host(1000), request="1")
     assert isinstance(heavy, Placement)
     assert isinstance(light, Placement)
@@ -148,23 +146,29 @@ def test_cpu_heavy_pods_go_where_cpu_is_plenty_and_light_ones_where_it_is_scarce
 def test_a_gpu_that_others_name_is_left_to_them() -> None:
     l4 = {"model": "NVIDIA L4", "compute_capability": (8, 9)}
     fleet = fleet_of(builders.node("a-node", gpus=1, **l4), *(builders.node(f"node-{n}", gpus=8) for n in range(3)))
-    mix = Mix()
-    for _ in range(40):
-        mix = mix.admit(request.parse(builders.pod(request="1", model="*L4*")))
-        mix = mix.admit(request.parse(builders.pod(request="1")))
-    fleet.learn(mix)
+    asked = [request.parse(builders.pod(request="1", **named)) for named in ({"model": "*L4*"}, {})]
+    fleet.learn(builders.mix(asked * 40))
     found = place(fleet, request="1")
     assert isinstance(found, Placement)
     assert found.node != "a-node"
 
 
+def test_before_anything_is_known_rare_gpus_are_left_to_who_may_name_them() -> None:
+    l4 = {"model": "NVIDIA L4", "compute_capability": (8, 9)}
+    fleet = fleet_of(builders.node("a-node", gpus=1, **l4), *(builders.node(f"node-{n}", gpus=8) for n in range(3)))
+    found, named = place(fleet, request="0.5"), place(fleet, request="0.5", model="*L4*")
+    assert isinstance(found, Placement)
+    assert isinstance(named, Placement)
+    assert (found.node, named.node) == ("node-0", "a-node")
+    fleet.learn(builders.mix([request.parse(builders.pod(request="0.5"))] * 5000))
+    found = place(fleet, request="0.5")
+    assert isinstance(found, Placement)
+    assert found.node == "a-node"  # all that is known names none: the fuller node is the better choice
+
+
 def test_the_last_whole_node_is_left_to_those_who_need_it() -> None:
     fleet = fleet_of(builders.node("a-whole", gpus=8), builders.node("b-half", gpus=4))
-    mix = Mix()
-    for _ in range(40):
-        mix = mix.admit(request.parse(builders.pod(gpus="8")))
-        mix = mix.admit(request.parse(builders.pod(request="1")))
-    fleet.learn(mix)
+    fleet.learn(builders.mix([request.parse(builders.pod(gpus="8")), request.parse(builders.pod(request="1"))] * 40))
     found = place(fleet, request="1")
     assert isinstance(found, Placement)
     assert found.node == "b-half"

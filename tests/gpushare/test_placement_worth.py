@@ -16,7 +16,7 @@ KINDS = [None, Kind("NVIDIA A100", 80 * GIB, (8, 0)), Kind("NVIDIA L4", 24 * GIB
 
 
 def mix_of(weights: dict[Asked, float]) -> Mix:
-    return Mix(weights, admissions=1000)
+    return Mix(weights, pods=1000)
 
 
 def share(percent: int, **fields: object) -> Asked:

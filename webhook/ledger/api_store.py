@@ -220,7 +220,7 @@ class ApiStore(Judging):
             mix = occupancy.lessons.take()
             await self._chooser.learn_aside(mix)
             self.mix = mix
-            logger.info("Placement has learned what is asked for", extra={"pods": mix.admissions})
+            logger.info("Placement has learned what is asked for", extra={"pods": mix.pods})
 
     async def _write_all(self, name: str, ledger: NodeLedger) -> None:
         """Write until nothing waits."""

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from gpushare import ledger, placement
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
-from gpushare.mix import Host, Mix
+from gpushare.mix import Host
 from gpushare.placement import NodeView, Placement, selection
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.placement.shape import Shape
 from gpushare.refusal import Refusal
 from gpushare.request import Constraints, Request
+from tests import builders
 from tests.gpushare.laws import strategies
 
 NAMES = ("node-a", "node-b", "node-c", "node-d")
@@ -154,7 +155,7 @@ def test_whatever_it_places_never_over_commits(found: list[GpuNode], steps: list
     ledgers = {node.name: dataclasses.replace(node, allocations=()) for node in found}
     for node in ledgers.values():
         fleet.update(NodeView.of(node))
-    mix = Mix()
+    asked: list[Request] = []
     placed: list[tuple[str, str]] = []
     for number, one in enumerate(steps):
         if isinstance(one, int):
@@ -163,7 +164,7 @@ def test_whatever_it_places_never_over_commits(found: list[GpuNode], steps: list
             name, identity = placed.pop(one % len(placed))
             ledgers[name] = ledger.release(ledgers[name], [identity])
         else:
-            mix = mix.admit(one)
+            asked.append(one)
             answer = fleet.place(one)
             if isinstance(answer, Refusal):
                 continue
@@ -173,7 +174,7 @@ def test_whatever_it_places_never_over_commits(found: list[GpuNode], steps: list
             placed.append((name, entry.id))
         assert not ledger.violations(ledgers[name])
         fleet.update(NodeView.of(ledgers[name]))
-        fleet.learn(mix) if number % 7 == 0 else None
+        fleet.learn(builders.mix(asked)) if number % 7 == 0 else None
 
 
 def test_a_request_of_no_gpu_fits_where_cpu_and_memory_do() -> None:

@@ -40,13 +40,13 @@ def test_the_mix_is_of_those_who_are_there() -> None:
         counted.change((HALF,), ())
     mix = counted.take()
     assert mix.classes == {HALF: 40.0, quarter[0]: 60.0}
-    assert mix.admissions == 100
+    assert mix.pods == 100
 
 
 def test_a_lesson_is_due_once_a_third_has_come_and_gone() -> None:
     counted = Lessons()
     due: list[int] = []
-    counted.due = lambda: due.append(counted.take().admissions)  # type: ignore[func-returns-value]
+    counted.due = lambda: due.append(counted.take().pods)  # type: ignore[func-returns-value]
     for _ in range(600):
         counted.change((), (HALF,))
     assert due == [50, 100, 150, 200, 266, 354, 472]

@@ -1,0 +1,152 @@
+"""Worlds: clusters and demands that are unlike the published ones, each of them where a policy may do badly.
+
+They are drawn from the nodes and pods of openb by a seed. Every world is an eighth of the cluster (every eighth node),
+but for the tiny ones, and its pods arrive in the order given until they have asked for `trace.MOST_LOAD` of its GPUs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from openb import trace
+from openb.trace import Node, Pod
+
+PART = 8  # every so many-th node
+Demand = Callable[[Sequence[Node], Sequence[Pod], random.Random], Iterator[Pod]]
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """`about`: what is unlike the published lists. demand: pods without an end. nodes: of an eighth of openb."""
+
+    about: str
+    demand: Demand
+    nodes: Callable[[Sequence[Node]], Sequence[Node]] = lambda nodes: nodes
+    pods: str = "default"  # the list that it draws from
+
+
+def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
+    """The nodes of a world, and its pods as they arrive."""
+    world, draw = WORLDS[name], random.Random(seed)
+    nodes = list(world.nodes(trace.nodes(directory)[::PART]))
+    total, asked, pods = 100 * sum(node.gpus for node in nodes), 0, []
+    for pod in world.demand(nodes, trace.pods(directory, world.pods), draw):
+        pods.append(pod)
+        asked += pod.size
+        if asked >= trace.MOST_LOAD * total:
+            return nodes, pods
+    raise AssertionError(f"{name} has an end")
+
+
+def _drawn(pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    while True:
+        yield draw.choice(pods)
+
+
+def _default(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    return _drawn(pods, draw)
+
+
+def _naming(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """A third name models, as those of `gpuspec20` do."""
+    named = [pod for pod in pods if pod.models]
+    others = [pod for pod in pods if not pod.models]
+    while True:
+        yield draw.choice(named if draw.random() < 1 / 3 else others)
+
+
+def _naming_evenly(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """A third of those with GPUs name a model, each as often as there are GPUs of it on nodes with enough of them."""
+    for pod in _drawn(pods, draw):
+        models = [node.model for node in nodes for _ in range(node.gpus) if node.gpus >= pod.gpus]
+        is_named = bool(pod.gpus and models) and draw.random() < 1 / 3
+        yield dataclasses.replace(pod, models=(draw.choice(models),) if is_named else ())
+
+
+def _over_asked(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """A third name the model that an eighth or so of the GPUs are of."""
+    wanted = max({"P100", "V100M16", "V100M32"} & {node.model for node in nodes})
+    for pod in _drawn(pods, draw):
+        is_named = pod.gpus in range(1, 5) and draw.random() < 1 / 3
+        yield dataclasses.replace(pod, models=(wanted,) if is_named else ())
+
+
+def _one_sided(nodes: Sequence[Node], _: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """Small shares that ask for much CPU, of a quarter of all GPUs, and then whole GPUs by 1, 4 and 8."""
+    total, asked = 100 * sum(node.gpus for node in nodes), 0
+    while True:
+        if asked < total / 4:
+            pod = Pod(2000, 8192, 1, draw.choice((10, 30)), ())
+        else:
+            gpus = draw.choice((1, 4, 8))
+            pod = Pod(10000 * gpus, 32768 * gpus, gpus, 100, ())
+        asked += pod.size
+        yield pod
+
+
+def _one_size(percent: int) -> Demand:
+    def demand(_: Sequence[Node], _pods: Sequence[Pod], _draw: random.Random) -> Iterator[Pod]:
+        return itertools.repeat(Pod(4000, 16384, 1, percent, ()))
+
+    return demand
+
+
+def _drift(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """Half of the cluster's GPUs are asked for by shares, then by pods that want several."""
+    total, asked = 100 * sum(node.gpus for node in nodes), 0
+    shares = [pod for pod in pods if pod.gpus == 1 and pod.percent < 100]
+    several = [pod for pod in pods if pod.gpus > 1]
+    while True:
+        mostly = shares if asked < 0.5 * total else several
+        pod = draw.choice(mostly if draw.random() < 0.5 else pods)
+        asked += pod.size
+        yield pod
+
+
+def _several(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """Half of the demand is for several GPUs of a node."""
+    several, others = [pod for pod in pods if pod.gpus > 1], [pod for pod in pods if pod.gpus <= 1]
+    weight = sum(pod.size for pod in others) / len(others) / (sum(pod.size for pod in several) / len(several))
+    while True:
+        yield draw.choice(several if draw.random() < weight / (1 + weight) else others)
+
+
+def _only_shares(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    return _drawn([pod for pod in pods if pod.gpus == 1 and pod.percent < 100], draw)
+
+
+def _tiny(_: Sequence[Node]) -> Sequence[Node]:
+    return [Node(f"tiny-{number}", 64_000, 256 * 1024, 4, "A10") for number in range(3)]
+
+
+def _mixed_sizes(_: Sequence[Node], _pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    while True:
+        gpus, percent = draw.choices(((1, 20), (1, 30), (1, 50), (1, 100), (2, 100)), (3, 3, 3, 2, 1))[0]
+        yield Pod(4000 * gpus, 16384, gpus, percent, ())
+
+
+def _alike(_: Sequence[Node]) -> Sequence[Node]:
+    return [Node(f"node-{number:02}", 96_000, 768 * 1024, 8, "A100") for number in range(40)]
+
+
+def _half_cpu(nodes: Sequence[Node]) -> Sequence[Node]:
+    return [dataclasses.replace(node, cpu_milli=node.cpu_milli // 2) for node in nodes]
+
+
+WORLDS: Mapping[str, World] = {
+    "an-eighth": World("openb's own mix", _default),
+    "third-naming": World("a third of the pods name a model", _naming, pods="gpuspec20"),
+    "naming-evenly": World("a third name a model, the rare ones as rarely as there are GPUs", _naming_evenly),
+    "over-asked": World("a third name one model, of which there are few", _over_asked),
+    "one-sided": World("small shares that ask for much CPU, then 1, 4 and 8 whole GPUs", _one_sided, _alike),
+    "drift": World("shares, then several GPUs", _drift),
+    "half-several": World("half of the demand is for several GPUs", _several),
+    "only-shares": World("nothing but shares", _only_shares),
+    "thirds": World("all ask for 0.33", _one_size(33)),
+    "tight-cpu": World("half of the CPU", _default, _half_cpu),
+    "tiny": World("3 nodes of 4 GPUs, mixed sizes", _mixed_sizes, _tiny),
+}
