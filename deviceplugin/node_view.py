@@ -31,7 +31,16 @@ from deviceplugin.kubelet import (
     share_start,
 )
 from deviceplugin.labels import reading, resources, whole, words, writer
-from deviceplugin.live import applying, cluster_view, configuration, mig_part, setup, surroundings, witness
+from deviceplugin.live import (
+    applying,
+    cluster_view,
+    compute_part,
+    configuration,
+    mig_part,
+    setup,
+    surroundings,
+    witness,
+)
 from deviceplugin.mig import partitioner
 from deviceplugin.mps import daemons
 from deviceplugin.mps.part import Mps
@@ -117,6 +126,7 @@ class NodeView:
             surroundings.Told(self.offer, self.allocatable, self.advertised, statement),
             witness=self.witness,
             set_up=setup.SetUp(
+                compute_part.ComputePart(self.driver, cutting, self.observation.look),
                 mig_part.MigPart(
                     self.driver, partitioner.Partitioner(cutting), self.observation.look, lambda: self.witness.in_use
                 ),

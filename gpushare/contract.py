@@ -137,6 +137,7 @@ EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so
 EVENT_RESIZED: Final = "Resized"  # on a pod: its share is now as its annotations ask
 EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: it is not yet as its annotations ask, and why
 EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: what was asked for cannot be; the last good one stays
+EVENT_SET_ASIDE: Final = "GpuSetAside"  # on a GPUNode: a GPU is not what it is to be used for, so that nobody gets it
 EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as a configuration wants them
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again

@@ -53,6 +53,7 @@ def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Found:
         hardware=opened.device_id(gpu.uuid) if mode is not None else None,
         geometry=_geometry(driver, gpu.uuid, enabled=enabled) if mode is not None else None,
         most_mps_clients=limits.most_clients(gpu.compute_capability),
+        compute_mode=driver.compute_mode(gpu.uuid),
     )
     return Found(card, devices)
 

@@ -19,6 +19,7 @@ from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask
 from deviceplugin.mig import instance
 from gpushare.mig.geometry import Geometry, Kind
 from gpushare.mig.profile import ALL_MEDIA, GRAPHICS, MEDIA, Profile, memory_gb_of_mib
+from gpushare.modes.card import ComputeMode
 
 # Errors of MIG that callers tell apart.
 IN_USE: Final = int(pynvml.NVML_ERROR_IN_USE)
@@ -187,6 +188,11 @@ class MigDriver:
         """Let one process at a time have the GPU (MPS is one), or any number."""
         mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
         ask(pynvml.nvmlDeviceSetComputeMode, _handle(uuid), mode, about=uuid)
+
+    def compute_mode(self, uuid: str) -> ComputeMode:
+        """How many processes may use a GPU."""
+        found = ask(pynvml.nvmlDeviceGetComputeMode, _handle(uuid), about=uuid, default=0, allowed=NEED_NO_ANSWER)
+        return tuple(ComputeMode)[int(found)]
 
     def _in_mig_mode(self, uuid: str) -> bool:
         mode = self.mig_mode(uuid)

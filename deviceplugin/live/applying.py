@@ -11,12 +11,25 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 from deviceplugin.allocatable import Stabilized
-from deviceplugin.live import book, choosing, entering, presenting, setup, statement, surroundings, transition, wishes
+from deviceplugin.live import (
+    adopting,
+    book,
+    choosing,
+    entering,
+    presenting,
+    righting,
+    seats,
+    setup,
+    statement,
+    surroundings,
+    transition,
+    wishes,
+)
 from deviceplugin.live.witness import Witness
 from gpushare import contract
 from gpushare.cluster import errors as cluster_errors
@@ -25,15 +38,13 @@ from gpushare.config.settings import Settings
 from gpushare.gpu import Mode
 from gpushare.modes import offering
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
+from gpushare.modes.contradiction import contradiction, lasts
 
 logger = logging.getLogger(__name__)
 
 PENDING_SECONDS: Final = 3.0  # between two looks at who uses a GPU that is to change
 LOOK_SECONDS: Final = 60.0
 FAILED_SECONDS: Final = 30.0
-# What needs nothing to be done to a GPU, so that a first agent can begin with it at once.
-_READY_MADE: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
 
 
 class Applying:
@@ -66,6 +77,7 @@ class Applying:
         self._book = known or book.Book(selection.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
         self._blocked: dict[str, str] = {}  # what cannot be changed now, for its own sake
+        self._righting = righting.Righting(cluster, hardware, witness, self._entering)
         self._wake = asyncio.Event()
         self.said = asyncio.Event()  # set once others were told of the GPUs
         self.offered: offering.Offer = {}
@@ -101,22 +113,24 @@ class Applying:
 
     async def step(self) -> float:
         """Do what can be done now; return after how many seconds to look again at the latest."""
-        current = None if self._is_first else self._book.current
-        wish = self._choosing.choose(current, self._hardware.cards())
-        if wish is None:
+        if self._is_first and not self._cluster.is_known:
+            return LOOK_SECONDS  # what pods are given by a guess keeps its GPU from what it is to be
+        if not await self._choose() and self._is_first:
             return LOOK_SECONDS
-        self.settings = wish.settings
-        if self._is_first or self._book.current != wish.config:
-            self._write(dataclasses.replace(self._book, current=wish.config))
         self._blocked = {}
-        await self._begin(wish.assignments)
+        await self._begin(self._wanted)
         while True:  # close, then ask, then change: at most three turns, as nothing differs anew in between
             asked = self._closed
             users = await self._users(asked) if asked else {}
-            moves = transition.plan(self._book.gpus, wish.assignments, closed=asked, users=users)
+            amiss = self._righting.amiss(self._book.gpus)
+            moves = transition.plan(self._book.gpus, self._wanted, closed=asked, users=users, amiss=amiss.keys())
             self._closed = moves.closed
             self._entering.forget_all_but(moves.closed)
+            self._righting.forget_all_but(moves.closed)
             self._say(moves.waiting)
+            if moves.right:
+                await self._set_right(moves.right)
+                self._say(moves.waiting)
             if moves.change:
                 await self._change(moves.change)
                 self._say(moves.waiting)
@@ -125,26 +139,43 @@ class Applying:
         pause_seconds = FAILED_SECONDS if self._entering.failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
         return min(pause_seconds, self._allocatable.falls_in_seconds)
 
+    async def _choose(self) -> bool:
+        """Know what is wanted; whether there is anything good that is."""
+        current = None if self._is_first else self._book.current
+        cards = [dataclasses.replace(card, ours=self._is_ours(card.uuid)) for card in self._hardware.cards()]
+        wish = await self._choosing.choose(current, cards, seats.seated(cards, self._book.seats))
+        if wish is None:
+            return False
+        self.settings = wish.settings
+        is_same = not self._is_first and self._book.current == wish.config
+        kept = self._book.seats if is_same and seats.missing(cards, self._book.seats) else seats.of(cards)
+        if not is_same or tuple(self._book.seats) != tuple(kept):
+            self._write(dataclasses.replace(self._book, current=wish.config, seats=kept))
+        return True
+
+    def _is_ours(self, uuid: str) -> bool:
+        last = self._book.last(uuid)
+        return last is not None and last.partition is not None
+
     @property
     def _wanted(self) -> Mapping[str, Assignment]:
         return self._choosing.wish.assignments if self._choosing.wish is not None else {}
 
     async def _begin(self, wanted: Mapping[str, Assignment]) -> None:
         """Know of every GPU what it is used for, and have it set up: at our start, and for one that is new."""
+        node = self._cluster.node
+        allocations = node.allocations if node is not None else ()
+        healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
         for card in self._hardware.cards():
             if card.uuid not in self._book.gpus and card.uuid in wanted:
-                self._write(self._book.of(card.uuid, self._adopted(card, wanted[card.uuid])))
+                self._write(self._book.of(card.uuid, adopting.adopted(card, wanted[card.uuid], allocations)))
+            if card.uuid not in healthy:
+                self._entering.forget(card.uuid)  # it is reset before it is healthy again
+                continue
             assignment = self._book.gpus.get(card.uuid)
-            if assignment is not None and not self._entering.has_entered(card.uuid):
+            is_ready = assignment is None or self._entering.has_entered(card.uuid)
+            if assignment is not None and not is_ready and not contradiction(card, assignment):
                 await self._entering.enter(card, assignment)
-
-    def _adopted(self, card: Card, wanted: Assignment) -> Assignment | None:
-        """What a GPU of which nothing is known is used for."""
-        node = self._cluster.node
-        if any(card.uuid in entry.gpu_uuids for entry in (node.allocations if node is not None else ())):
-            return Assignment(Mode.FRACTIONAL)
-        needs_nothing = wanted.mode in _READY_MADE and wanted.partition is None and not wanted.interval
-        return wanted if needs_nothing else None
 
     async def _users(self, closed: frozenset[str]) -> dict[str, tuple[str, ...]]:
         """Who uses the GPUs that take nothing new, asked after everybody was told that they do not."""
@@ -161,6 +192,12 @@ class Applying:
         cards = [card for card in self._hardware.cards() if card.uuid in closed]
         return await self._witness.users(cards, allocations=allocations, unknown=unknown)
 
+    async def _set_right(self, uuids: Collection[str]) -> None:
+        for uuid in sorted(uuids):
+            assignment = self._book.gpus[uuid]
+            if assignment is not None and await self._righting.set_right(uuid, assignment):
+                self._closed -= {uuid}
+
     async def _change(self, change: Mapping[str, Assignment]) -> None:
         cards = {card.uuid: card for card in self._hardware.cards()}
         healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
@@ -168,11 +205,15 @@ class Applying:
             if uuid not in cards or uuid not in healthy:
                 self._blocked[uuid] = "the GPU is not healthy; it is changed once it is"
                 continue
-            before = self._book.gpus.get(uuid)
+            if lasts(cards[uuid], assignment):
+                self._righting.can_be_used(uuid, assignment)
+                continue
+            before = self._book.last(uuid)
             self._write(self._book.of(uuid, None))
             self._say({})
             left = await self._entering.leave(cards[uuid], before, assignment)
-            if left and await self._entering.enter(cards[uuid], assignment):
+            entered = left and await self._entering.enter(cards[uuid], assignment)
+            if entered and self._righting.can_be_used(uuid, assignment):
                 self._write(self._book.of(uuid, assignment))
                 self._closed -= {uuid}
                 extra = {"gpu": uuid, "was": str(before), "is": str(assignment)}
@@ -205,15 +246,22 @@ class Applying:
             statement.statement(
                 config=self._book.current.name,
                 problem=self._choosing.problem,
-                warnings=self._choosing.wish.warnings if self._choosing.wish is not None else (),
+                warnings=self._warnings(),
                 gpus=gpus,
                 wanted=self._wanted,
                 waiting={uuid: users for uuid, users in waiting.items() if uuid in self._closed},
-                failed={**failed, **self._blocked},
+                failed={**self._righting.aside, **failed, **self._blocked},
                 changing=self._closed | failed.keys(),
             )
         )
         self.said.set()
+
+    def _warnings(self) -> tuple[str, ...]:
+        gone = seats.missing(self._hardware.cards(), self._book.seats)
+        absent = (
+            f"GPU {one.index} ({one.uuid}) is not there: the configuration counts it all the same" for one in gone
+        )
+        return (*(self._choosing.wish.warnings if self._choosing.wish is not None else ()), *absent)
 
     def _write(self, changed: book.Book) -> None:
         book.write(self._path, changed)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from deviceplugin import records, whole_file
+from deviceplugin.live.seats import Seat
 from gpushare.config.selection import InForce
 from gpushare.modes.assignment import Assignment
 
@@ -21,14 +22,26 @@ class Book:
 
     current: the last configuration that was good; what GPUs are to be by.
     gpus: by UUID what a GPU is used for; None for one that is being set up, and offered to nobody.
+    before: of one that is being set up, what it was used for, and has to be taken out of.
+    seats: the GPUs that `current` was understood for.
     """
 
     current: InForce
     gpus: Mapping[str, Assignment | None] = dataclasses.field(default_factory=dict)
+    before: Mapping[str, Assignment] = dataclasses.field(default_factory=dict)
+    seats: Sequence[Seat] = ()
 
     def of(self, uuid: str, assignment: Assignment | None) -> Book:
         """With that GPU used for that."""
-        return dataclasses.replace(self, gpus={**self.gpus, uuid: assignment})
+        before = {one: was for one, was in self.before.items() if one != uuid or assignment is None}
+        present = self.gpus.get(uuid)
+        if assignment is None and present is not None:
+            before[uuid] = present
+        return dataclasses.replace(self, gpus={**self.gpus, uuid: assignment}, before=before)
+
+    def last(self, uuid: str) -> Assignment | None:
+        """What a GPU is used for, or was before it was begun to be set up."""
+        return self.gpus.get(uuid) or self.before.get(uuid)
 
 
 class BookError(Exception):
@@ -41,6 +54,8 @@ def write(path: Path, book: Book) -> None:
         "version": VERSION,
         "current": records.write(book.current),
         "gpus": {uuid: records.write(assignment) for uuid, assignment in sorted(book.gpus.items())},
+        "before": {uuid: records.write(assignment) for uuid, assignment in sorted(book.before.items())},
+        "seats": [records.write(seat) for seat in book.seats],
     }
     whole_file.write(path, json.dumps(document, indent=1), lasting=True)
 
@@ -53,7 +68,9 @@ def read(path: Path) -> Book | None:
         gpus = {
             str(uuid): None if one is None else records.read(Assignment, one) for uuid, one in document["gpus"].items()
         }
-        return Book(records.read(InForce, document["current"]), gpus)
+        before = {str(uuid): records.read(Assignment, one) for uuid, one in document.get("before", {}).items()}
+        seats = tuple(records.read(Seat, one) for one in document.get("seats", ()))
+        return Book(records.read(InForce, document["current"]), gpus, before, seats)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -29,6 +29,20 @@ class Entering:
         """Whether this process has made sure that it is set up."""
         return uuid in self._entered
 
+    def forget(self, uuid: str) -> None:
+        """It may have been reset: whether it is set up is not known any more."""
+        self._entered.discard(uuid)
+
+    async def set_right(self, card: Card, assignment: Assignment) -> str:
+        """Set a GPU up anew as what it is used for, be it in use; why that was not possible, or nothing."""
+        try:
+            await self._set_up.enter(card, assignment)
+        except setup.SetUpError as error:
+            return str(error)
+        self._failed.pop(card.uuid, None)
+        self._entered.add(card.uuid)
+        return ""
+
     def forget_all_but(self, closed: Collection[str]) -> None:
         """What is not closed any more, and set up, has not failed any more."""
         self._failed = {uuid: why for uuid, why in self._failed.items() if uuid in closed or uuid not in self._entered}
@@ -37,7 +51,7 @@ class Entering:
         """Take a GPU out of what it was used for; whether that succeeded."""
         self._entered.discard(card.uuid)
         try:
-            await self._set_up.leave(card, assignment)
+            await self._set_up.leave(card, was, assignment)
         except setup.SetUpError as error:
             self._failed[card.uuid] = str(error)
             extra = {"gpu": card.uuid, "was": str(was), "is": str(assignment), "err": str(error)}

@@ -38,5 +38,5 @@ class MigPart:
         if result.state is not partitioner.State.AS_WANTED:
             raise SetUpError(result.reason)
 
-    async def leave(self, card: Card, assignment: Assignment | None) -> None:
+    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
         """Nothing: what comes next says what MIG is to be."""

@@ -26,32 +26,28 @@ class Part(Protocol):
     async def enter(self, card: Card, assignment: Assignment) -> None:
         """Have it as `assignment` wants it; nothing happens where it is so already. Raises SetUpError."""
 
-    async def leave(self, card: Card, assignment: Assignment | None) -> None:
-        """Take away what `assignment`, the next one, does not want (None: it wants nothing). Raises SetUpError."""
+    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
+        """Take away what it had for `was`, and `assignment`, the next one, does not want. Raises SetUpError.
+
+        was: None where that is not known; also an agent that has ended since may have begun to take it away.
+        """
 
 
 class TimeSlices:
     """The length of a GPU's time slices, which the driver forgets when it is loaded anew."""
-
-    def __init__(self) -> None:
-        self._set: dict[str, str] = {}  # by UUID, what this process has set
 
     async def enter(self, card: Card, assignment: Assignment) -> None:
         """Set it, where one is configured."""
         if assignment.mode is Mode.TIME_SLICING and assignment.interval:
             await self._have(card.uuid, assignment.interval)
 
-    async def leave(self, card: Card, assignment: Assignment | None) -> None:
+    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
         """Have the driver's own again, unless the next one has its own."""
-        if card.uuid in self._set and not (assignment is not None and assignment.interval):
+        if was is not None and was.interval and not assignment.interval:
             await self._have(card.uuid, "default")
-            del self._set[card.uuid]
 
     async def _have(self, uuid: str, interval: str) -> None:
-        if self._set.get(uuid) == interval:
-            return
         await run("nvidia-smi", "compute-policy", "-i", uuid, f"--set-timeslice={_TIME_SLICES[interval]}")
-        self._set[uuid] = interval
         logger.info("Set the length of time slices", extra={"gpu": uuid, "interval": interval})
 
 
@@ -66,10 +62,10 @@ class SetUp:
         for part in self._parts:
             await part.enter(card, assignment)
 
-    async def leave(self, card: Card, assignment: Assignment | None) -> None:
+    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
         """Take apart what it was set up with and `assignment`, the next one, does not want. Raises SetUpError."""
         for part in reversed(self._parts):
-            await part.leave(card, assignment)
+            await part.leave(card, was, assignment)
 
 
 async def run(*command: str) -> None:

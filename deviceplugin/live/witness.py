@@ -54,6 +54,7 @@ class Witness:
         self._kept: Mapping[str, Mapping[str, frozenset[str]]] = {}
         self._given: dict[tuple[str, str], float] = {}
         self.held: tuple[pod_resources.Held, ...] = ()
+        self.silent = "it was not asked yet"  # why `held` is not what the kubelet says now; empty where it is
 
     def gave(self, resource: str, device_ids: Iterable[str]) -> None:
         """A container was given these just now."""
@@ -87,9 +88,10 @@ class Witness:
             self._kept = checkpoint.read(self._kept_at)
         try:
             self.held = await pod_resources.held(self._socket)
+            self.silent = ""
         except pod_resources.PodResourcesError as error:
-            return str(error)
-        return ""
+            self.silent = str(error)
+        return self.silent
 
     async def users(
         self, cards: Iterable[Card], *, allocations: Iterable[Allocation], unknown: Mapping[str, str]

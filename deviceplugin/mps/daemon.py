@@ -29,6 +29,8 @@ MOST_PAUSE_SECONDS: Final = 30.0
 STEADY_SECONDS: Final = 60.0  # one that ran for so long has not failed at starting
 ASK_SECONDS: Final = 60.0  # a daemon that lives but does not answer is found so
 STOP_SECONDS: Final = 10.0
+_PROC: Final = Path("/proc")
+_COMM_CHARACTERS: Final = 15  # of a program's name, which the kernel keeps
 _SELINUX: Final = Path("/sys/fs/selinux")
 _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 
@@ -137,6 +139,7 @@ class Daemon:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 await _ends(pidfd, STOP_SECONDS)
+            self.places.pid_file.unlink(missing_ok=True)
         finally:
             if pidfd is not None:
                 os.close(pidfd)
@@ -163,11 +166,24 @@ class Daemon:
                 os.close(pidfd)
 
     def _pidfd(self) -> int | None:
-        """The process behind the pipe; None where it cannot be told. Raises ProcessLookupError if it has ended."""
+        """The process behind the pipe; None where it cannot be told. Raises ProcessLookupError if it has ended.
+
+        A daemon that was killed leaves its file, and its number may be another's by now, which is not touched.
+        """
         try:
-            return os.pidfd_open(int(self.places.pid_file.read_text()))
-        except (FileNotFoundError, ValueError):
+            pid = int(self.places.pid_file.read_text())
+            pidfd = os.pidfd_open(pid)
+        except (FileNotFoundError, ValueError, OverflowError):
             return None
+        except OSError as error:  # also of a number that no process can have
+            self.places.pid_file.unlink(missing_ok=True)
+            raise ProcessLookupError(str(error)) from error
+        # Opened before its name is read: should it end between the two, no other can be taken for it.
+        if not _is_daemon(pid):
+            os.close(pidfd)
+            self.places.pid_file.unlink(missing_ok=True)
+            raise ProcessLookupError(f"process {pid} is no MPS daemon")
+        return pidfd
 
     def _log_end(self) -> int:
         try:
@@ -193,6 +209,13 @@ class Daemon:
         if problem != self.problem:
             self.problem = problem
             self._changed()
+
+
+def _is_daemon(pid: int) -> bool:
+    try:
+        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip() == steps.PROGRAM[:_COMM_CHARACTERS]
+    except OSError:
+        return False
 
 
 async def _ends(pidfd: int, timeout_seconds: float) -> bool:

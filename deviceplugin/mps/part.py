@@ -28,7 +28,8 @@ class Mps:
         known = self._gpu_of(card.uuid)
         if known is None:
             raise SetUpError(f"{card.uuid} is not there any more: its MPS daemon is not started")
-        if card.mig_enabled:
+        whole_by_now = assignment.partition is not None and not assignment.partition.enabled
+        if card.mig_enabled and not whole_by_now:
             raise SetUpError(f"{card.uuid} is in MIG mode: sharing by MPS is for whole GPUs, write mig-enabled: false")
         try:
             limits.check_replicas(assignment.replicas, known.compute_capability, as_nvidia=self._as_nvidia)
@@ -36,10 +37,12 @@ class Mps:
         except (limits.LimitError, ControlError, OSError) as error:
             raise SetUpError(f"the MPS daemon of {card.uuid} does not run: {error}") from error
 
-    async def leave(self, card: Card, assignment: Assignment | None) -> None:
-        """End the GPU's daemon, unless `assignment` wants it. Raises SetUpError."""
-        if assignment is not None and assignment.mode is Mode.MPS:
-            return
+    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
+        """End the GPU's daemon, be it that `assignment` wants one, too. Raises SetUpError.
+
+        The limits of a daemon are those of the server that it starts next, and the server of the last client is still
+        there. https://docs.nvidia.com/deploy/mps/
+        """
         try:
             await self._daemons.drop(card.uuid)
         except (ControlError, OSError) as error:

@@ -5,5 +5,6 @@ naming       which resource each device belongs to, by MIG strategy and the admi
 sharing      which device is shared by which entry of the configuration; replicas
 assignment   what one GPU is used for; equal assignments mean that nothing changes
 plan         the assignment of every GPU of a node
+contradiction  why a GPU, as it is, cannot be used as it is assigned
 offering     the devices of each resource, from the assignments in force
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 from gpushare.mig.device_id import DeviceId
 from gpushare.mig.geometry import Geometry
@@ -17,9 +18,21 @@ class MigDevice:
     profile: str
 
 
+class ComputeMode(enum.StrEnum):
+    """How many processes may use a GPU, by NVML's names."""
+
+    DEFAULT = "DEFAULT"  # any number
+    EXCLUSIVE_THREAD = "EXCLUSIVE_THREAD"  # of older drivers
+    PROHIBITED = "PROHIBITED"
+    EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
-    """A GPU. `mig_enabled`: it is in MIG mode, be there devices or not; `mig_capable`: it can be."""
+    """A GPU. `mig_enabled`: it is in MIG mode, be there devices or not; `mig_capable`: it can be.
+
+    ours: whether it is cut, or not, because we have made it so, and not somebody else.
+    """
 
     uuid: str
     index: int
@@ -30,6 +43,8 @@ class Card:
     hardware: DeviceId | None = None
     geometry: Geometry | None = None  # which MIG devices fit on it; None: not known, so not checked
     most_mps_clients: int | None = None  # how many can share it by MPS; None: not known, so not checked
+    compute_mode: ComputeMode = ComputeMode.DEFAULT
+    ours: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

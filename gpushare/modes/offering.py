@@ -65,6 +65,8 @@ def _of(card: Card, assignment: Assignment) -> dict[str, list[Offered]]:
         )
         return {assignment.resource: _offered(whole(card), assignment.mode, one)}
     named: dict[str, list[Device]] = {}
+    if not card.mig_enabled:
+        return {}  # it has lost its MIG devices, and is not to be given out whole for that
     for name, device in naming.named(card, strategy=assignment.strategy, rules=assignment.rules):
         named.setdefault(name, []).append(device)
     owners = sharing.claims(named, [_present(one, named) for one in assignment.shared])

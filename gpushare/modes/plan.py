@@ -3,15 +3,14 @@ anything is touched."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
 from gpushare import errors
 from gpushare.config.model import Config, Devices, Resources
 from gpushare.gpu import Mode
-from gpushare.mig import check, generation, parted, profile
-from gpushare.modes import naming, sharing
+from gpushare.mig import check, generation, parted
+from gpushare.modes import contradiction, naming, sharing
 from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.card import Card, MigDevice, parts, whole
 from gpushare.modes.sharing import Shared
@@ -40,11 +39,14 @@ def plan(config: Config, cards: Sequence[Card], *, mig_strategy: str = naming.NO
     owners = sharing.claims(resources, sharing.entries(config.sharing), warnings)
     assignments = {}
     for card in become:
+        partition = partitions[card.uuid]
         if card.mig_enabled and mig_strategy != naming.NONE:
             found = _of_mig(card, owners, mig_strategy, config.resources)
         else:
             found = _of_whole(card, owners, config.resources)
-        assignments[card.uuid] = dataclasses.replace(found, partition=partitions[card.uuid])
+            if partition is None and card.ours:  # what we have cut for a configuration before is made whole again
+                partition = Partition(enabled=False)
+        assignments[card.uuid] = dataclasses.replace(found, partition=partition)
     warnings += _ambiguous(resources, owners)
     return Plan(assignments, tuple(warnings))
 
@@ -142,8 +144,7 @@ def _partitioned(card: Card, partition: Partition | None) -> Card:
         return card
     if not partition.enabled:
         return dataclasses.replace(card, mig_enabled=False, mig_devices=())
-    present = collections.Counter(str(profile.parse(one.profile)) for one in card.mig_devices)
-    if card.mig_enabled and present == dict(partition.wanted):
+    if contradiction.is_so(card, partition):
         return card
     kinds = [name for name, count in partition.wanted for _ in range(count)]
     devices = tuple(MigDevice(f"MIG {index} of {card.uuid}", index, kind) for index, kind in enumerate(kinds))

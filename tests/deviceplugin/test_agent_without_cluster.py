@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin import node_view
 from deviceplugin.arbiter import process
+from deviceplugin.live import book
 from gpushare import contract
+from gpushare.config import selection
+from gpushare.gpu import Mode
+from gpushare.modes.assignment import Assignment
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin import simulated_kubelet as kubelets
@@ -27,6 +32,29 @@ def unreachable(directory: Path) -> Path:
     text = files.with_token("http://127.0.0.1:1", ca_file, "token", "default")
     files.write(path, text.replace("certificate-authority-data: ''", "insecure-skip-tls-verify: true"))
     return path
+
+
+@pytest.fixture(autouse=True)
+def _known(short_path: Path, gpus: Path) -> None:
+    """An agent before has left what the GPUs are used for: a first one waits until it knows."""
+    assignments = dict.fromkeys(simulated.uuids(gpus), Assignment(Mode.FRACTIONAL))
+    book.write(short_path / "root" / node_view.BOOK, book.Book(selection.BUILT_IN, assignments))
+
+
+async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:
+    """What is given by it, on a node that is to be used otherwise, keeps its GPU as it is."""
+    (short_path / "root" / node_view.BOOK).unlink()
+    (short_path / "kubelet").mkdir()
+    kubelet = kubelets.Kubelet(short_path / "kubelet")
+    await kubelet.start()
+    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
+        status, text = await agent.get("/readyz")
+        assert status == 503
+        assert "configuration: the node's configuration is not known yet" in text
+        await asyncio.sleep(3)  # longer than an agent waits for the API server that has served the node before
+        assert not kubelet.devices
+        assert not (short_path / "root" / node_view.BOOK).exists()
+    await kubelet.stop()
 
 
 async def test_the_kubelet_is_served_and_readiness_says_what_is_missing(short_path: Path, gpus: Path) -> None:

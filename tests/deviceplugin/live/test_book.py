@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.live import book
+from deviceplugin.live.seats import Seat
 from gpushare.config.model import Devices, ResourceRule, Resources
 from gpushare.config.selection import InForce
 from gpushare.gpu import Mode
@@ -34,6 +35,19 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = book.Book(CONFIG, ASSIGNMENTS)
     book.write(tmp_path / "state" / "book.json", written)
     assert book.read(tmp_path / "state" / "book.json") == written
+
+
+def test_what_is_being_set_up_is_known_by_what_it_was(tmp_path: Path) -> None:
+    seats = (Seat("GPU-a", 0, "NVIDIA A100", mig_capable=True), Seat("GPU-b", 1))
+    begun = book.Book(CONFIG, ASSIGNMENTS, seats=seats).of("GPU-d", None).of("GPU-d", None)
+    book.write(tmp_path / "book.json", begun)
+    found = book.read(tmp_path / "book.json")
+    assert found == begun
+    assert found is not None
+    assert (found.gpus["GPU-d"], found.last("GPU-d")) == (None, ASSIGNMENTS["GPU-d"])
+    assert (found.last("GPU-a"), found.last("GPU-b")) == (ASSIGNMENTS["GPU-a"], None)
+    ended = found.of("GPU-d", Assignment(Mode.EXCLUSIVE))
+    assert (ended.before, ended.last("GPU-d")) == ({}, Assignment(Mode.EXCLUSIVE))
 
 
 def test_there_may_be_none(tmp_path: Path) -> None:

@@ -37,6 +37,16 @@ def test_one_that_nobody_spoke_of_is_left_alone() -> None:
     assert not transition.plan({"a": "x"}, {}, closed={"a"}, users={}).closed
 
 
+def test_one_that_somebody_has_changed_is_closed_and_set_right_whoever_uses_it() -> None:
+    users = {"a": ("pod ml/train",)}
+    first = transition.plan({"a": "x"}, {"a": "x"}, closed=frozenset(), users={}, amiss={"a"})
+    assert (first.closed, first.right, first.change) == ({"a"}, frozenset(), {})
+    second = transition.plan({"a": "x"}, {"a": "x"}, closed={"a"}, users=users, amiss={"a"})
+    assert (second.closed, second.right, second.change) == ({"a"}, {"a"}, {})
+    # What it is to become something else for waits for those who use it.
+    assert not transition.plan({"a": "x"}, {"a": "y"}, closed={"a"}, users=users, amiss={"a"}).right
+
+
 class Node(stateful.RuleBasedStateMachine):
     """An agent that may die at any moment, and pods that come and go."""
 

@@ -127,6 +127,25 @@ async def test_what_a_former_agent_left_is_ended_when_it_is_not_wanted(world: Wo
     assert world.modes == {}, "there is nothing to be undone"
 
 
+@pytest.mark.parametrize("number", ["", "no number", "0", "-1", "4194305", "99999999999999999999", None])
+async def test_a_process_that_has_the_number_of_a_daemon_that_died_lives_on(world: World, number: str | None) -> None:
+    """A daemon that was killed leaves its file."""
+    other = await asyncio.create_subprocess_exec("sleep", "1000")
+    places = world.daemons.places(UUID)
+    places.pipe.mkdir(parents=True)
+    for wanted in (False, True):
+        places.pid_file.write_text(str(other.pid) if number is None else number)
+        if wanted:
+            await world.daemons.have(SPEC)
+            assert world.pid() != other.pid
+        else:
+            await world.daemons.drop(UUID)
+            assert not places.pid_file.exists()
+        assert other.returncode is None
+    other.kill()
+    assert await other.wait() == -signal.SIGKILL
+
+
 async def test_each_gpu_has_its_own(world: World) -> None:
     other = steps.Spec("GPU-other", (steps.Shared("GPU-other", 3, 24 * GIB, 2),))
     await world.daemons.have(SPEC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -40,10 +41,10 @@ async def test_a_gpu_has_a_daemon_while_it_is_shared_by_mps(daemons: Daemons) ->
         await one.enter(CARD, SHARED)
         assert daemons.problem(CARD.uuid) == ""
     assert "default_device_pinned_mem_limit 0 10240M" in (daemons.places(CARD.uuid).pipe / "limits").read_text()
-    await one.leave(CARD, SHARED)
-    assert daemons.problem(CARD.uuid) == "", "the next assignment wants it too"
-    await one.leave(CARD, Assignment(Mode.EXCLUSIVE, "nvidia.com/gpu"))
-    assert not daemons.places(CARD.uuid).pid_file.exists()
+    for following in (dataclasses.replace(SHARED, replicas=2), Assignment(Mode.EXCLUSIVE, "nvidia.com/gpu")):
+        await one.enter(CARD, SHARED)
+        await one.leave(CARD, SHARED, following)
+        assert not daemons.places(CARD.uuid).pid_file.exists()
 
 
 async def test_other_modes_have_none(daemons: Daemons) -> None:

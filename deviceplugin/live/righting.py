@@ -1,0 +1,77 @@
+"""Which GPUs are not what they are used for, as somebody else has changed them; and how they are set right.
+
+A GPU that cannot be set right is set aside: it takes nothing new, and why is told to everybody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from deviceplugin.live import entering, surroundings
+from deviceplugin.live.witness import Witness
+from gpushare import contract
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.card import Card
+from gpushare.modes.contradiction import contradiction
+
+logger = logging.getLogger(__name__)
+
+
+class Righting:
+    """`aside`: by UUID why a GPU cannot be used as it is to be, though nothing has failed."""
+
+    def __init__(
+        self,
+        cluster: surroundings.Cluster,
+        hardware: surroundings.Hardware,
+        witness: Witness,
+        entered: entering.Entering,
+    ) -> None:
+        self._cluster = cluster
+        self._hardware = hardware
+        self._witness = witness
+        self._entering = entered
+        self.aside: dict[str, str] = {}
+
+    def amiss(self, in_force: Mapping[str, Assignment | None]) -> dict[str, str]:
+        """The GPUs that are not what is in force on them, and why. What is not healthy may not say how it is."""
+        healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
+        known = ((card, in_force.get(card.uuid)) for card in self._hardware.cards() if card.uuid in healthy)
+        found = {card.uuid: contradiction(card, one) for card, one in known if one is not None}
+        return {uuid: why for uuid, why in found.items() if why}
+
+    def forget_all_but(self, closed: Collection[str]) -> None:
+        """What takes something new again is not set aside."""
+        self.aside = {uuid: why for uuid, why in self.aside.items() if uuid in closed}
+
+    async def set_right(self, uuid: str, assignment: Assignment) -> bool:
+        """Make a GPU, in use or not, again what it is used for; whether that succeeded."""
+        card = self._card(uuid)
+        if card is None:
+            return False
+        was = contradiction(card, assignment)
+        unknown = f"who has devices of it is not known ({self._witness.silent})" if self._witness.silent else ""
+        problem = unknown or await self._entering.set_right(card, assignment)
+        is_right = self.can_be_used(uuid, assignment, problem)
+        if is_right:
+            logger.warning("Set a GPU right, which somebody had changed", extra={"gpu": uuid, "was": was})
+        return is_right
+
+    def can_be_used(self, uuid: str, assignment: Assignment, problem: str = "") -> bool:
+        """Whether a GPU that was set up, or not for that `problem`, is as it has to be; else it is told, once."""
+        card = self._card(uuid)
+        still = contradiction(card, assignment) if card is not None else "it is gone"
+        why = ": ".join(dict.fromkeys(filter(None, (still, problem))))
+        if not why:
+            self.aside.pop(uuid, None)
+        elif self.aside.get(uuid) != why:
+            self.aside[uuid] = why
+            number = f"GPU {card.index} ({uuid})" if card is not None else uuid
+            logger.warning("A GPU is not what it is to be used for", extra={"gpu": uuid, "err": why})
+            note = f"{number} is to be {assignment}, and cannot be used: {why}"
+            self._cluster.tell(contract.EVENT_SET_ASIDE, note, warning=True)
+        return not why
+
+    def _card(self, uuid: str) -> Card | None:
+        return next((card for card in self._hardware.cards() if card.uuid == uuid), None)

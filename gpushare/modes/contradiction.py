@@ -1,0 +1,67 @@
+"""Whether a GPU is what it is said to be used for: by what the driver says, and not by what a configuration says. Pure.
+
+Somebody else may have changed the GPU, or reset it: MIG devices do not outlive that, nor does the mode of newer models.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Final
+
+from gpushare.gpu import Mode
+from gpushare.mig import profile
+from gpushare.modes.assignment import Assignment, Partition
+from gpushare.modes.card import Card, ComputeMode
+
+# In MIG mode a program can use MIG devices only, and one of them; so that several cannot share the GPU.
+_NEED_ALL_OF_IT: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
+_UNDONE_BY: Final = (
+    "`mig: all-disabled` in the configuration makes it whole, flags.migStrategy mixed offers its devices"
+)
+
+
+def contradiction(card: Card, assignment: Assignment) -> str:
+    """Why the GPU, as it is, cannot be used as that, after a "GPU 0 is …, but"; empty where it can."""
+    found = _of_mig(card, assignment)
+    if not found and card.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
+        found = f"its compute mode is {card.compute_mode}, {_LETS[card.compute_mode]}"
+    return found
+
+
+def lasts(card: Card, assignment: Assignment) -> bool:
+    """Whether setting the GPU up as that would leave the contradiction: what nobody has configured is not undone."""
+    return card.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
+
+
+_ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
+# MPS is the one process that has the GPU, and goes on where somebody has let others in beside it.
+_ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
+_LETS: Final = {
+    ComputeMode.EXCLUSIVE_THREAD: "which lets a single thread use it",
+    ComputeMode.EXCLUSIVE_PROCESS: "which lets a single process use it",
+    ComputeMode.PROHIBITED: "which lets nobody use it",
+}
+
+
+def _of_mig(card: Card, assignment: Assignment) -> str:
+    wanted = assignment.partition
+    if wanted is not None and (card.mig_capable or wanted.enabled) and not is_so(card, wanted):
+        return f"it has {_shown(card)}, and is to have {wanted}"
+    if card.mig_enabled and assignment.mode in _NEED_ALL_OF_IT:
+        return f"it is in MIG mode with {_shown(card)}, of which a program can use one only: {_UNDONE_BY}"
+    if not card.mig_enabled and assignment.mode is Mode.MIG:
+        return "it is not in MIG mode"
+    return ""
+
+
+def is_so(card: Card, wanted: Partition) -> bool:
+    """Whether MIG is as `wanted` on it, by the profiles of its MIG devices."""
+    if not (wanted.enabled and card.mig_enabled):
+        return wanted.enabled is card.mig_enabled
+    return collections.Counter(str(profile.parse(one.profile)) for one in card.mig_devices) == dict(wanted.wanted)
+
+
+def _shown(card: Card) -> str:
+    if not card.mig_enabled:
+        return str(Partition(enabled=False))
+    return str(Partition(True, tuple(sorted(collections.Counter(one.profile for one in card.mig_devices).items()))))

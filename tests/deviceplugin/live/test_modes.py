@@ -1,0 +1,36 @@
+"""What GPUs are used for: from each mode to each, whatever happens in between; and what the driver says goes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deviceplugin import simulated
+from tests.deviceplugin.live import modes_stories, modes_table
+
+
+def run(program: str, gpus: Path, directory: Path, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.deviceplugin.live.{program}", gpus, directory / "node", name],
+        env=simulated.environment(gpus),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize(
+    "event", [one if one == "nothing" else pytest.param(one, marks=pytest.mark.slow) for one in modes_table.EVENTS]
+)
+def test_all_pairs_of_modes(gpus: Path, short_path: Path, event: str) -> None:
+    run("modes_table", gpus, short_path, event)
+
+
+@pytest.mark.parametrize("story", list(modes_stories.STORIES))
+def test_story(gpus: Path, short_path: Path, story: str) -> None:
+    run("modes_stories", gpus, short_path, story)
