@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpushare import fragmentation, ledger
+from gpushare import contract, fragmentation, ledger
 from gpushare.allocation import Allocation
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
@@ -17,6 +17,9 @@ from kubectl_gpushare.planning.away import Away
 _NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
 _LEAST_UUID = 4  # characters of a UUID that may stand for it
 _DIGITS = re.compile(r"(\d+)")
+# In the agent's sentences, which are one after the other.
+_NEXT_GPU = re.compile(r"; GPU \d+ \(GPU-")
+_WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Card:
 
     `holders`: who has a share of it; `holds`: what is merely kept free on it for gated pods that have waited too long.
     `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
-    of the card. `away`: why its node takes no pods now, if that is known.
+    of the card. `away`: why its node takes no pods now, if that is known. `waits`: why one that is to have another mode
+    has not got it yet.
     """
 
     node: str
@@ -37,6 +41,7 @@ class Card:
     free: tuple[int, int] = (0, 0)
     parts: tuple[float, float] = (0.0, 0.0)
     away: Away | None = None
+    waits: str = ""
 
     @property
     def name(self) -> str:
@@ -70,6 +75,8 @@ class Card:
             return self.gpu.health_reason
         if self.away:
             return self.away.sentence
+        if self.waits:
+            return self.waits
         if self.exclusion:
             return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
         if not self.holds:
@@ -86,7 +93,9 @@ class Card:
             found.append("OverCommitted")
         if not self.gpu.healthy:
             found.append("Unhealthy")
-        if self.gpu.cordoned:
+        if self.gpu.pending_mode is not None:
+            found.append("Changing")
+        elif self.gpu.cordoned:
             found.append("Cordoned")
         if self.away:
             found.append(self.away.word)
@@ -126,7 +135,7 @@ def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> li
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
         away = gone_away.get(node.name)
-        cards += [_card(node.name, gpu, used[gpu.uuid], known_parts, away) for gpu in there]
+        cards += [_card(node, gpu, used[gpu.uuid], known_parts, away) for gpu in there]
         if len(used) > len(there):
             known = {gpu.uuid for gpu in there}
             cards += [
@@ -141,12 +150,24 @@ def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> li
 _Parts = dict[tuple[int, int, int, bool], tuple[float, float]]
 
 
-def _card(node: str, gpu: Gpu, used: ledger.Use, known: _Parts, away: Away | None) -> Card:
+def _card(node: GpuNode, gpu: Gpu, used: ledger.Use, known: _Parts, away: Away | None) -> Card:
     free = (0, 0) if away else fragmentation.free(gpu, used)
     key = (*free, gpu.memory_bytes, bool(fragmentation.excludes(used)))
     if key not in known:
         known[key] = fragmentation.stranded(gpu, used) if any(free) else (0.0, 0.0)
-    return Card(node, gpu, used, *_split(used), False, free, known[key], away)
+    why = why_not_yet(node, gpu) if gpu.pending_mode is not None else ""
+    glue = " " if why.startswith("once") else ", " if why.startswith("which") else ": "
+    waits = f"is to be {gpu.pending_mode}{glue}{why}" if why else ""
+    return Card(node.name, gpu, used, *_split(used), False, free, known[key], away, waits)
+
+
+def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
+    """What the agent says of a GPU that is to have another mode, without what it is to become."""
+    pending = node.condition(contract.CONDITION_CONFIG_PENDING)
+    after = pending.message.partition(f"({gpu.uuid}) ")[2] if pending is not None else ""
+    said = _NEXT_GPU.split(after)[0]
+    found = _WHY.search(said)
+    return found[0] if found else said or "its agent does not say why not yet"
 
 
 def _split(used: ledger.Use) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,8 +33,6 @@ _GPU_COLUMNS = (
     Column("Wanted", least=12, wrap=True),
     Column("Why Not Yet", least=20, wrap=True),
 )
-
-_WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")  # in the agent's sentence
 
 Entries = Mapping[str, str]  # the ConfigMap's
 
@@ -182,7 +179,7 @@ def _gpu_row(node: GpuNode, gpu: Gpu, wanted: Mapping[str, str]) -> Row:
         gpu.model,
         gpu.mode.value,
         Cell(later or ("" if changes else gpu.mode.value), "warn" if changes else ""),
-        _why_not_yet(node, gpu) if changes else NONE,
+        sentence(cards.why_not_yet(node, gpu)) if changes else NONE,
     )
 
 
@@ -196,15 +193,6 @@ def _wanted(state: State) -> dict[str, str]:
     except errors.ConfigError:
         return {}  # the conditions say what is the matter
     return {uuid: str(one) for uuid, one in made.assignments.items()}
-
-
-def _why_not_yet(node: GpuNode, gpu: Gpu) -> str:
-    """What the agent says of this GPU, without what it is to become, which stands beside it."""
-    pending = node.condition(_PENDING)
-    parts = pending.message.split("; ") if pending is not None else []
-    said = next((part for part in parts if gpu.uuid in part), "")
-    found = _WHY.search(said)
-    return found[0] if found else sentence(said)
 
 
 def _row(state: State) -> Row:

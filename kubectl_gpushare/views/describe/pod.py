@@ -18,7 +18,7 @@ from kubectl_gpushare.views import ages, cards, happenings, podstate
 from kubectl_gpushare.views.describe import cards as described_cards
 from kubectl_gpushare.views.describe import tenants
 
-_NO_TROUBLE = {"Cordoned", "Held"}  # for whom is on the card already
+_NO_TROUBLE = {"Cordoned", "Changing", "Held"}  # for whom is on the card already
 _NOT_OURS = (
     "It asks for no share of a GPU: it has none of the annotations "
     f"{', '.join(contract.SHARE_KEYS[:-1])} and {contract.SHARE_KEYS[-1]}."

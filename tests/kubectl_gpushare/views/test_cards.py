@@ -9,7 +9,7 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare.views import cards
 from tests import builders
 from tests.gpushare.laws import strategies
-from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare import answered, sample
 
 GIB = 2**30
 
@@ -49,3 +49,14 @@ def test_sums_agree_with_the_domain(node: GpuNode) -> None:
     assert total.free_gpus == measured.free_gpus
     assert total.stranded_gpus == measured.stranded_gpus
     assert total.pods == len([entry for entry in node.allocations if entry.shares])
+
+
+def test_one_that_is_to_have_another_mode_is_changing_and_says_why_it_has_not_yet() -> None:
+    node = answered.waiting_for_pods(sample.nodes()[0])
+    first, second, *others = cards.of([node])
+    assert (first.statuses, second.statuses) == (("Changing",), ("Changing",))
+    assert first.reason == "is to be mps once it is not used any more by ml/trainer, ml/notebook"
+    assert second.reason == "is to be mps, which failed: no"
+    assert all("Changing" not in card.statuses for card in others)
+    silent = dataclasses.replace(node, conditions=())
+    assert cards.of([silent])[0].reason == "is to be mps: its agent does not say why not yet"
