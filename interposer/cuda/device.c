@@ -1,6 +1,7 @@
 #include "cuda/device.h"
 
 #include "base/fork.h"
+#include "base/report.h"
 #include "driver/driver.h"
 #include "share/share.h"
 
@@ -17,6 +18,15 @@ static void device_after_fork(void) {
 }
 FORK_ON_CHILD(device_after_fork)
 
+/* Once a process and device: why all that needs memory or computes there fails from now on. */
+static void say_why_not(CUdevice device) {
+    CUuuid gpu;
+    bool is_part = REAL(cuDeviceGetUuid)(&gpu, device) == CUDA_SUCCESS && share_gpu(gpu.bytes) != SHARE_NO_GPU;
+    report("device %d is %s: it cannot be used (CUDA_ERROR_NOT_PERMITTED)", (int)device,
+           is_part ? "a MIG device, as its GPU was cut by MIG, and a share is of a whole GPU"
+                   : "of no GPU of this container's share");
+}
+
 CUresult device_gpu(CUdevice device, uint32_t *gpu_p) {
     if (!share_is_mapped()) /* a hook that has not joined: what is not known is not let through */
         return CUDA_ERROR_SYSTEM_NOT_READY;
@@ -31,6 +41,8 @@ CUresult device_gpu(CUdevice device, uint32_t *gpu_p) {
             return result;
         uint32_t gpu = share_gpu(uuid.bytes);
         known = gpu != SHARE_NO_GPU ? gpu + 1 : NONE;
+        if (gpu == SHARE_NO_GPU && fits)
+            say_why_not(device);
         if (fits)
             __atomic_store_n(&remembered[device], known, __ATOMIC_RELAXED);
     }
