@@ -109,6 +109,9 @@ def _plus(one: Size, other: Size) -> Size:
     return Size(one.request_percent + other.request_percent, one.memory_bytes + other.memory_bytes)
 
 
+_UNSEEN: Final = Peak(None, None, 0.0)
+
+
 def _alike(entry: Allocation) -> Iterator[list[GivenShare]]:
     """The shares of the same containers: one request, though the bytes may differ from model to model."""
     groups: dict[tuple[str, ...], list[GivenShare]] = {}
@@ -122,7 +125,7 @@ def _suggestion(
 ) -> Suggestion:
     containers, uuids = shares[0].containers, tuple(uuid for share in shares for uuid in share.gpu_uuids)
     keys = [(entry.pod.namespace, entry.pod.name, containers, uuid) for uuid in uuids]
-    peak = _highest([found[key] for key in keys if key in found])
+    peak = _highest([found.get(key, _UNSEEN) for key in keys])
     given = Size(max(share.request_percent for share in shares), max(share.memory_bytes for share in shares))
     known = Suggestion(
         node.name,
@@ -137,7 +140,9 @@ def _suggestion(
         Advice.UNKNOWN,
     )
     if peak.memory_bytes is None:
-        return dataclasses.replace(known, reason="no process of it was seen")
+        seen = any(found.get(key, _UNSEEN).memory_bytes is not None for key in keys)
+        where = " on some of its GPUs" if seen else ""
+        return dataclasses.replace(known, reason=f"no process of it was seen{where}")
     if peak.observed_seconds < rules.min_observed_seconds:
         return dataclasses.replace(known, advice=Advice.TOO_SHORT, reason="seen for less than --min-observed")
     if not peak.memory_bytes and not peak.compute_ratio:
@@ -154,11 +159,14 @@ def _suggestion(
 
 
 def _highest(known: Sequence[Peak]) -> Peak:
-    """The highest of several GPUs, over the time for which all of them were observed."""
+    """The highest of several GPUs, over the time for which all of them were observed; None where one is not known."""
     memory = [one.memory_bytes for one in known if one.memory_bytes is not None]
     compute = [one.compute_ratio for one in known if one.compute_ratio is not None]
-    observed = min((one.observed_seconds for one in known), default=0.0)
-    return Peak(max(memory, default=None), max(compute, default=None), observed)
+    return Peak(
+        max(memory) if len(memory) == len(known) else None,
+        max(compute) if len(compute) == len(known) else None,
+        min(one.observed_seconds for one in known),
+    )
 
 
 def _compute(given_percent: int, peak_ratio: float | None, margin: float) -> int:

@@ -78,6 +78,19 @@ def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[Peak, ...], a
     assert found.reason or advice is Advice.FITS
 
 
+@pytest.mark.parametrize("other", [(), (Peak(None, None, HOUR),)], ids=["no metric", "no memory"])
+def test_a_gpu_that_nobody_has_seen_it_on_is_no_reason_to_make_it_smaller(other: tuple[Peak, ...]) -> None:
+    found = suggested(node(gpus=2), Peak(2 * GIB, 0.1, HOUR), *other)
+    assert (found.advice, found.wanted) == (Advice.UNKNOWN, None)
+    assert found.reason == "no process of it was seen on some of its GPUs"
+
+
+def test_compute_that_was_not_measured_on_one_of_them_stays() -> None:
+    found = suggested(node(gpus=2), Peak(2 * GIB, 0.1, HOUR), Peak(2 * GIB, None, HOUR))
+    assert found.wanted == Size(50, 2560 * MIB)
+    assert found.reason
+
+
 def test_a_margin_and_a_time_are_the_user_s() -> None:
     found = suggested(node(), Peak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
     assert found.wanted == Size(20, 20 * GIB)
