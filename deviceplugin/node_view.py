@@ -91,6 +91,7 @@ class NodeView:
             known=self.status.informer.synced,
             notebook=faults.Notebook(settings.state_directory, proc=settings.proc_root),
             ignored=xid.filter_of(os.environ),
+            proc=settings.proc_root,
         )
         self.configuration = configuration.Configuration(
             api, node_name=name, config_map=settings.config_map, changed=self.look

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from deviceplugin.hardware import cards, health, inventory, nvml, nvml_call, nvml_topology, xid
@@ -26,6 +27,7 @@ WAIT_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 5.0
 BEGIN_ANEW_SECONDS: Final = 60.0  # while a GPU does not answer, or cannot be watched
 _APPLICATION_XIDS: Final = xid.Filter()
+_OF_KERNEL: Final = Path("driver/nvidia/gpus")  # below /proc
 
 
 class Observation:
@@ -33,6 +35,7 @@ class Observation:
 
     node: the GPUNode as last seen, or None while there is none.
     known: set once `node` is what the cluster says.
+    proc: where the kernel tells which GPUs are plugged in.
     informed: set once a look could compare with it. A GPU that was lost before our start is known from there alone, so
         until then what is seen may be short of it, and must not be written over what the cluster remembers.
     """
@@ -46,6 +49,7 @@ class Observation:
         known: asyncio.Event,
         notebook: Notebook,
         ignored: xid.Filter = _APPLICATION_XIDS,
+        proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
@@ -62,6 +66,8 @@ class Observation:
         }
         self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
         self._looked = self._began = clock()
+        self._of_kernel = proc / _OF_KERNEL
+        self._plugged = self._kernels()
         self._found = cards.NONE
         self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
         self.paths: nvml_topology.Paths = {}  # between GPUs
@@ -136,8 +142,10 @@ class Observation:
     def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.Snapshot, frozenset[str]]:
         driver = self._driver.nvml
         try:
-            if (self._silent or driver.unwatched) and self._clock() - self._began >= BEGIN_ANEW_SECONDS:
-                self._began = self._clock()
+            is_time = self._clock() - self._began >= BEGIN_ANEW_SECONDS
+            plugged = self._kernels()
+            if plugged != self._plugged or ((self._silent or driver.unwatched) and is_time):
+                self._began, self._plugged = self._clock(), plugged
                 driver.begin_anew()
             lasting = [uuid for uuid, fault in self._faults.items() if fault.until is None]
             recovered = frozenset(uuid for uuid in lasting if driver.needs_recovery(uuid) is False)
@@ -145,6 +153,13 @@ class Observation:
         except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU.
             return nvml.Snapshot((), tuple(nvml.Unreadable(card.index, str(error)) for card in previous)), frozenset()
+
+    def _kernels(self) -> frozenset[str]:
+        """The GPUs that the kernel's module has, by bus id; none where that does not tell. NVML sees no new ones."""
+        try:
+            return frozenset(path.name for path in self._of_kernel.iterdir())
+        except OSError:
+            return frozenset()
 
     def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[cards.Cards, Mapping[str, int]]:
         driver = self._driver.nvml

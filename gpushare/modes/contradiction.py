@@ -45,7 +45,9 @@ _LETS: Final = {
 
 def _of_mig(card: Card, assignment: Assignment) -> str:
     wanted = assignment.partition
-    if wanted is not None and (card.mig_capable or wanted.enabled) and not is_so(card, wanted):
+    # MIG without devices is there for those who make their own.
+    is_somebodys = wanted is not None and wanted.enabled and not wanted.wanted and card.mig_enabled
+    if wanted is not None and (card.mig_capable or wanted.enabled) and not is_somebodys and not is_so(card, wanted):
         return f"it has {_shown(card)}, and is to have {wanted}"
     if card.mig_enabled and assignment.mode in _NEED_ALL_OF_IT:
         return f"it is in MIG mode with {_shown(card)}, of which a program can use one only: {_UNDONE_BY}"

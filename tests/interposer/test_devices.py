@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interposer.conftest import MIB, ArbiterMaker
-from tests.interposer.container import CLIENT_PRELUDE, DRIVERS, PROBE, ROOT, Container
+from tests.interposer.container import DRIVERS, PROBE, ROOT, Container
 from tests.interposer.reference_arbiter import ReferenceArbiter, Share
 
 # Of each device that the program has: its size, and that it ends where it says.

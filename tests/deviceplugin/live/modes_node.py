@@ -105,6 +105,7 @@ class Node:
             node=lambda: self.cluster.node,
             known=self.known,
             notebook=faults.Notebook(self.directory),
+            proc=self.directory,
         )
         self.witness = witness.Witness(
             self.driver, pod_resources_socket=self.kubelet.holdings, pods=tuple, proc=Path("/proc")

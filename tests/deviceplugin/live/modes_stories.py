@@ -105,6 +105,17 @@ async def mig_devices_that_vanish_are_made_again_beside_those_in_use(node: Node)
     assert not node.pending, node.pending
 
 
+async def mig_without_devices_is_for_those_who_make_their_own(node: Node) -> None:
+    node.cluster.entries["empty"] = "version: v1\nflags: {migStrategy: mixed}\nmig: all-enabled\n"
+    await node.reach("empty")
+    uuid = node.uuids[0]
+    kind = next(one for one in node.mig.mig_geometry(uuid).kinds if str(one.profile) == "3g.20gb")
+    node.mig.create_compute_instance(uuid, node.mig.create_gpu_instance(uuid, kind, None), 3)
+    await node.step()
+    assert node.modes == ["mig"] * 4, node.modes
+    assert len(node.agent.offered["nvidia.com/mig-3g.20gb"]) == 1
+
+
 async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
     """A reset takes the mode of newer models along."""
     await node.reach("mig")
@@ -151,6 +162,21 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
         assert f"GPU 1 ({gone}) is not there" in valid.message, valid
         assert not node.pending, node.pending
         await node.step()
+
+
+async def when_a_gpu_is_plugged_in_the_driver_is_begun_anew(node: Node) -> None:
+    """NVIDIA's library sees no GPU that was not there when it was initialised; the kernel's module tells of it."""
+    begun = []
+    begin_anew = node.opened.begin_anew
+    node.opened.begin_anew = lambda: (begun.append(1), begin_anew())[1]  # type: ignore[method-assign,func-returns-value]
+    plugged = node.directory / "driver" / "nvidia" / "gpus"
+    await node.reach("exclusive")
+    assert not begun
+    for expected in (1, 2):
+        (plugged / f"0000:0{expected}:00.0").mkdir(parents=True)
+        await node.step()
+        assert len(begun) == expected, begun
+        assert node.modes == ["exclusive"] * 4, node.modes
 
 
 async def what_is_in_force_is_served_though_its_configuration_cannot_be_read(node: Node) -> None:
