@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = group.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        _complain(_lowered(error.format_message()))
+        _complain(_lowered(error.format_message()) + _hint(error))
         if isinstance(error, click.UsageError) and error.ctx is not None:
             print(f"See '{error.ctx.command_path} --help' for usage.", file=sys.stderr)
         return 1
@@ -120,6 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _hint(error: click.ClickException) -> str:
+    """What to do about a flag that stands before the verb, where kubectl takes it."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
+        return f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
+    return ""
 
 
 def _prepare() -> None:

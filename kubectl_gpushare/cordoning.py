@@ -45,6 +45,8 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
 
 
 def _names(arguments: Sequence[str]) -> list[str]:
+    if arguments and arguments[0] in {"node", "nodes", "no"}:
+        raise click.UsageError(_whole_node(arguments[1] if len(arguments) > 1 else "NODE"))
     if arguments and arguments[0] in {"gpu", "gpus"}:
         arguments = arguments[1:]
     names = [name.removeprefix("gpu/") for name in arguments]
@@ -53,9 +55,16 @@ def _names(arguments: Sequence[str]) -> list[str]:
     return names
 
 
+def _whole_node(name: str) -> str:
+    return f"a GPU is named as NODE/INDEX, such as {name}/0: a whole node takes `kubectl cordon {name}`, or uncordon"
+
+
 def _card(origin: cluster.Cluster, name: str) -> cards.Card:
     node = name.rpartition("/")[0]
-    found = cards.named(cards.of(origin.gpu_nodes(name=node)), name)
+    nodes = origin.gpu_nodes(name=node)
+    if any(one.name == name for one in nodes):
+        raise errors.NotFound(f"{name} is a node: {_whole_node(name)}")
+    found = cards.named(cards.of(nodes), name)
     if found.gone:
         raise errors.NotFound(f'{found.node} has no GPU "{found.gpu.uuid}" any more')
     return found

@@ -166,6 +166,11 @@ def explain(said: str) -> errors.ClusterError:
         return errors.NotFound(re.sub(r"^Error from server \(NotFound\): ", "", said))
     if "Unauthorized" in said or "must be logged in" in said:
         return errors.ClusterError(f"the API server does not accept the credentials: log in again ({said})")
+    if "current-context must exist" in said:
+        return errors.ClusterError(
+            "no kubeconfig says which cluster: set KUBECONFIG, choose one with --kubeconfig or --context, or read "
+            "saved objects with --from FILE"
+        )
     if "getting credentials" in said:
         reason = said.rpartition("getting credentials: ")[2]
         return errors.ClusterError(

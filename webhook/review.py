@@ -16,7 +16,7 @@ from gpushare import errors
 
 API_VERSION: Final = "admission.k8s.io/v1"
 LONGEST_MESSAGE: Final = 1000  # characters
-LONGEST_WARNING: Final = 120  # the API server truncates longer ones when there are many
+LONGEST_WARNING: Final = 256  # of longer ones the API server keeps as much if there are many
 
 # HTTP status of a denial -> the reason that clients show before the sentence.
 _REASONS: Final[Mapping[int, str]] = {
@@ -142,5 +142,8 @@ def respond(request: AdmissionRequest, answer: Answer) -> AdmissionReview:
 
 
 def cut(sentence: str, *, longest: int = LONGEST_WARNING) -> str:
-    """The sentence, or its beginning with an ellipsis, in at most `longest` characters."""
-    return sentence if len(sentence) <= longest else sentence[: longest - 1] + "…"
+    """The sentence, or without its middle, in at most `longest` characters: the end has the nearest miss."""
+    if len(sentence) <= longest:
+        return sentence
+    rest = longest // 2
+    return f"{sentence[: longest - rest - 1]}…{sentence[-rest:]}"

@@ -174,22 +174,22 @@ def _pods(origin: origins.Source, name: str, chosen: options.Options) -> Iterato
         found = origin.pods(namespace=namespace, label_selector=chosen.selector) or []
     now = time.time()
     for manifest in sorted(found, key=pod.namespaced_name):
-        taken = _around(origin, manifest)
+        taken, is_known = _around(origin, manifest)
         if name:
             taken = origins.with_events(origin, taken, "Pod", *pod.namespaced_name(manifest))
             taken = _used(origin, taken, taken.nodes)
-        yield _described_pod(described_pod.find(manifest, taken.nodes), taken, now)
+        yield _described_pod(described_pod.find(manifest, taken.nodes, is_known=is_known), taken, now)
 
 
-def _around(origin: origins.Source, manifest: pod.PodJson) -> snapshot.Snapshot:
-    """The node a pod of ours is on, with those it shares it with."""
+def _around(origin: origins.Source, manifest: pod.PodJson) -> tuple[snapshot.Snapshot, bool]:
+    """The node a pod of ours is on, with those it shares it with; and whether that may be read."""
     name = described_pod.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
-        return snapshot.Snapshot(())
+        return snapshot.Snapshot(()), True
     try:
-        return origins.with_pods(origin, origin.gpu_nodes(name=name), node=name)
+        return origins.with_pods(origin, origin.gpu_nodes(name=name), node=name), True
     except errors.Forbidden as error:
-        return snapshot.Snapshot((), None, (f"its GPUs: {error}",))
+        return snapshot.Snapshot((), None, (f"its GPUs: {error}",)), False
 
 
 def _described_pod(found: described_pod.Found, taken: snapshot.Snapshot, now: float) -> Described:

@@ -50,7 +50,8 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     """Say whether a pod would fit now, where it would go, and how many more.
 
     The pods are placed one after the other, in memory, on the cluster as it is now, by the rules of the webhook;
-    nothing is created. The exit code is 0 if all fit, 2 if one does not, and 1 for any error.
+    nothing is created. ResourceQuotas are not looked at: the API server may refuse what fits. The exit code is 0 if all
+    fit, 2 if one does not, and 1 for any error.
 
     \b
     Examples:
@@ -89,12 +90,14 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     else:
         metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
         found = [manifests.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})]
-    wanted = []
+    wanted, wrong = [], []
     for one in found:
         try:
             wanted.append(capacity.Wanted(one.name, Asked.of(one.pod), count or one.count))
         except domain_errors.RequestError as error:
-            raise errors.PluginError(f"{one.name}: {error}" if one.name else str(error)) from error
+            wrong.append(f"{one.name}: {error}" if one.name else str(error))
+    if wrong:
+        raise errors.PluginError("; ".join(wrong))
     taken = origins.everything(origin, [one.asked.manifest for one in wanted])
     world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage)
     answer = capacity.answer(world, wanted)

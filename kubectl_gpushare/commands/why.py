@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from gpushare import contract, pod
 from gpushare import errors as domain_errors
-from gpushare import pod
 from kubectl_gpushare import candidates, errors, options
 from kubectl_gpushare.output import report
 from kubectl_gpushare.source import origin as origins
@@ -44,7 +44,11 @@ def command(name: str, **given: Any) -> None:
     origin = origins.of(chosen)
     manifest = origins.pod_named(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
-    taken = origins.everything(origin, [manifest])
+    try:
+        taken = origins.everything(origin, [manifest])
+    except errors.Forbidden as error:
+        said = pod.annotations_of(manifest).get(contract.REASON)
+        raise errors.Forbidden(f'{error}; pod "{name}" was told: {said}' if said else str(error)) from error
     found = described.find(manifest, taken.nodes)
     if not found.ours:
         raise errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')

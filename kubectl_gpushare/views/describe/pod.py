@@ -18,7 +18,7 @@ from kubectl_gpushare.views import ages, cards, happenings, podstate
 from kubectl_gpushare.views.describe import cards as described_cards
 from kubectl_gpushare.views.describe import tenants
 
-_NO_TROUBLE = {"Cordoned", "Changing", "Held"}  # for whom is on the card already
+_NO_TROUBLE = {"Cordoned", "Changing", "Excluding", "Held"}  # for whom is on the card already
 _NOT_OURS = (
     "It asks for no share of a GPU: it has none of the annotations "
     f"{', '.join(contract.SHARE_KEYS[:-1])} and {contract.SHARE_KEYS[-1]}."
@@ -32,6 +32,7 @@ class Found:
     manifest: pod.PodJson
     owner: GpuNode | None  # the node that its annotation names
     entry: Allocation | None  # its allocation there
+    is_known: bool = True  # whether its GPUNode could be looked for
 
     @property
     def ours(self) -> bool:
@@ -45,14 +46,16 @@ class Found:
 
     @property
     def placement(self) -> str:
-        """`Placed`, `Waiting`, `NotPlaced`, `Ended`, or `NotOurs`."""
+        """`Placed`, `Waiting`, `NotPlaced`, `Ended`, `NotOurs`, or `Unknown` to whoever may not read its GPUNode."""
         if not self.ours:
             return "NotOurs"
         if self.entry is not None:
             return "Placed"
         if self.gated:
             return "Waiting"
-        return "Ended" if pod.is_terminal(self.manifest) else "NotPlaced"
+        if pod.is_terminal(self.manifest):
+            return "Ended"
+        return "NotPlaced" if self.is_known else "Unknown"
 
 
 def node_name(manifest: pod.PodJson) -> str:
@@ -60,7 +63,7 @@ def node_name(manifest: pod.PodJson) -> str:
     return pod.annotations_of(manifest).get(contract.NODE, "")
 
 
-def find(manifest: pod.PodJson, nodes: Iterable[GpuNode]) -> Found:
+def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = True) -> Found:
     """The pod's place in the ledger of its node; by its uid where the ledger knows one, never by what the pod says."""
     owner = next((node for node in nodes if node.name == node_name(manifest)), None)
     name, identity = pod.namespaced_name(manifest), pod.uid(manifest)
@@ -69,7 +72,7 @@ def find(manifest: pod.PodJson, nodes: Iterable[GpuNode]) -> Found:
             continue  # kept free for it: it is not placed
         if entry.pod.uid == identity if entry.pod.uid else (entry.pod.namespace, entry.pod.name) == name:
             return Found(manifest, owner, entry)
-    return Found(manifest, owner, None)
+    return Found(manifest, owner, None, is_known)
 
 
 def page(found: Found, snapshot: Snapshot, *, now: float) -> Page:
@@ -165,6 +168,7 @@ def placement(found: Found) -> str:
         "Waiting": "waits for a GPU: it is admitted and will be placed as soon as it fits",
         "Ended": "has ended and holds nothing",
         "NotPlaced": "holds nothing",
+        "Unknown": f"not known: its GPUNode may not be read; it was given a share on {node_name(found.manifest)}",
     }[found.placement]
 
 

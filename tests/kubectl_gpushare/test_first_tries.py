@@ -1,0 +1,86 @@
+"""What people try first, and what is not so: each is answered with what to write instead, or with what is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpushare import codec
+from tests import builders
+from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare.conftest import Plugin
+
+FORBIDDEN = (
+    'Error from server (Forbidden): gpunodes.gpushare.io is forbidden: User "jane" cannot list resource "gpunodes" '
+    'in API group "gpushare.io" at the cluster scope'
+)
+
+
+@pytest.fixture
+def tenant(fake_kubectl: Callable[[str], str], tmp_path: Path) -> str:
+    """A kubectl of somebody who may read pods, and no GPUNodes."""
+    for manifest in sample.pods():
+        (tmp_path / manifest["metadata"]["name"]).write_text(json.dumps(manifest))
+    return fake_kubectl(
+        f"""case "$*" in
+        *gpunodes*) echo '{FORBIDDEN}' >&2; exit 1;;
+        */events*) echo '{{"kind": "EventList", "items": []}}';;
+        */pods/*) name=$(echo "$3" | sed 's|.*/pods/||'); cat {tmp_path}/$name;;
+        *view*) echo ml;;
+        *) echo '{{"kind": "List", "items": []}}';;
+        esac"""
+    )
+
+
+def test_who_may_not_read_gpunodes_is_told_nothing_that_is_not_known(plugin: Plugin, tenant: str) -> None:
+    ended = plugin("describe", "pod", "trainer", "-n", "ml", KUBECTL_PATH=tenant)
+    assert ended.code == 0, ended.err
+    assert "Placement:    not known: its GPUNode may not be read; it was given a share on gpu-1" in ended.out
+    assert "there is no GPUNode" not in ended.out
+    assert 'user "jane" may not list gpunodes' in ended.out
+    described = json.loads(plugin("describe", "pod", "trainer", "-n", "ml", "-o", "json", KUBECTL_PATH=tenant).out)
+    assert (described["placement"], described["problems"]) == ("Unknown", [])
+
+
+def test_who_may_not_read_gpunodes_hears_what_the_pod_was_told(plugin: Plugin, tenant: str) -> None:
+    ended = plugin("why", "waiting", "-n", "ml", KUBECTL_PATH=tenant)
+    assert ended.code == 1
+    assert f'pod "waiting" was told: {sample.WAITING}' in ended.err
+
+
+@pytest.mark.parametrize("verb", ["cordon", "uncordon"])
+def test_a_whole_node_is_for_kubectl(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str
+) -> None:
+    found = tmp_path / "nodes.json"
+    found.write_text(json.dumps({"kind": "List", "items": [codec.to_document(builders.node("gpu-1"))]}))
+    program = fake_kubectl(f"cat {found}")
+    for words in (("gpu-1",), ("node", "gpu-1"), ("gpu", "gpu-1")):
+        ended = plugin(verb, *words, KUBECTL_PATH=program)
+        assert ended.code == 1
+        assert "a GPU is named as NODE/INDEX, such as gpu-1/0: a whole node takes `kubectl cordon gpu-1`" in ended.err
+
+
+def test_flags_before_the_verb_are_told_where_they_belong(plugin: Plugin) -> None:
+    ended = plugin("--context", "x", "top")
+    assert ended.code == 1
+    assert "flags come after the verb, as in `kubectl gpushare top --context …`" in ended.err
+
+
+def test_without_a_kubeconfig_one_is_asked_for(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    program = fake_kubectl("echo 'error: current-context must exist in order to minify' >&2; exit 1")
+    ended = plugin("why", "trainer", KUBECTL_PATH=program)
+    assert ended.err.startswith("error: no kubeconfig says which cluster: set KUBECONFIG")
+
+
+def test_fit_tells_of_every_bad_object_of_a_file(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+    pods = [builders.pod("one", request="2"), builders.pod("two", memory="8GB"), builders.pod("three", request="0.1")]
+    wanted = tmp_path / "pods.json"
+    wanted.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    ended = plugin("fit", "-f", wanted, "--from", saved)
+    assert ended.code == 1
+    assert 'gpushare.io/request "2" is more than one GPU' in ended.err
+    assert 'gpushare.io/memory "8GB" is not a quantity' in ended.err
