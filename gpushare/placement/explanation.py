@@ -14,6 +14,7 @@ from gpushare.request import Request
 NODE_SHORTFALL = 6.0
 COUNT_SHORTFALL = 0.5
 NODE_RULE = "node"  # the whole node cannot take the pod
+NEVER = frozenset({"model", "compute-capability", "uuid", "size"})  # rules about what never changes of a GPU
 COUNT_RULE = "count"  # each GPU alone would do, but the node has too few of them, or not for all containers at once
 
 
@@ -37,7 +38,10 @@ def count(
         parts.append(f"{_plural(counts[COUNT_RULE], 'node')} with too few of them at once")
     nearest = min(rejected, key=lambda entry: entry.shortfall)
     found = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
-    return Refusal(f"no GPU fits {asked}: {found}; nearest: {nearest}", tuple(rejected))
+    said = f"no GPU fits {asked}: {found}; nearest: {nearest}"
+    if set(+collections.Counter(counts)) <= NEVER:
+        said += "; none of these will ever do, whatever comes free"
+    return Refusal(said, tuple(rejected))
 
 
 def unfit(node: str, reason: str) -> Rejected:

@@ -115,8 +115,14 @@ def test_attributes_choose_the_card(annotations: dict[str, str], index: int) -> 
         ({"mode": Mode.MIG}, "1 not shared by annotation; nearest: node-a/0 is in mode mig"),
         ({"healthy": False, "health_reason": "XID 79"}, "1 unhealthy; nearest: node-a/0 is unhealthy: XID 79"),
         ({"cordoned": True}, "1 cordoned; nearest: node-a/0 is cordoned"),
-        ({"memory_gib": 24}, "1 too small; nearest: node-a/0 has 24Gi in all, less than 30Gi"),
-        ({"model": "NVIDIA T4"}, "1 of another model; nearest: node-a/0 is a NVIDIA T4, not *A100*"),
+        (
+            {"memory_gib": 24},
+            "1 too small; nearest: node-a/0 has 24Gi in all, less than 30Gi; none of these will ever do, whatever comes free",
+        ),
+        (
+            {"model": "NVIDIA T4"},
+            "1 of another model; nearest: node-a/0 is a NVIDIA T4, not *A100*; none of these will ever do, whatever comes free",
+        ),
     ],
 )
 def test_each_rule_explains_itself(card: dict[str, object], reason: str) -> None:
@@ -181,3 +187,19 @@ def test_an_over_committed_card_takes_not_even_idle_compute() -> None:
     found = placement.place([view], request.parse(builders.pod(memory="1Gi")))
     assert isinstance(found, Refusal)
     assert "1 with too little compute free" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("annotations", "never"),
+    [
+        ({"memory": "100Gi"}, True),
+        ({"request": "0.5", "model": "*H100*"}, True),
+        ({"request": "0.5", "gpus": "9"}, False),
+        ({"request": "0.6"}, False),
+    ],
+)
+def test_what_never_fits_is_told_apart_from_what_does_not_fit_now(annotations: dict[str, str], never: bool) -> None:
+    held = tuple(builders.allocation(f"a{at}", f"GPU-node-a-{at}", request=50) for at in range(4))
+    node = dataclasses.replace(builders.node(), allocations=held)
+    refusal = placement.place([NodeView.of(node)], request.parse(builders.pod(**annotations)))
+    assert str(refusal).endswith("; none of these will ever do, whatever comes free") is never
