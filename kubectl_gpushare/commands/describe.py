@@ -15,7 +15,7 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare import candidates, errors, options
 from kubectl_gpushare.output import documents, printing, report, terminal
 from kubectl_gpushare.output.page import Page
-from kubectl_gpushare.source import cluster, snapshot
+from kubectl_gpushare.source import cluster, snapshot, workloads
 from kubectl_gpushare.source import origin as origins
 from kubectl_gpushare.views import cards
 from kubectl_gpushare.views.describe import cards as described_cards
@@ -168,7 +168,7 @@ def _described_gpu(card: cards.Card, owner: GpuNode, taken: snapshot.Snapshot, n
 
 def _pods(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     if name:
-        found = [origins.pod_named(origin, chosen, name)]
+        found = [workloads.pod_meant(origin, chosen, name)]
     else:
         namespace = "" if chosen.all_namespaces else _namespace(origin, chosen)
         found = origin.pods(namespace=namespace, label_selector=chosen.selector) or []

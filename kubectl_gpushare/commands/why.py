@@ -11,10 +11,11 @@ from gpushare import errors as domain_errors
 from kubectl_gpushare import candidates, errors, options
 from kubectl_gpushare.output import report
 from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare.source import workloads
 
 
 @click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
-@click.argument("name", metavar="POD", shell_complete=candidates.pods)
+@click.argument("name", metavar="POD|TYPE/NAME", shell_complete=candidates.pods)
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)
@@ -23,7 +24,9 @@ def command(name: str, **given: Any) -> None:
 
     The pod is placed once more, in memory, on the cluster as it is now, by the rules and in the words of the webhook.
     Of a pod that waits, every candidate is shown with the rule and the numbers against it, the nearest miss first, and
-    the changes by which it would fit; each of them was tried. Of a placed pod, where else it could have gone.
+    the changes by which it would fit; each of them was tried. Of a placed pod, where else it could have gone. TYPE/NAME
+    such as `deploy/server` is a Deployment, ReplicaSet, StatefulSet, DaemonSet or Job: of its pods one that waits, or
+    why it can make none.
 
     \b
     Examples:
@@ -42,7 +45,7 @@ def command(name: str, **given: Any) -> None:
 
     chosen = options.collect(given)
     origin = origins.of(chosen)
-    manifest = origins.pod_named(origin, chosen, name)
+    manifest = workloads.pod_meant(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
     try:
         taken = origins.everything(origin, [manifest])

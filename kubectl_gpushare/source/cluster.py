@@ -146,6 +146,14 @@ class Cluster:
         within = f"/api/v1/namespaces/{_quoted(namespace or 'default')}/events"
         return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
 
+    def failures(self, namespace: str) -> list[objects.Json]:
+        """The Events of a namespace about pods that could not be created; none without the right to read them."""
+        within = f"/api/v1/namespaces/{_quoted(namespace)}/events"
+        try:
+            return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": "reason=FailedCreate"})).reader()))
+        except errors.Forbidden:
+            return []
+
     def begin_all(self) -> None:
         """Asks for everything at once, to be read one after the other."""
         for path in (node_path(), _NODES, _EVERYBODY):

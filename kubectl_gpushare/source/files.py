@@ -90,6 +90,10 @@ class Files:
         """Claims, volumes and what nodes can attach of them, by kind; None: none were saved."""
         return self._storage or None
 
+    def failures(self, namespace: str) -> list[objects.Json]:
+        """The Events of a namespace about pods that could not be created."""
+        return [one for one in self._events if one.get("reason") == _FAILED and _about(one)[1] == namespace]
+
     def budgets(self) -> list[objects.Json]:
         """The PodDisruptionBudgets."""
         return self._budgets
@@ -146,6 +150,9 @@ class Files:
             self._events.append(item)
         elif kind in shape.STORAGE:
             self._storage.setdefault(kind, []).append(item)
+
+
+_FAILED = "FailedCreate"  # reason of the Events of controllers
 
 
 def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, objects.Json]]:

@@ -46,6 +46,9 @@ class Source(Protocol):
     def events(self, kind: str, namespace: str, name: str) -> list[dict[str, Any]] | None:
         """The Events about one object. None: not known."""
 
+    def failures(self, namespace: str) -> list[dict[str, Any]]:
+        """The Events of a namespace about pods that could not be created; none where none are known."""
+
     def budgets(self) -> list[dict[str, Any]] | None:
         """The PodDisruptionBudgets."""
 

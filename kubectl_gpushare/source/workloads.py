@@ -1,0 +1,82 @@
+"""TYPE/NAME in place of a pod: the pod of a workload that one wants to know of, or why it has none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from gpushare import contract, pod
+from gpushare import errors as domain_errors
+from kubectl_gpushare import errors, options
+from kubectl_gpushare.source import origin as origins
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KINDS: Final = {
+    **dict.fromkeys(("deployment", "deployments", "deploy", "deployment.apps"), "Deployment"),
+    **dict.fromkeys(("replicaset", "replicasets", "rs", "replicaset.apps"), "ReplicaSet"),
+    **dict.fromkeys(("statefulset", "statefulsets", "sts", "statefulset.apps"), "StatefulSet"),
+    **dict.fromkeys(("daemonset", "daemonsets", "ds", "daemonset.apps"), "DaemonSet"),
+    **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
+}
+_HASH: Final = "pod-template-hash"  # label of a Deployment's pods, and the end of their ReplicaSet's name
+_LONGEST: Final = 600
+
+
+def pod_meant(origin: origins.Source, chosen: options.Options, word: str) -> pod.PodJson:
+    """The pod that is called POD, NAMESPACE/POD or TYPE/NAME: of a workload first one that waits.
+
+    Raises `NotFound`, with what its controller was told if it can make no pods.
+    """
+    kind, _, name = word.partition("/")
+    if kind.lower() not in KINDS or not options.is_name(name):
+        return origins.pod_named(origin, chosen, word)
+    namespace = chosen.namespace or origin.default_namespace
+    return _of(origin, KINDS[kind.lower()], namespace, name)
+
+
+def _of(origin: origins.Source, kind: str, namespace: str, name: str) -> pod.PodJson:
+    found = [one for one in origin.pods(namespace=namespace) or () if _is_of(one, kind, name)]
+    if found:
+        return min(found, key=lambda one: (*_urgency(one), pod.namespaced_name(one)[1]))
+    said = _last(event for event in origin.failures(namespace) if _is_about(event, kind, name))
+    where = f'{kind} "{name}" in namespace "{namespace}"'
+    if said:
+        raise errors.NotFound(f"{where} makes no pods: {domain_errors.shortened(said, longest=_LONGEST)}")
+    raise errors.NotFound(
+        f"no pod of {where} asks for a share of a GPU: does its template have {contract.REQUEST} or {contract.MEMORY}?"
+    )
+
+
+def _urgency(one: pod.PodJson) -> tuple[bool, bool, bool]:
+    """False first: those that wait for us, then those that are on no node, then those that have not ended."""
+    gated = contract.SCHEDULING_GATE in pod.gates(one)
+    return not gated, bool((one.get("spec") or {}).get("nodeName")), pod.is_terminal(one)
+
+
+def _is_of(one: pod.PodJson, kind: str, name: str) -> bool:
+    metadata = one.get("metadata") or {}
+    end = (metadata.get("labels") or {}).get(_HASH)
+    meant = ("ReplicaSet", f"{name}-{end}") if kind == "Deployment" else (kind, name)
+    return any((owner.get("kind"), owner.get("name")) == meant for owner in metadata.get("ownerReferences") or [])
+
+
+def _is_about(event: Mapping[str, Any], kind: str, name: str) -> bool:
+    about = event.get("involvedObject") or event.get("regarding") or {}
+    if kind == "Deployment":
+        made = re.fullmatch(rf"{re.escape(name)}-[0-9a-z]{{5,10}}", str(about.get("name", "")))
+        return about.get("kind") == "ReplicaSet" and made is not None
+    return (about.get("kind"), about.get("name")) == (kind, name)
+
+
+def _last(events: Iterable[Mapping[str, Any]]) -> str:
+    """What the latest of them says."""
+    latest = max(events, key=_time, default=None)
+    return "" if latest is None else str(latest.get("message") or latest.get("note") or "")
+
+
+def _time(event: Mapping[str, Any]) -> str:
+    series = (event.get("series") or {}).get("lastObservedTime")
+    return str(series or event.get("lastTimestamp") or event.get("eventTime") or "")

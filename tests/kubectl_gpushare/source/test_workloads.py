@@ -1,0 +1,86 @@
+"""`why deploy/NAME`: the pod that waits, or what keeps the controller from making any."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from tests import builders
+from tests.kubectl_gpushare.conftest import Plugin
+
+SAID = 'Error creating: admission webhook "pods.gpushare.io" denied the request: gpushare.io/request "1.5" is more than one GPU'
+
+
+def owned(name: str, kind: str, owner: str, *, gated: bool = False, node: str = "") -> dict[str, Any]:
+    manifest = builders.pod(name, request="0.5")
+    labels = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE, "pod-template-hash": "84db4c6556"}
+    manifest["metadata"] |= {"uid": f"uid-{name}", "labels": labels, "ownerReferences": [{"kind": kind, "name": owner}]}
+    if gated:
+        manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    if node:
+        manifest["spec"]["nodeName"] = node
+    return manifest
+
+
+def failed(kind: str, name: str) -> dict[str, Any]:
+    metadata = {"namespace": "default", "name": f"{name}.1"}
+    about = {"kind": kind, "namespace": "default", "name": name}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": metadata,
+        "involvedObject": about,
+        "reason": "FailedCreate",
+        "message": SAID,
+    }
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    items = [
+        {**codec.to_document(builders.node("gpu-1"))},
+        owned("server-84db4c6556-a", "ReplicaSet", "server-84db4c6556", node="gpu-1"),
+        owned("server-84db4c6556-b", "ReplicaSet", "server-84db4c6556", gated=True),
+        owned("train-x", "Job", "train", gated=True),
+        owned("set-0", "StatefulSet", "set", gated=True),
+        failed("ReplicaSet", "bad-84db4c6556"),
+        failed("Job", "worse"),
+    ]
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("deploy/server", "server-84db4c6556-b"),
+        ("deployment.apps/server", "server-84db4c6556-b"),
+        ("rs/server-84db4c6556", "server-84db4c6556-b"),
+        ("Job/train", "train-x"),
+        ("sts/set", "set-0"),
+        ("pod/train-x", "train-x"),
+        ("default/train-x", "train-x"),
+    ],
+)
+def test_of_a_workload_the_pod_that_waits_is_explained(plugin: Plugin, cluster: Path, word: str, name: str) -> None:
+    for verb in (("why",), ("describe", "pod")):
+        ended = plugin(*verb, word, "-n", "default", "--from", cluster, "-o", "json")
+        assert ended.code == 0, ended.err
+        assert json.loads(ended.out)["name"] == name
+
+
+@pytest.mark.parametrize("word", ["deploy/bad", "rs/bad-84db4c6556", "job/worse"])
+def test_of_one_that_can_make_no_pods_the_refusal_is_told(plugin: Plugin, cluster: Path, word: str) -> None:
+    ended = plugin("why", word, "-n", "default", "--from", cluster)
+    assert ended.code == 1
+    assert f"makes no pods: {SAID}" in ended.err
+
+
+def test_of_one_whose_pods_ask_for_nothing_that_is_told(plugin: Plugin, cluster: Path) -> None:
+    ended = plugin("why", "deploy/other", "-n", "default", "--from", cluster)
+    assert 'no pod of Deployment "other" in namespace "default" asks for a share of a GPU' in ended.err
