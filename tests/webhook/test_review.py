@@ -67,7 +67,9 @@ def test_warnings_are_cut_to_what_clients_show() -> None:
 
 
 def test_of_a_warning_that_is_too_long_the_nearest_miss_at_its_end_is_kept() -> None:
-    sentence = "waits for a GPU: no GPU fits " + "0.5 GPU with 100Gi and " * 12 + "; nearest: lab-node-0/0 has 40Gi in all"
+    sentence = (
+        "waits for a GPU: no GPU fits " + "0.5 GPU with 100Gi and " * 12 + "; nearest: lab-node-0/0 has 40Gi in all"
+    )
     (told,) = review.respond(REQUEST, review.Answer("gated", warnings=(sentence,)))["response"]["warnings"]
     assert told.startswith("waits for a GPU: no GPU fits")
     assert told.endswith("nearest: lab-node-0/0 has 40Gi in all")
