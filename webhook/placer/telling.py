@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 PodJson = Mapping[str, Any]
 
-FIRST_PAUSE_SECONDS: Final = 15.0
+FIRST_PAUSE_SECONDS: Final = 3.0  # as long as people look: who made the next of a group sees it counted
 MOST_PAUSE_SECONDS: Final = 900.0
 MOST_AT_ONCE: Final = 20  # of one round: what is left is told in the next
 ROUND_SECONDS: Final = 2.0
