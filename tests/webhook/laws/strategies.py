@@ -82,7 +82,7 @@ def annotations(draw: st.DrawFn, names: list[str]) -> dict[str, str]:
 
 def _amounts(draw: st.DrawFn, suffix: str) -> dict[str, str]:
     request = draw(st.sampled_from([None, "0", "0.07", "50%", "1"]))
-    memory = draw(st.sampled_from([None, "1", "3Gi", "1.5Gi", "10%"]))
+    memory = draw(st.sampled_from([None, "1048577", "3Gi", "1.5Gi", "10%"]))
     if memory is None and request in {None, "0"}:
         request = "0.1"
     made = {} if request is None else {contract.REQUEST + suffix: request}
