@@ -23,7 +23,6 @@ BINDINGS: Final = (
     "gpushare-events",
     "gpushare-placed",
     "gpushare-pods",
-    "gpushare-templates",
     "gpushare-webhook",
 )
 _APPLY = "kubectl apply --server-side --kustomize config/default"
