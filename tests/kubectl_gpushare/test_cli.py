@@ -230,7 +230,7 @@ def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
         (("simulate",), "error: say what comes"),
         (("simulate", "--trace", "x.csv", "--plot", "x.jpg"), "error: --plot draws SVG or PNG: write x.svg"),
         (("simulate", "--trace", "/nonexistent"), "error: /nonexistent cannot be read"),
-        (("why",), "error: missing argument 'POD'"),
+        (("why",), "error: missing argument 'POD|TYPE/NAME'"),
         (("nope",), "error: no such command 'nope'\nSee 'kubectl gpushare --help' for usage.\n"),
         (
             ("tpo", "pods"),
