@@ -34,11 +34,15 @@ def unreachable(directory: Path) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def _known(short_path: Path, gpus: Path) -> None:
+def has_served(short_path: Path, gpus: Path) -> None:
     """An agent before has left what the GPUs are used for: a first one waits until it knows."""
     assignments = dict.fromkeys(simulated.uuids(gpus), Assignment(Mode.FRACTIONAL))
     book.write(short_path / "root" / node_view.BOOK, book.Book(selection.BUILT_IN, assignments))
+
+
+@pytest.fixture(autouse=True)
+def _known(short_path: Path, gpus: Path) -> None:
+    has_served(short_path, gpus)
 
 
 async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:
