@@ -72,6 +72,7 @@ async def measure(seconds: float) -> tuple[int, int, float]:
         )
         gpus = directory / "gpus"
         await simulated.change("create", description, gpus)
+        agent_process.has_served(directory, gpus)
         (directory / "kubelet").mkdir()
         kubelet = kubelets.Kubelet(directory / "kubelet")
         await kubelet.start()

@@ -13,6 +13,11 @@ from typing import Any
 
 import aiohttp
 
+from deviceplugin import node_view
+from deviceplugin.live import book
+from gpushare.config import selection
+from gpushare.gpu import Mode
+from gpushare.modes.assignment import Assignment
 from tests.deviceplugin import simulated, waiting
 
 
@@ -102,3 +107,9 @@ async def running(
         await agent.ended()
         # Shown by pytest when the test has failed.
         sys.stderr.writelines([*(f"{line}\n" for line in agent.lines), *agent.other])
+
+
+def has_served(directory: Path, gpus: Path) -> None:
+    """An agent before has left what the GPUs are used for: a first one waits until it knows."""
+    assignments = dict.fromkeys(simulated.uuids(gpus), Assignment(Mode.FRACTIONAL))
+    book.write(directory / "root" / node_view.BOOK, book.Book(selection.BUILT_IN, assignments))

@@ -11,11 +11,7 @@ import pytest
 
 from deviceplugin import node_view
 from deviceplugin.arbiter import process
-from deviceplugin.live import book
 from gpushare import contract
-from gpushare.config import selection
-from gpushare.gpu import Mode
-from gpushare.modes.assignment import Assignment
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin import simulated_kubelet as kubelets
@@ -34,15 +30,9 @@ def unreachable(directory: Path) -> Path:
     return path
 
 
-def has_served(short_path: Path, gpus: Path) -> None:
-    """An agent before has left what the GPUs are used for: a first one waits until it knows."""
-    assignments = dict.fromkeys(simulated.uuids(gpus), Assignment(Mode.FRACTIONAL))
-    book.write(short_path / "root" / node_view.BOOK, book.Book(selection.BUILT_IN, assignments))
-
-
 @pytest.fixture(autouse=True)
 def _known(short_path: Path, gpus: Path) -> None:
-    has_served(short_path, gpus)
+    agent_process.has_served(short_path, gpus)
 
 
 async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:

@@ -15,7 +15,7 @@ from gpushare import contract
 from tests.deviceplugin import agent_process, waiting
 from tests.deviceplugin import simulated_kubelet as kubelets
 from tests.deviceplugin.denial.kernel_node import KernelNode
-from tests.deviceplugin.test_agent_without_cluster import has_served, unreachable
+from tests.deviceplugin.test_agent_without_cluster import unreachable
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ async def test_it_beats_and_leaves_to_the_next_agent_what_the_kernel_knows(
 ) -> None:
     more = ("--deny-unregistered", f"--bpf-root={kernel.bpf}", f"--cgroup-root={kernel.cgroups}")
     kept = kernel.bpf / denial.DIRECTORY / denial.MAP
-    has_served(short_path, gpus)
+    agent_process.has_served(short_path, gpus)
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
