@@ -66,7 +66,7 @@ CUresult launch_pass(CUstream stream, bool several) {
     if (context == NULL || (!marker_knows(context, &gpu) && device_of_context(context, &gpu) != CUDA_SUCCESS))
         return CUDA_SUCCESS;
     if (gpu == SHARE_NO_GPU)
-        return CUDA_ERROR_NOT_PERMITTED;
+        return device_refusal();
     marker_context(context, gpu);
     if (stream == CU_STREAM_PER_THREAD)
         marker_own_streams();

@@ -11,21 +11,13 @@
 
 /* The record plus one, so that zero is "not asked yet". Devices keep their numbers while a process lives. */
 static uint32_t remembered[REMEMBERED];
+static bool told[REMEMBERED]; /* why it cannot be used */
 
 static void device_after_fork(void) {
     for (unsigned i = 0; i < REMEMBERED; i++)
         remembered[i] = UNKNOWN;
 }
 FORK_ON_CHILD(device_after_fork)
-
-/* Once a process and device: why all that needs memory or computes there fails from now on. */
-static void say_why_not(CUdevice device) {
-    CUuuid gpu;
-    bool is_part = REAL(cuDeviceGetUuid)(&gpu, device) == CUDA_SUCCESS && share_gpu(gpu.bytes) != SHARE_NO_GPU;
-    report("device %d is %s: it cannot be used (CUDA_ERROR_NOT_PERMITTED)", (int)device,
-           is_part ? "a MIG device, as its GPU was cut by MIG, and a share is of a whole GPU"
-                   : "of no GPU of this container's share");
-}
 
 CUresult device_gpu(CUdevice device, uint32_t *gpu_p) {
     if (!share_is_mapped()) /* a hook that has not joined: what is not known is not let through */
@@ -41,8 +33,6 @@ CUresult device_gpu(CUdevice device, uint32_t *gpu_p) {
             return result;
         uint32_t gpu = share_gpu(uuid.bytes);
         known = gpu != SHARE_NO_GPU ? gpu + 1 : NONE;
-        if (gpu == SHARE_NO_GPU && fits)
-            say_why_not(device);
         if (fits)
             __atomic_store_n(&remembered[device], known, __ATOMIC_RELAXED);
     }
@@ -54,6 +44,19 @@ CUresult device_current(uint32_t *gpu_p) {
     CUdevice device;
     CUresult result = REAL(cuCtxGetDevice)(&device);
     return result == CUDA_SUCCESS ? device_gpu(device, gpu_p) : result;
+}
+
+CUresult device_refusal(void) {
+    CUdevice device;
+    CUuuid gpu;
+    if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS || device < 0 || device >= REMEMBERED ||
+        __atomic_exchange_n(&told[device], true, __ATOMIC_RELAXED))
+        return CUDA_ERROR_NOT_PERMITTED;
+    bool is_part = REAL(cuDeviceGetUuid)(&gpu, device) == CUDA_SUCCESS && share_gpu(gpu.bytes) != SHARE_NO_GPU;
+    report("device %d is %s: it cannot be used (CUDA_ERROR_NOT_PERMITTED)", (int)device,
+           is_part ? "a MIG device, as its GPU was cut by MIG, and a share is of a whole GPU"
+                   : "of no GPU of this container's share");
+    return CUDA_ERROR_NOT_PERMITTED;
 }
 
 CUresult device_of_context(CUcontext context, uint32_t *gpu_p) {

@@ -15,6 +15,10 @@ CUresult device_current(uint32_t *gpu_p);
 /* The same for a context's device, whichever is current. */
 CUresult device_of_context(CUcontext context, uint32_t *gpu_p);
 
+/* NOT_PERMITTED: the share has nothing of the calling thread's current device; why is said once a process and device.
+ */
+CUresult device_refusal(void);
+
 typedef struct {
     uint32_t gpu;
     CUcontext context; /* that the memory ends with; NULL: it outlives contexts */

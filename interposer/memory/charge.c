@@ -25,7 +25,7 @@ FORK_ON_CHILD(charge_after_fork)
 
 CUresult charge_begin(const place_t *place, uint64_t bytes) {
     if (place->gpu == SHARE_NO_GPU)
-        return CUDA_ERROR_NOT_PERMITTED;
+        return device_refusal();
     /* Nothing more can be had also by a share that the driver's own memory has pushed beyond its limit. */
     if (bytes == 0 || share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;

@@ -122,7 +122,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
     ),
     "not-yet": (
         lambda: {
-            "tls_crt": (young := issued(at=NOW + datetime.timedelta(days=1))).serving,
+            "tls_crt": (young := issued(at=NOW + datetime.timedelta(days=2))).serving,
             "tls_key": young.serving_key,
         },
         "tls.crt is valid only from",
