@@ -84,13 +84,17 @@ def pid_of(name: str, records: Path) -> int | None:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None when there is none, or only a zombie of it."""
+    """Return when a process started, in clock ticks since boot; None when there is none, or only a zombie of it.
+
+    A killed one whose first thread has ended is no zombie yet while others end: its files and ports are still open.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     state, *fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold blanks
-    return None if state in "ZX" else int(fields[18])
+    threads = int(fields[16])
+    return None if state in "ZX" and threads <= 1 else int(fields[18])
 
 
 def stop(processes: Iterable[tuple[str, float]], records: Path) -> None:

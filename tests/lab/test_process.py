@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from lab import errors, process
+
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]  # ends one thread
 
 
 @pytest.fixture
@@ -76,6 +80,19 @@ def test_a_zombie_does_not_run(records: Path) -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it ended, and stays a zombie until it is waited for
     assert process.start_time(child.pid) is None
     child.wait()
+
+
+def test_a_process_runs_until_its_last_thread_has_ended() -> None:
+    """Its ports are open until then."""
+    ends_alone = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    child = subprocess.Popen([sys.executable, "-c", f"{ends_alone}; ctypes.CDLL(None).syscall({SYS_EXIT}, 0)"])
+    began = time.monotonic()
+    while ") Z " not in Path(f"/proc/{child.pid}/stat").read_text() and time.monotonic() - began < 10:
+        time.sleep(0.01)
+    assert process.start_time(child.pid) is not None
+    child.kill()
+    child.wait()
+    assert process.start_time(child.pid) is None
 
 
 def test_a_daemon_that_cannot_start_says_where_its_log_is(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:

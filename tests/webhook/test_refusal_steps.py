@@ -86,7 +86,7 @@ SPECS: dict[str, Json] = {
 
 
 def asking(spec: Json, number: int = 0) -> Json:
-    made: Json = builders.pod("p", request="0.5", min_memory=str(number + 1))
+    made: Json = builders.pod("p", request="0.5", min_memory=str((1 << 20) + number))
     made["metadata"]["labels"] = {"app": "mine"}
     made["spec"] |= {"tolerations": [{"operator": "Exists"}], **json.loads(json.dumps(spec))}
     made["spec"]["tolerations"] = [*made["spec"]["tolerations"], {"key": f"nonce-{number}"}][-32:]
