@@ -15,6 +15,7 @@ from gpushare.share import Memory
 
 ENOUGH_PODS = 50  # of fewer the default mix says more
 MOST_CLASSES = 512  # the rarest are forgotten beyond
+UNSEEN = 0.05  # of all GPUs that are free: what is expected to be asked for yet, one by one, unlike what has been seen
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +82,17 @@ class Mix:
     def classes(self) -> Mapping[Asked, float]:
         """Class → weight; the default mix until there are enough pods."""
         return self.weights if self.pods >= ENOUGH_PODS and self.weights else _DEFAULT
+
+    def expecting(self, *, gpus: float) -> Mix:
+        """The same, and a little that may be asked for yet of so many free GPUs; the more pods, the less it counts.
+
+        Without it the first pods of a cluster, alike and asking for much CPU, would be spread over all nodes, for
+        others like them; then no node is left that is whole.
+        """
+        if self.pods < ENOUGH_PODS or not self.weights:
+            return self
+        whole = Asked(1, 100, Memory(percent=100))
+        return dataclasses.replace(self, weights={**self.weights, whole: self.weights.get(whole, 0.0) + UNSEEN * gpus})
 
     @property
     def ignorance(self) -> float:

@@ -76,14 +76,14 @@ def _over_asked(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random)
 
 
 def _one_sided(nodes: Sequence[Node], _: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """Small shares that ask for much CPU, of a quarter of all GPUs, and then whole GPUs by 1, 4 and 8."""
+    """Small shares that ask for much CPU, of an eighth of all GPUs, and then whole GPUs by 1, 4 and 8."""
     total, asked = 100 * sum(node.gpus for node in nodes), 0
     while True:
-        if asked < total / 4:
+        if asked < total / 8:
             pod = Pod(2000, 8192, 1, draw.choice((10, 30)), ())
         else:
             gpus = draw.choice((1, 4, 8))
-            pod = Pod(10000 * gpus, 32768 * gpus, gpus, 100, ())
+            pod = Pod(8000 * gpus, 32768 * gpus, gpus, 100, ())
         asked += pod.size
         yield pod
 
@@ -142,7 +142,7 @@ WORLDS: Mapping[str, World] = {
     "third-naming": World("a third of the pods name a model", _naming, pods="gpuspec20"),
     "naming-evenly": World("a third name a model, the rare ones as rarely as there are GPUs", _naming_evenly),
     "over-asked": World("a third name one model, of which there are few", _over_asked),
-    "one-sided": World("small shares that ask for much CPU, then 1, 4 and 8 whole GPUs", _one_sided, _alike),
+    "one-sided": World("small shares that ask for much CPU, then 1, 4 and 8 whole GPUs", _one_sided),
     "drift": World("shares, then several GPUs", _drift),
     "half-several": World("half of the demand is for several GPUs", _several),
     "only-shares": World("nothing but shares", _only_shares),

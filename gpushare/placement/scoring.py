@@ -80,7 +80,8 @@ class Scoring:
 
     def study(self, mix: Mix) -> Worth:
         """The tables of a mix; nothing is changed."""
-        return Worth(mix, tuple(self._grid.kinds), before=self.worth)
+        free = float(self._grid.now().least_percent.sum()) / 100
+        return Worth(mix.expecting(gpus=free), tuple(self._grid.kinds), before=self.worth)
 
     def learn(self, mix: Mix, worth: Worth) -> None:
         """Price by this mix, with these tables of it, from now on."""

@@ -29,6 +29,18 @@ def test_the_more_pods_the_less_is_unknown() -> None:
     assert known[1] > known[2] > known[3] > 0
 
 
+def test_a_little_is_expected_that_was_not_seen_and_it_counts_less_the_more_was() -> None:
+    whole = Asked(1, 100, Memory(percent=100))
+    for pods in (60, 6000):
+        found = mix_of(pods, request="0.1").expecting(gpus=800)
+        assert found.weights[whole] == 40
+        assert sum(found.weights.values()) == pods + 40
+
+
+def test_the_default_mix_expects_nothing_else() -> None:
+    assert Mix().expecting(gpus=800) == Mix()
+
+
 def test_rare_classes_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mix, "MOST_CLASSES", 3)
     often = [request.parse(builders.pod(request="0.3"))] * 60

@@ -3,6 +3,7 @@ from collections.abc import Iterable
 import pytest
 
 from gpushare import ledger, request
+from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host
 from gpushare.placement import NodeView, Placement
@@ -164,6 +165,26 @@ def test_before_anything_is_known_rare_gpus_are_left_to_who_may_name_them() -> N
     found = place(fleet, request="0.5")
     assert isinstance(found, Placement)
     assert found.node == "a-node"  # all that is known names none: the fuller node is the better choice
+
+
+def test_the_first_pods_of_a_cluster_leave_large_nodes_whole_however_much_cpu_they_ask_for() -> None:
+    nodes = [
+        *(builders.node(f"large-{number}", gpus=8) for number in range(6)),
+        *(builders.node(f"small-{number:02}", gpus=2) for number in range(12)),
+    ]
+    cpu = {node.name: 32_000 * 2 if len(node.gpus) == 2 else 12_000 * 8 for node in nodes}
+    fleet = fleet_of(*nodes, rooms=[Room(cpu[node.name], 1e15) for node in nodes])
+    small, host = request.parse(builders.pod(request="0.1")), Host(2000)
+    fleet.learn(builders.mix([small] * 50, [host] * 50))
+    known = {node.name: node for node in nodes}
+    for number in range(60):
+        found = fleet.place(small, host=host)
+        assert isinstance(found, Placement)
+        assert found.node.startswith("small-")
+        entry = found.allocation(small, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
+        known[found.node] = ledger.reserve(known[found.node], entry)
+        cpu[found.node] -= host.cpu_milli
+        fleet.update(NodeView.of(known[found.node]), room=Room(cpu[found.node], 1e15))
 
 
 def test_the_last_whole_node_is_left_to_those_who_need_it() -> None:
