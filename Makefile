@@ -148,7 +148,7 @@ soak: env build ## Whether webhook and agent grow in a long time of ordinary tro
 
 .PHONY: bench
 bench: env build ## Benchmarks that need no GPU
-	@for one in $(filter-out bench/scale.py bench/soak.py,$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
+	@for one in $(filter-out $(addprefix bench/,bad_days.py idle_agents.py scale.py soak.py),$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
 
 ##@ Try
 

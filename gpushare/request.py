@@ -12,9 +12,9 @@ from gpushare import caps, contract, errors, pod, quantity
 from gpushare.share import Memory, Share
 
 POLICIES = ("fragmentation", "pack", "spread")
-_LEAST_BYTES = 2**20  # of memory that make sense on a GPU
 ISOLATIONS = ("arbiter", "mps", "none")
 
+_LEAST_BYTES = 2**20  # of memory that make sense on a GPU
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
 _Value = TypeVar("_Value")
@@ -73,7 +73,7 @@ def parse(manifest: pod.PodJson) -> Request:
     return _parsed(asked, names, pod.default_container(manifest))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _parsed(annotations: tuple[tuple[str, str], ...], names: tuple[str, ...], default: str) -> Request:
     """The same of annotations that are known and text. A pod is read several times, others of its owner ask alike."""
     found = dict(annotations)

@@ -129,10 +129,6 @@ def _mixed_sizes(_: Sequence[Node], _pods: Sequence[Pod], draw: random.Random) -
         yield Pod(4000 * gpus, 16384, gpus, percent, ())
 
 
-def _alike(_: Sequence[Node]) -> Sequence[Node]:
-    return [Node(f"node-{number:02}", 96_000, 768 * 1024, 8, "A100") for number in range(40)]
-
-
 def _half_cpu(nodes: Sequence[Node]) -> Sequence[Node]:
     return [dataclasses.replace(node, cpu_milli=node.cpu_milli // 2) for node in nodes]
 

@@ -66,9 +66,8 @@ class Transport:
 
     def __init__(self, way: connection.Connection, *, user_agent: str) -> None:
         self._way = way
-        self._ahead_seconds = (
-            time.time() - time.monotonic()
-        )  # of its clock, as far as we know, before our monotonic one
+        # The API server's clock before our monotonic one, as far as we know.
+        self._ahead_seconds = time.time() - time.monotonic()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(

@@ -19,9 +19,18 @@ _UNDONE_BY: Final = (
     "`mig: all-disabled` in the configuration makes it whole, flags.migStrategy mixed offers its devices"
 )
 
+_ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
+# MPS is the one process that has the GPU, and goes on where somebody has let others in beside it.
+_ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
+_LETS: Final = {
+    ComputeMode.EXCLUSIVE_THREAD: "which lets a single thread use it",
+    ComputeMode.EXCLUSIVE_PROCESS: "which lets a single process use it",
+    ComputeMode.PROHIBITED: "which lets nobody use it",
+}
+
 
 def contradiction(card: Card, assignment: Assignment) -> str:
-    """Why the GPU, as it is, cannot be used as that, after a "GPU 0 is …, but"; empty where it can."""
+    """Why the GPU, as it is, cannot be used as that, as a clause; empty where it can."""
     found = _of_mig(card, assignment)
     if not found and card.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
         found = f"its compute mode is {card.compute_mode}, {_LETS[card.compute_mode]}"
@@ -31,16 +40,6 @@ def contradiction(card: Card, assignment: Assignment) -> str:
 def lasts(card: Card, assignment: Assignment) -> bool:
     """Whether setting the GPU up as that would leave the contradiction: what nobody has configured is not undone."""
     return card.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
-
-
-_ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
-# MPS is the one process that has the GPU, and goes on where somebody has let others in beside it.
-_ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
-_LETS: Final = {
-    ComputeMode.EXCLUSIVE_THREAD: "which lets a single thread use it",
-    ComputeMode.EXCLUSIVE_PROCESS: "which lets a single process use it",
-    ComputeMode.PROHIBITED: "which lets nobody use it",
-}
 
 
 def _of_mig(card: Card, assignment: Assignment) -> str:

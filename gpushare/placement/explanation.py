@@ -39,7 +39,7 @@ def count(
     nearest = min(rejected, key=lambda entry: entry.shortfall)
     found = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
     said = f"no GPU fits {asked}: {found}; nearest: {nearest}"
-    if set(+collections.Counter(counts)) <= NEVER:
+    if {rule for rule, count in counts.items() if count} <= NEVER:
         said += "; none of these will ever do, whatever comes free"
     return Refusal(said, tuple(rejected))
 

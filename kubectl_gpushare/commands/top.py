@@ -122,9 +122,8 @@ class _View:
     chosen: options.Options
     origin: origins.Source
     usage: bool | None
-    read: dict[str, tuple[float, _Machines]] = dataclasses.field(
-        default_factory=dict
-    )  # what is read more seldom than the GPUNodes
+    # What is read more seldom than the GPUNodes, and when it was.
+    read: dict[str, tuple[float, _Machines]] = dataclasses.field(default_factory=dict)
 
     @property
     def node_selector(self) -> str:

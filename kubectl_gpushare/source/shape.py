@@ -11,6 +11,7 @@ from typing import Any, Final
 from gpushare import contract
 
 STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
+OLD_FIELDS: Final = frozenset({"awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "portworxVolume"})
 KINDS: Final = STORAGE | {contract.GPUNODE_KIND, "Pod", "Node", "Event", "PodDisruptionBudget", "ConfigMap"}
 
 # Fields of an object and the shape of each; a list of one shape: a list of such. Where a field is missing all is well.
@@ -44,9 +45,7 @@ _CONTAINERS: Shape = [
 _STATUSES: Shape = [{"state": {"waiting": {}}, "resources": _AMOUNTS, "allocatedResources": {}}]
 
 _CLAIM: Mapping[str, Any] = {"metadata": {"annotations": _TEXTS}, "spec": {"storageClassName": _TEXT}}
-_OLD: Mapping[str, Any] = {
-    field: {} for field in ("awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "portworxVolume")
-}
+_OLD: Mapping[str, Any] = {field: {} for field in sorted(OLD_FIELDS)}
 
 _OBJECT: Shape = {
     "metadata": {

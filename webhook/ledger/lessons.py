@@ -8,14 +8,12 @@ when as many pods with a share have come and gone since the last as a third of t
 from __future__ import annotations
 
 import collections
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
 from gpushare.mix import Asked, Host, Mix, classes_of
-from gpushare.request import Request
 
 FEWEST: Final = 50
 PART: Final = 3  # one in so many
@@ -57,27 +55,11 @@ class Lessons:
 def asks_of(manifest: PodJson, amounts: Iterable[tuple[str, int]]) -> Asks:
     """What a pod asks for; `amounts`: milli-CPUs, bytes … of its node. Nothing if it asks for no share, or nonsense."""
     annotations = pod.annotations_of(manifest)
-    keys = sorted(key for key in annotations if key.startswith(contract.PREFIX) and not requests.is_result_key(key))
-    if not keys:
+    if not any(key.startswith(contract.PREFIX) and not requests.is_result_key(key) for key in annotations):
         return ()
-    names = tuple(str(one.get("name", "")) for one in pod.containers(manifest))
-    inits = tuple(str(one.get("name", "")) for one in pod.init_containers(manifest))
     try:
-        request = _request(
-            tuple((key, annotations[key]) for key in keys), pod.default_container(manifest), names, inits
-        )
-    except (errors.RequestError, TypeError):
+        request = requests.parse(manifest)
+    except errors.RequestError:
         return ()
     there = dict(amounts)
     return tuple(classes_of(request, Host(there.get("cpu", 0), there.get("memory", 0))))
-
-
-@functools.lru_cache(maxsize=4096)
-def _request(
-    annotations: tuple[tuple[str, str], ...], default: str, names: tuple[str, ...], inits: tuple[str, ...]
-) -> Request:
-    """Parsed once for all pods made from one template."""
-    ordered = sorted(names, key=lambda name: name != default)
-    containers = {"containers": [{"name": name} for name in ordered]}
-    spec = {**containers, "initContainers": [{"name": name} for name in inits]}
-    return requests.parse({"metadata": {"annotations": dict(annotations)}, "spec": spec})

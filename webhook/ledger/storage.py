@@ -56,7 +56,7 @@ class Storage:
         """What has not been read yet, as a sentence; None when nothing is missing."""
         for kind, copy in self._copies.items():
             if not (copy.synced if kind == volumes.VOLUME else copy.answered).is_set():
-                return f"the {kind}s have not been read yet"
+                return f"the {kind}{'es' if kind.endswith('s') else 's'} have not been read yet"
         return None
 
     async def _look(self) -> None:

@@ -8,13 +8,20 @@ import pytest
 import yaml
 
 from gpushare import codec
+from gpushare.fitness import volumes
 from kubectl_gpushare import errors
-from kubectl_gpushare.source import files
+from kubectl_gpushare.source import files, shape
 from tests.kubectl_gpushare import sample
 
 
 def names(source: files.Files, **chosen: str) -> list[str]:
     return [node.name for node in source.gpu_nodes(**chosen)]
+
+
+def test_what_is_read_of_storage_is_what_placement_looks_at() -> None:
+    """They are written twice, as the plugin starts faster without the package of the others."""
+    assert set(volumes.KINDS) == shape.STORAGE
+    assert set(volumes.OLD_FIELDS) == shape.OLD_FIELDS
 
 
 def test_json_as_kubectl_prints_it(saved: Path) -> None:
