@@ -28,7 +28,7 @@ from webhook.placer.index import Index
 from webhook.placer.setbacks import Setbacks
 from webhook.placer.telling import Telling
 from webhook.placer.turns import Turns
-from webhook.pods import mutation, waits
+from webhook.pods import difference, mutation, waits
 
 __all__ = ["Gates", "trimmed"]
 
@@ -39,6 +39,7 @@ PodJson = Mapping[str, Any]
 OPEN_TRIES: Final = 4
 MOST_SHUT_SECONDS: Final = 300.0  # before a gate is tried again that could not be opened
 ON_ITS_WAY_SECONDS: Final = 120.0  # of a write without an answer; an API server gives up after 60 s by default
+ANY_VERSION: Final = "*"
 LONGEST_WORDS: Final = 500  # of the API server's sentence
 BEHIND_SECONDS: Final = 2.0  # until those have their turn that a round left out
 
@@ -125,13 +126,10 @@ class Gates:
             try:
                 changes = mutation.patch(known, mutation.open_gate(known, request, placed))
             except errors.LedgerError as error:
-                return self._shuts(one, f"it gets another share, as this one is not what it asks for: {error}", True)
-            tests = [
-                {"op": "test", "path": "/metadata/uid", "value": uid},
-                {"op": "test", "path": "/metadata/resourceVersion", "value": _version(known)},
-            ]
+                said = f"it gets another share, as this one is not what it asks for: {error}"
+                return self._shuts(one, said, not self._is_on_its_way(uid, ANY_VERSION))
             try:
-                await self._api.patch(_path(one), [*tests, *changes], client.JSON_PATCH)
+                await self._api.patch(_path(one), [*_is_still(known, is_whole=attempt > 1), *changes], client.JSON_PATCH)
                 break
             except cluster_errors.NotFound:
                 return None  # deleted meanwhile: its share is released like any other
@@ -140,7 +138,9 @@ class Gates:
                 words = errors.shortened(str(error), longest=LONGEST_WORDS)
                 is_answer = not isinstance(error, cluster_errors.Unavailable | cluster_errors.Unauthorized)
             if not is_answer:
-                self._unanswered[uid] = _version(known), self._clock() + ON_ITS_WAY_SECONDS
+                # A patch that goes by what the pod says may be carried out on any version of it.
+                of_version = _version(known) if attempt == 1 else ANY_VERSION
+                self._unanswered[uid] = of_version, self._clock() + ON_ITS_WAY_SECONDS
             fresh = await self._read(one)
             if fresh is not None and not _is_as_judged(fresh, one):
                 return None  # its next version comes with the watch, and with it the next try
@@ -175,7 +175,7 @@ class Gates:
     def _is_on_its_way(self, uid: str, version: str) -> bool:
         """Whether a patch of this version of the pod may yet be carried out although its answer never came."""
         of, until = self._unanswered.get(uid, ("", 0.0))
-        return of == version and self._clock() < until
+        return of in (version, ANY_VERSION) and self._clock() < until
 
     def _forget_shut(self, gated: AbstractSet[str]) -> None:
         """Those are the ones that are there still, with a gate of ours."""
@@ -210,6 +210,27 @@ def _is_as_judged(fresh: PodJson, one: PodJson) -> bool:
         and waits.foreign_gates(fresh) == waits.foreign_gates(one)
         and queue.kind(fresh) == queue.kind(one)
     )
+
+
+def _is_still(known: PodJson, *, is_whole: bool) -> list[dict[str, Any]]:
+    """The operations that let a JSON patch do nothing unless the pod is as we know it.
+
+    is_whole: it was read whole. Then what decides where it may run is compared, and not its version: the API server
+    tries such a patch again by itself, so that whoever writes to the pod all the time does not keep it from its turn.
+    """
+    compared = {"/metadata/uid": pod.uid(known)}
+    if not is_whole:
+        return _tests({**compared, "/metadata/resourceVersion": _version(known)})
+    asked = {
+        f"/metadata/annotations/{difference.escaped(key)}": text
+        for key, text in pod.annotations_of(known).items()
+        if key.startswith(contract.PREFIX)
+    }
+    return _tests({**compared, "/metadata/labels": known["metadata"].get("labels"), "/spec": known["spec"], **asked})
+
+
+def _tests(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"op": "test", "path": path, "value": value} for path, value in values.items() if value is not None]
 
 
 def _path(one: PodJson) -> str:

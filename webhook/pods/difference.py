@@ -25,12 +25,12 @@ def patch(before: Any, after: Any, path: str = "") -> Iterator[Operation]:
 def _of_objects(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Operation]:
     for key, value in before.items():
         if key not in after:
-            yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
+            yield {"op": "remove", "path": f"{path}/{escaped(key)}"}
         elif value is not after[key]:
-            yield from patch(value, after[key], f"{path}/{_escaped(key)}")
+            yield from patch(value, after[key], f"{path}/{escaped(key)}")
     for key, value in after.items():
         if key not in before:
-            yield {"op": "add", "path": f"{path}/{_escaped(key)}", "value": value}
+            yield {"op": "add", "path": f"{path}/{escaped(key)}", "value": value}
 
 
 def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
@@ -44,5 +44,6 @@ def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operat
         yield {"op": "add", "path": f"{path}/-", "value": value}
 
 
-def _escaped(key: str) -> str:
+def escaped(key: str) -> str:
+    """The key as a part of a path (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
