@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter import process, timetable
+from deviceplugin.arbiter import leases, process, timetable
 from deviceplugin.arbiter.server import Identify
 from deviceplugin.audit import document, ending, excess, judgement, looking, overhead, unclaimed
 from deviceplugin.audit.contexts import Contexts
@@ -29,6 +29,9 @@ from gpushare.pod import PodJson
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 2.0  # between two looks
+# For so long after a start programs may still go by the time that they have without an arbiter. Later on, whoever does
+# has left an arbiter that is there.
+ALONE_SECONDS: Final = leases.SETTLING_NS / 1e9
 _LOGGED: Final = {
     contract.EVENT_UNLIMITED: "A process runs without limits",
     contract.EVENT_BEYOND: "A share runs beyond its limit",
@@ -92,6 +95,7 @@ class Auditor:
         self._told: frozenset[Hashable] = frozenset()
         self._events_left = 0
         self._checked_at: float | None = None
+        self._compared_from: float | None = None
         self._looks = 0
         self.audit = Audit()
         self.conditions: tuple[Condition, ...] = ()
@@ -200,9 +204,10 @@ class Auditor:
     def _compare(self, now: float, look: looking.Look, shares: Iterable[Share]) -> None:
         """What the driver says that shares used, with what they were let have."""
         held = {(one.gpu_uuid, one.tenant.key): one.had_seconds for one in self._arbiter.shares.held()}
+        self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {
             (grant.uuid, one.tenant.key): record.turn_permille / timetable.PERIOD
-            for one in shares
+            for one in (shares if now < self._compared_from + ALONE_SECONDS else ())
             for grant, record in zip(one.tenant.grants, one.enforced, strict=True)
         }
         self._excess.look(now, used=look.used, held=held, turns=turns)

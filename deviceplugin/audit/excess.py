@@ -61,7 +61,7 @@ class Excess:
 
         used: for what part of the time since the last look the driver ran kernels of a share, where it tells.
         held: for how long the arbiter has let it, ever; one that is not in it has no books now.
-        turns: what part of the time it may take by itself, without an arbiter.
+        turns: what part of the time it may take by itself, where it may have been without an arbiter.
         """
         passed = now - self._at
         sums = dict.fromkeys(used, _NOTHING)

@@ -239,6 +239,19 @@ def looks_of(node: AuditNode, count: int) -> Iterator[Any]:
 
 
 @pytest.mark.slow
+def test_who_takes_its_request_without_ever_asking_is_told_of(start: Callable[..., AuditNode]) -> None:
+    """Of an arbiter that is there nobody takes time by himself, not even as much as he may without one."""
+    node = start(pods={"sneaky": (LIMIT, 0, 50, 100), "trainer": (LIMIT, 0, 50, 100)})
+    sneaky, trainer = node.client("sneaky", more=LAUNCHES), node.client("trainer", more=LAUNCHES)
+    trainer("launch_for_ever(by_the_library())")
+    sneaky("launch_for_ever(past_it())")
+    found = next((found for found in looks_of(node, 45) if found["events"]), None)
+    assert found is not None, "nothing was said of it"
+    ((reason, _, pod),) = found["events"]
+    assert (reason, pod) == ("RunsBeyondLimit", "default/sneaky")
+
+
+@pytest.mark.slow
 def test_a_registered_program_that_launches_past_the_gate_is_told_of_and_its_neighbour_is_not(
     start: Callable[..., AuditNode],
 ) -> None:
