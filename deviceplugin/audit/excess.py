@@ -65,10 +65,13 @@ class Excess:
         """
         passed = now - self._at
         sums = dict.fromkeys(used, _NOTHING)
-        for place in used.keys() & self._sums.keys():
+        # One that has gone uses nothing: it makes up for it as if it were there, and is forgotten once it has.
+        for place, before in self._sums.items():
             had = held.get(place, 0.0) - self._held.get(place, 0.0)
             let = max(had if had >= 0 else held.get(place, 0.0), turns.get(place, 0.0) * passed)  # books may begin anew
-            sums[place] = _added(self._sums[place], used[place] * passed, let, passed)
+            added = _added(before, used.get(place, 0.0) * passed, let, passed)
+            if place in used or added is not _NOTHING:
+                sums[place] = added
         self._at, self._held, self._sums = now, dict(held), sums
         self.told = {
             place: Beyond(one.used_seconds / one.passed_seconds, one.let_seconds / one.passed_seconds)

@@ -6,6 +6,7 @@ its end, as JSON, what it should not have been able to do (`won`) and how often 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -44,6 +45,17 @@ def honest() -> Iterator[None]:
     kernel = gpu.kernel(1000)
     while True:
         gpu.launch(kernel, 5)
+        gpu.wait()
+        yield
+
+
+def long() -> Iterator[None]:
+    """Nothing bad: all its memory, and kernels of twenty milliseconds, three at a time."""
+    gpu = Gpu()
+    gpu.fill()
+    kernel = gpu.kernel(20_000)
+    while True:
+        gpu.launch(kernel, 3)
         gpu.wait()
         yield
 
@@ -196,12 +208,7 @@ def killed() -> Iterator[None]:
 
 def _takes_all() -> None:
     with contextlib.suppress(CudaError):
-        gpu = Gpu()
-        gpu.fill()
-        kernel = gpu.kernel(20_000)
-        while True:
-            gpu.launch(kernel, 3)
-            gpu.wait()
+        collections.deque(long(), maxlen=0)
 
 
 def _child(what: Callable[[], None]) -> int:
@@ -301,7 +308,11 @@ ATTACKS = {
     "beside": Attack(beside, told="unlimited", past=True),
     "daemon": Attack(daemon, told="unlimited", past=True),
 }
-BASELINES = {"honest": Attack(honest, processes=1), "spins": Attack(spins)}
+BASELINES = {
+    "honest": Attack(honest, processes=1),
+    "long": Attack(long, processes=1),
+    "spins": Attack(spins),
+}
 
 
 def past_the_library() -> None:

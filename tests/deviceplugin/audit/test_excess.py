@@ -106,6 +106,15 @@ def test_nothing_is_said_of_one_that_has_just_come_or_whose_driver_does_not_tell
         assert look(watch, second, 1.0 if second % 4 else None, 0.0) is None
 
 
+def test_going_away_for_a_moment_makes_up_for_no_more_than_that_moment() -> None:
+    """Its processes run for eight seconds, are gone at a look, and are there again."""
+    watch = Excess()
+    told = [look(watch, second, None if second % 10 == 8 else 0.6, 0.0) for second in range(0, 100, 2)]
+    assert any(told)
+    gone = [look(watch, second, None) for second in range(100, 140, 2)]
+    assert gone[-1] is None, "and is forgotten in the end"
+
+
 def test_books_that_begin_anew_are_no_debt() -> None:
     watch = Excess()
     for second in range(0, 20, 2):
