@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from deviceplugin.hardware import health, nvml
 from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode, Resize
+
+MOST_CHARACTERS: Final = 32768  # of a condition's message, by the CRD; pods are named in some
 
 
 def merged(
@@ -51,7 +54,16 @@ def conditions(
         *more,
     )
     since = {(one.type, one.status): one.last_transition for one in previous}
-    return tuple(dataclasses.replace(one, last_transition=since.get((one.type, one.status)) or now) for one in wanted)
+    return tuple(
+        dataclasses.replace(
+            one, message=_shortened(one.message), last_transition=since.get((one.type, one.status)) or now
+        )
+        for one in wanted
+    )
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= MOST_CHARACTERS else f"{message[: MOST_CHARACTERS - 1]}…"
 
 
 def status(

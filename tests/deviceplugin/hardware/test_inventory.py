@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import yaml
+
 from deviceplugin.hardware import health, inventory, nvml
+from deviceplugin.live import statement
+from gpushare.gpu import Mode
 from gpushare.gpunode import Condition
+from gpushare.modes.assignment import Assignment
 from tests import builders
+from tests.deviceplugin import simulated
 
 CARDS = builders.node(gpus=3).gpus
 NOW, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
@@ -76,3 +82,25 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     assert same[0].message != first[0].message
     changed = inventory.conditions((), previous=first, now=NOW)
     assert [one.last_transition for one in changed] == [NOW]
+
+
+def test_no_message_is_longer_than_the_api_server_takes_whatever_pods_are_called() -> None:
+    """It would refuse the whole status: nobody would hear of a GPU's health as long as such pods are there."""
+    (version,) = yaml.safe_load((simulated.ROOT / "config/base/crd/gpunodes.yaml").read_text())["spec"]["versions"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    longest = status["conditions"]["items"]["properties"]["message"]["maxLength"]
+    gpus = builders.node(gpus=8).gpus
+    users = tuple(f"pod {'n' * 63}/{number:0>253}" for number in range(30))
+    said = statement.statement(
+        config="wanted",
+        problem="",
+        warnings=(),
+        gpus=gpus,
+        wanted={card.uuid: Assignment(Mode.EXCLUSIVE) for card in gpus},
+        waiting={card.uuid: users for card in gpus},
+        failed={},
+        changing=[card.uuid for card in gpus],
+    )
+    found = inventory.conditions(gpus, previous=(), now=NOW, more=said.conditions)
+    assert max(len(one.message) for one in found) == longest
+    assert found[-1].message.endswith("…")
