@@ -49,6 +49,11 @@ _OF_OLD: Final = (
 _NOW: Final = {provisioner: driver for provisioner, _, _, driver in _OF_OLD}
 OLD_FIELDS: Final = tuple(field for _, field, _, _ in _OF_OLD)
 
+# Of what claims and pods name the API server asks nothing but that it is there. No object has so long a name, and what a
+# driver tells a volume apart by is 128 bytes long by CSI's specification.
+_LONGEST_NAME: Final = 254
+_LONGEST_HANDLE: Final = 1024
+
 Json = Mapping[str, Any]
 Name = tuple[str, str]  # namespace, name
 
@@ -129,7 +134,7 @@ def mounts(manifest: pod.PodJson) -> tuple[Mount, ...]:
 
 def _mount(volume: Json, pod_name: str) -> Mount | None:
     if volume.get("persistentVolumeClaim"):
-        return Mount(sys.intern(str(volume["persistentVolumeClaim"].get("claimName"))))
+        return Mount(_name(volume["persistentVolumeClaim"].get("claimName")))
     if volume.get("ephemeral") is not None:
         template = volume["ephemeral"].get("volumeClaimTemplate") or {}
         return Mount(f"{pod_name}-{volume.get('name')}", True, _class_of(template))
@@ -146,7 +151,7 @@ def _claim(item: Json) -> Claim:
     spec = item.get("spec") or {}
     # Of a claim without a class the scheduler counts nothing before it is bound.
     declared = _class_of(item)
-    return Claim("" if declared == DEFAULT_CLASS else declared, str(spec.get("volumeName") or ""))
+    return Claim("" if declared == DEFAULT_CLASS else declared, _name(spec.get("volumeName") or ""))
 
 
 def _disk(item: Json) -> Disk:
@@ -199,9 +204,14 @@ def _class_of(item: Json) -> str:
     """The class that a claim asks for: in an annotation of old, or by its field; a claim may ask for none, too."""
     annotations = (item.get("metadata") or {}).get("annotations") or {}
     if _CLASS_ANNOTATION in annotations:
-        return str(annotations[_CLASS_ANNOTATION])
+        return _name(annotations[_CLASS_ANNOTATION])
     declared = (item.get("spec") or {}).get("storageClassName")
-    return DEFAULT_CLASS if declared is None else sys.intern(str(declared))
+    return DEFAULT_CLASS if declared is None else _name(declared)
+
+
+def _name(declared: object) -> str:
+    """What somebody says that an object is called; of what is too long for a name so much that it still is."""
+    return sys.intern(str(declared)[:_LONGEST_NAME])
 
 
 def _of_old(source: Json) -> Volume | None:
@@ -209,5 +219,5 @@ def _of_old(source: Json) -> Volume | None:
     for _, field, key, driver in _OF_OLD:
         if declared := source.get(field):
             # In a pair: no driver's own handle, as attachments are told by those.
-            return Volume(driver, (field, str(declared.get(key))))
+            return Volume(driver, (field, str(declared.get(key))[:_LONGEST_HANDLE]))
     return None

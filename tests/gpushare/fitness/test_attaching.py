@@ -342,3 +342,28 @@ def test_whatever_happens_in_whatever_order_it_is_as_if_counted_anew(
             for node in NODES:
                 expected = Oracle(there.found, others).fits(manifest, node)
                 assert (there.verdict(manifest, node, itself if itself in running else None) is None) == expected
+
+
+def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
+    """The API server takes what a claim names as it is, and very many claims may be created where pods may."""
+    endless = "x" * 200_000
+    annotated = {"annotations": {"volume.beta.kubernetes.io/storage-class": endless}}
+    made = {"name": "v", "ephemeral": {"volumeClaimTemplate": {"metadata": annotated}}}
+    manifest = {
+        "metadata": {"name": "p", "namespace": "ml"},
+        "spec": {
+            "volumes": [
+                {"persistentVolumeClaim": {"claimName": endless}},
+                made,
+                *({field: {key: endless}} for _, field, key, _ in volumes._OF_OLD),
+            ]
+        },
+    }
+    found = [
+        volumes.read({"kind": volumes.CLAIM, "metadata": annotated, "spec": {"volumeName": endless}}),
+        volumes.read({"kind": volumes.CLAIM, "spec": {"storageClassName": endless}}),
+        *volumes.mounts(manifest),
+    ]
+    assert len(found) == 4 + len(volumes._OF_OLD)
+    for one in found:
+        assert len(repr(one)) < 3000
