@@ -9,7 +9,7 @@ from gpushare import contract
 
 PodJson = Mapping[str, Any]
 
-_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
 def annotations_of(pod: PodJson) -> Mapping[str, str]:
@@ -35,7 +35,7 @@ def container_names(pod: PodJson) -> tuple[str, ...]:
 def default_container(pod: PodJson) -> str:
     """The container that kubectl would take: the annotated one if there is such, else the first; empty without any."""
     names = [str(container.get("name", "")) for container in containers(pod)]
-    wanted = annotations_of(pod).get(_DEFAULT_CONTAINER)
+    wanted = annotations_of(pod).get(DEFAULT_CONTAINER)
     return wanted if wanted in names else names[0] if names else ""
 
 

@@ -7,9 +7,12 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Hashable
+from typing import Final
 
 from gpushare import pod
 from gpushare.fitness import ports, relations, resources, volumes
+
+MOST_SHARED: Final = 2048  # characters of a part, written out
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,9 +49,13 @@ class Occupant:
         )
 
 
-@functools.lru_cache(maxsize=16384)
 def _shared(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
-    """The same object for equal parts."""
+    """The same object for equal parts, as most pods have. What is kept for that outlives the pods, so it is small."""
+    return _same(part) if part and len(repr(part)) <= MOST_SHARED else part
+
+
+@functools.lru_cache(maxsize=16384)
+def _same(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
     return part
 
 

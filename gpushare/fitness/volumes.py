@@ -49,8 +49,8 @@ _OF_OLD: Final = (
 _NOW: Final = {provisioner: driver for provisioner, _, _, driver in _OF_OLD}
 OLD_FIELDS: Final = tuple(field for _, field, _, _ in _OF_OLD)
 
-# Of what claims and pods name the API server asks nothing but that it is there. No object has so long a name, and what a
-# driver tells a volume apart by is 128 bytes long by CSI's specification.
+# What claims and pods name the API server takes whatever its length. No object has so long a name, and what a driver
+# tells a volume apart by has 128 bytes at most, by CSI's specification.
 _LONGEST_NAME: Final = 254
 _LONGEST_HANDLE: Final = 1024
 

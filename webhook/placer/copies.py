@@ -9,6 +9,8 @@ from webhook.placer import queue
 
 _OF_GATED: Final = (*queue.FITNESS_KEYS, "schedulingGates", "priority")
 _OF_PLACED: Final = ("nodeName", "nodeSelector", "priority")
+_OF_OTHERS: Final = (contract.MIRROR_ANNOTATION, pod.DEFAULT_CONTAINER)
+_LONGEST_NAME: Final = 64  # no container has so long a one
 _OF_GATED_CONTAINER: Final = ("name", *queue.CONTAINER_KEYS)
 
 
@@ -23,6 +25,13 @@ def trimmed(item: dict[str, Any]) -> dict[str, Any]:
     metadata = {
         key: value for key, value in item["metadata"].items() if key not in {"managedFields", "ownerReferences"}
     }
+    if "annotations" in metadata:
+        # Others' may be a quarter of a megabyte of each pod. They are not written, and looked at are only these.
+        every = metadata["annotations"] or {}
+        metadata["annotations"] = {
+            **{key: text for key, text in every.items() if key.startswith(contract.PREFIX)},
+            **{key: every[key][:_LONGEST_NAME] for key in _OF_OTHERS if key in every},
+        }
     owners = [owner for owner in item["metadata"].get("ownerReferences") or [] if owner.get("controller")]
     if owners:
         metadata["ownerReferences"] = owners

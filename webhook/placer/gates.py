@@ -129,7 +129,9 @@ class Gates:
                 said = f"it gets another share, as this one is not what it asks for: {error}"
                 return self._shuts(one, said, not self._is_on_its_way(uid, ANY_VERSION))
             try:
-                await self._api.patch(_path(one), [*_is_still(known, is_whole=attempt > 1), *changes], client.JSON_PATCH)
+                await self._api.patch(
+                    _path(one), [*_is_still(known, is_whole=attempt > 1), *changes], client.JSON_PATCH
+                )
                 break
             except cluster_errors.NotFound:
                 return None  # deleted meanwhile: its share is released like any other
