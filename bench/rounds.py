@@ -36,7 +36,6 @@ from webhook.ledger import adoption
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
 from webhook.placer import backfill, beaten, gang, stuck
-from webhook.placer.copies import trimmed
 from webhook.placer.gates import Gates
 from webhook.placer.index import Index
 from webhook.placer.placer import Placer
@@ -44,6 +43,7 @@ from webhook.placer.replacing import Replacing
 from webhook.placer.resizer import Resizer
 from webhook.placer.standing import Holders
 from webhook.placer.wishes import Wishes
+from webhook.pods.copies import trimmed
 
 GIB = 2**30
 GPUS = 8

@@ -27,10 +27,12 @@ rules:
 class Call:
     """One call: whose, by which program, and for what.
 
-    account: the ServiceAccount's name. program: the User-Agent. resource: `RESOURCE[/SUBRESOURCE][.GROUP]`, or the path
-    of what is no resource. code: the status of HTTP. decision: the authorizer's, `allow` or `forbid`.
+    id: the same at each of its stages. account: the ServiceAccount's name. program: the User-Agent. resource:
+    `RESOURCE[/SUBRESOURCE][.GROUP]`, or the path of what is no resource. code: the status of HTTP. decision: the
+    authorizer's, `allow` or `forbid`.
     """
 
+    id: str
     account: str
     program: str
     verb: str
@@ -57,6 +59,7 @@ def _call(event: dict[str, object]) -> Call:
     plural, group = what.get("resource", ""), what.get("apiGroup", "")
     subresource = f"/{what['subresource']}" if what.get("subresource") else ""
     return Call(
+        id=str(event["auditID"]),
         account=entry["user"]["username"].rpartition(":")[2],
         program=str(event.get("userAgent", "")),
         verb=str(event["verb"]),

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.cluster import client, election, events, informer
+from gpushare.cluster import client, election, events, part
 from gpushare.daemon import garbage, probes, shutdown
 from webhook import admission, metrics, server
-from webhook.books.bookkeeper import PODS_SELECTOR, Bookkeeper
+from webhook.books.bookkeeper import Bookkeeper
 from webhook.certificates import registration
 from webhook.certificates.keeper import Keeper
 from webhook.certificates.mounted import Mounted
@@ -23,7 +23,7 @@ from webhook.ledger import reservation
 from webhook.ledger.allowances import Allowances
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.occupancy import Occupancy
-from webhook.placer import backfill, gates
+from webhook.placer import backfill
 from webhook.placer.cluster_figures import ClusterFigures
 from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
@@ -51,8 +51,9 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
             recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
 
         lifetime_seconds = float(settings.reservation_seconds)
+        occupancy = Occupancy(api)
         ledger_now = ApiStore(
-            api, measures, Occupancy(api), Allowances(api), told=unwritable, lifetime_seconds=lifetime_seconds
+            api, measures, occupancy, Allowances(api), told=unwritable, lifetime_seconds=lifetime_seconds
         )
         reserving = reservation.Reservation(
             ledger_now,
@@ -86,7 +87,7 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
         daemon.start("certificates", keeper.run())
         daemon.start("events", recorder.run())
         if settings.placer:
-            _start_placer(settings, daemon, api, ledger_now, reserving, recorder, measures)
+            _start_placer(settings, daemon, api, ledger_now, occupancy.ours, reserving, recorder, measures)
         try:
             async with (
                 probes.serve(
@@ -110,12 +111,11 @@ def _start_placer(
     daemon: shutdown.Daemon,
     api: client.Client,
     ledger_now: ApiStore,
+    pods: part.Copy,
     reserving: reservation.Reservation,
     recorder: events.Recorder,
     measures: metrics.Metrics,
 ) -> None:
-    pods = informer.Informer(api, "/api/v1/pods", label_selector=PODS_SELECTOR, transform=gates.trimmed)
-
     def elected() -> None:
         ledger_now.contention.leads = True
         measures.leads(True)
@@ -167,6 +167,5 @@ def _start_placer(
     figures = ClusterFigures(leads=lambda: standing.is_leader, nodes=ledger_now.stored, mix=lambda: ledger_now.mix)
     measures.registry.register(figures)
     daemon.start("figures", figures.run())
-    daemon.start("pods", pods.run())
     daemon.start("placer", placer.run())
     daemon.start("election", standing.run())

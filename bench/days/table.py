@@ -49,7 +49,7 @@ def cut_off(stage: Stage) -> Iterator[None]:
 
 @contextlib.contextmanager
 def many_deleted(stage: Stage) -> Iterator[None]:
-    """All pods of a namespace, in one call."""
+    """All pods of a namespace, each by a call of its own: in one call the API server takes them one by one."""
     stage.fill(stage.options.pods)
     yield
     stage.delete_all()

@@ -4,8 +4,8 @@ Law: the peak of a list of N pods is no more than c + N times what is kept of on
 PersistentVolumes, quotas, GPUNodes) are filled in a process of their own from a server that streams lists as
 kube-apiserver does, without TLS: at the start, by a list after 410 in which nothing has changed, and by one in which
 every pod has. The baseline decodes each list in one piece, as most clients do, in the same run. With claims each pod
-mounts one of its own, which is bound and attached, on nodes that limit those. Prints a table for people, then one JSON
-object a line per figure.
+mounts one of its own, which is bound and attached, on nodes that limit those; with shares each has one. Prints a table
+for people, then one JSON object a line per figure.
 
 Run: python -m bench.listing [--pods 2000 20000 100000] [--whole-up-to 20000]
 """
@@ -26,9 +26,9 @@ GOAL_MIB: Final = {20_000: 512, 100_000: 1024}
 Found = dict[str, Any]
 
 
-async def measured(count: int, *, is_whole: bool, claims: bool = False) -> list[Found]:
+async def measured(count: int, *, is_whole: bool = False, having: str = "") -> list[Found]:
     """The stages of one replica."""
-    command = [sys.executable, "-m", "bench.listing.cluster", str(count), *["--claims"] * claims]
+    command = [sys.executable, "-m", "bench.listing.cluster", str(count), having]
     server = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert server.stdout is not None
     try:
@@ -70,10 +70,10 @@ async def main() -> None:
     told: list[Found] = []
     print(f"{'pods':>8} {'read':<16} {'stage':<25} {'peak MiB':>9} {'left MiB':>9} {'stall ms':>9} {'s':>7}")
     for count in asked.pods:
-        for way in ("whole", "as it arrives", "with claims"):
+        for way in ("whole", "as it arrives", "with claims", "with shares"):
             if way == "whole" and count > asked.whole_up_to:
                 continue
-            stages = await measured(count, is_whole=way == "whole", claims=way == "with claims")
+            stages = await measured(count, is_whole=way == "whole", having=way.rpartition("with ")[2])
             for one in stages:
                 print(
                     f"{count:>8} {way:<16} {one['stage']:<25} {one['peak_mib']:>9} {one['left_mib']:>9} "

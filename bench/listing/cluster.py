@@ -213,24 +213,24 @@ def csi_node() -> Json:
 
 
 class Cluster:
-    """`count` pods; with `claims` each mounts one of its own.
+    """`count` pods. Each mounts a claim of its own where all are `having` "claims", and has a share with "shares".
 
     A new `version` is one of every object, and ends every watch with 410, as compaction does.
     """
 
-    def __init__(self, count: int, *, claims: bool = False) -> None:
+    def __init__(self, count: int, *, having: str = "") -> None:
         self._count = count
         self._version = 1
         self._changed = asyncio.Event()
         self._texts = {
-            "/api/v1/pods": ("Pod", _text(_mounting(pod()) if claims else pod()), count),
+            "/api/v1/pods": ("Pod", _text(_OTHERS.get(having, dict)(pod())), count),
             "/api/v1/nodes": ("Node", _text(node()), max(1, count // PODS_OF_A_NODE)),
         }
-        if claims:
+        if having == "claims":
             self._texts |= {path: (kind, _text(item), count) for path, (kind, item) in storage().items()}
             limits = "/apis/storage.k8s.io/v1/csinodes"
             self._texts[limits] = ("CSINode", _text(csi_node()), max(1, count // PODS_OF_A_NODE))
-        self._forgets = False
+        self._have_shares = having == "shares"
 
     def application(self) -> web.Application:
         """What is served."""
@@ -255,8 +255,8 @@ class Cluster:
             await answer.write(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
         else:
             kind, text, count = self._texts.get(request.path, ("", b"", 0))
-            if "labelSelector" in request.query:
-                count = 0  # none has a share
+            if "labelSelector" in request.query and not self._have_shares:
+                count = 0
             head = f'{{"kind":"{kind}List","apiVersion":"v1","metadata":{{"resourceVersion":"{10**7}"}},"items":['
             await answer.write(head.encode())
             for piece in self._pieces(text, count):
@@ -278,6 +278,27 @@ def _mounting(item: Json) -> Json:
     return {**item, "spec": {**item["spec"], "volumes": [*item["spec"]["volumes"], volume]}}
 
 
+def _with_share(item: Json) -> Json:
+    metadata, (container,) = item["metadata"], item["spec"]["containers"]
+    notes = {"request": "50%", "memory": "20Gi", "allocation": f"aaaaaaaaaaaaaaaaaa{DIGITS}", "node": "node-00000000"}
+    annotations = {f"gpushare.io/{key}": value for key, value in notes.items()}
+    annotations["gpushare.io/gpu-uuids"] = f"GPU-00000000-0000-4000-8000-0000{DIGITS}"
+    share = {"gpushare.io/gpu-percent": "50", "gpushare.io/gpu-memory": "20480"}
+    resources = {kind: {**amounts, **share} for kind, amounts in container["resources"].items()}
+    return {
+        **item,
+        "metadata": {
+            **metadata,
+            "labels": {**metadata["labels"], "gpushare.io/share": "true"},
+            "annotations": {**metadata["annotations"], **annotations},
+        },
+        "spec": {**item["spec"], "containers": [{**container, "resources": resources}]},
+    }
+
+
+_OTHERS: Final = {"claims": _mounting, "shares": _with_share}
+
+
 def _text(item: Json) -> bytes:
     return json.dumps(item, separators=(",", ":")).encode()
 
@@ -286,9 +307,9 @@ def _placed(text: bytes, number: int) -> bytes:
     return text.replace(b'"nodeName":"node-00000000"', b'"nodeName":"node-%08d"' % (number // PODS_OF_A_NODE))
 
 
-async def serve(count: int, *, claims: bool) -> None:
+async def serve(count: int, having: str) -> None:
     """Serve, and print the port, until ended."""
-    runner = web.AppRunner(Cluster(count, claims=claims).application())
+    runner = web.AppRunner(Cluster(count, having=having).application())
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -297,4 +318,4 @@ async def serve(count: int, *, claims: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), claims="--claims" in sys.argv))
+    asyncio.run(serve(int(sys.argv[1]), sys.argv[2]))

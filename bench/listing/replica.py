@@ -14,14 +14,12 @@ from typing import Any, TypeVar
 import aiohttp
 
 import webhook.cluster_process  # noqa: F401 (as much code as a replica has)
-from gpushare.cluster import client, connection, informer, transport
+from gpushare.cluster import client, connection, transport
 from gpushare.daemon import garbage
-from webhook.books.bookkeeper import PODS_SELECTOR
 from webhook.ledger.allowances import Allowances
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.occupancy import Occupancy
 from webhook.metrics import Metrics
-from webhook.placer import gates
 
 PULSE_SECONDS = 0.005
 Kept = TypeVar("Kept")
@@ -92,15 +90,13 @@ async def main(server: str, *, is_whole: bool) -> None:
     api = Whole(opened) if is_whole else client.Client(opened)
     occupancy = Occupancy(api)
     kept = ApiStore(api, Metrics(), occupancy, Allowances(api))
-    ours = informer.Informer(api, "/api/v1/pods", label_selector=PODS_SELECTOR, transform=gates.trimmed)
     await asyncio.sleep(0.2)
     async with Stage("nothing yet").watched():
         await asyncio.sleep(0.1)
     tasks: list[asyncio.Task[Any]] = []
     async with Stage("start").watched():
-        tasks += [asyncio.create_task(one) for one in (kept.run(), ours.run(), garbage.keep(kept.synced()))]
+        tasks += [asyncio.create_task(one) for one in (kept.run(), garbage.keep(kept.synced()))]
         await kept.synced()
-        await ours.synced.wait()
         await asyncio.sleep(0.5)
     for name, changed in (("listed anew", "no"), ("listed anew, all changed", "yes")):
         async with Stage(name).watched():

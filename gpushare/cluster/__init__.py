@@ -4,7 +4,7 @@ connection    where the API server is, and how we prove who we are
 client        raw JSON over HTTP: get, list, create, replace, patch, delete, watch
 errors        what the API server refuses, as our own tree
 store         a copy of one collection in memory, and what changed; pure
-informer      keeps a store true by list and watch
+informer      keeps a store true by list and watch; part: what some readers need of it, as a copy of their own
 compare_and_swap  change one object without a lock
 lease         one leader among replicas
 events        sentences for `kubectl describe`

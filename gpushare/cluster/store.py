@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-Transform = Callable[[dict[str, Any]], dict[str, Any]]
+Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 class Key(NamedTuple):
@@ -60,7 +60,8 @@ def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:
 class Store(Mapping[Key, dict[str, Any]]):
     """The objects by key, to be read only: they are shared by all readers.
 
-    transform: applied to each object as it comes in; returns what is to be kept of it.
+    transform: applied to each object as it comes in; returns what is to be kept of it, or None where that is nothing:
+    then it is as if there were no such object.
     """
 
     def __init__(self, transform: Transform = drop_managed_fields) -> None:
@@ -80,13 +81,13 @@ class Store(Mapping[Key, dict[str, Any]]):
         """All of them: very many are asked for at once, and often."""
         return self._objects.values()
 
-    def keep(self, item: dict[str, Any]) -> tuple[Key, dict[str, Any]]:
+    def keep(self, item: dict[str, Any]) -> tuple[Key, dict[str, Any] | None]:
         """Say what `replace` is to hold of an object: what is held, if that is the same. The store is as it was."""
         key = key_of(item)
         old = self._objects.get(key)
         return key, self._transform(item) if old is None or not _is_same(old, item) else old
 
-    def replace(self, kept: Iterable[tuple[Key, dict[str, Any]]]) -> Iterator[Change | None]:
+    def replace(self, kept: Iterable[tuple[Key, dict[str, Any] | None]]) -> Iterator[Change | None]:
         """Take the whole collection anew, of each object what `keep` said.
 
         Yields the difference as changes, each once the store holds it; objects that went are told first. Yields None
@@ -94,7 +95,8 @@ class Store(Mapping[Key, dict[str, Any]]):
         """
         fresh: dict[Key, dict[str, Any]] = {}
         for key, item in kept:
-            fresh[key] = item
+            if item is not None:
+                fresh[key] = item
             yield None
         for key in list(self._objects):
             if key in fresh:
@@ -114,7 +116,8 @@ class Store(Mapping[Key, dict[str, Any]]):
         if event["type"] == ChangeType.DELETED:
             yield from self._remove(key_of(item))
         elif event["type"] in (ChangeType.ADDED, ChangeType.MODIFIED):
-            yield from self._put(*self.keep(item))
+            key, new = self.keep(item)
+            yield from self._put(key, new) if new is not None else self._remove(key)
 
     def _put(self, key: Key, new: dict[str, Any]) -> Iterator[Change]:
         old = self._objects.get(key)

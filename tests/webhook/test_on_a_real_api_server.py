@@ -11,6 +11,7 @@ import pytest
 from gpushare import contract, ledger
 from gpushare.cluster import client
 from gpushare.cluster import errors as cluster_errors
+from lab import access, audit
 from lab import errors as lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
@@ -56,6 +57,23 @@ def test_a_pod_is_placed_confirmed_and_released(cluster: Cluster) -> None:
     cluster.delete("trainer")
     until(lambda: not cluster.node().allocations, cluster.explain)
     assert started.reviews() == {"placed": 1}
+
+
+def watches_of_all_pods(administrator: access.Access) -> set[str]:
+    """Their ids, as the API server has written them down."""
+    assert administrator.lab is not None
+    found = audit.calls(administrator.lab.audit_log)
+    return {one.id for one in found if (one.verb, one.resource, one.namespace) == ("watch", "pods", "")}
+
+
+def test_a_webhook_watches_all_pods_once(cluster: Cluster) -> None:
+    before = watches_of_all_pods(cluster.administrator)
+    cluster.start()
+    cluster.create(builders.pod(request="0.5"))
+    until(cluster.is_settled, cluster.explain)  # so that its placer has seen the pod, too
+    cluster.delete("trainer")
+    until(lambda: not cluster.node().allocations, cluster.explain)
+    assert len(watches_of_all_pods(cluster.administrator) - before) == 1
 
 
 def test_a_pod_that_has_ended_holds_nothing(cluster: Cluster) -> None:

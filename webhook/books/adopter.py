@@ -10,11 +10,11 @@ from typing import Any, Final
 from gpushare import codec, contract, errors, pod
 from gpushare.cluster import client, compare_and_swap, events
 from gpushare.cluster import errors as cluster_errors
-from gpushare.cluster import store as objects
 from gpushare.gpunode import GpuNode
 from webhook.books.changes import Touched
 from webhook.ledger import adoption, store
 from webhook.ledger.api_store import ApiStore
+from webhook.pods import copies
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ AGAIN_SECONDS: Final = 30.0
 class Adopter:
     """`placed_beside`: the pods of ours that say that they were placed on another node than these.
 
-    keep: what is kept of a pod that is listed. lifetime_seconds: how long what was placed may be on its way. is_first:
+    lifetime_seconds: how long what was placed may be on its way. is_first:
     whether nobody placed anything before us, as far as the election knows.
     """
 
@@ -38,14 +38,12 @@ class Adopter:
         ledger_now: ApiStore,
         recorder: events.Recorder,
         *,
-        keep: objects.Transform,
         placed_beside: Callable[[Collection[str]], Sequence[PodJson]],
         lifetime_seconds: float,
         is_first: Callable[[], bool],
     ) -> None:
         self._api = api
         self._store = ledger_now
-        self._keep = keep
         self._placed_beside = placed_beside
         self._lost: dict[str, list[PodJson]] = {}  # by node
         self._recorder = recorder
@@ -99,7 +97,7 @@ class Adopter:
         try:
             # By a read that lags behind nothing; pods that come later cannot have been placed on a closed node.
             query = {"labelSelector": PODS_SELECTOR}
-            pods = (await self._api.list("/api/v1/pods", query, keep=self._keep)).items
+            pods = (await self._api.list("/api/v1/pods", query, keep=copies.trimmed)).items
         except cluster_errors.ClusterError as error:
             logger.warning("Could not list pods", extra={"err": str(error)})
             return later

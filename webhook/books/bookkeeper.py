@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from gpushare import contract, errors, ledger, pod, resizing
 from gpushare.allocation import Allocation, PodRef
-from gpushare.cluster import client, events, informer
+from gpushare.cluster import client, events, part
 from gpushare.cluster import errors as cluster_errors
 from gpushare.cluster import store as cluster_store
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from webhook.books import bookkeeping
-from webhook.books.adopter import Adopter
+from webhook.books.adopter import PODS_SELECTOR, Adopter
 from webhook.books.bookkeeping import Entry
 from webhook.books.changes import Changes, Touched
 from webhook.books.inspection import Inspection
@@ -28,11 +28,10 @@ from webhook.ledger import holds, store
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import LIFETIME_SECONDS
 from webhook.metrics import Metrics
-from webhook.pods import origin
+from webhook.pods import copies, origin
 
 logger = logging.getLogger(__name__)
 
-PODS_SELECTOR: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 QUESTIONS_AT_ONCE: Final = 16
 ASK_AGAIN_SECONDS: Final = 30.0  # about a pod that lives although our copy does not have it
 
@@ -51,7 +50,7 @@ class Bookkeeper:
         self,
         api: client.Client,
         ledger_now: ApiStore,
-        pods: informer.Informer,
+        pods: part.Copy,
         recorder: events.Recorder,
         measures: Metrics,
         *,
@@ -78,7 +77,6 @@ class Bookkeeper:
             api,
             ledger_now,
             recorder,
-            keep=pods.transform,
             placed_beside=self._changes.placed_beside,
             lifetime_seconds=lifetime_seconds,
             is_first=is_first,
@@ -143,7 +141,7 @@ class Bookkeeper:
         for namespace, entries in by_namespace.items():
             try:
                 path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR}
-                listing = await self._api.list(path, query, keep=self._pods.transform)
+                listing = await self._api.list(path, query, keep=copies.trimmed)
             except cluster_errors.ClusterError as error:
                 logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
                 continue

@@ -1,7 +1,8 @@
 """Occupancy: which pods are on which node, as the API server tells it, so that nothing is pinned where it has no room.
 
 Of every pod in the cluster that has not ended very little is kept. One that was placed and is not bound yet counts on
-its node, if the ledger knows its allocation: what is written on a pod is not believed.
+its node, if the ledger knows its allocation: what is written on a pod is not believed. Of one with a share more is
+kept, also when it has ended, for those who look after it: they have no list and no watch of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
-from gpushare.cluster import client, informer
+from gpushare.cluster import client, informer, part
 from gpushare.cluster import store as objects
 from gpushare.fitness import Census, Occupant
 from webhook.ledger import lessons
@@ -22,12 +23,12 @@ from webhook.ledger.lessons import Lessons
 from webhook.ledger.promises import Promises
 from webhook.ledger.storage import Storage
 from webhook.ledger.unbindable import Unbindable
-from webhook.pods import unbound
+from webhook.pods import copies, origin, unbound
 
 PODS_PATH: Final = "/api/v1/pods"
 LONGEST_WORDS: Final = 400
 NODES_AT_ONCE: Final = 64  # some milliseconds
-ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
+_OURS: Final = "ours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,10 @@ class _Seen:
 
 
 class Occupancy:
-    """Fills `census` with pods, and with what they mount. `follow` it before `run`."""
+    """Fills `census` with pods, and with what they mount. `follow` it before `run`.
+
+    ours: a copy of the pods with a share, with what `copies` keeps of each; `census` knows of a change before it does.
+    """
 
     def __init__(self, api: client.Client, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.census = Census()
@@ -63,8 +67,9 @@ class Occupancy:
         self._came: Callable[[str], None] = lambda _: None
         self._named: collections.Counter[str] = collections.Counter()  # ids of allocations, by how many pods
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
-        self._pods = informer.Informer(api, PODS_PATH, field_selector=ALIVE, transform=kept)
+        self._pods = informer.Informer(api, PODS_PATH, transform=kept, clock=clock)
         self._pods.subscribe(self._pod_changed)
+        self.ours = part.Part(self._pods, _OURS)
         self._storage = Storage(api, self.census)
 
     def follow(
@@ -164,18 +169,25 @@ class Occupancy:
                 del self._named[gone]
 
 
-def kept(item: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a pod."""
+def kept(item: dict[str, Any]) -> dict[str, Any] | None:
+    """What is kept of a pod; None where it takes no room and has no share."""
+    seen = _taken(item)
+    if origin.has_share(item):
+        ours = copies.trimmed(item)
+        return {"metadata": ours["metadata"], "seen": seen, _OURS: ours}
+    return {"metadata": objects.identity_of(item), "seen": seen} if seen is not None else None
+
+
+def _taken(item: Mapping[str, Any]) -> _Seen | None:
     annotations = pod.annotations_of(item)
     bound = str((item.get("spec") or {}).get("nodeName") or "")
     allocation_id = str(annotations.get(contract.ALLOCATION, ""))
     node = bound or (str(annotations.get(contract.NODE, "")) if allocation_id else "")
     if not node or pod.is_terminal(item):
-        return {"metadata": objects.identity_of(item), "seen": None}
+        return None
     occupant = Occupant.of(item, node)
     asks = lessons.asks_of(item, occupant.amounts) if allocation_id else ()
-    seen = _Seen(occupant, allocation_id, bool(bound), asks, _unbound(item))
-    return {"metadata": objects.identity_of(item), "seen": seen}
+    return _Seen(occupant, allocation_id, bool(bound), asks, _unbound(item))
 
 
 def _unbound(item: Mapping[str, Any]) -> _Unbound | None:

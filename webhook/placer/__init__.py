@@ -1,7 +1,7 @@
 """The placer: of all replicas the elected one gives gated pods their turn.
 
 placer     leads; wakes whenever something has changed
-copies     what is kept of each pod; index: which of them a round looks at; pure
+index      which pods a round looks at; pure
 queue      who is next, and who need not be tried; pure
 fairness   whose turn it is among namespaces, and how many are tried; pure
 gang       pods that are placed whole or not at all; pure

@@ -23,14 +23,11 @@ from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
 from webhook.metrics import Metrics
 from webhook.placer import backfill, gang, queue, waiting
-from webhook.placer.copies import trimmed
 from webhook.placer.index import Index
 from webhook.placer.setbacks import Setbacks
 from webhook.placer.telling import Telling
 from webhook.placer.turns import Turns
 from webhook.pods import difference, mutation, waits
-
-__all__ = ["Gates", "trimmed"]
 
 logger = logging.getLogger(__name__)
 

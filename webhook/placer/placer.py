@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from gpushare.cluster import informer
+from gpushare.cluster import part
 from gpushare.cluster import store as objects
 from webhook.books.bookkeeper import Bookkeeper
 from webhook.ledger.api_store import ApiStore
@@ -35,7 +35,7 @@ class Placer:
     def __init__(
         self,
         ledger_now: ApiStore,
-        pods: informer.Informer,
+        pods: part.Copy,
         bookkeeper: Bookkeeper,
         gates: Gates,
         *,

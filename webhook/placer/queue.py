@@ -11,22 +11,11 @@ from gpushare import contract, pod
 from gpushare import request as requests
 from gpushare.fitness import volumes
 from webhook.pods import origin
+from webhook.pods.copies import CONTAINER_KEYS, FITNESS_KEYS
 
 PodJson = Mapping[str, Any]
 Order = tuple[int, str, tuple[str, str]]  # least first
 
-# Of a pod's spec, and of each container, what decides where it can run.
-FITNESS_KEYS: Final = (
-    "nodeSelector",
-    "affinity",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumes",
-    "hostNetwork",
-    "overhead",
-    "resources",
-)
-CONTAINER_KEYS: Final = ("resources", "ports", "restartPolicy")
 # With these it matters who the pod is: they look at labels, and at pods of the same namespace.
 _SOCIAL_KEYS: Final = ("affinity", "topologySpreadConstraints", "volumes")
 

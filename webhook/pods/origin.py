@@ -21,6 +21,12 @@ def is_exempt(one: PodJson) -> bool:
     return namespace in contract.EXEMPT_NAMESPACES or contract.MIRROR_ANNOTATION in pod.annotations_of(one)
 
 
+def has_share(one: PodJson) -> bool:
+    """Whether it bears the label that the webhook puts on every pod of ours."""
+    labels = (one.get("metadata") or {}).get("labels") or {}
+    return bool(labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE)
+
+
 def is_ours(one: PodJson) -> bool:
     """Whether it can have been given a share: with one come resources, which cannot change and which quotas count."""
     return not is_exempt(one) and any(_our_resources(one))

@@ -11,7 +11,7 @@ from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from tests import builders
 from webhook.books import bookkeeping
-from webhook.placer import copies
+from webhook.pods import copies
 
 NOW = 1000.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpushare import codec
 from gpushare.cluster import client, events
-from gpushare.cluster.store import Change, ChangeType, Key, drop_managed_fields
+from gpushare.cluster.store import Change, ChangeType, Key
 from tests import builders
 from webhook import metrics
 from webhook.books.adopter import Adopter
@@ -41,7 +41,6 @@ async def opens_at(*others: dict[str, Any]) -> float:
         api,
         store,
         events.Recorder(api, controller="gpushare.io/test", instance="test"),
-        keep=drop_managed_fields,
         placed_beside=lambda _: (),
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,

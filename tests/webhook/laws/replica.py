@@ -9,15 +9,15 @@ import random
 from collections.abc import Iterator
 from unittest import mock
 
-from gpushare.cluster import events, informer
+from gpushare.cluster import events
 from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Network, SimulatedClient
 from webhook import admission, metrics, review
-from webhook.books.bookkeeper import PODS_SELECTOR, Bookkeeper
+from webhook.books.bookkeeper import Bookkeeper
 from webhook.ledger import reservation
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.occupancy import Occupancy
-from webhook.placer import gates, placer
+from webhook.placer import placer
 from webhook.placer.gates import Gates
 
 LIFETIME_SECONDS = 60.0
@@ -36,7 +36,8 @@ class Replica:
         self.client = SimulatedClient(network, name)
         self.client.seen_at = network.api.version
         measures = metrics.Metrics()
-        self.store = ApiStore(self.client, measures, Occupancy(self.client, clock=loop.time), clock=loop.time)
+        occupancy = Occupancy(self.client, clock=loop.time)
+        self.store = ApiStore(self.client, measures, occupancy, clock=loop.time)
         reserving = reservation.Reservation(
             self.store,
             policy="fragmentation",
@@ -45,19 +46,16 @@ class Replica:
             wall_clock=self.wall,
         )
         self.admission = admission.Admission(self.store, reserving, measures, clock=loop.time)
-        self.pods = informer.Informer(
-            self.client, "/api/v1/pods", label_selector=PODS_SELECTOR, transform=gates.trimmed, clock=loop.time
-        )
         recorder = events.Recorder(
             self.client, controller="test", instance=name, clock=loop.time, wall_clock=self.wall
         )  # which tells nobody, as it is not run
         self.placer = placer.Placer(
             self.store,
-            self.pods,
+            occupancy.ours,
             Bookkeeper(
                 self.client,
                 self.store,
-                self.pods,
+                occupancy.ours,
                 recorder,
                 measures,
                 lifetime_seconds=LIFETIME_SECONDS,
@@ -67,7 +65,7 @@ class Replica:
             leads=lambda: self.leads,
             clock=loop.time,
         )
-        for daemon in (self.store.run(), self.pods.run(), self.placer.run()):
+        for daemon in (self.store.run(), self.placer.run()):
             loop.start(name, daemon)
 
     def wall(self) -> float:

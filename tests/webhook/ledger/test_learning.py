@@ -21,7 +21,7 @@ def placed(number: int, **changed: str) -> dict[str, Any]:
     one = builders.pod(f"p{number}", request="0.5", allocation=f"a{number}", node="node-a", **changed)
     one["metadata"] |= {"uid": f"u{number}", "resourceVersion": str(number)}
     one["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
-    return occupancy.kept(one)
+    return occupancy.kept(one) or {}
 
 
 def test_only_of_a_pod_that_was_placed_is_kept_what_it_asks_for() -> None:
@@ -29,7 +29,7 @@ def test_only_of_a_pod_that_was_placed_is_kept_what_it_asks_for() -> None:
     assert (asked.request_percent, asked.host.cpu_milli) == (50, 2000)
     unplaced = builders.pod(request="0.5")
     unplaced["spec"]["nodeName"] = "node-a"
-    assert occupancy.kept(unplaced)["seen"].asks == ()
+    assert (occupancy.kept(unplaced) or {})["seen"].asks == ()
 
 
 async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,11 @@ from webhook import metrics
 from webhook.books.bookkeeper import Bookkeeper
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
-from webhook.placer.gates import Gates, trimmed
+from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
 from webhook.placer.replacing import Replacing
 from webhook.placer.resizer import Resizer
+from webhook.pods import copies
 
 Json = dict[str, Any]
 FEW, MANY = 4, 36  # on one node
@@ -111,7 +112,7 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     measures, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
     ledger_now = ApiStore(api, measures, clock=stopped)
     reserving = Reservation(ledger_now, policy="pack")
-    copy = informer.Informer(api, "/api/v1/pods", transform=trimmed)
+    copy = informer.Informer(api, "/api/v1/pods", transform=copies.trimmed)
     placer = Placer(
         ledger_now,
         copy,

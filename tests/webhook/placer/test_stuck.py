@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpushare import contract
 from tests import builders
-from webhook.placer import copies, stuck
+from webhook.placer import stuck
+from webhook.pods import copies
 
 OWNER = stuck.Owner("ReplicaSet", "trainers", "owner-1")
 

@@ -1,21 +1,32 @@
-"""Copies: what the placer keeps of each pod, because a cluster has many. Less of one that does not wait. Pure."""
+"""Copies: what is kept of each pod with a share, because a cluster has many. Less of one that does not wait. Pure."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from gpushare import contract, pod
-from webhook.placer import queue
 
-_OF_GATED: Final = (*queue.FITNESS_KEYS, "schedulingGates", "priority")
+# Of a pod's spec, and of each container, what decides where it can run.
+FITNESS_KEYS: Final = (
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+    "hostNetwork",
+    "overhead",
+    "resources",
+)
+CONTAINER_KEYS: Final = ("resources", "ports", "restartPolicy")
+_OF_GATED: Final = (*FITNESS_KEYS, "schedulingGates", "priority")
 _OF_PLACED: Final = ("nodeName", "nodeSelector", "priority")
 _OF_OTHERS: Final = (contract.MIRROR_ANNOTATION, pod.DEFAULT_CONTAINER)
 _LONGEST_NAME: Final = 64  # no container has so long a one
-_OF_GATED_CONTAINER: Final = ("name", *queue.CONTAINER_KEYS)
+_OF_GATED_CONTAINER: Final = ("name", *CONTAINER_KEYS)
 
 
 def trimmed(item: dict[str, Any]) -> dict[str, Any]:
-    """What of a pod the placer looks at."""
+    """What of a pod with a share is ever looked at."""
     spec = item.get("spec") or {}
     is_gated = contract.SCHEDULING_GATE in pod.gates(item)
     small = {key: spec[key] for key in (_OF_GATED if is_gated else _OF_PLACED) if key in spec}
