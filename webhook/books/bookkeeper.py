@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -101,24 +100,22 @@ class Bookkeeper:
         self._inspection.look()
         ripe, next_ripe = self._patience.ripe(books.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
-        release = [*books.release, *await self._really_gone(books.gone, now)]
         lapsed = []
         for entry, claimant in await self._claimants(books.lapsed):
             if claimant is None or pod.is_terminal(claimant):
                 lapsed.append(entry)
             else:
                 confirm.setdefault(entry.node, {})[entry.allocation.id] = bookkeeping.reference(claimant)
-        await self._write(confirm, release, lapsed)
+        self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
+        suspects = [entry for entry in books.gone if entry.allocation.id not in self._alive]
+        await self._write(confirm, books.release, lapsed, suspects)
         return min((at for at in (books.next_expiry, next_ripe, look_again) if at is not None), default=None)
 
-    async def _really_gone(self, suspects: Iterable[Entry], now: float) -> list[Entry]:
-        asked = [
-            entry for entry in suspects if now - self._alive.get(entry.allocation.id, -math.inf) >= ASK_AGAIN_SECONDS
-        ]
-        answers = await asyncio.gather(*(self._is_gone(entry.allocation) for entry in asked))
-        self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
-        self._alive.update((entry.allocation.id, now) for entry, gone in zip(asked, answers, strict=True) if not gone)
-        return [entry for entry, gone in zip(asked, answers, strict=True) if gone]
+    async def _really_gone(self, suspects: Mapping[str, Allocation]) -> set[str]:
+        answers = await asyncio.gather(*map(self._is_gone, suspects.values()))
+        now = self._clock()
+        self._alive |= {identity: now for identity, gone in zip(suspects, answers, strict=True) if not gone}
+        return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
 
     async def _is_gone(self, allocation: Allocation) -> bool:
         holder = allocation.pod
@@ -150,20 +147,21 @@ class Bookkeeper:
         return found
 
     async def _write(
-        self, confirm: Mapping[str, Mapping[str, PodRef]], release: Iterable[Entry], lapsed: Iterable[Entry]
+        self,
+        confirm: Mapping[str, Mapping[str, PodRef]],
+        release: Iterable[Entry],
+        lapsed: Iterable[Entry],
+        suspects: Iterable[Entry],
     ) -> None:
-        ended: dict[str, set[str]] = collections.defaultdict(set)
-        for entry in release:
-            ended[entry.node].add(entry.allocation.id)
-        unclaimed: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
-        for entry in lapsed:
-            unclaimed[entry.node][entry.allocation.id] = entry.allocation
-        nodes = {*confirm, *ended, *unclaimed}
-        held_for = holds.asked_for((one for one in self._store.stored() if one.name in nodes), self._pods.objects)
+        """Write each node once, as soon as the API server has said which of its suspects are gone.
+
+        Where thousands end at once, that takes long to ask, and what the first of them had is free meanwhile.
+        """
+        ended, unclaimed, asked = _by_node(release), _by_node(lapsed), _by_node(suspects)
         await asyncio.gather(
             *(
-                self._write_one(name, confirm.get(name, {}), ended[name], unclaimed[name], held_for)
-                for name in sorted(nodes)
+                self._write_one(name, confirm.get(name, {}), set(ended[name]), unclaimed[name], asked[name])
+                for name in sorted({*confirm, *ended, *unclaimed, *asked})
             )
         )
 
@@ -173,8 +171,11 @@ class Bookkeeper:
         confirm: Mapping[str, PodRef],
         ended: set[str],
         unclaimed: Mapping[str, Allocation],
-        held_for: Mapping[str, Request],
+        suspects: Mapping[str, Allocation],
     ) -> None:
+        ended |= await self._really_gone(suspects)
+        if not (confirm or ended or unclaimed):
+            return
         grow = self._resizes(name, self._pods.objects)
 
         def change(node: GpuNode) -> GpuNode:
@@ -182,6 +183,7 @@ class Bookkeeper:
             after = ledger.release(ledger.confirm(node, confirm), ended | (set(unclaimed) - claimed))
             # In the same write: nobody can come between what is released and whom it is held for.
             # First a pod that was passed over for too long, then those that hold a share and ask for more.
+            held_for = holds.asked_for([node], self._pods.objects)
             after = resizing.step_all(holds.grown(after, held_for), grow)
             return node if after.allocations == node.allocations else after
 
@@ -200,3 +202,11 @@ class Bookkeeper:
             if regarding is not None:
                 note = f"the reservation {allocation.id} for {allocation.pod} ended: its pod never appeared"
                 self._recorder.record(regarding, contract.EVENT_EXPIRED, note, action="Release")
+
+
+def _by_node(entries: Iterable[Entry]) -> dict[str, dict[str, Allocation]]:
+    """Allocations by id, by node."""
+    found: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
+    for entry in entries:
+        found[entry.node][entry.allocation.id] = entry.allocation
+    return found

@@ -7,12 +7,13 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from gpushare import ledger
 from gpushare.allocation import PodRef
-from gpushare.cluster import client, events, informer
+from gpushare.cluster import client, events, informer, transport
 from tests import builders
 from tests.webhook.conftest import Cluster
 from webhook import metrics
@@ -21,11 +22,27 @@ from webhook.ledger.api_store import ApiStore
 
 pytestmark = pytest.mark.apiserver
 
+SLOW = "slow"
+
+
+class Halting(client.Client):
+    """An API server that does not say what became of the pods called `SLOW` until it may."""
+
+    def __init__(self, transport: transport.Transport) -> None:
+        super().__init__(transport)
+        self.may = asyncio.Event()
+
+    async def get(self, path: str, query: client.Query | None = None) -> dict[str, Any]:
+        if path.endswith(f"/{SLOW}"):
+            await self.may.wait()
+        return await super().get(path, query)
+
 
 class Blind:
     """A bookkeeper whose copy of the pods is empty, whatever there is."""
 
-    def __init__(self, api: client.Client) -> None:
+    def __init__(self, api: Halting) -> None:
+        self.api = api
         self.measures = metrics.Metrics()
         self.store = ApiStore(api, self.measures)
         pods = informer.Informer(api, "/api/v1/namespaces/kube-system/pods")
@@ -41,20 +58,20 @@ class Blind:
         self.now += 60.0
         await self.bookkeeper.keep(self.bookkeeper.look())
 
-    async def hold(self, identity: str, holder: PodRef, *, until: float | None) -> None:
-        entry = builders.allocation(identity, reserved_until=until, request=10, memory_gib=1)
+    async def hold(self, identity: str, holder: PodRef, *, until: float | None, on: str = "node-a") -> None:
+        entry = builders.allocation(identity, f"GPU-{on}-0", reserved_until=until, request=10, memory_gib=1)
         entry = dataclasses.replace(entry, pod=holder)
-        await self.store.commit("node-a", lambda node: ledger.reserve(node, entry))
+        await self.store.commit(on, lambda node: ledger.reserve(node, entry))
 
-    def held(self) -> dict[str, tuple[str, float | None]]:
-        (node,) = self.store.stored()
+    def held(self, name: str = "node-a") -> dict[str, tuple[str, float | None]]:
+        (node,) = (one for one in self.store.stored() if one.name == name)
         return {entry.id: (entry.pod.uid, entry.reserved_until) for entry in node.allocations}
 
 
 @contextlib.asynccontextmanager
 async def blind(cluster: Cluster) -> AsyncIterator[Blind]:
     async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
-        made = Blind(api)
+        made = Blind(Halting(api._transport))
         running = asyncio.create_task(made.store.run())
         try:
             async with asyncio.timeout(60):
@@ -92,3 +109,19 @@ async def test_a_pod_that_came_late_and_unseen_is_confirmed_instead_of_lapsing(c
     async with blind(cluster) as made:
         await made.keep()
         assert list(made.held().values()) == [(one["metadata"]["uid"], None)]
+
+
+async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(cluster: Cluster) -> None:
+    cluster.add_node(builders.node("node-b"))
+    async with blind(cluster) as made:
+        await made.hold("first", PodRef(cluster.namespace, "gone", "a-uid"), until=None)
+        await made.hold("second", PodRef(cluster.namespace, SLOW, "its-uid"), until=None, on="node-b")
+        freed = asyncio.Event()
+        made.store.on_change(lambda: None if made.held() else freed.set())
+        keeping = asyncio.create_task(made.keep())
+        async with asyncio.timeout(20):
+            await freed.wait()
+        assert set(made.held("node-b")) == {"second"}
+        made.api.may.set()
+        await keeping
+        assert made.held("node-b") == {}
