@@ -67,7 +67,10 @@ REASON: Final = "gpushare.io/reason"  # why it is gated, or not resized yet: the
 # While a pod's annotations ask for other amounts than it holds, the shares it holds, as JSON as in the ledger: what is
 # written again when the ledger was lost.
 HELD: Final = "gpushare.io/held"
-RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD)
+# The host that the pod's own node selector names, where it names one: every pod that was placed is pinned by that same
+# selector, and one that is made anew is not. Read by the plugin.
+OWN_HOSTNAME: Final = "gpushare.io/hostname"
+RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME)
 
 SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that fits nowhere, removed by the placer
 

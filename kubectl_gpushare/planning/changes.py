@@ -10,15 +10,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpushare import contract, errors, ledger, pod, quantity
+from gpushare import contract, errors, pod, quantity
 from gpushare.allocation import Allocation
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Rejected
 from gpushare.share import Share
-from kubectl_gpushare.planning import anywhere
+from kubectl_gpushare.planning import anywhere, unplaced
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.change import Change
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import Answer, Asked, World
 
 # Where there is none of all these.
 NONE = (
@@ -107,17 +107,18 @@ def _moved(world: World, asked: Asked, rejected: Sequence[Rejected]) -> Iterator
         if manifest is None:
             continue
         try:
-            mover = Asked.of(manifest)
+            mover = Asked.of(unplaced.of(manifest))
         except errors.RequestError:
             continue
-        with world.instead(ledger.release(view.node, [entry.id])):
-            found = world.place(asked.manifest, asked.request)
-            if not isinstance(found, Placement):
-                continue
+        back = world.leave(manifest, view.node.name, entry)
+        found = world.place(asked.manifest, asked.request)
+        elsewhere: Answer | None = None
+        if isinstance(found, Placement):
             undo = world.take(asked.manifest, asked.request, found)
             elsewhere = world.place(mover.manifest, mover.request)
             undo()
-        if isinstance(elsewhere, Placement):
+        back()
+        if isinstance(found, Placement) and isinstance(elsewhere, Placement):
             where = worlds.gpus(elsewhere, world.views)
             told = f"if {entry.pod} moved to {where}"
             yield Change(told, found, worlds.gpus(found, world.views), "move")

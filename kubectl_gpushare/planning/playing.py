@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from gpushare import pod
 from gpushare.allocation import Allocation
 from gpushare.placement import NodeView, Placement
-from kubectl_gpushare.planning import evicting, leaving
+from kubectl_gpushare.planning import evicting, leaving, unplaced
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.evicting import Budgets
 from kubectl_gpushare.planning.leaving import MOST_MOVES, Movable, Option
@@ -125,7 +125,7 @@ class Player:
         moved = self._move(node, entry, mover, closed)
         if moved is not None:
             return [moved]
-        fresh = Asked(_anew(mover.manifest), mover.request)
+        fresh = Asked(unplaced.successor(mover.manifest), mover.request)
         for most in range(1, spare + 1):
             if self._effort.looks <= 0:
                 return None
@@ -150,7 +150,7 @@ class Player:
         indexes = sorted(cards[uuid].index for uuid in entry.gpu_uuids if uuid in cards)
         mark = len(self._undo)
         self._undo.append(self._world.leave(mover.manifest, node, entry))
-        fresh = _anew(mover.manifest)
+        fresh = unplaced.successor(mover.manifest)
         found = self._world.place(fresh, mover.request)
         if not isinstance(found, Placement):
             self._back(mark)
@@ -185,13 +185,6 @@ class Player:
     def _back(self, mark: int) -> None:
         while len(self._undo) > mark:
             self._undo.pop()()
-
-
-def _anew(manifest: pod.PodJson) -> pod.PodJson:
-    """The pod that its owner makes instead: nowhere yet, and of another name."""
-    metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key != "uid"}
-    spec = {key: value for key, value in (manifest.get("spec") or {}).items() if key != "nodeName"}
-    return {**manifest, "metadata": {**metadata, "name": f"{metadata.get('name')}-anew"}, "spec": spec, "status": {}}
 
 
 def _total(entry: Allocation) -> int:

@@ -9,7 +9,7 @@ from gpushare import contract, errors, pod
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning import changes, ranking
+from kubectl_gpushare.planning import changes, ranking, unplaced
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.change import Change
 from kubectl_gpushare.planning.ranking import Choice
@@ -36,9 +36,9 @@ class Reasons:
 
 def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reasons:
     """The reasons of one pod. `change`: look for what would make it fit, too. Raises `RequestError`."""
-    asked = Asked.of(manifest)
+    asked = Asked.of(unplaced.of(manifest))
     world = around(manifest, taken)
-    answer = world.place(manifest, asked.request)
+    answer = world.place(asked.manifest, asked.request)
     fits, ruled_out = ranking.counts(world, asked)
     refusal = None
     tried: Sequence[Change] = ()
@@ -46,7 +46,7 @@ def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reason
     if isinstance(answer, Placement):
         choices = ranking.choices(world, asked, most=_CHOICES)
     else:
-        whole = world.refuse(manifest, asked.request)
+        whole = world.refuse(asked.manifest, asked.request)
         refusal = whole if isinstance(whole, Refusal) else answer
         tried = changes.all_of(world, asked, refusal.rejected) if change else ()
     return Reasons(

@@ -36,7 +36,7 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
     """The pod as it is to be created: pinned to node and GPUs, or gated with the reason."""
     after = _copy(manifest)
     if isinstance(outcome, Placed):
-        _pin(after, request, outcome)
+        _pin(after, request, outcome, pod.annotations_of(manifest))
     else:
         _gate(after, outcome)
     labels = after["metadata"].get("labels") or {}  # that may be null
@@ -52,7 +52,7 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
 def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
     """A gated pod that has been placed: all that may still change, as its containers no longer can."""
     after = _copy(manifest)
-    _pin(after, request, placed)
+    _pin(after, request, placed, pod.annotations_of(manifest))
     return after
 
 
@@ -104,7 +104,8 @@ def _copy(manifest: PodJson) -> _Mutable:
     return after
 
 
-def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
+def _pin(after: _Mutable, request: Request, placed: Placed, before: Mapping[str, str]) -> None:
+    """`before`: its annotations as it came, by which a host that we have written is told from one that its user has."""
     annotations = after["metadata"]["annotations"]
     annotations[contract.ALLOCATION] = placed.allocation_id
     annotations[contract.NODE] = placed.node
@@ -113,7 +114,12 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
         for name in demand.containers:
             annotations[uuids_annotation(request, name)] = _list(_given(placed, demand).gpu_uuids)
     spec = after["spec"]
-    spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), contract.HOSTNAME_LABEL: placed.hostname}
+    selector = spec.get("nodeSelector") or {}
+    is_pinned = before.get(contract.ALLOCATION) == placed.allocation_id
+    own = before.get(contract.OWN_HOSTNAME) if is_pinned else selector.get(contract.HOSTNAME_LABEL)
+    if own is not None:
+        annotations[contract.OWN_HOSTNAME] = own
+    spec["nodeSelector"] = {**selector, contract.HOSTNAME_LABEL: placed.hostname}
     gates = [gate for gate in spec.get("schedulingGates") or [] if gate.get("name") != contract.SCHEDULING_GATE]
     if gates:
         spec["schedulingGates"] = gates

@@ -10,11 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger
+from gpushare.allocation import Allocation
 from gpushare.placement import Placement
-from kubectl_gpushare.planning import defragmentation, evicting, goals
+from gpushare.refusal import Refusal
+from kubectl_gpushare.planning import changes, defragmentation, evicting, goals, reasons
 from kubectl_gpushare.planning.evicting import Budgets
 from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.source.snapshot import Snapshot
 from tests import builders
+from webhook.pods import mutation
 
 NONE = Budgets.of([])
 
@@ -28,9 +32,20 @@ def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = 
     return manifest
 
 
+def machine(name: str, *, gpus: int = 2) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "status": {
+            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110", **builders.offered(gpus)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
 def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) -> World:
-    """Nodes n0, n1, … with these pods on these GPUs (`n0/1`)."""
+    """Nodes n0, n1, … with these pods on these GPUs (`n0/1`), as the webhook writes them; and one that is sick."""
     found = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
+    found["sick"] = builders.node("sick", gpus=gpus, healthy=False)
     for manifest, where in placed:
         name, _, index = where.partition("/")
         share = Asked.of(manifest).request.demands[0].share
@@ -43,8 +58,16 @@ def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) 
             uid=manifest["metadata"]["uid"],
         )
         found[name] = ledger.reserve(found[name], entry)
-        manifest["spec"]["nodeName"] = name
-    return World(found.values(), None, [manifest for manifest, _ in placed])
+        put(manifest, entry, name)
+    machines = [machine(name, gpus=gpus) for name in found]
+    return World(found.values(), machines, [manifest for manifest, _ in placed])
+
+
+def put(manifest: dict[str, Any], entry: Allocation, node: str) -> None:
+    """The pod as it is once the webhook has placed it and the scheduler has bound it."""
+    placed = mutation.Placed(entry.id, node, node, entry.shares)
+    manifest.update(mutation.rewrite(manifest, Asked.of(manifest).request, placed))
+    manifest["spec"]["nodeName"] = node
 
 
 def hole(**annotations: str) -> tuple[str, Asked]:
@@ -97,8 +120,8 @@ def test_who_is_protected_stays(manifest: dict[str, Any], reason: str) -> None:
 
 def test_a_resized_pod_stays_because_its_owner_would_make_it_in_its_old_size() -> None:
     resized = owned("a", request="0.25")
-    resized["spec"]["containers"][0]["env"] = [{"name": contract.ENV_REQUEST, "value": "10"}]
     world = cluster((resized, "n0/0"), (owned("b", request="0.5"), "n0/1"))
+    resized["spec"]["containers"][0]["env"] = [{"name": contract.ENV_REQUEST, "value": "10"}]
     plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [] or [name for name, *_ in moved(plan)] == ["b"]
     assert ("resized, and made anew as they were before", 1) in plan.fixed
@@ -194,3 +217,34 @@ def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], 
         assert isinstance(world.place(asked[1].manifest, asked[1].request), Placement)
     else:
         assert {name: view.node for name, view in world.views.items()} == before
+
+
+def test_who_was_pinned_by_the_webhook_goes_to_another_node() -> None:
+    world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
+    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    assert moved(plan) == [("a", "n0/0", "n1/0")]
+
+
+def test_who_names_a_host_itself_stays_there() -> None:
+    stays = owned("a", request="0.25")
+    stays["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n0"}
+    world = cluster((stays, "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
+    plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
+    assert moved(plan) == [("b", "n1/0", "n0/0")]
+
+
+def test_why_names_the_pod_that_may_go_to_another_node() -> None:
+    world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
+    wanted = hole(request="1")[1]
+    refusal = world.refuse(wanted.manifest, wanted.request)
+    assert isinstance(refusal, Refusal)
+    told = [one.sentence for one in changes.all_of(world, wanted, refusal.rejected) if one.kind == "move"]
+    assert told == ["if default/a moved to n1/0"]
+
+
+def test_why_of_a_placed_pod_knows_the_other_nodes() -> None:
+    placed = owned("a", request="0.25")
+    world = cluster((placed, "n0/0"), nodes=2, gpus=1)
+    machines = tuple(machine(name, gpus=1) for name in world.views)
+    told = reasons.of(placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), machines=machines))
+    assert told.fits == 2

@@ -131,3 +131,15 @@ def test_a_gate_that_opens_leaves_what_was_placed_at_once(manifest: dict[str, An
     # Of a pod that is stored, nothing else may change.
     fixed = {key: value for key, value in gated["spec"].items() if key not in {"nodeSelector", "schedulingGates"}}
     assert fixed == {k: v for k, v in opened["spec"].items() if k not in {"nodeSelector", "schedulingGates"}}
+
+
+@given(strategies.pods())
+def test_the_host_that_a_pod_names_itself_is_told_from_ours(manifest: dict[str, Any]) -> None:
+    request = read(manifest)
+    own = (manifest["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL)
+    for outcome in outcomes(request):
+        after = mutation.rewrite(manifest, request, outcome)
+        again = mutation.rewrite(after, request, outcome)
+        for one in (after, again):
+            noted = one["metadata"]["annotations"].get(contract.OWN_HOSTNAME)
+            assert noted == (own if isinstance(outcome, mutation.Placed) else None)
