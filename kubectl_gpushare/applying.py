@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpushare import contract, pod
 from gpushare.placement import Placement
@@ -40,7 +40,7 @@ def apply(plan: Plan, origin: cluster.Cluster, say: Callable[[str], None], *, ti
                     say(f"[{done + 1}/{total}] evicting {name} from {move.before}")
                     where = _move(move, origin, timeout_seconds)
                     done += 1
-                    say(f"[{done}/{total}] {name} is on {where} now")
+                    say(f"[{done}/{total}] {name} {where}")
             say(_outcome(step, origin, timeout_seconds))
     except errors.PluginError as error:
         raise errors.PluginError(f"stopped after {done} of {total} moves: {error}; nothing else was moved") from error
@@ -79,9 +79,10 @@ def _looked_for(step: Step, origin: cluster.Cluster) -> tuple[str, str]:
 
 
 def _move(move: Move, origin: cluster.Cluster, timeout_seconds: float) -> str:
-    """Evict, and wait until the one that comes instead is placed; where."""
+    """Evict, and wait until its owner has a placed pod instead of it; what has become of it."""
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
+    origin.replicas(move.manifest)  # who may not read that is told so before anything is moved
     before = {pod.uid(one) for one in _siblings(origin, namespace, owner)}
     if pod.uid(move.manifest) not in before:
         raise errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
@@ -93,24 +94,39 @@ def _move(move: Move, origin: cluster.Cluster, timeout_seconds: float) -> str:
     }
     origin.kubectl.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", json.dumps(body))
     until = time.monotonic() + timeout_seconds
-    waits = f"its {kind} has made no new pod"
+    waits = ""
     while time.monotonic() < until:
         there = _siblings(origin, namespace, owner)
         fresh = [one for one in there if pod.uid(one) not in before]
-        left = all(pod.uid(one) != pod.uid(move.manifest) for one in there)
-        for one in fresh:
-            other = "/".join(pod.namespaced_name(one))
-            annotations = pod.annotations_of(one)
-            if contract.SCHEDULING_GATE in pod.gates(one):
-                waits = f"{other}, made instead of it, waits: {annotations.get(contract.REASON, 'not judged yet')}"
-            elif contract.ALLOCATION not in annotations:
-                waits = f"{other}, made instead of it, has no share"
-            elif left:
-                return annotations.get(contract.NODE, "")
-            else:
-                waits = "it has not ended yet"
+        waits = _waits(move, kind, there, fresh, origin)
+        if not waits:
+            nodes = dict.fromkeys(pod.annotations_of(one).get(contract.NODE, "") for one in fresh)
+            return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
         time.sleep(LOOK_SECONDS)
     raise errors.PluginError(f"pod {namespace}/{name} was evicted, and after {timeout_seconds:.0f} s {waits}")
+
+
+def _waits(
+    move: Move, kind: str, there: Sequence[pod.PodJson], fresh: Sequence[pod.PodJson], origin: cluster.Cluster
+) -> str:
+    """What the move waits for; empty once it is made: the pod has left, and its owner has all it wants, all placed.
+
+    Of a ReplicaSet's new pods nobody can tell which is instead of whom, and more may come when it is made larger.
+    """
+    wanted = origin.replicas(move.manifest)
+    live = [one for one in there if not pod.is_terminal(one) and not one["metadata"].get("deletionTimestamp")]
+    for one in fresh:
+        other = "/".join(pod.namespaced_name(one))
+        annotations = pod.annotations_of(one)
+        if contract.SCHEDULING_GATE in pod.gates(one):
+            return f"{other}, made instead of it, waits: {annotations.get(contract.REASON, 'not judged yet')}"
+        if contract.ALLOCATION not in annotations:
+            return f"{other}, made instead of it, has no share"
+    if any(pod.uid(one) == pod.uid(move.manifest) for one in there):
+        return "it has not ended yet"
+    if len(live) < wanted:
+        return f"its {kind} has {len(live)} of {wanted} pods" if fresh else f"its {kind} has made no new pod"
+    return ""
 
 
 def _siblings(origin: cluster.Cluster, namespace: str, owner: str) -> list[pod.PodJson]:

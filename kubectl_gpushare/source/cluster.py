@@ -179,6 +179,16 @@ class Cluster:
     def _run(self, path: str) -> kubectl.Running:
         return self._begun.pop(path, None) or self.kubectl.raw(path)
 
+    def replicas(self, manifest: pod.PodJson) -> int:
+        """How many pods the controller of this one wants: a ReplicaSet, StatefulSet or ReplicationController."""
+        namespace = pod.namespaced_name(manifest)[0]
+        owners = manifest["metadata"].get("ownerReferences") or ()
+        one = next(owner for owner in owners if owner.get("controller"))
+        group = "/api/v1" if one["kind"] == "ReplicationController" else "/apis/apps/v1"
+        found = self.document(f"{group}/namespaces/{_quoted(namespace)}/{one['kind'].lower()}s/{_quoted(one['name'])}")
+        wanted = (found.get("spec") or {}).get("replicas")
+        return 1 if wanted is None else int(wanted)
+
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         """The pod of that name, ours or not."""
         try:

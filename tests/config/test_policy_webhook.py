@@ -40,7 +40,7 @@ def noted(**annotations: str | None) -> dict[str, Any]:
 
 
 PINNED = {
-    **noted(allocation="a2", node="n1", gpu_uuids="GPU-1", reason=None),
+    **noted(allocation="a2", node="n1", gpu_uuids="GPU-1", hostname="n1.example", reason=None),
     "spec": {
         "nodeSelector": {contract.HOSTNAME_LABEL: "n1.example"},
         "schedulingGates": [{"name": "example.com/queue"}],

@@ -24,6 +24,11 @@ def of(kind, query):
 if words[0] == "get":
     found = urllib.parse.urlsplit(words[2])
     kind = found.path.rpartition("/")[2]
+    if "/replicasets/" in found.path:
+        # The evicted pod of "a" is one of so many as it wants; when it is made larger, the other one comes first.
+        wanted = 2 if mode in ("grows", "grown") and state["log"] else 0 if mode == "shrinks" and state["log"] else 1
+        print(json.dumps({{"kind": "ReplicaSet", "metadata": {{"name": kind}}, "spec": {{"replicas": wanted}}}}))
+        sys.exit()
     items = of(kind, urllib.parse.parse_qs(found.query)) if kind in state else []
     print(json.dumps({{"kind": "List", "items": items, "metadata": {{"resourceVersion": "1"}}}}))
 elif words[0] == "patch":
@@ -44,6 +49,14 @@ elif words[0] == "create":
     state["log"].append(["evicted", name])
     pod = next(one for one in state["pods"] if one["metadata"]["name"] == name)
     assert eviction["deleteOptions"]["preconditions"]["uid"] == pod["metadata"]["uid"]
+    if mode == "shrinks":
+        state["pods"].remove(pod)
+        state["gpunodes"][0]["spec"]["allocations"].pop(0)
+    if mode == "grown":
+        more = json.loads(json.dumps(pod))
+        more["metadata"].update(name=name + "-more", uid="uid-more-" + name)
+        more["metadata"]["annotations"].update({{"gpushare.io/allocation": "more", "gpushare.io/node": "n0"}})
+        state["pods"].append(more)
     pod["metadata"].update(name=name + "-anew", uid="uid-anew-" + name)
     pod["spec"].pop("nodeName", None)
     if mode == "gated":
@@ -53,7 +66,7 @@ elif words[0] == "create":
         pod["metadata"]["annotations"]["gpushare.io/allocation"] = "new"
         pod["metadata"]["annotations"]["gpushare.io/node"] = "n0"
         for entry in state["gpunodes"][0]["spec"]["allocations"]:
-            if entry["pod"]["name"] == name and mode == "placed":
+            if entry["pod"]["name"] == name and mode in ("placed", "grown"):
                 entry["pod"]["uid"] = pod["metadata"]["uid"]
                 entry["shares"][0]["gpus"] = ["GPU-n0-1"]
 if words[0] != "get":  # several may ask at once

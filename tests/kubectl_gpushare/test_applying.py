@@ -52,6 +52,7 @@ def test_moves_are_made_one_by_one_between_cordon_and_uncordon(
     ("mode", "sentence"),
     [
         ("gated", "default/a-anew, made instead of it, waits: no GPU fits"),
+        ("grows", "after 1 s its ReplicaSet has 1 of 2 pods"),
         ("refused", "Cannot evict pod as it would violate its disruption budget"),
     ],
 )
@@ -63,6 +64,21 @@ def test_the_first_move_that_fails_ends_it_and_the_gpus_are_uncordoned(
     assert "error: stopped after 0 of 1 moves" in ended.err
     assert sentence in ended.err
     assert owners.log(tmp_path)[-1] == ["cordoned"]
+
+
+def test_an_owner_that_is_made_larger_meanwhile_has_all_its_pods_placed(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+) -> None:
+    ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=server("grown"))
+    assert (ended.code, "[1/1] default/a is on n0 now" in ended.err) == (0, True)
+
+
+def test_an_owner_that_wants_fewer_makes_nobody_instead(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+) -> None:
+    ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=server("shrinks"))
+    assert "[1/1] default/a is gone, and its ReplicaSet wants no other instead" in ended.err
+    assert ended.code == 0
 
 
 def begun(program: str, tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
