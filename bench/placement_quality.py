@@ -27,7 +27,9 @@ from pathlib import Path
 
 from openb import known_policies, own_policies, trace, worlds
 
-OWN = ("fragmentation", "pack", "spread")
+from gpushare import policies
+
+OWN = tuple(policies.POLICIES)
 AGAINST = "fgd"
 DEFAULT_POLICIES = ("fragmentation", "fgd", "fgd-fuller", "best-fit", "first-fit")
 WARM_UP, LIFETIMES = 2.0, 5.0  # of churn, in mean lifetimes

@@ -1,16 +1,20 @@
-"""Makes what of the chart is made: its copies of config/, and the table of its values. `make chart` runs it.
+"""Makes what of the chart is made: its copies of config/, the table of its values, the policies in their schema. `make chart` runs it.
 
 Helm reads nothing outside a chart, so the manifests that kustomize builds are copied into files/ as they are.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+
+from gpushare.policies import POLICIES
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 CONFIG: Final = REPOSITORY / "config"
@@ -29,12 +33,14 @@ COMPONENTS: Final = (
     "openshift",
 )
 KUSTOMIZATION: Final = "kustomization.yaml"
+SCHEMA: Final = "values.schema.json"
 
 
 def made() -> dict[Path, str]:
     """Every made file of the chart, and what is in it."""
     texts = {CHART / "files" / path.relative_to(CONFIG): path.read_text() for path in sorted(_copied())}
-    return {**texts, CHART / "README.md": readme((CHART / "values.yaml").read_text())}
+    schema = with_policies((CHART / SCHEMA).read_text())
+    return {**texts, CHART / "README.md": readme((CHART / "values.yaml").read_text()), CHART / SCHEMA: schema}
 
 
 def write() -> None:
@@ -49,7 +55,7 @@ def write() -> None:
 
 def there() -> set[Path]:
     """The made files that the chart has now."""
-    return {path for path in (CHART / "files").rglob("*") if path.is_file()} | {CHART / "README.md"}
+    return {path for path in (CHART / "files").rglob("*") if path.is_file()} | {CHART / "README.md", CHART / SCHEMA}
 
 
 def _copied() -> Iterator[Path]:
@@ -65,6 +71,12 @@ def _copied() -> Iterator[Path]:
 def _generated_from(kustomization: Mapping[str, Any]) -> Iterator[str]:
     for generator in kustomization.get("configMapGenerator", ()):
         yield from generator["files"]
+
+
+def with_policies(schema: str) -> str:
+    """The schema of the values, with the policies that there are."""
+    known = json.dumps(["", *POLICIES])
+    return re.sub(r'("policy": {"enum": )\[.*?\]', lambda found: found[1] + known, schema)
 
 
 def readme(values: str) -> str:

@@ -11,9 +11,9 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 
 from gpushare import accounting, fragmentation, ledger
-from gpushare.fragmentation import Typical
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
+from gpushare.typical import Typical
 
 
 class State(enum.StrEnum):

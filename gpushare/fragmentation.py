@@ -10,26 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from gpushare import typical
 from gpushare.gpu import Gpu
 from gpushare.ledger import Use
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Typical:
-    """A class of request: parts of one GPU (0 to 1), and how often it occurs (weights need not add up to 1)."""
-
-    compute: float
-    memory: float
-    weight: float
-
-
-# Until a cluster's own mix is known: the sizes people ask for most, smaller ones more often.
-DEFAULT_MIX = (
-    Typical(0.10, 0.10, 0.2),
-    Typical(0.25, 0.25, 0.3),
-    Typical(0.50, 0.50, 0.3),
-    Typical(1.00, 1.00, 0.2),
-)
+from gpushare.typical import DEFAULT_MIX, Typical
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,9 +59,7 @@ def stranded(card: Gpu, used: Use, mix: Sequence[Typical] = DEFAULT_MIX) -> tupl
     part = (compute + memory) / 2
     if excludes(used):
         return part, part
-    total = sum(typical.weight for typical in mix)
-    useless = sum(typical.weight for typical in mix if typical.compute > compute or typical.memory > memory)
-    return part, part * useless / total if total else 0.0
+    return part, typical.stranded(compute, memory, mix)
 
 
 def measure(cards: Iterable[tuple[Gpu, Use]], mix: Sequence[Typical] = DEFAULT_MIX) -> Fragmentation:

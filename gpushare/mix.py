@@ -9,9 +9,9 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
-from gpushare import fragmentation
 from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory
+from gpushare.typical import DEFAULT_MIX, Typical
 
 ENOUGH_PODS = 50  # of fewer the default mix says more
 MOST_CLASSES = 512  # the rarest are forgotten beyond
@@ -61,7 +61,7 @@ class Asked:
 
 _DEFAULT: Mapping[Asked, float] = {
     Asked(1, round(typical.compute * 100), Memory(percent=round(typical.memory * 100))): typical.weight
-    for typical in fragmentation.DEFAULT_MIX
+    for typical in DEFAULT_MIX
 }
 
 
@@ -99,7 +99,7 @@ class Mix:
         """1 while nothing is known of what is asked for, and less the more pods it is of."""
         return (ENOUGH_PODS / max(self.pods, ENOUGH_PODS)) ** 2
 
-    def typical(self, card_bytes: int) -> tuple[fragmentation.Typical, ...]:
+    def typical(self, card_bytes: int) -> tuple[Typical, ...]:
         """The mix as parts of one GPU with `card_bytes`, for `fragmentation.measure`; weights add up to 1."""
         sizes: dict[tuple[float, float], float] = {}
         for asked, weight in self.classes.items():
@@ -107,7 +107,7 @@ class Mix:
             size = (asked.request_percent / 100, memory)
             sizes[size] = sizes.get(size, 0.0) + weight * asked.gpus
         total = sum(sizes.values())
-        return tuple(fragmentation.Typical(*size, weight / total) for size, weight in sorted(sizes.items()))
+        return tuple(Typical(*size, weight / total) for size, weight in sorted(sizes.items()))
 
 
 def classes_of(request: Request, host: Host = NO_HOST) -> Iterator[Asked]:

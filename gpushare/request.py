@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from gpushare import caps, contract, errors, pod, quantity
+from gpushare.policies import POLICIES
 from gpushare.share import Memory, Share
 
-POLICIES = ("fragmentation", "pack", "spread")
 ISOLATIONS = ("arbiter", "mps", "none")
 
 _LEAST_BYTES = 2**20  # of memory that make sense on a GPU
@@ -94,7 +94,7 @@ def _parsed(annotations: tuple[tuple[str, str], ...], names: tuple[str, ...], de
             anti_affinity=_get(found, contract.ANTI_AFFINITY, _label, ""),
             exclusion=_get(found, contract.EXCLUSION, _label, ""),
         ),
-        policy=_get(found, contract.POLICY, _one_of(POLICIES), ""),
+        policy=_get(found, contract.POLICY, _one_of(tuple(POLICIES)), ""),
         isolation=_get(found, contract.ISOLATION, _one_of(ISOLATIONS), ""),
         group=group,
         group_size=size,

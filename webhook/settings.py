@@ -10,10 +10,8 @@ from typing import Any, Final
 from urllib import parse as urls
 
 import gpushare
-from gpushare import contract
-from gpushare import request as requests
+from gpushare import contract, policies
 from gpushare.daemon import logs
-from gpushare.placement import policies
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
@@ -111,8 +109,8 @@ def _typed(name: str, text: str | bool) -> object:
 
 
 def _checked(settings: Settings, *, probe_port_given: bool) -> Settings:
-    if settings.policy not in requests.POLICIES:
-        known = ", ".join(requests.POLICIES)
+    if settings.policy not in policies.POLICIES:
+        known = ", ".join(policies.POLICIES)
         raise UsageError(f'--policy "{settings.policy}" is not known: write one of {known}')
     if settings.log_level not in logs.LEVELS:
         raise UsageError(f'--log-level "{settings.log_level}" is not known: write one of {", ".join(logs.LEVELS)}')
@@ -167,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--service", help=f"the Service that leads here (default: {SERVICE})")
     add("--namespace", help=f"where our Lease and our certificates are (default: {contract.SYSTEM_NAMESPACE})")
     add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
-    add("--policy", help=f"placement where a pod names none: {', '.join(requests.POLICIES)}")
+    add("--policy", help=f"placement where a pod names none: {', '.join(policies.POLICIES)}")
     stored = (
         "how long a share waits for its pod to be stored; at least the API server's --request-timeout (default: 60)"
     )

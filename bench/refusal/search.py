@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gpushare import contract
+from gpushare import contract, policies
 from refusal import pods
 
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "gpus": (1, 2, 3, 4, 5, 6, 7, 8),
     "gpus of the last": (1, 2, 4, 5, 8, 16),
     "memory": ("", "100Mi", "1Gi", "79Gi"),
-    "policy": ("", "pack", "spread", "fragmentation"),
+    "policy": ("", *policies.POLICIES),
     "affinity": ("", "l7", "none"),
     "anti-affinity": ("", "l7", "none"),
     "exclusion": ("", "none"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from gpushare import fragmentation, policies
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu
 from gpushare.ledger import Use
-from gpushare.placement import explanation, filters, policies, shape, topology
+from gpushare.placement import explanation, filters, shape, topology
 from gpushare.placement.view import NodeView
 from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Constraints, Demand, Request
@@ -36,6 +38,10 @@ class Placement:
         )
 
 
+# What a GPU of which so much is used costs.
+Price = Callable[[Gpu, Use], float]
+
+
 def fits_anywhere(_node: str) -> str | None:
     """Judges every node fit: for clusters of which only the GPUs are known."""
     return None
@@ -47,13 +53,14 @@ def place(
     *,
     policy: str = policies.DEFAULT,
     unfit: Callable[[str], str | None] = fits_anywhere,
-    costs: Mapping[str, policies.Cost] = policies.POLICIES,
+    price: Price | None = None,
 ) -> Placement | Refusal:
     """The cheapest placement by the request's policy, or else `policy`; a refusal with every reason if there is none.
 
-    `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None. `costs`: by policy.
+    `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None.
+    `price`: in place of the policy's costs.
     """
-    cost_of = costs[request.policy or policy]
+    cost_of = policies.POLICIES[request.policy or policy].cost
     best: tuple[float, str, Placement] | None = None
     rejected: list[Rejected] = []
     gpus = nodes = 0
@@ -66,7 +73,7 @@ def place(
         if reason is not None:
             rejected.append(explanation.unfit(view.node.name, reason))
             continue
-        found = _place_on(view, request, cost_of, rejected)
+        found = _place_on(view, request, cost_of, price, rejected)
         if found is not None and (best is None or (found[0], view.node.name) < best[:2]):
             best = (found[0], view.node.name, Placement(view.node.name, found[1]))
     if best is not None:
@@ -75,7 +82,7 @@ def place(
 
 
 def _place_on(
-    view: NodeView, request: Request, cost_of: policies.Cost, rejected: list[Rejected]
+    view: NodeView, request: Request, cost_of: policies.Cost, price: Price | None, rejected: list[Rejected]
 ) -> tuple[float, tuple[GivenShare, ...]] | None:
     """Cost and shares on one node, or None with the reasons added to `rejected`."""
     used = dict(view.used)
@@ -89,18 +96,21 @@ def _place_on(
                 rejected.append(explanation.too_few(view.node.name, found=len(options), needed=demand.gpus))
             return None
         layout = topology.layout(cards)
-        priced = {row: cost_of(option) for row, option in options.items()}
+        if price is not None:
+            priced = {row: price(cards[row], used[cards[row].uuid]) for row in options}
+        else:
+            priced = _costs(cost_of, cards, used, options)
         rows = layout.choose(priced, demand.gpus)
         total += topology.total(priced, rows) + layout.apart(rows)
-        used |= {cards[row].uuid: options[row].after for row in rows}
+        used |= {cards[row].uuid: options[row] for row in rows}
         shares.append(given(demand, [cards[row] for row in rows]))
     return total, tuple(shares)
 
 
 def _options(
     node: str, cards: Sequence[Gpu], used: Mapping[str, Use], demand: Demand, constraints: Constraints
-) -> tuple[dict[int, policies.Option], list[Rejected]]:
-    """By row the cards that will do, and why the others will not."""
+) -> tuple[dict[int, Use], list[Rejected]]:
+    """By row the cards that will do, with what is used of them then, and why the others will not."""
     options, reasons = {}, []
     for row, card in enumerate(cards):
         question = filters.Question(card, used[card.uuid], demand.share, constraints)
@@ -110,13 +120,35 @@ def _options(
             reasons.append(Rejected(node, card.index, rule, detail, shortfall))
             continue
         before = used[card.uuid]
-        after = Use(
+        options[row] = Use(
             before.request_percent + demand.share.request_percent,
             before.memory_bytes + question.memory_bytes,
             before.holders,
         )
-        options[row] = policies.Option(card, before, after)
     return options, reasons
+
+
+def _costs(
+    cost_of: policies.Cost, cards: Sequence[Gpu], used: Mapping[str, Use], options: Mapping[int, Use]
+) -> dict[int, float]:
+    """By row what the policy says."""
+    layout = topology.layout(cards)
+    before = [_free(card, used[card.uuid]) for card in cards]
+    mean = [free.mean for free in before]
+
+    def around(row: int, group: policies.Group) -> float:
+        return float(next(of_all for rows, of_all in layout.means(group, mean) if row in rows))
+
+    def option(row: int, after: Use) -> policies.Option:
+        is_exclusive = bool(fragmentation.excludes(after))
+        return policies.Option(before[row], _free(cards[row], after), functools.partial(around, row), is_exclusive)
+
+    return {row: float(cost_of(option(row, after))) for row, after in options.items()}
+
+
+def _free(card: Gpu, used: Use) -> policies.Free:
+    percent, memory_bytes = fragmentation.free(card, used)
+    return policies.Free(percent / 100, memory_bytes / (card.memory_bytes or 1))
 
 
 def given(demand: Demand, cards: Sequence[Gpu]) -> GivenShare:

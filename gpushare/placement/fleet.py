@@ -8,12 +8,15 @@ arrays; its GPUs are chosen by the reference itself, with the fleet's costs. Not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from gpushare import policies
+from gpushare.gpu import Gpu
+from gpushare.ledger import Use
 from gpushare.mix import NO_HOST, Host, Mix
-from gpushare.placement import choice, grid, policies, refusing, selection
+from gpushare.placement import choice, grid, refusing, selection
 from gpushare.placement.choice import Placement
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Floats, Grid, Room
@@ -88,7 +91,7 @@ class Fleet:
             worth = self._scoring.worth
             return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, fits, missed)
         view = self._views[self._grid.names[slot]]
-        found = choice.place([view], request, policy=policy, costs=self._costs(shape, needs))
+        found = choice.place([view], request, policy=policy, price=self._price(shape, needs))
         if isinstance(found, Refusal):
             raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {found}")  # noqa: TRY004
         return found
@@ -108,21 +111,21 @@ class Fleet:
         for card in view.node.gpus:
             self._grid.kind_of(card)
         shape = Shape.of(request, policy=policy)
-        costs = self._costs(shape, self._scoring.needs(shape))
-        return choice.place([view], request, policy=policy, unfit=unfit, costs=costs)
+        price = self._price(shape, self._scoring.needs(shape))
+        return choice.place([view], request, policy=policy, unfit=unfit, price=price)
 
-    def _costs(self, shape: Shape, needs: tuple[Needs, ...]) -> Mapping[str, policies.Cost]:
-        """By policy, what a GPU costs a pod of this shape; several parts are fitted together as the reference does."""
+    def _price(self, shape: Shape, needs: tuple[Needs, ...]) -> choice.Price | None:
+        """What a GPU costs a pod of this shape, where it is not the policy that says so: several parts go by that."""
         if len(needs) != 1 or shape.policy != policies.DEFAULT:
-            return policies.POLICIES
+            return None
         loss = Loss(self._scoring.worth, needs[0])
 
-        def cost(option: policies.Option) -> float:
-            compute_percent, memory_percent = grid.free_percent(option.card, option.before)
-            lost = loss.of(self._grid.kind_of(option.card), compute_percent, memory_percent)
+        def price(card: Gpu, used: Use) -> float:
+            compute_percent, memory_percent = grid.free_percent(card, used)
+            lost = loss.of(self._grid.kind_of(card), compute_percent, memory_percent)
             return lost + selection.TIGHTER * min(compute_percent, memory_percent)
 
-        return {policies.DEFAULT: cost}
+        return price
 
     def _best(self, total: Floats, unfit: Callable[[str], str | None]) -> int | None:
         """The cheapest slot that is fit; of equals, the first by name."""

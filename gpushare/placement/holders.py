@@ -54,6 +54,10 @@ class Holders:
         if not self._counts[number]:
             self._remove(number)
 
+    def are_exclusive(self) -> npt.NDArray[np.bool_]:
+        """By number, whether a label of the set keeps pods with another away."""
+        return self._exclusive
+
     def matter(self, constraints: Constraints) -> bool:
         """Whether any set may rule a GPU out for a pod with these constraints."""
         return bool(self._exclusive_sets or constraints.exclusion or constraints.anti_affinity or constraints.affinity)

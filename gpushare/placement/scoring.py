@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from gpushare import policies
 from gpushare.mix import Mix
-from gpushare.placement import eligibility, policies, pricing, selection, together
+from gpushare.placement import eligibility, pricing, selection, together
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import ABSENT, Floats, Grid, Ints
 from gpushare.placement.selection import Selected

@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from gpushare.placement import costs, eligibility, together
+from gpushare import policies
+from gpushare.placement import eligibility, together
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.grid import POINTS, Columns, Floats, Grid, Ints
+from gpushare.placement.grid import ABSENT, POINTS, Columns, Floats, Grid, Ints
 from gpushare.placement.shape import Shape
 from gpushare.placement.worth import Worth
 
@@ -97,13 +98,38 @@ def costs_of_gpus(
 
     alone: the part is all that the pod asks for. cards: [g, n] the worth of each GPU, where that is known.
     """
-    if alone and shape.policy == "fragmentation":
+    if alone and shape.policy == policies.DEFAULT:
         each = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
         each += TIGHTER * columns.least_percent
     else:
-        each = costs.COSTS[shape.policy](columns, part, grid.sizes())
+        each = np.array(policies.POLICIES[shape.policy].cost(_option(columns, part, grid)))
     each[~eligibility.will_do(part, shape.constraints, grid, columns, slots)] = np.inf
     return each
+
+
+def _option(columns: Columns, part: Needs, grid: Grid) -> policies.Option:
+    """Every GPU [g, n] with the part."""
+    sizes = np.maximum(grid.sizes(), 1)[columns.kind]
+    before = _free(columns, columns.compute, columns.memory, sizes)
+    after = _free(
+        columns, columns.compute - part.request_percent, columns.memory - part.memory_bytes[columns.kind], sizes
+    )
+
+    def around(group: policies.Group) -> Floats:
+        mean: Floats = before.mean
+        found = np.zeros(mean.shape)
+        for number in np.flatnonzero(np.bincount(columns.layout, minlength=1)[: len(grid.layouts)]).tolist():
+            at = np.flatnonzero(columns.layout == number)
+            for rows, of_all in grid.layouts[number].means(group, list(mean[:, at])):
+                found[np.array(rows)[:, np.newaxis], at] = of_all
+        return found
+
+    return policies.Option(before, after, around, grid.holders.are_exclusive()[columns.holders])
+
+
+def _free(columns: Columns, compute: Ints, memory: Ints, sizes: Ints) -> policies.Free:
+    open_ = columns.live != ABSENT
+    return policies.Free(np.maximum(compute, 0) / 100 * open_, np.maximum(memory, 0) / sizes * open_)
 
 
 def begin(shape: Shape, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:

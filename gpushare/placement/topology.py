@@ -11,10 +11,12 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare.gpu import Gpu
+from gpushare.policies import Group, Number
 
 MOST_EXACT: Final = 100  # sets that are all looked at, as of 4 in 8; of more, the fullest of each place
 APART_COST: Final = 0.1  # in GPUs, for a card that is apart from all others of the pod
@@ -66,6 +68,25 @@ class Layout:
         for row, (numa_node, _) in enumerate(self.places):
             found.setdefault(("numa", numa_node), set()).add(row)
         return tuple(frozenset(rows) for rows in found.values())
+
+    def groups(self, group: Group) -> tuple[tuple[int, ...], ...]:
+        """The rows of each such group; every row is in one."""
+        found: dict[object, list[int]] = {}
+        for row, (numa_node, link_group) in enumerate(self.places):
+            match group:
+                case Group.NODE:
+                    key: object = None
+                case Group.NUMA_NODE:
+                    key = numa_node
+                case Group.LINK_GROUP:
+                    key = ("alone", row) if link_group is None else link_group
+            found.setdefault(key, []).append(row)
+        return tuple(map(tuple, found.values()))
+
+    def means(self, group: Group, values: Sequence[Number]) -> Iterator[tuple[tuple[int, ...], Number]]:
+        """The rows of each such group with the mean of their values, which are by row: numbers, or arrays [n]."""
+        for rows in self.groups(group):
+            yield rows, functools.reduce(operator.add, (values[row] for row in rows)) / len(rows)
 
     def choose(self, costs: Mapping[int, float], count: int) -> tuple[int, ...]:
         """`count` of the rows in `costs`, in ascending order: those closest together, and of these the cheapest.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpushare import contract
+from gpushare import contract, policies
 from gpushare import errors as domain_errors
 from kubectl_gpushare import candidates, errors, options
 from kubectl_gpushare.output import report
@@ -22,7 +22,7 @@ _ASKED = {
     "gpus": (contract.GPUS, "N", "How many distinct GPUs, each with this share"),
     "model": (contract.MODEL, "GLOB", "Models that will do, such as *A100*,H100*"),
     "min_memory": (contract.MIN_MEMORY, "40Gi", "Least memory that a GPU has in all"),
-    "policy": (contract.POLICY, "NAME", "fragmentation, pack or spread"),
+    "policy": (contract.POLICY, "NAME", ", ".join(policies.POLICIES)),
 }
 
 

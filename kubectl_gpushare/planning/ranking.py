@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping
 
 from gpushare import ledger
 from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement, explanation, filters
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.world import Asked, World
-
-# What each policy looks for, as the rest of "of the GPUs that fit, …".
-AIMS: Mapping[str, str] = {
-    "fragmentation": "the one whose use costs the typical mix of requests the least, and of equals the fullest",
-    "pack": "the fullest",
-    "spread": "the emptiest",
-}
-DEFAULT_POLICY = "fragmentation"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from gpushare import contract, errors, pod
+from gpushare import contract, errors, pod, policies
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
@@ -51,7 +51,7 @@ def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reason
         tried = changes.all_of(world, asked, refusal.rejected) if change else ()
     return Reasons(
         asked=asked,
-        policy=asked.request.policy or ranking.DEFAULT_POLICY,
+        policy=asked.request.policy or policies.DEFAULT,
         refusal=refusal,
         changes=tuple(tried),
         choices=tuple(choices),

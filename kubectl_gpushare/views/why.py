@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpushare import contract, pod, quantity
+from gpushare import contract, pod, policies, quantity
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Rejected
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Page, Section, field
 from kubectl_gpushare.output.table import Cell, Column, Table
-from kubectl_gpushare.planning import changes, ranking
+from kubectl_gpushare.planning import changes
 from kubectl_gpushare.planning.ranking import Choice
 from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.views import cards, figures
@@ -100,7 +100,7 @@ def _placed(found: described.Found, reasons: Reasons) -> Page:
     here = _held(found)
     total = reasons.fits + sum(count for rule, count in reasons.ruled_out.items() if rule in filters.RULES)
     first = reasons.choices[0].gpus if reasons.choices else ""
-    aim = f"by the policy {reasons.policy}, of the GPUs that fit {ranking.AIMS[reasons.policy]}"
+    aim = f"by the policy {reasons.policy}, of the GPUs that fit {policies.POLICIES[reasons.policy].aim}"
     if not first:
         won = "it would fit nowhere if it came now: what it has was given before something changed"
     elif first == here:

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 import gpushare
-from gpushare import contract
-from gpushare import request as requests
+from gpushare import contract, policies
 from gpushare.daemon import logs
 from tests.chart.conftest import CHART
 from tests.config import manifests
@@ -124,7 +123,7 @@ def test_values_has_every_value_that_the_schema_knows() -> None:
 
 def test_words_to_choose_from_are_those_of_the_code() -> None:
     webhook = SCHEMA["properties"]["webhook"]["properties"]
-    assert webhook["policy"]["enum"] == ["", *requests.POLICIES]
+    assert webhook["policy"]["enum"] == ["", *policies.POLICIES]
     assert SCHEMA["$defs"]["logLevel"]["enum"] == ["", *logs.LEVELS]
 
 

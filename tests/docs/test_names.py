@@ -13,7 +13,7 @@ from prometheus_client import Metric
 from bench.gpu import __main__ as bench
 from deviceplugin import metrics as agent_metrics
 from deviceplugin.offer import Offer
-from gpushare import contract
+from gpushare import contract, policies
 from gpushare.config import flags
 from gpushare.division import State
 from gpushare.mix import Mix
@@ -139,6 +139,12 @@ def test_every_metric_is_in_the_table_with_its_type_and_labels(heading: str) -> 
 def test_every_outcome_of_a_review_is_told() -> None:
     meaning = pages.rows(REFERENCE, "## Metrics of the webhook")["gpushare_webhook_reviews_total"][2]
     assert set(re.findall(r"`(\w+)`", meaning)) == set(webhook_metrics.OUTCOMES)
+
+
+def test_every_policy_is_told_with_its_aim() -> None:
+    assert {name: cells[0] for name, cells in pages.rows(REFERENCE, "## Policies").items()} == {
+        name: policy.aim for name, policy in policies.POLICIES.items()
+    }
 
 
 def test_every_reason_to_wait_and_every_state_of_a_gpu_is_told() -> None:

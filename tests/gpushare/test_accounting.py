@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import accounting, division, ledger
-from gpushare.fragmentation import DEFAULT_MIX
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
+from gpushare.typical import DEFAULT_MIX
 from tests import builders
 
 

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from gpushare import fragmentation
 from gpushare.ledger import Use
+from gpushare.typical import Typical
 from tests import builders
 from tests.builders import GIB
 
@@ -15,7 +16,7 @@ def test_an_empty_card_is_free_and_nothing_is_stranded() -> None:
 
 
 def test_what_the_typical_request_cannot_use_is_stranded() -> None:
-    mix = (fragmentation.Typical(0.5, 0.5, 1.0),)
+    mix = (Typical(0.5, 0.5, 1.0),)
     found = fragmentation.measure([(builders.gpu(), Use(request_percent=60, memory_bytes=48 * GIB))], mix)
     assert found.free_gpus == pytest.approx(0.4)
     assert found.ratio == 1.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpushare import placement, request
+from gpushare import placement, policies, request
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, together, topology
@@ -136,7 +136,7 @@ def two_sockets(name: str, *taken: int) -> GpuNode:
     return GpuNode(name, cards, tuple(entries))
 
 
-@pytest.mark.parametrize("policy", ["fragmentation", "pack", "spread"])
+@pytest.mark.parametrize("policy", sorted(policies.POLICIES))
 def test_a_pod_of_two_gpus_gets_two_of_one_socket(policy: str) -> None:
     asked = request.parse(builders.pod(gpus="2", policy=policy))
     view = NodeView.of(two_sockets("node-a", 0))

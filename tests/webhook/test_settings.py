@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.policies import POLICIES
 from webhook import settings
 
 
@@ -39,7 +40,7 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
     [
         (["--port=x"], '--port "x" is not a port'),
         (["--probe-port=70000"], '--probe-port "70000" is not a port'),
-        (["--policy=best"], '--policy "best" is not known: write one of fragmentation, pack, spread'),
+        (["--policy=best"], f'--policy "best" is not known: write one of {", ".join(POLICIES)}'),
         (["--log-level=loud"], '--log-level "loud" is not known'),
         (["--url=http://h/mutate"], "is no address of this webhook: write https://HOST:PORT/mutate"),
         (["--url=https://h/"], "is no address of this webhook"),

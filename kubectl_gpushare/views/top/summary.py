@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpushare import fragmentation, quantity
+from gpushare import quantity
+from gpushare.typical import DEFAULT_MIX, Typical
 from kubectl_gpushare.views import cards
 
 
@@ -31,7 +32,7 @@ def sentence(all_cards: Sequence[cards.Card], total: cards.Sum) -> str:
     return text
 
 
-def typical_request(mix: Sequence[fragmentation.Typical] = fragmentation.DEFAULT_MIX) -> fragmentation.Typical:
+def typical_request(mix: Sequence[Typical] = DEFAULT_MIX) -> Typical:
     """The median of the mix: half of the requests are at least as large."""
     half = sum(one.weight for one in mix) / 2
     seen = 0.0
@@ -42,7 +43,7 @@ def typical_request(mix: Sequence[fragmentation.Typical] = fragmentation.DEFAULT
     raise ValueError("the mix is empty")
 
 
-def _too_small(card: cards.Card, typical: fragmentation.Typical) -> bool:
+def _too_small(card: cards.Card, typical: Typical) -> bool:
     percent, memory_bytes = card.free
     return percent < typical.compute * 100 or memory_bytes < typical.memory * card.gpu.memory_bytes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from gpushare import policies
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode, Resize
@@ -80,4 +81,4 @@ def requests(draw: st.DrawFn) -> Request:
         anti_affinity=draw(label),
         exclusion=draw(label),
     )
-    return Request(tuple(demands), constraints, policy=draw(st.sampled_from(["", "pack", "spread", "fragmentation"])))
+    return Request(tuple(demands), constraints, policy=draw(st.sampled_from(["", *policies.POLICIES])))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare import ledger, placement
+from gpushare import ledger, placement, policies
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host
@@ -79,11 +79,11 @@ def test_it_places_if_and_only_if_the_reference_does_and_refuses_in_the_same_wor
 
 @settings(max_examples=100)
 @given(st.lists(nodes, min_size=1, max_size=4), requests())
-def test_pack_and_spread_choose_what_the_reference_chooses(found: list[GpuNode], request: Request) -> None:
+def test_every_other_policy_chooses_what_the_reference_chooses(found: list[GpuNode], request: Request) -> None:
     fleet = Fleet()
     for node in found:
         fleet.update(NodeView.of(node))
-    for policy in ("pack", "spread"):
+    for policy in sorted(policies.POLICIES.keys() - {policies.DEFAULT}):
         asked = dataclasses.replace(request, policy=policy)
         answer, wanted = fleet.place(asked), placement.place(by_name(fleet), asked)
         if isinstance(answer, Placement) and isinstance(wanted, Placement):
@@ -128,7 +128,7 @@ def test_what_it_remembers_changes_no_answer(
     for request in (last, *(one for one in steps if isinstance(one, Request))):
         # Prices follow the demand from where they were, so `fragmentation` may choose otherwise, never what fits.
         assert type(kept.place(request, host=host)) is type(fresh.place(request, host=host))
-        for policy in ("pack", "spread"):
+        for policy in sorted(policies.POLICIES.keys() - {policies.DEFAULT}):
             asked = dataclasses.replace(request, policy=policy)
             assert str(kept.place(asked, host=host)) == str(fresh.place(asked, host=host))
 

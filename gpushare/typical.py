@@ -1,0 +1,32 @@
+"""Typical requests: the sizes that people ask for, and how much of what is free they cannot use."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Typical:
+    """A class of request: parts of one GPU (0 to 1), and how often it occurs (weights need not add up to 1)."""
+
+    compute: float
+    memory: float
+    weight: float
+
+
+# Until a cluster's own mix is known: the sizes people ask for most, smaller ones more often.
+DEFAULT_MIX = (
+    Typical(0.10, 0.10, 0.2),
+    Typical(0.25, 0.25, 0.3),
+    Typical(0.50, 0.50, 0.3),
+    Typical(1.00, 1.00, 0.2),
+)
+
+
+def stranded(compute: Any, memory: Any, mix: Sequence[Typical] = DEFAULT_MIX) -> Any:
+    """How much is stranded of GPUs with so much free, all as parts of a GPU, 0 to 1: numbers, or arrays of them."""
+    total = sum(one.weight for one in mix)
+    useless = sum(one.weight * ((one.compute > compute) | (one.memory > memory)) for one in mix)
+    return (compute + memory) / 2 * useless / total if total else 0.0 * compute

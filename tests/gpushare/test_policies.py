@@ -1,0 +1,78 @@
+"""Policies: one function costs the same for one GPU and over arrays of all nodes, and sees what is around the GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpushare import ledger, placement, policies, request
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from gpushare.placement.fleet import Fleet
+from gpushare.policies import POLICIES, Group, Number, Option, Policy
+from gpushare.request import Request
+from tests import builders
+from tests.gpushare.laws import strategies
+
+nodes = st.lists(strategies.gpu_nodes("node-a") | strategies.gpu_nodes("node-b"), min_size=1, max_size=4)
+
+
+def numa_first(option: Option) -> Number:
+    """Fills a NUMA node before it opens another; there the fullest GPU."""
+    return option.around(Group.NUMA_NODE) * 1000 + option.after.mean
+
+
+def by_all_around(option: Option) -> Number:
+    return 7 * option.around(Group.NODE) + 3 * option.around(Group.LINK_GROUP) - option.before.compute
+
+
+@pytest.fixture(params=[numa_first, by_all_around], ids=lambda cost: str(cost.__name__))
+def one_more(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A policy more than there are: its line in the table is all that it takes."""
+    monkeypatch.setattr(policies, "POLICIES", {**POLICIES, "one-more": Policy(request.param, "one that is tried")})
+    return "one-more"
+
+
+def fleet_of(*found: GpuNode) -> Fleet:
+    fleet = Fleet()
+    for node in found:
+        fleet.update(NodeView.of(node))
+    return fleet
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(nodes, strategies.requests())
+def test_what_sees_around_a_gpu_chooses_the_same_over_arrays(
+    one_more: str, found: list[GpuNode], asked: Request
+) -> None:
+    asked = dataclasses.replace(asked, policy=one_more)
+    fleet = fleet_of(*found)
+    views = sorted(fleet.views(), key=lambda view: view.node.name)
+    answer, wanted = fleet.place(asked), placement.place(views, asked)
+    assert type(answer) is type(wanted)
+    if isinstance(wanted, Placement):
+        assert answer == wanted
+
+
+def test_a_policy_may_fill_a_numa_node_before_it_opens_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "POLICIES", {**POLICIES, "numa-first": Policy(numa_first, "one that is tried")})
+    cards = tuple(builders.gpu(index, node="node-a", numa_node=index % 2) for index in range(4))
+    node = GpuNode("node-a", cards, (builders.allocation("a", cards[0].uuid, request=60, memory_gib=40),))
+    got: list[str] = []
+    for number in range(3):
+        asked = dataclasses.replace(request.parse(builders.pod(request="0.5")), policy="numa-first")
+        answer = fleet_of(node).place(asked)
+        assert isinstance(answer, Placement)
+        entry = answer.allocation(asked, allocation_id=f"p{number}", pod=PodRef("d"), reserved_until=None)
+        node = ledger.reserve(node, entry)
+        got += entry.gpu_uuids
+    assert got == [cards[2].uuid, cards[2].uuid, cards[1].uuid]
+
+
+def test_every_policy_says_what_it_looks_for() -> None:
+    assert policies.DEFAULT in POLICIES
+    assert all(policy.aim for policy in POLICIES.values())
