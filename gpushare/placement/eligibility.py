@@ -19,6 +19,22 @@ from gpushare.share import Memory, Share
 
 _OF_KIND = ("model", "compute-capability")
 _NO_SHARE = Share(0, 100, Memory(bytes=0))
+# Those that are told from the arrays below. Any other of `filters.RULES` is asked of each GPU.
+_OVER_ARRAYS = frozenset(
+    {
+        *_OF_KIND,
+        "mode",
+        "uuid",
+        "size",
+        "health",
+        "cordon",
+        "exclusion",
+        "anti-affinity",
+        "affinity",
+        "compute",
+        "memory",
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +49,7 @@ class Needs:
     least_bytes: Ints  # [kind] as memory_bytes, and more than there can be free where such a GPU will not do
     most_percent: Ints  # [kind] as memory_percent, and 101 where such a GPU will not do
     uniform_percent: int | None  # of compute and of memory, where that is the same on all kinds that will do
+    share: Share
     verdicts: Mapping[str, Bools]  # rule → [kind] whether it lets such a GPU pass
 
 
@@ -74,6 +91,7 @@ def needs_of(
         least_bytes=least_bytes,
         most_percent=np.where(will_do, memory_percent, 101),
         uniform_percent=part.request_percent if uniform else None,
+        share=Share(part.request_percent, 100, part.memory),
         verdicts=verdicts,
     )
 
@@ -93,6 +111,8 @@ def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
         mask &= np.logical_and.reduce(list(grid.holders.judge(constraints).values()))[columns.holders]
     if constraints.uuids or constraints.not_uuids:
         mask &= by_uuid(constraints, grid, columns, slots)
+    for verdict in _of_each(needs, constraints, grid, columns, slots).values():
+        mask &= verdict
     return mask
 
 
@@ -107,6 +127,18 @@ def by_uuid(constraints: Constraints, grid: Grid, columns: Columns, slots: Ints)
     return mask
 
 
+def _of_each(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Mapping[str, Bools]:
+    """Rule → [g, n] whether it lets the GPU pass, of the rules that are told from no array."""
+    found = {rule: np.ones(columns.kind.shape, np.bool_) for rule in filters.RULES if rule not in _OVER_ARRAYS}
+    for rule, verdict in found.items():
+        judge = filters.RULES[rule][0]
+        for column, slot in enumerate(slots.tolist()):
+            for row, card in enumerate(grid.cards(slot)):
+                question = filters.Question(card, ledger.NOTHING, needs.share, constraints)
+                verdict[row, column] = judge(question) is None
+    return found
+
+
 def by_rule(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Mapping[str, Bools]:
     """Rule → [g, n] whether it lets the GPU pass, in the order of `filters.RULES`; without those that let all pass."""
     masks = {
@@ -118,6 +150,7 @@ def by_rule(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
     masks["compute"] = columns.compute >= needs.request_percent
     if constraints.uuids or constraints.not_uuids:
         masks["uuid"] = by_uuid(constraints, grid, columns, slots)
+    masks |= _of_each(needs, constraints, grid, columns, slots)
     for rule, verdict in needs.verdicts.items():
         if not verdict[1:].all():
             masks[rule] = verdict[columns.kind]

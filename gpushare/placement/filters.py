@@ -176,6 +176,7 @@ def _reserved(ask: Question, amount: Callable[[GivenShare], int], write: Callabl
     return f", {write(total)} is reserved for pods of {whose} that have yet to come, until {end:%H:%M:%S} UTC at most"
 
 
+# One line a rule: the engine, refusals and `why` go by it (`eligibility`: what is told from arrays).
 # rule -> (judge, how a refusal counts the GPUs it ruled out)
 RULES: dict[str, tuple[Callable[[Question], Verdict], str]] = {
     "mode": (_mode, "not shared by annotation"),
