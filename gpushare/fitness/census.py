@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpushare.fitness import judgement, neighbours, selectors, volumes
+from gpushare.fitness import judgement, neighbours, resources, selectors, volumes
 from gpushare.fitness.attaching import Attaching
 from gpushare.fitness.crowd import Crowd, Occupant
 from gpushare.fitness.groups import Groups
@@ -183,6 +183,21 @@ class Census:
     def crowd(self, node: str) -> Crowd:
         """What is used of a node."""
         return self._crowds.get(node, judgement.EMPTY)
+
+    def room(self, node: str) -> tuple[int, int, int] | None:
+        """CPU (thousandths), memory (bytes) and pods that a node has room for; None where nobody knows."""
+        machine = self._machines.get(node)
+        if machine is None or machine.allocatable is None:
+            return None
+        there = self.crowd(node)
+        cpu, memory, pods = (
+            machine.allocatable.get(one, 0) for one in (resources.CPU, resources.MEMORY, resources.PODS)
+        )
+        return (
+            cpu - there.amounts.get(resources.CPU, 0),
+            memory - there.amounts.get(resources.MEMORY, 0),
+            pods - there.count,
+        )
 
     def judge(self, shape: Shape, relations: Relations, *, itself: Hashable = None) -> Judge:
         """Judges nodes for a pod.

@@ -193,15 +193,8 @@ class World:
     def _room(self, name: str) -> Any:
         from gpushare.placement.grid import Room
 
-        machine = self._census.machine(name) if self._census is not None else None
-        if self._census is None or machine is None or machine.allocatable is None:
-            return Room()
-        there = self._census.crowd(name)
-        cpu, memory, pods = (
-            machine.allocatable.get(one, 0) for one in (resources.CPU, resources.MEMORY, resources.PODS)
-        )
-        taken = (there.amounts.get(resources.CPU, 0), there.amounts.get(resources.MEMORY, 0))
-        return Room(cpu - taken[0], memory - taken[1], pods - there.count)
+        known = None if self._census is None else self._census.room(name)
+        return Room(*(known or ()))
 
     def _host(self, manifest: pod.PodJson) -> Host:
         """What it asks of its node; nothing where it already takes that, as the census knows it."""

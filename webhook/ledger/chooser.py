@@ -128,20 +128,10 @@ class Chooser:
         self._moved.clear()
 
     def _room(self, name: str) -> Room:
-        machine = self._census.machine(name)
-        if machine is None or machine.allocatable is None:
-            return Room()
-        there = self._census.crowd(name)
-        cpu, memory, pods = (machine.allocatable.get(one, 0) for one in _COUNTED)
-        return Room(
-            cpu - there.amounts.get(resources.CPU, 0),
-            memory - there.amounts.get(resources.MEMORY, 0),
-            pods - there.count,
-        )
+        return Room(*(self._census.room(name) or ()))
 
 
 _LEFT: Final = "is left to others"
-_COUNTED: Final = (resources.CPU, resources.MEMORY, resources.PODS)
 
 
 def _host(shape: NodeShape) -> Host:
