@@ -1,4 +1,5 @@
-"""Makes what of the chart is made: its copies of config/, the table of its values, the policies in their schema. `make chart` runs it.
+"""Makes what of the chart is made: copies of config/, the table of its values, the policies in their schema.
+`make chart` runs it.
 
 Helm reads nothing outside a chart, so the manifests that kustomize builds are copied into files/ as they are.
 """
