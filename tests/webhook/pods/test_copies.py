@@ -8,7 +8,7 @@ from gpushare import contract, pod
 from gpushare import request as requests
 from gpushare.fitness import Occupant, crowd
 from tests import builders
-from webhook.placer import copies
+from webhook.pods import copies
 
 MEBIBYTE = "x" * (1 << 20)
 
