@@ -95,6 +95,9 @@ def command(
         raise errors.PluginError(str(error)) from error
     if chosen.output or dry_run or not isinstance(origin, cluster.Cluster):
         report.show("Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen)
+    also = resizing.beside(plan)
+    if also:
+        printing.warn([also])
     lacks = plan.cause is domain.Cause.ROOM
     if not isinstance(origin, cluster.Cluster) or (lacks and not keep):
         if lacks and not dry_run and not chosen.output:

@@ -159,10 +159,8 @@ def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> l
     """The row with cells no wider than decided; as several rows if cells go on in the next line."""
     if all(len(_text(cell)) <= most for cell, (_, most) in zip(row, decided, strict=True)):
         return [row]
-    import textwrap  # here: in a pipe nothing is broken
-
     parts = [
-        textwrap.wrap(_text(cell), most)
+        _wrapped(_text(cell), most)
         if column.wrap
         else [shorten(_text(cell), most, middle=column.middle, ellipsis=ellipsis)]
         for cell, (column, most) in zip(row, decided, strict=True)
@@ -174,6 +172,21 @@ def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> l
         ]
         for texts in itertools.zip_longest(*parts, fillvalue="")
     ]
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    """In lines; a word that is too long for one goes on after a mark in it, as `default/`, if it has any."""
+    import textwrap  # here: in a pipe nothing is broken
+
+    lines: list[str] = []
+    for line in textwrap.wrap(text, most, break_long_words=False):
+        rest = line
+        while len(rest) > most:
+            cut = max(rest.rfind(mark, 0, most) for mark in "/.,:=-_") + 1
+            lines.append(rest[: cut or most])
+            rest = rest[cut or most :]
+        lines.append(rest)
+    return lines
 
 
 def _printable(column: Sequence[str | Cell]) -> Sequence[str | Cell]:

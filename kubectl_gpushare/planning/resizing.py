@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from gpushare import contract, errors, pod, resizing
+from gpushare import contract, errors, pod, quantity, resizing
 from gpushare import request as requests
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
@@ -43,6 +43,22 @@ def plan(
     step = resizing.step(node, entry.id, wish)
     before = {key: known.get(key) for key in changes}
     return Plan(node, entry, changes, before, wish, step.waits_for, step.cause)
+
+
+def beside(plan: Plan) -> str:
+    """What becomes of memory that was not spoken of, in a sentence; empty if nothing does."""
+    if any(key == contract.MEMORY or key.startswith(f"{contract.MEMORY}.") for key in plan.changes):
+        return ""
+    held = {(share.containers, share.gpu_uuids): share.memory_bytes for share in plan.entry.shares}
+    for share in plan.wish:
+        before = held.get((share.containers, share.gpu_uuids), share.memory_bytes)
+        if before != share.memory_bytes:
+            kept, now = quantity.format_bytes(before), quantity.format_bytes(share.memory_bytes)
+            return (
+                f"its memory goes from {kept} to {now}, as it follows the request where no {contract.MEMORY} is "
+                f"written: to keep it add --memory {kept}"
+            )
+    return ""
 
 
 def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Shares, str] | None:

@@ -31,3 +31,9 @@ def test_a_colour_takes_no_room() -> None:
     place = Terminal(colours=True)
     lines, _ = layout.draw(table, place, headers=False)
     assert lines == [colour.paint("x", "bad", on=True) + "    1", "xy   2"]
+
+
+def test_a_name_goes_on_in_the_next_line_after_a_mark_in_it() -> None:
+    table = Table((Column("POD", least=14, wrap=True),), (("default/ten-quarters",), ("x" * 20,)))
+    lines, _ = layout.draw(table, Terminal(columns=14), headers=False)
+    assert lines == ["default/ten-", "quarters", "x" * 14, "x" * 6]

@@ -131,6 +131,23 @@ def test_interrupted_it_stays_asked_for_and_that_is_said(
     assert log(tmp_path) == [MORE]
 
 
+def test_memory_that_follows_the_request_is_spoken_of(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+) -> None:
+    program = server("given")
+    path = tmp_path / "state.json"
+    state = json.loads(path.read_text())
+    del state["pods"][0]["metadata"]["annotations"][contract.MEMORY]
+    path.write_text(json.dumps(state))
+    ended = plugin(*FLAGS, "--request", "0.05", "--dry-run", KUBECTL_PATH=program)
+    said = " ".join(ended.err.split())
+    assert "warning: its memory goes from 8Gi to 4Gi, as it follows the request" in said
+    assert "--memory 8Gi" in said
+    assert (
+        "follows" not in plugin(*FLAGS, "--request", "0.05", "--memory", "8Gi", "--dry-run", KUBECTL_PATH=program).err
+    )
+
+
 def test_one_need_not_wait(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "90Gi", "--keep", "--no-wait", KUBECTL_PATH=server("ignored"))
     assert (ended.code, ended.out) == (0, "pod/trainer asks for 0.5 GPU with 90Gi\n")
