@@ -25,7 +25,7 @@ from pathlib import Path
 from burst import calls, constant, made, truth, webhooks
 
 from gpushare import contract
-from lab import access, cluster, process
+from lab import access, cluster, daemon_process
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BASE = REPOSITORY / "config" / "base"
@@ -180,7 +180,7 @@ class Bench:
 
     def control_plane(self) -> dict[str, int]:
         """The pids of the API server and its store."""
-        found = {name: process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
+        found = {name: daemon_process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
         return {name: pid for name, pid in found.items() if pid is not None}
 
     def _is_ours(self, asked: calls.Call) -> bool:

@@ -28,8 +28,8 @@ PERCENT = "gpushare.io/gpu-percent"
 # With a mounted ServiceAccount, as in a pod: reading a kubeconfig takes a library that the agent's pod never loads.
 AS_IN_A_POD = """
 import os, pathlib, sys
-from gpushare.cluster import connection
-connection.find.__kwdefaults__["service_account"] = pathlib.Path(os.environ["BENCH_SERVICE_ACCOUNT"])
+from gpushare.cluster import api_connection
+api_connection.find.__kwdefaults__["service_account"] = pathlib.Path(os.environ["BENCH_SERVICE_ACCOUNT"])
 from deviceplugin import __main__
 sys.exit(__main__.main())
 """

@@ -27,7 +27,7 @@ from burst import made, webhooks
 from tabulate import tabulate
 
 from gpushare import contract
-from lab import audit, cluster, kubeconfig
+from lab import api_audit, cluster, kubeconfig
 
 SIMGPU = admission.REPOSITORY / "build" / "simgpu"
 GOAL = 12  # requests of one agent that starts on a node that it knows
@@ -81,7 +81,7 @@ def asked(log: Path) -> dict[str, str]:
     """What agents have asked for, by the id of the request."""
     return {
         one.id: f"{one.verb} {one.resource}"
-        for one in audit.calls(log)
+        for one in api_audit.calls(log)
         if one.account == contract.AGENT_SERVICE_ACCOUNT
     }
 

@@ -99,7 +99,7 @@ async def strikes(directory: Path) -> list[float]:
     descriptor = registered.make()
     entries = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
     arbiter = ArbiterNode(directory)
-    arbiter.registered = registered.Registered(descriptor)
+    arbiter.registered = registered.RegisteredMap(descriptor)
     arbiter.add_pod("trainer")
     await arbiter.start()
     found = []

@@ -23,10 +23,10 @@ from typing import Any
 from gpushare import contract, pod
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
-from webhook.placer import gang, waiting
+from webhook.placer import gang, pending_counts
+from webhook.placer.gated_pods import GatedPodScheduler
 from webhook.placer.index import Index
 from webhook.placer.placer import BREATH_SECONDS, LONGEST_BREATH_SECONDS
-from webhook.placer.turns import Turns
 from webhook.pods import mutation
 
 GIB = 2**30
@@ -83,7 +83,7 @@ class Placer:
         store = cluster(nodes)
         reservation = Reservation(store, policy="fragmentation")
         self._arranger, self._index, self._seen = gang.Arranger(), Index(), 0
-        self.turns = Turns(store, reservation, opens=self._open, still_gated=self._still_gated)
+        self.turns = GatedPodScheduler(store, reservation, opens=self._open, still_gated=self._still_gated)
 
     async def round(self, pods: list[Json]) -> float:
         """Seconds that it took."""
@@ -94,8 +94,8 @@ class Placer:
         arranged = self._arranger.arrange(self._index.waiting, self._index.members)
         await asyncio.sleep(0)
         told = await self.turns.take(self._index, arranged, now=time.time())
-        waiting.counts(told)
-        waiting.longest_seconds((one for one, _ in told), now=time.time())
+        pending_counts.counts(told)
+        pending_counts.longest_seconds((one for one, _ in told), now=time.time())
         return time.process_time() - began
 
     async def _open(self, one: Mapping[str, Any], _request: object, _placed: mutation.Placed) -> None:

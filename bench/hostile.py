@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tabulate
 
-from lab import access, cluster, gpushare, layout
+from lab import access, cluster, gpushare, lab_layout
 from tests.e2e.observation import Observer
 from tests.hostile.attacks import ATTACKS, BASELINES
 from tests.hostile.ground import USERS, Ground
@@ -81,7 +81,7 @@ def lab(directory: Path | None) -> Iterator[access.Access]:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp"))) / "lab"
             stack.callback(cluster.down, directory)
         made = cluster.up(directory, node_count=1, owner=os.getpid() if stack._exit_callbacks else None)
-        gpushare.install(layout.load(directory), made)
+        gpushare.install(lab_layout.load(directory), made)
         yield made
 
 
@@ -114,7 +114,7 @@ def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
     return found
 
 
-def measured(user: Observer, where: layout.Layout, who: str, names: list[str], seconds: float) -> bool:
+def measured(user: Observer, where: lab_layout.Layout, who: str, names: list[str], seconds: float) -> bool:
     """Print the table of a user; whether all was held that should be."""
     ground = Ground(user, where)
     ground.neighbour(request=0.4, memory="4Gi")
@@ -163,7 +163,7 @@ def main() -> int:
     given = options.parse_args()
     fine = True
     with lab(given.lab) as administrator:
-        where = layout.load(administrator.kubeconfig.parents[1])
+        where = lab_layout.load(administrator.kubeconfig.parents[1])
         for who in given.users.split(","):
             with administrator.namespace("hostile") as namespace:
                 user = Observer(administrator, namespace)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from lab import access, cluster, gpushare, layout
+from lab import access, cluster, gpushare, lab_layout
 
 AGENTS = 5000
 GOAL_A_SECOND = 0.01  # of one agent: a request a second for a hundred nodes
@@ -70,10 +70,10 @@ def table(requests: list[Request]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lab", type=Path, default=layout.default_directory(), help="directory (%(default)s)")
+    parser.add_argument("--lab", type=Path, default=lab_layout.default_directory(), help="directory (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1200.0, help="at least so long idle (%(default)s)")
     arguments = parser.parse_args()
-    where = layout.load(arguments.lab)
+    where = lab_layout.load(arguments.lab)
     administrator = cluster.access_to(where)
     agents = len(where.nodes)
 

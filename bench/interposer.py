@@ -29,7 +29,7 @@ from launches import node as nodes
 from launches.node import Node, Tenant
 from launches.report import Report
 
-from deviceplugin.arbiter import turns
+from deviceplugin.arbiter import lease_scheduler
 from tests.interposer import container
 
 WORKLOADS: Mapping[str, tuple[str, int]] = {
@@ -189,21 +189,21 @@ async def handover(node: Node, report: Report) -> None:
     """What is lost of two tenants' time, against how long turns are."""
     report.say(f"{'turn ms':<10}{'done %':>8}{'turns a second':>16}")
     for length_ms in (5, 10, 20, 30, 50, 100):
-        lengths = dataclasses.replace(turns.DEFAULT, contended_ns=length_ms * 1_000_000)
+        lengths = dataclasses.replace(lease_scheduler.DEFAULT, contended_ns=length_ms * 1_000_000)
         shares = await _with_lengths(node, lengths, report)
         report.say(f"{length_ms:<10}{sum(shares):>8.2f}{1000 / length_ms:>16.0f}")
         report.add(f"handover.{length_ms}ms.lost", 100 - sum(shares), "%", goal=1.0)
     report.say()
 
 
-async def _with_lengths(node: Node, lengths: turns.Lengths, report: Report) -> list[float]:
-    made = turns.Turns.__init__
-    turns.Turns.__init__ = lambda self: made(self, lengths)  # type: ignore[method-assign, misc, assignment]
+async def _with_lengths(node: Node, lengths: lease_scheduler.Lengths, report: Report) -> list[float]:
+    made = lease_scheduler.LeaseScheduler.__init__
+    lease_scheduler.LeaseScheduler.__init__ = lambda self: made(self, lengths)  # type: ignore[method-assign, misc, assignment]
     try:
         tenants = [Tenant(50, 100, "async", 1000), Tenant(50, 100, "async", 1000)]
         return [each.percent for each in await node.run(tenants, min(report.seconds, 5.0))]
     finally:
-        turns.Turns.__init__ = made  # type: ignore[method-assign]
+        lease_scheduler.LeaseScheduler.__init__ = made  # type: ignore[method-assign]
 
 
 async def reclaim(node: Node, report: Report) -> None:
@@ -252,10 +252,10 @@ async def _killed_in_lease(node: Node) -> float:
     return float(output.split()[2]) - 1
 
 
-async def crowd(node: Node, report: Report) -> None:
+async def info(node: Node, report: Report) -> None:
     """Two hundred containers on the node, none of which waits for another: what the arbiter does about it."""
     for name, working in (("idle", 0), ("each GPU used by one of them", node.gpu_count)):
-        async with node.crowd(CONTAINERS, working=working):
+        async with node.info(CONTAINERS, working=working):
             await asyncio.sleep(2.0)
             before, started = time.process_time(), time.monotonic()
             await asyncio.sleep(report.seconds)
@@ -293,7 +293,7 @@ CASES: Mapping[str, Callable[[Node, Report], Awaitable[None]]] = {
     "handover": handover,
     "caps": caps,
     "splits": splits,
-    "crowd": crowd,
+    "crowd": info,
 }
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from burst import calls
 from steady import ground, load, troubles, witness
 
-from lab import access, cluster, gpushare, layout
+from lab import access, cluster, gpushare, lab_layout
 
 NODES = 32  # 256 GPUs: 248 for some 130 at a time, 8 for more than there is room for
 BEFORE_SECONDS, AFTER_SECONDS = 4.0, 4.0
@@ -144,7 +144,7 @@ def main() -> None:
             continue
         with contextlib.ExitStack() as stack:
             if options.lab is not None:
-                administrator = cluster.access_to(layout.load(options.lab))
+                administrator = cluster.access_to(lab_layout.load(options.lab))
             else:
                 administrator = stack.enter_context(installed(node_count))
             stage = stage_of(administrator, options.kills)

@@ -25,24 +25,24 @@ from typing import Any
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import client, events, informer
+from gpushare.cluster import api_client, events, informer
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from webhook import metrics
-from webhook.books import bookkeeping, sightings
-from webhook.books.bookkeeper import Bookkeeper
-from webhook.books.changes import Changes, Touched
-from webhook.ledger import adoption
+from webhook.books import due_changes, first_seen
+from webhook.books.allocation_controller import AllocationController
+from webhook.books.touched_nodes import Changes, Touched
+from webhook.ledger import restoring
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
-from webhook.placer import backfill, beaten, gang, stuck
+from webhook.placer import allocation_conflict, backfill, gang, unschedulable_pods
+from webhook.placer.evictor import Evictor
+from webhook.placer.existing_allocations import AllocationHolders
 from webhook.placer.gates import Gates
 from webhook.placer.index import Index
 from webhook.placer.placer import Placer
-from webhook.placer.replacing import Replacing
+from webhook.placer.resize_requests import ResizeRequests
 from webhook.placer.resizer import Resizer
-from webhook.placer.standing import Holders
-from webhook.placer.wishes import Wishes
 from webhook.pods.copies import trimmed
 
 GIB = 2**30
@@ -98,10 +98,14 @@ class Parts:
 
     def __init__(self, nodes: list[GpuNode], pods: list[Json]) -> None:
         self.nodes, self.pods = nodes, pods
-        self.changes, self.known = Changes(), bookkeeping.Known()
-        self.sightings, self.wishes, self.beaten = sightings.Sightings(60.0), Wishes(), beaten.Beaten()
+        self.changes, self.known = Changes(), due_changes.Known()
+        self.sightings, self.wishes, self.conflicts = (
+            first_seen.FirstSeen(60.0),
+            ResizeRequests(),
+            allocation_conflict.AllocationConflict(),
+        )
         self.arranger, self.passes, self.index = gang.Arranger(), backfill.Passes(), Index()
-        self.holders = Holders()
+        self.holders = AllocationHolders()
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
         self.told: list[tuple[Json | None, Json]] = [(None, one) for one in pods]
 
@@ -116,16 +120,16 @@ class Parts:
         self.touched = self.changes.take(self.nodes, also=self.known.unconfirmed)
         self._judge(self.touched)
         there = {node.name for node in self.nodes}
-        adoption.homeless(there, self.changes.placed_beside(there))
+        restoring.homeless(there, self.changes.placed_beside(there))
 
     def _judge(self, touched: Touched) -> None:
         nodes = self.sightings.timed(touched.nodes, now=0.0)
-        self.known.renew(nodes, touched.names, bookkeeping.judge(nodes, touched.pods, now=0.0))
-        adoption.lost(touched.nodes, touched.pods)
+        self.known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=0.0))
+        restoring.lost(touched.nodes, touched.pods)
 
-    def standing(self) -> None:
+    def existing(self) -> None:
         arranged = self.arranger.arrange(self.index.waiting, self.index.members)
-        self.holders.standing(self.nodes, arranged)
+        self.holders.existing(self.nodes, arranged)
 
     def change(self, pods: Iterable[int]) -> None:
         """Each of these is another version of itself, as is its node."""
@@ -141,21 +145,21 @@ class Parts:
             "told of pods": self.tell,
             "books": self.books,
             "wishes": lambda: list(self.wishes.search(self.touched)),
-            "gated": self.standing,
+            "gated": self.existing,
             "passes": lambda: self.passes.count(self.index, ()),
             "stuck": lambda: list(self.index.stuck.values()),
-            "beaten": lambda: self.beaten.renew(self.touched),
+            "beaten": lambda: self.conflicts.renew(self.touched),
         }
 
     def whole(self) -> dict[str, Work]:
         """The same, with everything looked at."""
         return {
             "books": lambda: self._judge(self.everything),
-            "wishes": lambda: Wishes().find(self.nodes, self.pods),
+            "wishes": lambda: ResizeRequests().find(self.nodes, self.pods),
             "gated": lambda: gang.arrange(self.pods),
             "passes": lambda: backfill.Passes().count(Index(self.pods), ()),
-            "stuck": lambda: [one for one in self.pods if stuck.why(one) is not None],
-            "beaten": lambda: beaten.Beaten().renew(self.everything),
+            "stuck": lambda: [one for one in self.pods if unschedulable_pods.why(one) is not None],
+            "beaten": lambda: allocation_conflict.AllocationConflict().renew(self.everything),
         }
 
 
@@ -169,8 +173,8 @@ class Still:
             one["metadata"] = {**one["metadata"], **metadata}
         self._found = {contract.GPUNODE_PATH: gpunodes, "/api/v1/pods": pods}
 
-    async def list(self, path: str, *_: object, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
-        return client.Listing([keep(item) for item in self._found.get(path, [])], "1")
+    async def list(self, path: str, *_: object, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
+        return api_client.ObjectList([keep(item) for item in self._found.get(path, [])], "1")
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[Json]]:
@@ -203,10 +207,10 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> dict[str, tuple[
     ledger_now = ApiStore(api, measures)
     copy = informer.Informer(api, "/api/v1/pods")
     opening = Gates(api, ledger_now, Reservation(ledger_now, policy="pack"), recorder, measures)
-    books = Bookkeeper(api, ledger_now, copy, recorder, measures)
+    books = AllocationController(api, ledger_now, copy, recorder, measures)
     resizer = Resizer(api, ledger_now, recorder, measures)
-    replacing = Replacing(api, recorder, measures)
-    placer = Placer(ledger_now, copy, books, opening, leads=lambda: True, resizer=resizer, replacing=replacing)
+    evictions = Evictor(api, recorder, measures)
+    placer = Placer(ledger_now, copy, books, opening, leads=lambda: True, resizer=resizer, evictions=evictions)
     found: dict[str, tuple[float, float]] = {}
     running = [asyncio.create_task(ledger_now.run()), asyncio.create_task(copy.run())]
     await ledger_now.synced()

@@ -27,7 +27,7 @@ import admission
 from burst import calls, made, webhooks
 from large import phases, waiting
 
-from lab import build, cluster, component, control_plane, process
+from lab import build, cluster, component, control_plane, daemon_process
 
 MIB = 1 << 20
 OTHERS = "others"
@@ -81,7 +81,7 @@ class Scale(admission.Bench):
             )
 
     def _restart_api_server(self) -> None:
-        process.stop([("kube-apiserver", STOP_SECONDS)], self.lab.processes)
+        daemon_process.stop([("kube-apiserver", STOP_SECONDS)], self.lab.processes)
         started = control_plane.api_server(self.lab, build.ensure())
         component.start([started], self.lab)
         component.wait([started], self.lab, PATIENCE_SECONDS)

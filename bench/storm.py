@@ -35,7 +35,7 @@ from steady import fates, kubelet_log, witness
 
 from deviceplugin.kubelet import advertisement
 from gpushare import contract
-from lab import access, build, cluster, component, errors, gpushare, kubelet, layout, process
+from lab import access, build, cluster, component, daemon_process, gpushare, kubelet, lab_errors, lab_layout
 
 MOST_PODS = 12
 MOST_PAUSE_SECONDS = 1.0
@@ -129,12 +129,12 @@ class Storm:
             "image": "gpushare/sample:0.1",
             "command": ["/bin/sh", "-c", COMMANDS[kind]],
         }
-        metadata = {"name": f"{kind}-{self.counts['pods created']}", "annotations": self._wish()}
+        metadata = {"name": f"{kind}-{self.counts['pods created']}", "annotations": self._resize_request()}
         restarts = "Never" if kind == "ends" else "Always"
         spec = {"containers": [container], "restartPolicy": restarts, "terminationGracePeriodSeconds": 1}
         self._send("POST", body={"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
-    def _wish(self) -> dict[str, str]:
+    def _resize_request(self) -> dict[str, str]:
         return {contract.REQUEST: self._chance.choice(REQUESTS), contract.MEMORY: self._chance.choice(SIZES)}
 
     def _delete(self) -> None:
@@ -149,7 +149,7 @@ class Storm:
             for name in self._there()
             if contract.ALLOCATION in self._seen.now[name]["metadata"].get("annotations", {})
         ]
-        change = {"metadata": {"annotations": self._wish()}}
+        change = {"metadata": {"annotations": self._resize_request()}}
         if placed and self._send("PATCH", self._chance.choice(placed), change, calls.MERGE_PATCH):
             self.counts["resizes asked"] += 1
 
@@ -177,15 +177,15 @@ class Storm:
             if kills:
                 gpushare.kill(self._lab, pod)
             arguments = ("delete", "pod", pod["metadata"]["name"], *gpushare.SCOPE, "--wait=false")
-            with contextlib.suppress(errors.LabError):
+            with contextlib.suppress(lab_errors.LabError):
                 self._administrator.kubectl(*arguments, *(gpushare.AT_ONCE if kills else ()))
             self.counts["agents killed" if kills else "agents ended"] += 1
 
     def _restart_kubelet(self) -> None:
-        pid = process.pid_of(self._kubelet().process.name, self._lab.processes)
+        pid = daemon_process.pid_of(self._kubelet().process.name, self._lab.processes)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-            while process.pid_of(self._kubelet().process.name, self._lab.processes) is not None:
+            while daemon_process.pid_of(self._kubelet().process.name, self._lab.processes) is not None:
                 time.sleep(component.POLL_SECONDS)
         time.sleep(self._chance.uniform(0, MOST_PAUSE_SECONDS))
         component.start([self._kubelet()], self._lab)
@@ -280,7 +280,7 @@ def installed(directory: Path | None) -> Iterator[access.Access]:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp"))) / "lab"
             stack.callback(cluster.down, directory)
             cluster.up(directory, node_count=1, owner=os.getpid())
-        where = layout.load(directory)
+        where = lab_layout.load(directory)
         administrator = cluster.access_to(where)
         gpushare.install(where, administrator)
         yield administrator

@@ -7,14 +7,14 @@ kubelet/, kubelet_api/     what the kubelet is told, what it tells, and what con
 cdi/                       the devices described for container runtimes
 allocation/                which devices a container gets, and how it is given them
 gpunode_status, node_capacity, labels/, announcing, announcer   what the cluster is told
-library, old_libraries     what share containers get mounted, and what nobody has any more
-unspoken                   which pods have a library that the arbiter does not understand
-allocatable                how much of our resources the node has, as scheduler and kubelet count it
+library, old_libraries   what share containers get mounted, and what nobody has any more
+refused_libraries        which pods have a library that the arbiter does not understand
+allocatable              how much of our resources the node has, as scheduler and kubelet count it
 arbiter/                   who may launch now, and how much memory is left, on this node
 audit/                     who runs without limits or beyond them, and what contexts take
 metrics, share_figures, holders, peaks   what Prometheus is told; the most that shares have used
-node_pods                  the pods of this node
-node_view, agent           all of it wired together
+node_pods                                the pods of this node
+node_view, agent                         all of it wired together
 settings, without_driver, __main__
 offer, records, whole_file   values that are followed; values on disk, and files that are there whole or not at all
 """

@@ -7,7 +7,7 @@ import os
 import sys
 
 from deviceplugin import agent, driver_root, library, without_driver
-from deviceplugin import settings as configuration
+from deviceplugin import agent_settings as configuration
 from deviceplugin.hardware import nvml, nvml_call
 from gpushare.daemon import logs, shutdown
 
@@ -34,7 +34,10 @@ def main() -> int:
 
 
 async def _run(
-    settings: configuration.Settings, daemon: shutdown.Daemon, opened: nvml.Nvml | None, installed: library.Installed
+    settings: configuration.AgentSettings,
+    daemon: shutdown.Daemon,
+    opened: nvml.Nvml | None,
+    installed: library.Installed,
 ) -> None:
     driver = opened or await without_driver.opened(settings, daemon)
     if driver is not None:

@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import library, metrics, node_pods, node_view, old_libraries, peaks, unspoken
-from deviceplugin.arbiter import server
+from deviceplugin import agent_metrics, library, node_parts, node_pods, old_libraries, refused_libraries, share_peaks
+from deviceplugin.agent_settings import AgentSettings
+from deviceplugin.arbiter import socket_server
 from deviceplugin.audit import auditor, contexts
 from deviceplugin.denial import covering
 from deviceplugin.hardware import nvml
 from deviceplugin.kubelet import plugins
-from deviceplugin.link import arbiter, lookup, process
+from deviceplugin.link import arbiter, arbiter_process, lookup
 from deviceplugin.node_capacity import NodeCapacity
-from deviceplugin.settings import Settings
 from gpushare import contract, pod
-from gpushare.cluster import client, informer
+from gpushare.cluster import api_client, informer
 from gpushare.daemon import probes, shutdown
 from gpushare.gpunode import GpuNode
 
@@ -36,18 +36,20 @@ KNOWN_SECONDS: Final = 2.0  # an API server that answers at all answers sooner
 STALE_SECONDS: Final = 60.0
 
 
-async def run(settings: Settings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed) -> None:
+async def run(
+    settings: AgentSettings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed
+) -> None:
     """Serve until told to stop. `driver` may still be asked when this returns: it ends with the process."""
     settings.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     async with contextlib.AsyncExitStack() as stack:
-        api = await stack.enter_async_context(client.connect(settings.kubeconfig, component="agent"))
+        api = await stack.enter_async_context(api_client.connect(settings.kubeconfig, component="agent"))
         denied = stack.enter_context(
             covering.opened(
                 settings.bpf_root, settings.cgroup_root, proc=settings.proc_root, wanted=settings.deny_unregistered
             )
         )
         running = await stack.enter_async_context(
-            process.running(
+            arbiter_process.running(
                 settings.run_directory / contract.ARBITER_SOCKET_NAME,
                 ledgers=settings.state_directory / LEDGERS,
                 proc=settings.proc_root,
@@ -70,11 +72,11 @@ class Agent:
 
     def __init__(
         self,
-        settings: Settings,
-        api: client.Client,
+        settings: AgentSettings,
+        api: api_client.ApiClient,
         driver: nvml.Nvml,
         installed: library.Installed,
-        running: process.ArbiterProcess,
+        running: arbiter_process.ArbiterProcess,
         denied: covering.Covering,
     ) -> None:
         self._settings = settings
@@ -82,7 +84,9 @@ class Agent:
         self._running = running
         name = settings.node_name
         self._pods = node_pods.watched(api, name)
-        self.view = node_view.NodeView(settings, api, driver, installed, pods=self._pods.objects.values, denied=denied)
+        self.view = node_parts.NodeParts(
+            settings, api, driver, installed, pods=self._pods.objects.values, denied=denied
+        )
         self._pods.subscribe(lambda _: self.view.look())
         for one in (self._pods, self.view.status.informer):
             one.subscribe(lambda _: self.view.count())
@@ -107,7 +111,9 @@ class Agent:
             tell=self.view.status.look,
             context_bytes=lambda uuid: self.auditor.context_bytes(uuid),
         )
-        self.arbiter.unspoken = unspoken.Unspoken(self._pods.objects.values, self.view.announcer.warn).refused
+        self.arbiter.unspoken = refused_libraries.RefusedLibraries(
+            self._pods.objects.values, self.view.announcer.warn
+        ).refused
         self.arbiter.unclaimed_bytes = lambda *asked: self.auditor.unclaimed_bytes(*asked)
         self.view.status.resizes = self.arbiter.follow
         self.view.status.informer.subscribe(lambda _: self.arbiter.look())
@@ -115,7 +121,7 @@ class Agent:
         self.auditor = auditor.Auditor(
             self.view.driver,
             self.arbiter,
-            contexts.Contexts(settings.root, until_learned_bytes=settings.context_memory_bytes),
+            contexts.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
             auditor.Surroundings(
                 gpus=lambda: self.view.offer.gpus,
                 node=self._known_node,
@@ -124,13 +130,13 @@ class Agent:
                 changed=self.view.status.look,
             ),
             node_name=name,
-            identify=server.by_cgroup(settings.proc_root),
+            identify=socket_server.by_cgroup(settings.proc_root),
             driver_version=driver.version(),
             ends=settings.end_unlimited,
             proc=settings.proc_root,
         )
         self.view.status.audited = lambda: self.auditor.conditions
-        self._peaks = peaks.Peaks(
+        self._peaks = share_peaks.Peaks(
             settings.state_directory,
             uses=self.arbiter.shares.uses,
             leases=self.arbiter.shares.held,
@@ -207,7 +213,7 @@ class Agent:
     def _registry(self) -> prometheus_client.CollectorRegistry:
         registry = prometheus_client.CollectorRegistry()
         registry.register(
-            metrics.AgentCollector(
+            agent_metrics.AgentCollector(
                 node_name=self._settings.node_name,
                 offer=self.view.offer,
                 node=lambda: self.view.node,

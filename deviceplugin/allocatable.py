@@ -24,9 +24,9 @@ from typing import Final
 
 from gpushare import contract, pod
 from gpushare.allocation import Allocation
-from gpushare.fitness import resources
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
+from gpushare.nodefilters import pod_requests
 from gpushare.pod import PodJson
 
 # By resource, how much of it the node has.
@@ -124,7 +124,7 @@ def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str
     for manifest in pods:
         identity = pod.annotations_of(manifest).get(contract.ALLOCATION, "")
         if identity in uids and uids[identity] == pod.uid(manifest) and not pod.is_terminal(manifest):
-            found[identity] = resources.requests(manifest)
+            found[identity] = pod_requests.requests(manifest)
     return found
 
 

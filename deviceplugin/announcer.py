@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from deviceplugin import announcing
 from deviceplugin.live import cluster_view
-from deviceplugin.live.witness import Witness
+from deviceplugin.live.gpu_users import GpuUsers
 from deviceplugin.offer import Offer
 from gpushare import pod
 from gpushare.gpu import Gpu
@@ -24,7 +24,7 @@ class Announcer:
     def __init__(
         self,
         cluster: cluster_view.ClusterView,
-        witness: Witness,
+        witness: GpuUsers,
         *,
         offer: Offer,
         node: Callable[[], GpuNode | None],

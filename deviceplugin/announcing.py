@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from deviceplugin.kubelet import advertisement, pod_resources
-from deviceplugin.live import usage
+from deviceplugin.live import gpu_usage
 from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -52,7 +52,7 @@ def notes(before: Iterable[Gpu], after: Iterable[Gpu]) -> tuple[Note, ...]:
 
 
 def concerned(
-    gpu: str, node: GpuNode | None, held: Iterable[pod_resources.Held], gpu_of: Mapping[str, str]
+    gpu: str, node: GpuNode | None, held: Iterable[pod_resources.ContainerDevices], gpu_of: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """The pods that use a GPU, as (namespace, name), by the ledger and by the kubelet. Pure."""
     of_ledger = [
@@ -64,7 +64,7 @@ def concerned(
         (one.namespace, one.pod)
         for one in held
         if one.resource not in advertisement.COUNTERS
-        and any(gpu_of.get(usage.card_of(identity)) == gpu for identity in one.device_ids)
+        and any(gpu_of.get(gpu_usage.card_of(identity)) == gpu for identity in one.device_ids)
     ]
     return tuple(dict.fromkeys((*of_ledger, *of_kubelet)))
 

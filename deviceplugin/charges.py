@@ -16,13 +16,13 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from deviceplugin import share_figures
-from deviceplugin.holders import Holder
+from deviceplugin.device_holders import DeviceHolder
 from gpushare import accounting
-from gpushare.accounting import Charge
+from gpushare.accounting import ShareOnGpu
 from gpushare.gpunode import GpuNode
 
 
-def allocation(node: GpuNode | None, holders: Iterable[Holder], *, node_name: str) -> Metric:
+def allocation(node: GpuNode | None, holders: Iterable[DeviceHolder], *, node_name: str) -> Metric:
     """GPUs that containers hold, in parts of GPUs. What containers share is split evenly between them."""
     found: dict[tuple[str, str, str], float] = collections.defaultdict(float)
     for charge in _of_pods(node):
@@ -64,7 +64,7 @@ def given(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
     yield from (compute, memory)
 
 
-def _of_pods(node: GpuNode | None) -> Iterator[Charge]:
+def _of_pods(node: GpuNode | None) -> Iterator[ShareOnGpu]:
     """Without what is held for gated pods, and without reservations: their pods may never be."""
     for charge in accounting.charges(node) if node is not None else ():
         if charge.entry.pod.uid and not charge.entry.is_hold:

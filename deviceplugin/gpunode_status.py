@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from deviceplugin.hardware import inventory
-from deviceplugin.offer import Followed, Offer
+from deviceplugin.offer import Observable, Offer
 from gpushare import codec, contract
-from gpushare.cluster import client, errors, informer, repeating, store
+from gpushare.cluster import api_client, api_errors, informer, object_store, repeating
 from gpushare.gpunode import Condition, GpuNode, Resize
 
 logger = logging.getLogger(__name__)
@@ -40,11 +40,11 @@ class GpuNodeStatus:
 
     def __init__(
         self,
-        api: client.Client,
+        api: api_client.ApiClient,
         *,
         node_name: str,
         offer: Offer,
-        statement: Followed[Statement],
+        statement: Observable[Statement],
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
@@ -84,7 +84,7 @@ class GpuNodeStatus:
         """The GPUNode as it is now, asked of the API server."""
         try:
             return codec.read(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"))
-        except errors.NotFound:
+        except api_errors.NotFound:
             return None
 
     async def run(self, informed: asyncio.Event) -> None:
@@ -105,11 +105,11 @@ class GpuNodeStatus:
         offer says takes nothing new, nobody will put there any more.
         """
         if not self._informed:
-            raise errors.ClusterError(f"the GPUNode {self._name} is not known yet")
+            raise api_errors.ClusterError(f"the GPUNode {self._name} is not known yet")
         await self.step()
         node = self.node
         if node is None:
-            raise errors.ClusterError(f"the GPUNode {self._name} was deleted while its status was written")
+            raise api_errors.ClusterError(f"the GPUNode {self._name} was deleted while its status was written")
         return node
 
     async def step(self) -> None:
@@ -147,7 +147,7 @@ class GpuNodeStatus:
             body["metadata"] = {"resourceVersion": node.version}
         try:
             answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
-        except errors.Conflict:
+        except api_errors.Conflict:
             self._take(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"), instead_of=document)
             raise
         self._take(answer, instead_of=document)
@@ -169,16 +169,16 @@ class GpuNodeStatus:
         }
         try:
             made = await self._api.create(contract.GPUNODE_PATH, body)
-        except errors.AlreadyExists:
+        except api_errors.AlreadyExists:
             return await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}")
         logger.info("Made the GPUNode", extra={"node": self._name})
         return made
 
-    async def _follow(self, followed: Followed[Any]) -> None:
+    async def _follow(self, followed: Observable[Any]) -> None:
         async for _ in followed.follow():
             self._wake.set()
 
-    def _changed(self, change: store.Change) -> None:
+    def _changed(self, change: object_store.Delta) -> None:
         if change.new is None:
             self._document = None
         else:

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from deviceplugin.allocatable import Allocatable
-from deviceplugin.offer import Followed
+from deviceplugin.offer import Observable
 from gpushare import contract, errors, quantity
-from gpushare.cluster import client
-from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import api_client, api_errors
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +31,10 @@ class NodeCapacity:
 
     def __init__(
         self,
-        api: client.Client,
+        api: api_client.ApiClient,
         *,
         node_name: str,
-        allocatable: Followed[Allocatable],
+        allocatable: Observable[Allocatable],
         written: Callable[[], str | None],
     ) -> None:
         self._api = api
@@ -57,7 +56,7 @@ class NodeCapacity:
                 pause_seconds = None
                 try:
                     await self.step()
-                except cluster_errors.ClusterError as error:
+                except api_errors.ClusterError as error:
                     logger.warning("Could not write the node's capacity", extra={"err": str(error)})
                     pause_seconds = AGAIN_SECONDS
                 await self._pause(pause_seconds)

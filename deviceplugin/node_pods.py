@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from deviceplugin import allocatable
 from gpushare import contract, pod
-from gpushare.cluster import client, informer
+from gpushare.cluster import api_client, informer
 
 PATH: Final = "/api/v1/pods"
 _KEPT: Final = ("namespace", "name", "uid", "resourceVersion")  # of the metadata
 
 
-def watched(api: client.Client, node_name: str) -> informer.Informer:
+def watched(api: api_client.ApiClient, node_name: str) -> informer.Informer:
     """A live copy of them."""
     return informer.Informer(api, PATH, field_selector=_on(node_name), transform=trimmed)
 
 
-async def ask(api: client.Client, node_name: str) -> Iterable[dict[str, Any]]:
+async def ask(api: api_client.ApiClient, node_name: str) -> Iterable[dict[str, Any]]:
     """Those with a share, as the API server has them now. Raises ClusterError."""
     listing = await api.list(PATH, {"fieldSelector": _on(node_name)}, keep=_with_share)
     return [item for item in listing.items if item is not None]

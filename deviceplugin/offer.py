@@ -15,7 +15,7 @@ from gpushare.gpu import Gpu
 Value = TypeVar("Value")
 
 
-class Followed(Generic[Value]):
+class Observable(Generic[Value]):
     """A value now; `publish` tells all followers of a change."""
 
     def __init__(self, value: Value) -> None:
@@ -39,7 +39,7 @@ class Followed(Generic[Value]):
                 await changed.wait()
 
 
-class Offer(Followed[tuple[Gpu, ...]]):
+class Offer(Observable[tuple[Gpu, ...]]):
     """The node's GPUs as last seen."""
 
     def __init__(self, gpus: tuple[Gpu, ...] = ()) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import library, records, whole_file
-from deviceplugin.arbiter import process
+from deviceplugin.arbiter import kernel_process
 from gpushare import contract, pod
 from gpushare.pod import PodJson
 
@@ -48,7 +48,7 @@ class OldLibraries:
         directory: Path,
         *,
         pods: Callable[[], Iterable[PodJson] | None],
-        proc: Path = process.PROC,
+        proc: Path = kernel_process.PROC,
     ) -> None:
         self._installed = installed
         self._path = directory / NAME

@@ -12,14 +12,14 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from deviceplugin.arbiter.gpu_leases import Held
-from deviceplugin.arbiter.groups import Use
+from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Tenant
 from gpushare.gpunode import GpuNode
 
 LABELS: Final = ("node", "namespace", "pod", "containers", "gpu")
 
-# By the field of `Held`, what is counted of a share's turns.
+# By the field of `LeaseUsage`, what is counted of a share's turns.
 _TURNS: Final = {
     "seconds": (
         "gpushare_share_lease_seconds",
@@ -41,7 +41,7 @@ _TURNS: Final = {
 }
 
 
-def memory(uses: Iterable[Use], *, node_name: str) -> Iterator[Metric]:
+def memory(uses: Iterable[ShareUse], *, node_name: str) -> Iterator[Metric]:
     """What the processes of shares hold."""
     used = GaugeMetricFamily(
         "gpushare_share_used_memory_bytes", "Memory that a share's processes have charged.", labels=LABELS
@@ -63,7 +63,7 @@ def memory(uses: Iterable[Use], *, node_name: str) -> Iterator[Metric]:
     yield from (used, overhead, limit, processes)
 
 
-def compute(held: Iterable[Held], *, node_name: str) -> Iterator[Metric]:
+def compute(held: Iterable[LeaseUsage], *, node_name: str) -> Iterator[Metric]:
     """Their turns."""
     counted = {field: CounterMetricFamily(*told, labels=LABELS) for field, told in _TURNS.items()}
     used = GaugeMetricFamily(

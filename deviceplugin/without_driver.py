@@ -16,8 +16,8 @@ from typing import Final
 import prometheus_client
 
 from deviceplugin import driver_root
+from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.hardware import nvml, nvml_call
-from deviceplugin.settings import Settings
 from gpushare.daemon import probes, shutdown
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ LOOK_SECONDS: Final = 15.0
 GIVE_UP_SECONDS: Final = 300.0  # as rarely as the kubelet would start it again
 
 
-async def opened(settings: Settings, daemon: shutdown.Daemon) -> nvml.Nvml | None:
+async def opened(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml | None:
     """The driver once it answers; None if this is told to stop before."""
     problem = "the driver was not asked yet"
     mounted = settings.container_driver_root

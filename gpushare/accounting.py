@@ -17,7 +17,7 @@ from gpushare.gpunode import GpuNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Charge:
+class ShareOnGpu:
     """A share on one GPU; `part` of it, 0 to 1."""
 
     entry: Allocation
@@ -26,16 +26,16 @@ class Charge:
     part: float
 
 
-def charges(node: GpuNode) -> Iterator[Charge]:
+def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
     """The charge of each share, and of what is held for a gated pod, on each of its GPUs that is there."""
     cards = node.gpu_by_uuid()
-    by_gpu: dict[str, list[Charge]] = collections.defaultdict(list)
+    by_gpu: dict[str, list[ShareOnGpu]] = collections.defaultdict(list)
     for entry in node.allocations:
         for share in entry.shares:
             for uuid in share.gpu_uuids:
                 if uuid in cards:
                     part = larger_part(share, cards[uuid].memory_bytes)
-                    by_gpu[uuid].append(Charge(entry, share, uuid, part))
+                    by_gpu[uuid].append(ShareOnGpu(entry, share, uuid, part))
     for on_gpu in by_gpu.values():
         total = max(1.0, sum(one.part for one in on_gpu))
         yield from (dataclasses.replace(one, part=one.part / total) for one in on_gpu)

@@ -16,7 +16,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.typical import Typical
 
 
-class State(enum.StrEnum):
+class PartState(enum.StrEnum):
     """What a part of a GPU is."""
 
     ALLOCATED = "allocated"  # given to shares
@@ -28,7 +28,7 @@ class State(enum.StrEnum):
     OTHER_MODE = "other-mode"  # not for shares by annotation: given out by the kubelet, or to become something else
 
 
-Parts = Mapping[tuple[str, State], float]  # by model of the GPU, in GPUs
+Parts = Mapping[tuple[str, PartState], float]  # by model of the GPU, in GPUs
 
 
 def divide(node: GpuNode, typical: Callable[[int], Sequence[Typical]]) -> Parts:
@@ -37,7 +37,7 @@ def divide(node: GpuNode, typical: Callable[[int], Sequence[Typical]]) -> Parts:
     for charge in accounting.charges(node):
         given[charge.gpu_uuid][charge.entry.is_hold] += charge.part
     used = ledger.use(node)
-    parts: dict[tuple[str, State], float] = collections.defaultdict(float)
+    parts: dict[tuple[str, PartState], float] = collections.defaultdict(float)
     for card in node.gpus:
         allocated, held = given[card.uuid]
         rest = max(0.0, 1.0 - allocated - held)
@@ -47,20 +47,20 @@ def divide(node: GpuNode, typical: Callable[[int], Sequence[Typical]]) -> Parts:
             free, useless = fragmentation.stranded(card, used[card.uuid], typical(card.memory_bytes))
             stranded = rest * useless / free if free else rest
         for what, part in (
-            (State.ALLOCATED, allocated),
-            (State.HELD, held),
-            (state or State.FREE, rest - stranded),
-            (State.FRAGMENTED, stranded),
+            (PartState.ALLOCATED, allocated),
+            (PartState.HELD, held),
+            (state or PartState.FREE, rest - stranded),
+            (PartState.FRAGMENTED, stranded),
         ):
             if part > 0:
                 parts[card.model, what] += part
     return dict(parts)
 
 
-def _unusable(card: Gpu) -> State | None:
+def _unusable(card: Gpu) -> PartState | None:
     """Why nothing new can come on the GPU, whatever is free on it."""
     if card.mode is not Mode.FRACTIONAL or card.pending_mode is not None:
-        return State.OTHER_MODE
+        return PartState.OTHER_MODE
     if not card.healthy:
-        return State.UNHEALTHY
-    return State.CORDONED if card.cordoned else None
+        return PartState.UNHEALTHY
+    return PartState.CORDONED if card.cordoned else None

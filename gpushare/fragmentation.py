@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from gpushare import typical
 from gpushare.gpu import Gpu
-from gpushare.ledger import Use
+from gpushare.ledger import GpuUse
 from gpushare.typical import DEFAULT_MIX, Typical
 
 
@@ -31,14 +31,14 @@ class Fragmentation:
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
-def free(card: Gpu, used: Use) -> tuple[int, int]:
+def free(card: Gpu, used: GpuUse) -> tuple[int, int]:
     """Free compute in per cent and free memory in bytes; nothing of a GPU that takes no shares now."""
     if not card.takes_shares:
         return 0, 0
     return max(0, 100 - used.request_percent), max(0, card.memory_bytes - used.memory_bytes)
 
 
-def largest(card: Gpu, used: Use) -> tuple[int, int] | None:
+def largest(card: Gpu, used: GpuUse) -> tuple[int, int] | None:
     """Compute in per cent and memory in bytes of the largest share that a pod without labels would get now, or None.
 
     Every share needs memory; and beside a pod with an exclusion label goes none that has not the same.
@@ -47,12 +47,12 @@ def largest(card: Gpu, used: Use) -> tuple[int, int] | None:
     return (percent, memory_bytes) if memory_bytes and not excludes(used) else None
 
 
-def excludes(used: Use) -> str:
+def excludes(used: GpuUse) -> str:
     """The exclusion label that keeps other pods away from a GPU; empty if there is none."""
     return next((holder.labels.exclusion for holder in used.holders if holder.labels.exclusion), "")
 
 
-def stranded(card: Gpu, used: Use, mix: Sequence[Typical] = DEFAULT_MIX) -> tuple[float, float]:
+def stranded(card: Gpu, used: GpuUse, mix: Sequence[Typical] = DEFAULT_MIX) -> tuple[float, float]:
     """`(free, stranded)` of one GPU, both as parts of it, 0 to 1."""
     percent, memory_bytes = free(card, used)
     compute, memory = percent / 100, memory_bytes / card.memory_bytes if card.memory_bytes else 0.0
@@ -62,7 +62,7 @@ def stranded(card: Gpu, used: Use, mix: Sequence[Typical] = DEFAULT_MIX) -> tupl
     return part, typical.stranded(compute, memory, mix)
 
 
-def measure(cards: Iterable[tuple[Gpu, Use]], mix: Sequence[Typical] = DEFAULT_MIX) -> Fragmentation:
+def measure(cards: Iterable[tuple[Gpu, GpuUse]], mix: Sequence[Typical] = DEFAULT_MIX) -> Fragmentation:
     """The fragmentation of some GPUs: one card, a node, a cluster."""
     free_gpus = stranded_gpus = 0.0
     best = (0, 0)

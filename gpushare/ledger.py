@@ -14,27 +14,27 @@ from gpushare.gpunode import GpuNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Use:
+class GpuUse:
     """What allocations hold on one GPU."""
 
     request_percent: int = 0
     memory_bytes: int = 0
     holders: tuple[allocation.Allocation, ...] = ()
 
-    def plus(self, holder: allocation.Allocation, share: allocation.GivenShare) -> Use:
+    def plus(self, holder: allocation.Allocation, share: allocation.GivenShare) -> GpuUse:
         """With one more share of `holder`'s."""
         known = self.holders and self.holders[-1].id == holder.id
-        return Use(
+        return GpuUse(
             self.request_percent + share.request_percent,
             self.memory_bytes + share.memory_bytes,
             self.holders if known else (*self.holders, holder),
         )
 
 
-NOTHING = Use()
+NOTHING = GpuUse()
 
 
-def use(node: GpuNode) -> dict[str, Use]:
+def use(node: GpuNode) -> dict[str, GpuUse]:
     """What is used on each GPU of the node, by UUID; also on GPUs that allocations name and the node has no more."""
     used = {card.uuid: NOTHING for card in node.gpus}
     for entry in node.allocations:

@@ -30,7 +30,7 @@ NO_HOST = Host()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class RequestClass:
     """A class of request: so many GPUs, each with such a share, with so much of the host, of GPUs that will do."""
 
     gpus: int
@@ -59,8 +59,8 @@ class Asked:
         return self.gpus * max(self.request_percent / 100, self.memory_part(card_bytes), 0.01)
 
 
-_DEFAULT: Mapping[Asked, float] = {
-    Asked(1, round(typical.compute * 100), Memory(percent=round(typical.memory * 100))): typical.weight
+_DEFAULT: Mapping[RequestClass, float] = {
+    RequestClass(1, round(typical.compute * 100), Memory(percent=round(typical.memory * 100))): typical.weight
     for typical in DEFAULT_MIX
 }
 
@@ -69,17 +69,17 @@ _DEFAULT: Mapping[Asked, float] = {
 class Mix:
     """Weights of the classes, and of how many pods they are."""
 
-    weights: Mapping[Asked, float] = dataclasses.field(default_factory=dict)
+    weights: Mapping[RequestClass, float] = dataclasses.field(default_factory=dict)
     pods: int = 0
 
     @classmethod
-    def of(cls, counts: Mapping[Asked, int], *, pods: int) -> Mix:
+    def of(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
         """The mix of so many pods; of very many classes the commonest."""
         commonest = sorted(counts.items(), key=lambda one: (-one[1], repr(one[0])))[:MOST_CLASSES]
         return cls({asked: float(count) for asked, count in commonest}, pods=pods)
 
     @property
-    def classes(self) -> Mapping[Asked, float]:
+    def classes(self) -> Mapping[RequestClass, float]:
         """Class → weight; the default mix until there are enough pods."""
         return self.weights if self.pods >= ENOUGH_PODS and self.weights else _DEFAULT
 
@@ -91,7 +91,7 @@ class Mix:
         """
         if self.pods < ENOUGH_PODS or not self.weights:
             return self
-        whole = Asked(1, 100, Memory(percent=100))
+        whole = RequestClass(1, 100, Memory(percent=100))
         return dataclasses.replace(self, weights={**self.weights, whole: self.weights.get(whole, 0.0) + UNSEEN * gpus})
 
     @property
@@ -110,15 +110,15 @@ class Mix:
         return tuple(Typical(*size, weight / total) for size, weight in sorted(sizes.items()))
 
 
-def classes_of(request: Request, host: Host = NO_HOST) -> Iterator[Asked]:
+def classes_of(request: Request, host: Host = NO_HOST) -> Iterator[RequestClass]:
     """The class of each of the request's demands; the host's part is split evenly between them."""
     parts = len(request.demands)
     for demand in request.demands:
         yield _class_of(demand, request.constraints, Host(host.cpu_milli // parts, host.memory_bytes // parts))
 
 
-def _class_of(demand: Demand, constraints: Constraints, host: Host) -> Asked:
-    return Asked(
+def _class_of(demand: Demand, constraints: Constraints, host: Host) -> RequestClass:
+    return RequestClass(
         gpus=demand.gpus,
         request_percent=demand.share.request_percent,
         memory=demand.share.memory,

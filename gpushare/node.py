@@ -1,4 +1,4 @@
-"""A tolerant reader of Node JSON: name, labels, readiness. Whether a pod can run there: `gpushare.fitness`."""
+"""A tolerant reader of Node JSON: name, labels, readiness. Whether a pod can run there: `gpushare.nodefilters`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Shares = tuple[GivenShare, ...]
 WAITING: Final = "is not resized yet: "  # how the sentence of a pod that waits begins
 
 
-class Cause(enum.StrEnum):
+class ResizeCause(enum.StrEnum):
     """What keeps a share from being as asked."""
 
     NOTHING = ""
@@ -34,7 +34,7 @@ class Cause(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class ResizeStep:
     """The node after all that can be done now, the very same if that is nothing, and what is waited for.
 
     waits_for: the rest of a sentence, with numbers; empty once the share is as asked.
@@ -42,7 +42,7 @@ class Step:
 
     node: GpuNode
     waits_for: str = ""
-    cause: Cause = Cause.NOTHING
+    cause: ResizeCause = ResizeCause.NOTHING
 
 
 def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
@@ -80,7 +80,7 @@ def missing(entry: Allocation, node: GpuNode) -> str:
     return f"{node.name} has no GPU {gone} any more" if gone is not None else ""
 
 
-def step(node: GpuNode, identity: str, wish: Shares) -> Step:
+def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
     """One step of this allocation towards `wish`, which is what `asked` said of it.
 
     What grows does so over all its shares or not at all, and shrinking is begun only if all of the wish fits then.
@@ -110,13 +110,15 @@ def step(node: GpuNode, identity: str, wish: Shares) -> Step:
         chosen = _marked(held, tuple(mark if mark == old else None for mark, old in zip(marks, begun, strict=True)))
     after = node if chosen == before.shares else _with(node, before, chosen)
     if lacks:
-        return Step(after, lacks, Cause.ROOM)
+        return ResizeStep(after, lacks, ResizeCause.ROOM)
     shrinking = [
         _waits(node, have, want, told.get(at))
         for at, (have, want) in enumerate(zip(chosen, wish, strict=True))
         if have.memory_bytes > want.memory_bytes
     ]
-    return Step(after, *max(shrinking, key=lambda one: one[1] is Cause.USE, default=("", Cause.NOTHING)))
+    return ResizeStep(
+        after, *max(shrinking, key=lambda one: one[1] is ResizeCause.USE, default=("", ResizeCause.NOTHING))
+    )
 
 
 def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:
@@ -160,12 +162,12 @@ def _marked(shares: Shares, marks: tuple[int | None, ...]) -> Shares:
     return tuple(dataclasses.replace(share, shrink_to_bytes=mark) for share, mark in zip(shares, marks, strict=True))
 
 
-def _waits(node: GpuNode, have: GivenShare, want: GivenShare, told: Resize | None) -> tuple[str, Cause]:
+def _waits(node: GpuNode, have: GivenShare, want: GivenShare, told: Resize | None) -> tuple[str, ResizeCause]:
     least = quantity.format_bytes(want.memory_bytes)
     refused = told is not None and told.memory_bytes == have.memory_bytes and told.used_bytes > want.memory_bytes
     if told is not None and refused:
-        return f"it uses {quantity.format_bytes(told.used_bytes)} of the {least} asked", Cause.USE
-    return f"the agent on {node.name} has yet to hold it to {least}", Cause.AGENT
+        return f"it uses {quantity.format_bytes(told.used_bytes)} of the {least} asked", ResizeCause.USE
+    return f"the agent on {node.name} has yet to hold it to {least}", ResizeCause.AGENT
 
 
 def _with(node: GpuNode, entry: Allocation, shares: Shares) -> GpuNode:

@@ -9,5 +9,5 @@ planning   what would happen, tried in memory with the placement code
 views      what is shown, as tables, pages and documents
 output     how: terminal, pipe, JSON, YAML, CSV
 
-`views` and `planning` are pure; what writes to the cluster is `cordoning` and `applying` alone.
+`views` and `planning` are pure; what writes to the cluster is `cordoning` and `moving` alone.
 """

@@ -83,30 +83,33 @@ def _quietly(names: _Names, context: click.Context, incomplete: str) -> Candidat
 
 
 def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
-    from kubectl_gpushare.source import origin as origins
-    from kubectl_gpushare.views import cards, figures
+    from kubectl_gpushare.source import chosen_source as origins
+    from kubectl_gpushare.views import cell_figures, gpu_summary
 
-    for card in cards.of(origins.of(chosen).gpu_nodes(label_selector=chosen.selector)):
-        yield card.name, f"{figures.model(card.gpu)} {','.join(card.statuses) or 'free ' + figures.largest(card)}"
+    for card in gpu_summary.of(origins.of(chosen).gpu_nodes(label_selector=chosen.selector)):
+        yield (
+            card.name,
+            f"{cell_figures.model(card.gpu)} {','.join(card.statuses) or 'free ' + cell_figures.largest(card)}",
+        )
 
 
 def _nodes(chosen: options.Options) -> Iterable[str]:
-    from kubectl_gpushare.source import origin as origins
-    from kubectl_gpushare.views import cards
+    from kubectl_gpushare.source import chosen_source as origins
+    from kubectl_gpushare.views import gpu_summary
 
     found = origins.of(chosen).gpu_nodes(label_selector=chosen.selector)
-    return sorted((node.name for node in found), key=cards.natural)
+    return sorted((node.name for node in found), key=gpu_summary.natural)
 
 
 def _entries(chosen: options.Options) -> Iterable[str]:
-    from kubectl_gpushare.source import origin as origins
+    from kubectl_gpushare.source import chosen_source as origins
 
     return sorted(origins.configurations(origins.of(chosen))[0] or ())
 
 
 def _pods(chosen: options.Options) -> Iterable[str]:
     from gpushare import pod
-    from kubectl_gpushare.source import origin as origins
+    from kubectl_gpushare.source import chosen_source as origins
 
     origin = origins.of(chosen)
     found = origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
@@ -114,6 +117,6 @@ def _pods(chosen: options.Options) -> Iterable[str]:
 
 
 def _cluster(chosen: options.Options) -> Any:
-    from kubectl_gpushare.source import cluster
+    from kubectl_gpushare.source import live_cluster
 
-    return cluster.Cluster(chosen.kubectl())
+    return live_cluster.LiveCluster(chosen.kubectl())

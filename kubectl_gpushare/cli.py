@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from gpushare import printable
-from kubectl_gpushare import errors
+from kubectl_gpushare import plugin_errors
 
 PROGRAM = "kubectl gpushare"
 
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             print(f"See '{error.ctx.command_path} --help' for usage.", file=sys.stderr)
         return 1
-    except errors.PluginError as error:
+    except plugin_errors.PluginError as error:
         _complain(str(error))
         return 1
     except (KeyboardInterrupt, click.Abort):

@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import cordoning, errors
-from kubectl_gpushare.cordoning import Change
+from kubectl_gpushare import cordoning, plugin_errors
+from kubectl_gpushare.cordoning import CordonChange
 from kubectl_gpushare.planning import cordons
 from kubectl_gpushare.planning.cordons import Cordon
 from kubectl_gpushare.planning.playing import Closed
-from kubectl_gpushare.source import cluster
+from kubectl_gpushare.source import live_cluster
 
 Say = Callable[[str], None]
 
 
-def clean_up(origin: cluster.Cluster, nodes: Sequence[GpuNode], say: Say) -> None:
+def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Say) -> None:
     """Opens what runs that have not come to their end have left behind. Raises `PluginError` if one is under way."""
     now = time.time()
     kept = [sentence for sentence in cordons.sentences(nodes, now=now) if "is kept" in sentence]
     if kept:
-        raise errors.PluginError(f"{'; '.join(kept)}: wait for it; if it was killed, uncordon them yourself")
+        raise plugin_errors.PluginError(f"{'; '.join(kept)}: wait for it; if it was killed, uncordon them yourself")
     for node in nodes:
         if left := cordons.left_behind(node, now=now):
             # As they were seen: one that was renewed meanwhile is of a run that goes on.
@@ -42,10 +42,10 @@ def _is_among(left: Mapping[str, Cordon], uuid: str, mark: Cordon) -> bool:
     return left.get(uuid) == mark
 
 
-class Keeper:
+class TemporaryCordon:
     """What one run keeps closed."""
 
-    def __init__(self, origin: cluster.Cluster, say: Say) -> None:
+    def __init__(self, origin: live_cluster.LiveCluster, say: Say) -> None:
         self._origin = origin
         self._say = say
         self._by = secrets.token_hex(4)
@@ -79,13 +79,13 @@ class Keeper:
                 self._keep(name, uuids, time.time() + seconds)
 
     def _keep(self, name: str, uuids: frozenset[str], until: float) -> None:
-        def change(now: GpuNode) -> Change:
+        def change(now: GpuNode) -> CordonChange:
             marks = cordons.of(now)
             foreign = [mark for uuid, mark in marks.items() if uuid in uuids and mark.by != self._by]
             if foreign:
-                raise errors.PluginError(f"another `defrag --apply` is at work on {name}: make a new plan")
+                raise plugin_errors.PluginError(f"another `defrag --apply` is at work on {name}: make a new plan")
             ours = {uuid for uuid in uuids if uuid in marks or uuid not in now.cordoned}
-            return Change(now.cordoned | uuids, dict.fromkeys(ours, Cordon(self._by, until)))
+            return CordonChange(now.cordoned | uuids, dict.fromkeys(ours, Cordon(self._by, until)))
 
         fresh = uuids - self._ours.get(name, frozenset())
         # Before: a write may be cut off and have been done.
@@ -110,13 +110,15 @@ class Keeper:
             self._say(f"uncordoned {_gpus(opened)} of {name} again")
 
 
-def _open(origin: cluster.Cluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
+def _open(origin: live_cluster.LiveCluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
     """Opens the GPUs of a node that are marked as kept, if their marks are such as may be; which these were."""
 
     def chosen(now: GpuNode) -> frozenset[str]:
         return frozenset(uuid for uuid, mark in cordons.of(now).items() if may_open(uuid, mark))
 
-    before = cordoning.swap(origin, name, lambda now: Change(now.cordoned - chosen(now), dict.fromkeys(chosen(now))))
+    before = cordoning.swap(
+        origin, name, lambda now: CordonChange(now.cordoned - chosen(now), dict.fromkeys(chosen(now)))
+    )
     return chosen(before)
 
 

@@ -13,12 +13,12 @@ import click
 
 from gpushare import contract
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.planning import cordons
-from kubectl_gpushare.source import cluster
-from kubectl_gpushare.source import origin as origins
-from kubectl_gpushare.views import cards
+from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import live_cluster
+from kubectl_gpushare.views import gpu_summary
 
 _ATTEMPTS = 5  # others write the GPUNode too: on conflict it is read again
 
@@ -34,7 +34,7 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
         chosen = options.collect(given)
         origin = origins.of(chosen)
         names = _names(arguments)
-        if not isinstance(origin, cluster.Cluster):
+        if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")
         found = [_card(origin, name) for name in names]
         for node in dict.fromkeys(card.node for card in found):
@@ -59,26 +59,26 @@ def _whole_node(name: str) -> str:
     return f"a GPU is named as NODE/INDEX, such as {name}/0: a whole node takes `kubectl cordon {name}`, or uncordon"
 
 
-def _card(origin: cluster.Cluster, name: str) -> cards.Card:
+def _card(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(name=node)
     if any(one.name == name for one in nodes):
-        raise errors.NotFound(f"{name} is a node: {_whole_node(name)}")
-    found = cards.named(cards.of(nodes), name)
+        raise plugin_errors.KubectlNotFound(f"{name} is a node: {_whole_node(name)}")
+    found = gpu_summary.named(gpu_summary.of(nodes), name)
     if found.gone:
-        raise errors.NotFound(f'{found.node} has no GPU "{found.gpu.uuid}" any more')
+        raise plugin_errors.KubectlNotFound(f'{found.node} has no GPU "{found.gpu.uuid}" any more')
     return found
 
 
 def _change(
-    origin: cluster.Cluster, node: str, found: Sequence[cards.Card], cordoned: bool, dry_run: bool
+    origin: live_cluster.LiveCluster, node: str, found: Sequence[gpu_summary.GpuSummary], cordoned: bool, dry_run: bool
 ) -> Iterator[str]:
     uuids = frozenset(card.gpu.uuid for card in found)
 
-    def change(now: GpuNode) -> Change:
+    def change(now: GpuNode) -> CordonChange:
         # Who asks for it by hand means it: no defragmentation undoes it.
         marks = dict.fromkeys(uuids & cordons.of(now).keys())
-        return Change(now.cordoned | uuids if cordoned else now.cordoned - uuids, marks)
+        return CordonChange(now.cordoned | uuids if cordoned else now.cordoned - uuids, marks)
 
     before = swap(origin, node, change, dry_run=dry_run).cordoned
     word = "cordoned" if cordoned else "uncordoned"
@@ -88,19 +88,21 @@ def _change(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Change:
+class CordonChange:
     """What is to be on a GPUNode: the UUIDs that are cordoned; marks of defragmentations, None to take one away."""
 
     cordoned: frozenset[str]
     marks: Mapping[str, cordons.Cordon | None]
 
 
-def swap(origin: cluster.Cluster, node: str, change: Callable[[GpuNode], Change], *, dry_run: bool = False) -> GpuNode:
+def swap(
+    origin: live_cluster.LiveCluster, node: str, change: Callable[[GpuNode], CordonChange], *, dry_run: bool = False
+) -> GpuNode:
     """Changes a GPUNode as is right for what it is now; the GPUNode as it was."""
     for attempt in itertools.count(1):
         nodes = origin.gpu_nodes(name=node)
         if not nodes:
-            raise errors.NotFound(f"the GPUNode {node} is gone")
+            raise plugin_errors.KubectlNotFound(f"the GPUNode {node} is gone")
         before, after = nodes[0], change(nodes[0])
         if after.cordoned == before.cordoned and not after.marks:
             return before
@@ -110,7 +112,7 @@ def swap(origin: cluster.Cluster, node: str, change: Callable[[GpuNode], Change]
         patch = {"metadata": metadata, "spec": {"cordoned": sorted(after.cordoned)}}
         try:
             origin.kubectl.patch(f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}", node, json.dumps(patch), dry_run)
-        except errors.Conflict:
+        except plugin_errors.KubectlConflict:
             if attempt == _ATTEMPTS:
                 raise
         else:
@@ -118,7 +120,7 @@ def swap(origin: cluster.Cluster, node: str, change: Callable[[GpuNode], Change]
     raise AssertionError("there is always another attempt")
 
 
-def _stay(card: cards.Card, cordoned: bool) -> str:
+def _stay(card: gpu_summary.GpuSummary, cordoned: bool) -> str:
     count = len([holder for holder in card.used.holders if not holder.is_hold])
     if not cordoned or not count:
         return ""

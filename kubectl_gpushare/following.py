@@ -11,7 +11,7 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare import interruption
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import colour, printing, screen, terminal
-from kubectl_gpushare.source import cluster, live
+from kubectl_gpushare.source import live, live_cluster
 
 SETTLE_SECONDS = 0.2  # changes that come together are shown together
 POLL_SECONDS = 5.0  # how often is asked for what no watch tells
@@ -21,7 +21,7 @@ _BETWEEN = {"yaml": "---"}  # what separates one print from the next in a pipe
 Make = Callable[[Sequence[GpuNode]], printing.Listing]
 
 
-def follow(origin: cluster.Cluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
+def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
     """Shows what `make` makes of the GPUNodes, until it is ended. `polled`: on a terminal also every few seconds."""
     gc.enable()  # this one may run for days
     # Ended like this too, the terminal is given back, and kubectl does not go on alone.

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from gpushare import contract, printable
-from kubectl_gpushare import early, errors
+from kubectl_gpushare import early, plugin_errors
 
 if TYPE_CHECKING:
     from kubectl_gpushare.source import objects
@@ -81,7 +81,7 @@ class Kubectl:
         try:
             process = early.take(whole) or early.start(whole, None if sent is None else subprocess.PIPE)
         except OSError as error:
-            raise errors.ClusterError(
+            raise plugin_errors.KubectlError(
                 f"{self.program} cannot be run ({os.strerror(error.errno or 0)}): install kubectl and put it on PATH, "
                 "or read saved objects with --from FILE"
             ) from error
@@ -150,42 +150,42 @@ class Running:
         stream.close()
 
 
-def explain(said: str) -> errors.ClusterError:
+def explain(said: str) -> plugin_errors.KubectlError:
     """kubectl's last words as an error with its remedy."""
     said = re.sub(r"^error: ", "", said.strip())
     if "could not find the requested resource" in said or "the server doesn't have a resource type" in said:
-        return errors.NotInstalled(
+        return plugin_errors.NotInstalled(
             f"gpushare is not installed in this cluster (it has no {_GPUNODES}): run ./install.sh, "
             "or choose another cluster with --context"
         )
     if match := re.search(_RIGHT, said):
         return _forbidden(*match.groups())
     if "(Conflict)" in said or "the object has been modified" in said:
-        return errors.Conflict(f"somebody else has changed it at the same time: try again ({said})")
+        return plugin_errors.KubectlConflict(f"somebody else has changed it at the same time: try again ({said})")
     if "(NotFound)" in said:
-        return errors.NotFound(re.sub(r"^Error from server \(NotFound\): ", "", said))
+        return plugin_errors.KubectlNotFound(re.sub(r"^Error from server \(NotFound\): ", "", said))
     if "Unauthorized" in said or "must be logged in" in said:
-        return errors.ClusterError(f"the API server does not accept the credentials: log in again ({said})")
+        return plugin_errors.KubectlError(f"the API server does not accept the credentials: log in again ({said})")
     if "current-context must exist" in said:
-        return errors.ClusterError(
+        return plugin_errors.KubectlError(
             "no kubeconfig says which cluster: set KUBECONFIG, choose one with --kubeconfig or --context, or read "
             "saved objects with --from FILE"
         )
     if "getting credentials" in said:
         reason = said.rpartition("getting credentials: ")[2]
-        return errors.ClusterError(
+        return plugin_errors.KubectlError(
             f"kubectl gets no credentials from the program that the kubeconfig names ({reason}): log in with it, or "
             "install it"
         )
     if re.search(_UNREACHABLE, said):
-        return errors.ClusterError(
+        return plugin_errors.KubectlError(
             f"the API server cannot be reached: {said}; check it with `kubectl cluster-info`, or choose another "
             "cluster with --context"
         )
-    return errors.ClusterError(re.sub(r"^Error from server \((\w+)\): ", r"the API server says \1: ", said))
+    return plugin_errors.KubectlError(re.sub(r"^Error from server \((\w+)\): ", r"the API server says \1: ", said))
 
 
-def _forbidden(user: str, verb: str, resource: str, group: str | None, where: str) -> errors.Forbidden:
+def _forbidden(user: str, verb: str, resource: str, group: str | None, where: str) -> plugin_errors.KubectlForbidden:
     if group == contract.GROUP_NAME and verb in _LOOKING:
         remedy = (
             f"ask an admin for it: kubectl create clusterrolebinding {_VIEWER}-NAME --clusterrole={_VIEWER} "
@@ -199,4 +199,4 @@ def _forbidden(user: str, verb: str, resource: str, group: str | None, where: st
     else:
         remedy = f'ask an admin for a role that allows "{verb}" on "{resource}"'
     name = f"{resource}.{group}" if group else resource
-    return errors.Forbidden(f'user "{user}" may not {verb} {name}{where.rstrip()}: {remedy}')
+    return plugin_errors.KubectlForbidden(f'user "{user}" may not {verb} {name}{where.rstrip()}: {remedy}')

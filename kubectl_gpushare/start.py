@@ -15,9 +15,9 @@ def main() -> int:
     # the time.
     gc.disable()
     if sys.argv[1:2] == ["__complete"]:
-        from kubectl_gpushare import completion
+        from kubectl_gpushare import completing
 
-        return completion.main(sys.argv[2:])
+        return completing.main(sys.argv[2:])
     try:
         early.begin(sys.argv[1:], os.environ)
         from kubectl_gpushare import cli  # while kubectl waits for the API server

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from lab import cluster, errors, gpushare, guard, layout, status
+from lab import cluster, gpushare, guard, lab_errors, lab_layout, status
 
 directory_option = click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
-    default=layout.default_directory,
+    default=lab_layout.default_directory,
     help="Where the lab keeps all it has.  [default: $GPUSHARE_LAB or ~/.local/state/gpushare/lab]",
 )
 
@@ -36,7 +36,7 @@ def up(directory: Path, nodes: int) -> None:
 def install(directory: Path) -> None:
     """Install gpushare into the cluster, or start what is missing of it."""
     began = time.monotonic()
-    lab = layout.load(directory)
+    lab = lab_layout.load(directory)
     gpushare.install(lab, cluster.access_to(lab))
     print(f"lab: gpushare is ready after {time.monotonic() - began:.1f} s", file=sys.stderr)
 
@@ -63,7 +63,7 @@ def down(directory: Path, keep_logs: Path | None) -> None:
 @directory_option
 def show_status(directory: Path) -> None:
     """List the components: running or not, memory, log file."""
-    rows = status.rows(layout.load(directory))
+    rows = status.rows(lab_layout.load(directory))
     print(status.table(rows))
     sys.exit(0 if all(row.running for row in rows) else 1)
 
@@ -72,7 +72,7 @@ def show_status(directory: Path) -> None:
 @directory_option
 def env(directory: Path) -> None:
     """Print what makes a shell use it, for eval "$(...)"."""
-    print(status.shell_environment(layout.load(directory)))
+    print(status.shell_environment(lab_layout.load(directory)))
 
 
 @main.command("guard", hidden=True)
@@ -94,5 +94,5 @@ def _up(directory: Path, nodes: int) -> None:
 if __name__ == "__main__":
     try:
         main(prog_name="python -m lab")
-    except errors.LabError as error:
+    except lab_errors.LabError as error:
         sys.exit(f"lab: {error}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import build, errors, kubeconfig, layout
+from lab import build, kubeconfig, lab_errors, lab_layout
 
 # Longer than any lab lives.
 LIFETIME_OF_TOKENS = "8760h"
@@ -30,7 +30,7 @@ class Access:
     server: str
     ca_file: Path
     kubectl_program: Path
-    lab: layout.Layout | None = None
+    lab: lab_layout.Layout | None = None
 
     @property
     def has_controllers(self) -> bool:
@@ -47,9 +47,11 @@ class Access:
         try:
             result = subprocess.run(command, input=input, capture_output=True, text=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
-            raise errors.LabError(f"kubectl {' '.join(arguments)} took more than {seconds:.0f} s") from None
+            raise lab_errors.LabError(f"kubectl {' '.join(arguments)} took more than {seconds:.0f} s") from None
         if result.returncode:
-            raise errors.LabError(f"kubectl {' '.join(arguments)}: {result.stderr.strip() or result.stdout.strip()}")
+            raise lab_errors.LabError(
+                f"kubectl {' '.join(arguments)}: {result.stderr.strip() or result.stdout.strip()}"
+            )
         return result.stdout
 
     def service_account_kubeconfig(self, namespace: str, name: str, path: Path) -> Path:
@@ -95,7 +97,7 @@ def from_kubeconfig(path: Path, scratch: Path) -> Access:
     environment = {**os.environ, "KUBECONFIG": str(path)}
     view = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if view.returncode:
-        raise errors.LabError(f"KUBECONFIG={path} cannot be used: {view.stderr.strip()}")
+        raise lab_errors.LabError(f"KUBECONFIG={path} cannot be used: {view.stderr.strip()}")
     cluster = json.loads(view.stdout)["clusters"][0]["cluster"]
     ca_file = scratch / "ca.crt"
     ca_file.write_bytes(base64.b64decode(cluster.get("certificate-authority-data", "")))

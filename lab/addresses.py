@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab import errors, layout
+from lab import lab_errors, lab_layout
 
 NUMBERS = range(1, 250)
 # Below the range that the kernel gives to outgoing connections (32768 and up), so that none of them takes the port.
@@ -22,7 +22,7 @@ SPARE_PORTS = range(20000, 30000)
 
 def claims_directory() -> Path:
     """Return the directory of one link per number in use."""
-    return layout.default_directory().parent / "lab-numbers"
+    return lab_layout.default_directory().parent / "lab-numbers"
 
 
 def claim_number(directory: Path) -> int:
@@ -44,7 +44,9 @@ def claim_number(directory: Path) -> int:
         with contextlib.suppress(FileExistsError):
             (claims / str(number)).symlink_to(directory.absolute())
             return number
-    raise errors.LabError(f"all {len(NUMBERS)} lab numbers are taken; remove those in {claims} that belong to no lab")
+    raise lab_errors.LabError(
+        f"all {len(NUMBERS)} lab numbers are taken; remove those in {claims} that belong to no lab"
+    )
 
 
 def release_number(number: int, directory: Path) -> None:
@@ -58,7 +60,7 @@ def others_with_nodes(directory: Path) -> bool:
     """Return whether labs of this user in other directories have nodes, or are just being made and may get some."""
     others = [link.readlink() for link in claims_directory().iterdir()]
     others = [other for other in others if other != directory and other.exists()]
-    return any(not layout.exists(other) or layout.load(other).nodes for other in others)
+    return any(not lab_layout.exists(other) or lab_layout.load(other).nodes for other in others)
 
 
 def _release(link: Path) -> None:
@@ -76,7 +78,7 @@ def _spare_port(address: str) -> int:
     for port in random.sample(SPARE_PORTS, 100):
         if _is_free(address, port):
             return port
-    raise errors.LabError(f"a hundred ports of {address} were all taken; something listens on every address")
+    raise lab_errors.LabError(f"a hundred ports of {address} were all taken; something listens on every address")
 
 
 def _is_free(address: str, port: int) -> bool:

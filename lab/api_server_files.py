@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from lab import audit
+from lab import api_audit
 
 # Anonymous requests may ask for health and nothing else.
 AUTHENTICATION: Final = """\
@@ -98,7 +98,7 @@ _FILES: Final[Mapping[str, str]] = {
     "nobody.kubeconfig": NOBODY,
     "admission.yaml": ADMISSION,
     "webhooks.kubeconfig": WEBHOOKS,
-    "audit.yaml": audit.POLICY,
+    "audit.yaml": api_audit.POLICY,
 }
 
 

@@ -21,13 +21,13 @@ from lab import (
     build,
     component,
     control_plane,
-    errors,
+    daemon_process,
     guard,
-    layout,
-    node,
+    kubernetes_service,
+    lab_errors,
+    lab_layout,
+    lab_nodes,
     prerequisites,
-    process,
-    service,
 )
 
 ETCD_SECONDS = 30.0
@@ -50,19 +50,19 @@ def up(directory: Path, *, node_count: int = 1, scheduler: bool = False, owner: 
         LabError: something is missing, in the way, or did not start.
     """
     if not 0 <= node_count <= MAX_NODES:
-        raise errors.LabError(f"{node_count} nodes: a lab has 0 (API server only) to {MAX_NODES}")
+        raise lab_errors.LabError(f"{node_count} nodes: a lab has 0 (API server only) to {MAX_NODES}")
     directory = directory.absolute()
-    if not layout.exists(directory):
-        layout.check(directory)
+    if not lab_layout.exists(directory):
+        lab_layout.check(directory)
     programs = build.ensure()
     if node_count:
         prerequisites.ensure()
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
-        lab = layout.load(directory) if layout.exists(directory) else _create(directory, node_count)
+        lab = lab_layout.load(directory) if lab_layout.exists(directory) else _create(directory, node_count)
         if len(lab.nodes) != node_count:
             has = f"the lab in {directory} has {len(lab.nodes)} nodes, not {node_count}"
-            raise errors.LabError(f"{has}; end it first by: python -m lab down --directory {directory}")
+            raise lab_errors.LabError(f"{has}; end it first by: python -m lab down --directory {directory}")
         if owner is not None:
             guard.start(lab, owner)
         control_plane.write_files(lab)
@@ -76,27 +76,31 @@ def down(directory: Path, *, keep_logs: Path | None = None) -> bool:
         LabError: something of it would not go; what remains can be removed by trying again.
     """
     directory = directory.absolute()
-    if not layout.exists(directory):
+    if not lab_layout.exists(directory):
         return False
     with _locked(directory):
-        if not layout.exists(directory):  # another `down` was first
+        if not lab_layout.exists(directory):  # another `down` was first
             return False
-        lab = layout.load(directory)
-        known = {*CONTROL_PLANE, guard.NAME, *(name for member in lab.nodes for name in node.process_names(member))}
+        lab = lab_layout.load(directory)
+        known = {
+            *CONTROL_PLANE,
+            guard.NAME,
+            *(name for member in lab.nodes for name in lab_nodes.process_names(member)),
+        }
         others = [record.name for record in lab.processes.iterdir() if record.name not in known]
-        process.stop([(name, STOP_SECONDS) for name in others if not name.endswith(".new")], lab.processes)
-        node.stop(lab)
+        daemon_process.stop([(name, STOP_SECONDS) for name in others if not name.endswith(".new")], lab.processes)
+        lab_nodes.stop(lab)
         for names in (CONTROL_PLANE[:2], CONTROL_PLANE[2:3], CONTROL_PLANE[3:]):
-            process.stop([(name, STOP_SECONDS) for name in names], lab.processes)
+            daemon_process.stop([(name, STOP_SECONDS) for name in names], lab.processes)
         if keep_logs is not None and lab.logs.exists():
             shutil.copytree(lab.logs, keep_logs, dirs_exist_ok=True)
         guard.stop(lab)
         addresses.release_number(lab.number, directory)
-        layout.remove(directory)
+        lab_layout.remove(directory)
         return True
 
 
-def access_to(lab: layout.Layout) -> access.Access:
+def access_to(lab: lab_layout.Layout) -> access.Access:
     """Return the administrator's access to a lab that was started."""
     return access.Access(
         kubeconfig=lab.admin_kubeconfig,
@@ -107,10 +111,10 @@ def access_to(lab: layout.Layout) -> access.Access:
     )
 
 
-def _create(directory: Path, node_count: int) -> layout.Layout:
+def _create(directory: Path, node_count: int) -> lab_layout.Layout:
     number = addresses.claim_number(directory)
-    ports = addresses.free_ports(layout.control_address(number), (443, 10259, 10257))
-    lab = layout.Layout(
+    ports = addresses.free_ports(lab_layout.control_address(number), (443, 10259, 10257))
+    lab = lab_layout.Layout(
         directory=directory,
         number=number,
         api_port=next(ports),
@@ -120,27 +124,27 @@ def _create(directory: Path, node_count: int) -> layout.Layout:
     )
     for i in range(node_count):
         kubelet, health = addresses.free_ports(lab.node_address(i), (10250, 10248))
-        lab = dataclasses.replace(lab, nodes=(*lab.nodes, layout.Node(f"lab-node-{i}", i, kubelet, health)))
-    layout.save(lab)
+        lab = dataclasses.replace(lab, nodes=(*lab.nodes, lab_layout.Node(f"lab-node-{i}", i, kubelet, health)))
+    lab_layout.save(lab)
     return lab
 
 
-def _start(lab: layout.Layout, programs: Path, *, scheduler: bool) -> access.Access:
+def _start(lab: lab_layout.Layout, programs: Path, *, scheduler: bool) -> access.Access:
     etcd, api_server = control_plane.etcd(lab, programs), control_plane.api_server(lab, programs)
     # The API server waits for its store by itself, and takes longest: everything that can starts beside it.
     component.start([etcd, api_server], lab)
-    node.prepare(lab)
+    lab_nodes.prepare(lab)
     component.wait([etcd], lab, ETCD_SECONDS)
     component.wait([api_server], lab, API_SERVER_SECONDS)
     administrator = access_to(lab)
     if lab.nodes:
-        component.start([service.build(lab)], lab)
-        component.wait([service.build(lab)], lab, CONTROLLER_SECONDS)
+        component.start([kubernetes_service.build(lab)], lab)
+        component.wait([kubernetes_service.build(lab)], lab, CONTROLLER_SECONDS)
         controllers = [control_plane.controller_manager(lab, programs), control_plane.scheduler(lab, programs)]
         component.start(controllers, lab)
-        node.start(lab, programs, administrator)
+        lab_nodes.start(lab, programs, administrator)
         component.wait(controllers, lab, CONTROLLER_SECONDS)
-        node.wait(lab, programs, administrator)
+        lab_nodes.wait(lab, programs, administrator)
     elif scheduler:
         alone = [control_plane.scheduler(lab, programs, flags=control_plane.UNTHROTTLED)]
         component.start(alone, lab)

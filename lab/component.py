@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lab import errors, layout, process
+from lab import daemon_process, lab_errors, lab_layout
 
 POLL_SECONDS = 0.05
 # What an answer may take on a machine that is busy with something else.
@@ -93,21 +93,21 @@ class URL:
 class Component:
     """One daemon of the lab and the probe that tells when it serves."""
 
-    process: process.Process
+    process: daemon_process.Process
     probe: Probe
 
 
-def start(components: Sequence[Component], lab: layout.Layout) -> None:
+def start(components: Sequence[Component], lab: lab_layout.Layout) -> None:
     """Start those that do not run; do not wait.
 
     Raises:
         LabError: one could not be started.
     """
     for component in components:
-        process.start(component.process, lab.processes, lab.logs)
+        daemon_process.start(component.process, lab.processes, lab.logs)
 
 
-def wait(components: Sequence[Component], lab: layout.Layout, seconds: float) -> None:
+def wait(components: Sequence[Component], lab: lab_layout.Layout, seconds: float) -> None:
     """Wait until all are ready.
 
     Raises:
@@ -117,10 +117,10 @@ def wait(components: Sequence[Component], lab: layout.Layout, seconds: float) ->
     for component in components:
         name = component.process.name
         while not component.probe.answers():
-            if process.pid_of(name, lab.processes) is None:
-                raise errors.LabError(f"{name} ended while starting; {process.last_lines(lab.logs / name)}")
+            if daemon_process.pid_of(name, lab.processes) is None:
+                raise lab_errors.LabError(f"{name} ended while starting; {daemon_process.last_lines(lab.logs / name)}")
             if time.monotonic() > deadline:
-                raise errors.LabError(
-                    f"{name} was not ready after {seconds:.0f} s; {process.last_lines(lab.logs / name)}"
+                raise lab_errors.LabError(
+                    f"{name} was not ready after {seconds:.0f} s; {daemon_process.last_lines(lab.logs / name)}"
                 )
             time.sleep(POLL_SECONDS)

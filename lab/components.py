@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from lab import build, errors, prerequisites
+from lab import build, lab_errors, prerequisites
 
 COMPONENTS: Final = ("contrib", "non-free")
 _ASKED: Final = "$(REPO_URI) $(CODENAME) $(ORIGIN)"
@@ -57,7 +57,7 @@ def update(file: Path) -> None:
     command = ["apt-get", "-qq", f"--config-file={file}", "update"]
     if subprocess.run(command, stdout=2, check=False).returncode != 0:
         file.with_name("sources.list").unlink(missing_ok=True)
-        raise errors.LabError("apt-get could not read the lists of contrib and non-free; see its messages above")
+        raise lab_errors.LabError("apt-get could not read the lists of contrib and non-free; see its messages above")
 
 
 def _mirrors() -> list[str]:
@@ -67,7 +67,7 @@ def _mirrors() -> list[str]:
         prerequisites.update()
         found = _known_mirrors()
     if not found:
-        raise errors.LabError("this machine's apt has no mirror of Debian: contrib and non-free are found by one")
+        raise lab_errors.LabError("this machine's apt has no mirror of Debian: contrib and non-free are found by one")
     return sorted(found)
 
 
@@ -76,7 +76,7 @@ def _known_mirrors() -> set[str]:
     try:
         said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError as error:
-        raise errors.LabError(
+        raise lab_errors.LabError(
             "this machine has no apt-get: what is in contrib and non-free is not to be had"
         ) from error
     found = [line.split() for line in said.splitlines()]

@@ -7,7 +7,17 @@ import os
 import subprocess
 from pathlib import Path
 
-from lab import cgroups, component, errors, image, layout, mounts, network, prerequisites, process
+from lab import (
+    component,
+    daemon_process,
+    image,
+    lab_errors,
+    lab_layout,
+    network,
+    node_cgroup,
+    node_mounts,
+    prerequisites,
+)
 
 # Every container starts through the runtime that adds the simulated GPUs, as on nodes where NVIDIA's is the default;
 # the handler `nvidia` is for pods that name a RuntimeClass. Why the other settings are not the defaults:
@@ -54,17 +64,17 @@ BinaryName = {runtime}
 IMPORT_SECONDS = 60.0
 
 
-def socket(lab: layout.Layout, node: layout.Node) -> Path:
+def socket(lab: lab_layout.Layout, node: lab_layout.Node) -> Path:
     """Return where a node's containerd listens."""
     return lab.node_directory(node) / "containerd.sock"
 
 
-def runtime(lab: layout.Layout, node: layout.Node) -> Path:
+def runtime(lab: lab_layout.Layout, node: lab_layout.Node) -> Path:
     """Return the OCI runtime of a node: the wrapper that adds simulated GPUs and then is runc."""
     return lab.node_directory(node) / "nvidia-container-runtime"
 
 
-def write_files(lab: layout.Layout, node: layout.Node) -> None:
+def write_files(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
     """Write the configuration of containerd and of its network."""
     directory = lab.node_directory(node)
     cni = directory / "cni"
@@ -84,19 +94,19 @@ def write_files(lab: layout.Layout, node: layout.Node) -> None:
     (directory / "containerd.toml").write_text(text)
 
 
-def build(lab: layout.Layout, node: layout.Node) -> component.Component:
+def build(lab: lab_layout.Layout, node: lab_layout.Node) -> component.Component:
     """Return containerd."""
     argv = (prerequisites.program("containerd"), f"--config={lab.node_directory(node) / 'containerd.toml'}")
-    daemon = process.Process(
+    daemon = daemon_process.Process(
         f"{node.name}.containerd",
-        mounts.inside(lab, node, argv),
+        node_mounts.inside(lab, node, argv),
         environment={"PATH": prerequisites.SEARCH_PATH},
-        groups=cgroups.joined(mounts.cgroup(lab, node)),
+        groups=node_cgroup.joined(node_mounts.cgroup(lab, node)),
     )
     return component.Component(daemon, component.UnixSocket(socket(lab, node)))
 
 
-def import_images(lab: layout.Layout, node: layout.Node, archive: Path) -> None:
+def import_images(lab: lab_layout.Layout, node: lab_layout.Node, archive: Path) -> None:
     """Bring the images of a docker archive into a node.
 
     Raises:
@@ -108,7 +118,7 @@ def import_images(lab: layout.Layout, node: layout.Node, archive: Path) -> None:
     command = [*ctr, "images", "import", snapshotter, str(archive)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     if result.returncode:
-        raise errors.LabError(f"{node.name} did not take the images of {archive}: {result.stderr.strip()}")
+        raise lab_errors.LabError(f"{node.name} did not take the images of {archive}: {result.stderr.strip()}")
 
 
 def _snapshotter(directory: Path) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab import api_server_files, certificates, component, kubeconfig, layout, process
+from lab import api_server_files, certificates, component, daemon_process, kubeconfig, lab_layout
 
 ISSUER = "https://kubernetes.default.svc"
 ADMINISTRATORS = "system:masters"
@@ -21,7 +21,7 @@ CLIENTS = {
 UNTHROTTLED = ("--kube-api-qps=1000", "--kube-api-burst=1000")
 
 
-def identities(lab: layout.Layout) -> list[certificates.Identity]:
+def identities(lab: lab_layout.Layout) -> list[certificates.Identity]:
     """Return every certificate of the lab."""
     service_names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
     servers = {
@@ -40,7 +40,7 @@ def identities(lab: layout.Layout) -> list[certificates.Identity]:
     ]
 
 
-def write_files(lab: layout.Layout) -> None:
+def write_files(lab: lab_layout.Layout) -> None:
     """Write keys, certificates, kubeconfigs and configuration. Done once for a lab: restarted components keep them."""
     done = lab.certificates / "complete"
     if done.exists():
@@ -58,7 +58,7 @@ def write_files(lab: layout.Layout) -> None:
     done.touch()
 
 
-def etcd(lab: layout.Layout, programs: Path) -> component.Component:
+def etcd(lab: lab_layout.Layout, programs: Path) -> component.Component:
     """Return the store. It listens on Unix sockets only, whose directory is the owner's."""
     client = lab.etcd / "client.sock"
     # etcd insists on HOST:PORT for a peer, and makes of it the name of a socket in its working directory.
@@ -75,10 +75,12 @@ def etcd(lab: layout.Layout, programs: Path) -> component.Component:
         "--unsafe-no-fsync",  # what a killed process wrote is safe; only a crash of the machine would lose it
         "--log-level=warn",
     )
-    return component.Component(process.Process("etcd", argv, directory=lab.etcd), component.UnixHTTP(client, "/health"))
+    return component.Component(
+        daemon_process.Process("etcd", argv, directory=lab.etcd), component.UnixHTTP(client, "/health")
+    )
 
 
-def api_server(lab: layout.Layout, programs: Path) -> component.Component:
+def api_server(lab: lab_layout.Layout, programs: Path) -> component.Component:
     """Return the API server, with RBAC, node authorization and the admission plugins of any ordinary cluster."""
     keys = lab.certificates
     argv = (
@@ -107,15 +109,15 @@ def api_server(lab: layout.Layout, programs: Path) -> component.Component:
         "--profiling=false",
     )
     probe = component.URL(f"{lab.server}/readyz", keys / "ca.crt")
-    return component.Component(process.Process("kube-apiserver", argv), probe)
+    return component.Component(daemon_process.Process("kube-apiserver", argv), probe)
 
 
-def scheduler(lab: layout.Layout, programs: Path, *, flags: tuple[str, ...] = ()) -> component.Component:
+def scheduler(lab: lab_layout.Layout, programs: Path, *, flags: tuple[str, ...] = ()) -> component.Component:
     """Return the scheduler."""
     return _controller(lab, programs, "kube-scheduler", lab.scheduler_port, flags)
 
 
-def controller_manager(lab: layout.Layout, programs: Path) -> component.Component:
+def controller_manager(lab: lab_layout.Layout, programs: Path) -> component.Component:
     """Return the controller manager: ServiceAccounts, Deployments, garbage collection and the rest."""
     flags = (
         f"--service-account-private-key-file={lab.certificates / 'sa.key'}",
@@ -126,7 +128,7 @@ def controller_manager(lab: layout.Layout, programs: Path) -> component.Componen
 
 
 def _controller(
-    lab: layout.Layout, programs: Path, name: str, port: int, flags: tuple[str, ...]
+    lab: lab_layout.Layout, programs: Path, name: str, port: int, flags: tuple[str, ...]
 ) -> component.Component:
     credentials = lab.kubeconfigs / name
     argv = (
@@ -143,4 +145,4 @@ def _controller(
         *flags,
     )
     probe = component.URL(f"https://{lab.address}:{port}/healthz", lab.certificates / "ca.crt")
-    return component.Component(process.Process(name, argv), probe)
+    return component.Component(daemon_process.Process(name, argv), probe)

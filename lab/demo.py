@@ -27,7 +27,7 @@ import yaml
 from gpushare import codec, contract, pod
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from lab import errors
+from lab import lab_errors
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DIRECTORY = REPOSITORY / "build" / "demo"
@@ -80,7 +80,7 @@ class Webhook:
         with urllib.request.urlopen(question, timeout=CALL_SECONDS, context=self.trust) as answer:  # noqa: S310
             response: Json = json.load(answer)["response"]
         if response["uid"] != request["uid"]:
-            raise errors.LabError("the webhook answered another review than the one it was sent")
+            raise lab_errors.LabError("the webhook answered another review than the one it was sent")
         return response
 
 
@@ -101,7 +101,9 @@ def main() -> None:
     print(f"{time.monotonic() - began:.1f} s.\n")
     _print_next(state)
     if counts["gated"] != 1 or counts["refused"] != 1:
-        raise errors.LabError(f"one pod should be gated and one refused; the webhook's log is {DIRECTORY}/webhook.log")
+        raise lab_errors.LabError(
+            f"one pod should be gated and one refused; the webhook's log is {DIRECTORY}/webhook.log"
+        )
 
 
 def write_cluster(path: Path) -> None:
@@ -151,7 +153,7 @@ def webhook(directory: Path) -> Iterator[Webhook]:
         deadline = time.monotonic() + START_SECONDS
         while not (port_file.exists() and port_file.read_text().endswith("\n")):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise errors.LabError(f"the webhook did not start; its log is {log}:\n{log.read_text()}")
+                raise lab_errors.LabError(f"the webhook did not start; its log is {log}:\n{log.read_text()}")
             time.sleep(0.05)
         trust = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
         yield Webhook(int(port_file.read_text()), trust)
@@ -222,7 +224,7 @@ def _print_top(state: Path) -> None:
         print(f"$ kubectl gpushare {' '.join(command)}", flush=True)
         plugin = [sys.executable, "-m", "kubectl_gpushare", *command]
         if subprocess.run(plugin, cwd=REPOSITORY, check=False, timeout=CALL_SECONDS).returncode:
-            raise errors.LabError(f"kubectl gpushare {' '.join(command)} failed; see above")
+            raise lab_errors.LabError(f"kubectl gpushare {' '.join(command)} failed; see above")
         print(flush=True)
 
 
@@ -241,5 +243,5 @@ def _print_next(state: Path) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except errors.LabError as error:
+    except lab_errors.LabError as error:
         sys.exit(f"demo: {error}")

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab import errors
+from lab import lab_errors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def required_version(module: Path, dependency: str) -> str:
     file = module / "go.mod"
     match = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", file.read_text(), re.MULTILINE)
     if match is None:
-        raise errors.LabError(f"{file} requires no {dependency}; restore the file")
+        raise lab_errors.LabError(f"{file} requires no {dependency}; restore the file")
     return match[1]
 
 
@@ -89,7 +89,9 @@ def ensure(build: Build) -> Path:
 def _build(build: Build, target: Path) -> None:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
-        raise errors.LabError(f"the lab needs Go 1.26 or newer to build {build.title}; install it and put `go` on PATH")
+        raise lab_errors.LabError(
+            f"the lab needs Go 1.26 or newer to build {build.title}; install it and put `go` on PATH"
+        )
     told = f"lab: building {build.title} {build.version}, once; this takes about {build.minutes} minutes"
     print(told, file=sys.stderr, flush=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
@@ -101,7 +103,7 @@ def _build(build: Build, target: Path) -> None:
         environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly"}
         if subprocess.run(command, cwd=build.module, env=environment, check=False).returncode:
             again = f"cd {build.module} && CGO_ENABLED=0 go build {build.package}"
-            raise errors.LabError(f"building {build.title} failed; repeat it by: {again}")
+            raise lab_errors.LabError(f"building {build.title} failed; repeat it by: {again}")
         for name in build.links:
             (scratch / name).symlink_to(build.program)
         scratch.chmod(0o755)

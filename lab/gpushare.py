@@ -19,7 +19,7 @@ from typing import Any
 
 from config.images import build as images
 from gpushare import contract
-from lab import access, cgroups, component, containerd, errors, kubelet, layout, mounts
+from lab import access, component, containerd, kubelet, lab_errors, lab_layout, node_cgroup, node_mounts
 from lab.runtime import create
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -34,7 +34,7 @@ SCOPE = (f"--namespace={contract.SYSTEM_NAMESPACE}",)
 AT_ONCE = ("--grace-period=0", "--force")
 
 
-def install(lab: layout.Layout, administrator: access.Access) -> None:
+def install(lab: lab_layout.Layout, administrator: access.Access) -> None:
     """Install gpushare, or what is missing of it, and wait until pods can share GPUs.
 
     Raises:
@@ -51,11 +51,11 @@ def install(lab: layout.Layout, administrator: access.Access) -> None:
     ready(lab, administrator)
 
 
-def prepare(lab: layout.Layout) -> bool:
+def prepare(lab: lab_layout.Layout) -> bool:
     """Make each node's GPUs and bring the images in; return whether an image of the same name was replaced."""
     for part in (DRIVER / "simgpu", DRIVER / "libcuda.so.1"):
         if not part.exists():
-            raise errors.LabError(f"{part} is not built; build it by: make build")
+            raise lab_errors.LabError(f"{part} is not built; build it by: make build")
     built = images.ensure()
     for node in lab.nodes:
         _create_gpus(lab, node)
@@ -64,7 +64,7 @@ def prepare(lab: layout.Layout) -> bool:
     return any(replaced)
 
 
-def ready(lab: layout.Layout, administrator: access.Access) -> None:
+def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
     """Wait until webhook and agents are ready, and every node offers its GPUs.
 
     Raises:
@@ -78,7 +78,7 @@ def ready(lab: layout.Layout, administrator: access.Access) -> None:
         # A DaemonSet that does not know yet that it has a node counts as rolled out.
         while not any(map(_is_ready, _of_node(pods(administrator, "agent"), node))):
             if time.monotonic() > deadline:
-                raise errors.LabError(f"the agent of {node.name} was not ready after {READY_SECONDS:.0f} s")
+                raise lab_errors.LabError(f"the agent of {node.name} was not ready after {READY_SECONDS:.0f} s")
             time.sleep(component.POLL_SECONDS)
         has = f"--for=jsonpath={{.status.allocatable.{contract.RESOURCE_PERCENT.replace('.', chr(92) + '.')}}}"
         administrator.kubectl("wait", f"node/{node.name}", has, "--timeout=60s", seconds=70)
@@ -97,23 +97,23 @@ def page(administrator: access.Access, pod: str, path: str = "metrics") -> str:
     return administrator.kubectl("get", "--raw", proxy)
 
 
-def agent_page(administrator: access.Access, node: layout.Node, path: str = "metrics") -> str:
+def agent_page(administrator: access.Access, node: lab_layout.Node, path: str = "metrics") -> str:
     """Return a page of a node's agent."""
     (agent,) = _of_node(pods(administrator, "agent"), node)
     return page(administrator, agent["metadata"]["name"], path)
 
 
-def kill(lab: layout.Layout, pod: dict[str, Any]) -> None:
+def kill(lab: lab_layout.Layout, pod: dict[str, Any]) -> None:
     """SIGKILL all processes of a pod's containers; the kubelet starts them anew."""
     for status in pod["status"].get("containerStatuses", []):
         container = status.get("containerID", "").rpartition("/")[2]
-        for pid in cgroups.members_below(lab.cgroup, container) if container else ():
+        for pid in node_cgroup.members_below(lab.cgroup, container) if container else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def without_agent(lab: layout.Layout, node: layout.Node, administrator: access.Access) -> Iterator[None]:
+def without_agent(lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access) -> Iterator[None]:
     """Take a node's agent away by SIGKILL, on a node that has left the DaemonSet; bring it back afterwards."""
     running = _of_node(pods(administrator, "agent"), node)
     administrator.kubectl("label", "node", node.name, f"{kubelet.GPU_LABEL}-")
@@ -128,7 +128,7 @@ def without_agent(lab: layout.Layout, node: layout.Node, administrator: access.A
 
 
 @contextlib.contextmanager
-def without_webhook(lab: layout.Layout, administrator: access.Access) -> Iterator[None]:
+def without_webhook(lab: lab_layout.Layout, administrator: access.Access) -> Iterator[None]:
     """Take all replicas of the webhook away by SIGKILL; bring them back afterwards."""
     running = pods(administrator, "webhook")
     administrator.kubectl("scale", f"deployment/{WEBHOOK}", *SCOPE, "--replicas=0")
@@ -146,7 +146,7 @@ def _labelled(part: str) -> tuple[str, ...]:
     return (*SCOPE, f"--selector=app.kubernetes.io/name=gpushare,app.kubernetes.io/component={part}")
 
 
-def _of_node(candidates: list[dict[str, Any]], node: layout.Node) -> list[dict[str, Any]]:
+def _of_node(candidates: list[dict[str, Any]], node: lab_layout.Node) -> list[dict[str, Any]]:
     return [pod for pod in candidates if pod["spec"].get("nodeName") == node.name]
 
 
@@ -155,18 +155,18 @@ def _is_ready(pod: dict[str, Any]) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _create_gpus(lab: layout.Layout, node: layout.Node) -> None:
+def _create_gpus(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
     if any(lab.gpus(node).glob("gpu*")):
         return  # they outlive every process, as cards do
     command = [str(DRIVER / "simgpu"), "create", "--node", node.name, str(NODE_DESCRIPTION), str(lab.gpus(node))]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise errors.LabError(f"the GPUs of {node.name} could not be made: {result.stderr.strip()}")
+        raise lab_errors.LabError(f"the GPUs of {node.name} could not be made: {result.stderr.strip()}")
 
 
-def _install_driver(lab: layout.Layout, node: layout.Node) -> None:
+def _install_driver(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
     """Have a driver root on the node, where the GPU Operator's has it: devices by CDI are described with its files."""
-    root = mounts.inside_directory(lab, node, "/run/nvidia") / "driver"
+    root = node_mounts.inside_directory(lab, node, "/run/nvidia") / "driver"
     for name, directory in create.DRIVER.items():
         place = root / directory.removeprefix("/")
         place.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def _install_driver(lab: layout.Layout, node: layout.Node) -> None:
             (place / name).symlink_to(versioned)
 
 
-def _import(lab: layout.Layout, node: layout.Node, archives: Sequence[images.Archive]) -> bool:
+def _import(lab: lab_layout.Layout, node: lab_layout.Node, archives: Sequence[images.Archive]) -> bool:
     """Bring the images into a node that lacks them; return whether it had others of the same names."""
     record = lab.node_directory(node) / "gpushare-images.json"
     before = json.loads(record.read_text()) if record.exists() else {}

@@ -7,22 +7,22 @@ import select
 import sys
 from pathlib import Path
 
-from lab import layout, process
+from lab import daemon_process, lab_layout
 
 NAME = "guard"
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def start(lab: layout.Layout, owner: int) -> None:
+def start(lab: lab_layout.Layout, owner: int) -> None:
     """Watch over a lab for as long as the process `owner` lives."""
     argv = (sys.executable, "-m", "lab", "guard", f"--directory={lab.directory}", f"--owner={owner}")
-    process.start(process.Process(NAME, argv, directory=REPOSITORY), lab.processes, lab.logs)
+    daemon_process.start(daemon_process.Process(NAME, argv, directory=REPOSITORY), lab.processes, lab.logs)
 
 
-def stop(lab: layout.Layout) -> None:
+def stop(lab: lab_layout.Layout) -> None:
     """End the guard, unless it is the guard that asks."""
-    if process.pid_of(NAME, lab.processes) != os.getpid():
-        process.stop([(NAME, 2.0)], lab.processes)
+    if daemon_process.pid_of(NAME, lab.processes) != os.getpid():
+        daemon_process.stop([(NAME, 2.0)], lab.processes)
 
 
 def wait_for_end(owner: int) -> None:

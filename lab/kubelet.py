@@ -8,13 +8,13 @@ from pathlib import Path
 
 import yaml
 
-from lab import cgroups, component, containerd, layout, mounts, prerequisites, process
+from lab import component, containerd, daemon_process, lab_layout, node_cgroup, node_mounts, prerequisites
 
 GPU_LABEL = "nvidia.com/gpu.present"  # as NVIDIA's tools label a node on which they have found a GPU
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def configuration(lab: layout.Layout, node: layout.Node) -> dict[str, object]:
+def configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> dict[str, object]:
     """Return the KubeletConfiguration of a node."""
     keys = lab.certificates
     return {
@@ -45,7 +45,7 @@ def configuration(lab: layout.Layout, node: layout.Node) -> dict[str, object]:
     }
 
 
-def node_object(lab: layout.Layout, node: layout.Node) -> str:
+def node_object(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
     """Return the Node, as JSON, with the addresses that a cloud would give it.
 
     The kubelet refuses to choose a loopback address for itself, but takes what it finds.
@@ -70,13 +70,13 @@ def node_object(lab: layout.Layout, node: layout.Node) -> str:
     )
 
 
-def write_files(lab: layout.Layout, node: layout.Node) -> None:
+def write_files(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
     """Write the configuration."""
     path = lab.node_directory(node) / "kubelet.yaml"
     path.write_text(yaml.safe_dump(configuration(lab, node), sort_keys=False))
 
 
-def build(lab: layout.Layout, node: layout.Node, programs: Path) -> component.Component:
+def build(lab: lab_layout.Layout, node: lab_layout.Node, programs: Path) -> component.Component:
     """Return the kubelet."""
     argv = (
         str(programs / "kubelet"),
@@ -85,11 +85,11 @@ def build(lab: layout.Layout, node: layout.Node, programs: Path) -> component.Co
         f"--hostname-override={node.name}",
         "--cloud-provider=external",  # keeps the addresses of the Node object
     )
-    daemon = process.Process(
+    daemon = daemon_process.Process(
         f"{node.name}.kubelet",
-        mounts.inside(lab, node, argv),
+        node_mounts.inside(lab, node, argv),
         environment={"PATH": prerequisites.SEARCH_PATH},
-        groups=cgroups.joined(mounts.cgroup(lab, node)),
+        groups=node_cgroup.joined(node_mounts.cgroup(lab, node)),
     )
     url = f"http://{lab.node_address(node.number)}:{node.health_port}/healthz"
     return component.Component(daemon, component.URL(url, lab.certificates / "ca.crt"))

@@ -1,7 +1,7 @@
 """The pods' network: a bridge of the lab's own that leads nowhere but to this machine.
 
 Pods reach each other and the machine, and have no default route: no forwarding, no masquerading, no iptables rule. One
-namespace on it belongs to no pod: in it the Service `kubernetes` is answered, see `lab.service`.
+namespace on it belongs to no pod: in it the Service `kubernetes` is answered, see `lab.kubernetes_service`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import json
 import subprocess
 from pathlib import Path
 
-from lab import errors, layout, prerequisites
+from lab import lab_errors, lab_layout, prerequisites
 
 # Addresses of a lab's pod network that are given to pods: after those of Services, before the bridge's.
 FIRST_ADDRESS, LAST_ADDRESS = 32, 249
 BRIDGE_ADDRESS = 254
 
 
-def cni_configuration(lab: layout.Layout, node: layout.Node) -> str:
+def cni_configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
     """Return the CNI configuration of one node, which gets its part of the addresses."""
     count = (LAST_ADDRESS + 1 - FIRST_ADDRESS) // len(lab.nodes)
     first = FIRST_ADDRESS + node.number * count
@@ -36,7 +36,7 @@ def cni_configuration(lab: layout.Layout, node: layout.Node) -> str:
     return json.dumps({"cniVersion": "0.4.0", "name": lab.bridge, "plugins": [bridge]}, indent=2)
 
 
-def create(lab: layout.Layout) -> None:
+def create(lab: lab_layout.Layout) -> None:
     """Make the bridge, unless it is there.
 
     Raises:
@@ -50,7 +50,7 @@ def create(lab: layout.Layout) -> None:
     _create_service_namespace(lab)
 
 
-def remove(lab: layout.Layout) -> None:
+def remove(lab: lab_layout.Layout) -> None:
     """Remove the bridge and what is still plugged into it."""
     if service_namespace(lab).exists():
         _ip("netns", "delete", lab.bridge)
@@ -62,12 +62,12 @@ def remove(lab: layout.Layout) -> None:
     _ip("link", "delete", lab.bridge)
 
 
-def service_namespace(lab: layout.Layout) -> Path:
+def service_namespace(lab: lab_layout.Layout) -> Path:
     """Return the file of the network namespace in which the Service `kubernetes` has its address."""
     return Path("/run/netns") / lab.bridge
 
 
-def _create_service_namespace(lab: layout.Layout) -> None:
+def _create_service_namespace(lab: lab_layout.Layout) -> None:
     inside, outside = "eth0", f"{lab.bridge}s"
     _ip("netns", "add", lab.bridge)
     _ip("link", "add", outside, "type", "veth", "peer", "name", inside, "netns", lab.bridge)
@@ -84,5 +84,5 @@ def _ip(*arguments: str, check: bool = True) -> str:
     command = [prerequisites.program("ip"), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if check and result.returncode:
-        raise errors.LabError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
+        raise lab_errors.LabError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
     return result.stdout

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from lab import layout, mounts, prerequisites
+from lab import lab_layout, node_mounts, prerequisites
 from lab.runtime import create
 
 HERE = Path(__file__).resolve().parent
@@ -29,9 +29,9 @@ exec {runc} "$@"
 """
 
 
-def cdi_directory(lab: layout.Layout, node: layout.Node) -> Path:
+def cdi_directory(lab: lab_layout.Layout, node: lab_layout.Node) -> Path:
     """Where a node's devices are described for the runtime."""
-    return mounts.inside_directory(lab, node, "/run/cdi")
+    return node_mounts.inside_directory(lab, node, "/run/cdi")
 
 
 def script(devices: Path, libraries: Path, cdi: Path, runc: str) -> str:
@@ -48,7 +48,7 @@ def script(devices: Path, libraries: Path, cdi: Path, runc: str) -> str:
     return SCRIPT.format_map({key: shlex.quote(str(value)) for key, value in words.items()})
 
 
-def write(lab: layout.Layout, node: layout.Node, path: Path) -> None:
+def write(lab: lab_layout.Layout, node: lab_layout.Node, path: Path) -> None:
     """Write the runtime of one node."""
     scratch = path.with_name(path.name + ".new")
     scratch.write_text(script(lab.gpus(node), LIBRARIES, cdi_directory(lab, node), prerequisites.program("runc")))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab import errors
+from lab import lab_errors
 
 # Program: the Debian package that brings it.
 PACKAGES = {
@@ -52,7 +52,7 @@ def program(name: str) -> str:
     """
     found = shutil.which(name, path=SEARCH_PATH)
     if found is None:
-        raise errors.LabError(f"`{name}` is missing; install it by: apt-get install {PACKAGES.get(name, name)}")
+        raise lab_errors.LabError(f"`{name}` is missing; install it by: apt-get install {PACKAGES.get(name, name)}")
     return found
 
 
@@ -65,7 +65,7 @@ def cni_directory() -> Path:
     for directory in CNI_DIRECTORIES:
         if all((directory / plugin).exists() for plugin in CNI_PLUGINS):
             return directory
-    raise errors.LabError(f"the CNI plugins are missing; install them by: apt-get install {CNI_PACKAGE}")
+    raise lab_errors.LabError(f"the CNI plugins are missing; install them by: apt-get install {CNI_PACKAGE}")
 
 
 def missing_packages() -> list[str]:
@@ -74,7 +74,7 @@ def missing_packages() -> list[str]:
     missing |= {package for file, package in FILES.items() if not file.exists()}
     try:
         cni_directory()
-    except errors.LabError:
+    except lab_errors.LabError:
         missing.add(CNI_PACKAGE)
     return sorted(missing)
 
@@ -86,7 +86,7 @@ def ensure() -> None:
         LabError: not root, no apt-get, or it failed.
     """
     if os.geteuid() != 0:
-        raise errors.LabError("a node needs root (mounts, cgroups, a bridge); as another user only `api` works")
+        raise lab_errors.LabError("a node needs root (mounts, cgroups, a bridge); as another user only `api` works")
     _ensure(missing_packages())
 
 
@@ -110,13 +110,15 @@ def _ensure(missing: list[str]) -> None:
     if not missing:
         return
     if shutil.which("apt-get") is None:
-        raise errors.LabError(f"this machine has no apt-get; install by hand what Debian calls: {', '.join(missing)}")
+        raise lab_errors.LabError(
+            f"this machine has no apt-get; install by hand what Debian calls: {', '.join(missing)}"
+        )
     print(f"lab: installing {', '.join(missing)}", file=sys.stderr, flush=True)
     if not _install(missing):
         # The usual reason is a package list that is older than the mirror.
         update()
         if not _install(missing):
-            raise errors.LabError(f"apt-get could not install {', '.join(missing)}; see its messages above")
+            raise lab_errors.LabError(f"apt-get could not install {', '.join(missing)}; see its messages above")
 
 
 def ensure_packages(*packages: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tabulate
 
-from lab import build, cluster, layout, node, process
+from lab import build, cluster, daemon_process, lab_layout, lab_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Row:
         return self.pid is not None
 
 
-def rows(lab: layout.Layout) -> list[Row]:
+def rows(lab: lab_layout.Layout) -> list[Row]:
     """Return a row for each component that a lab like this has, and for each other process recorded in it."""
-    expected = [name for member in lab.nodes for name in node.process_names(member)]
+    expected = [name for member in lab.nodes for name in lab_nodes.process_names(member)]
     expected += cluster.CONTROL_PLANE if lab.nodes else cluster.CONTROL_PLANE[2:]
     recorded = [record.name for record in lab.processes.iterdir() if not record.name.endswith(".new")]
     names = [*reversed(expected), *sorted(set(recorded) - set(expected))]
@@ -45,15 +45,15 @@ def table(components: list[Row]) -> str:
     return tabulate.tabulate(cells, headers=("COMPONENT", "PID", "MEMORY", "LOG"), tablefmt="plain")
 
 
-def shell_environment(lab: layout.Layout) -> str:
+def shell_environment(lab: lab_layout.Layout) -> str:
     """Return the shell commands that point kubectl at the lab, and put kubectl on PATH."""
     lines = [f"export KUBECONFIG={shlex.quote(str(lab.admin_kubeconfig))}"]
     lines.append(f"export PATH={shlex.quote(str(build.program_directory()))}:$PATH")
     return "\n".join(lines)
 
 
-def _row(lab: layout.Layout, name: str) -> Row:
-    pid = process.pid_of(name, lab.processes)
+def _row(lab: lab_layout.Layout, name: str) -> Row:
+    pid = daemon_process.pid_of(name, lab.processes)
     return Row(name, pid, _resident_bytes(pid) if pid else 0, lab.logs / name)
 
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from lab import build, components, errors, prerequisites
+from lab import build, components, lab_errors, prerequisites
 
 # Program: the Debian package that has it.
 PACKAGES: Final = {"prometheus": "prometheus", "promtool": "prometheus"}
@@ -45,7 +45,7 @@ def other(name: str) -> tuple[Path, str]:
 
 def _directory(package: str, configuration: Path | None = None) -> Path:
     if shutil.which("apt-get") is None:
-        raise errors.LabError(f"this machine has no apt-get; install by hand what Debian calls {package}")
+        raise lab_errors.LabError(f"this machine has no apt-get; install by hand what Debian calls {package}")
     version = _version(package, configuration)
     if not version:  # no package list was ever read
         _update(configuration)
@@ -85,7 +85,7 @@ def _unpack(package: str, target: Path, configuration: Path | None) -> None:
             # The usual reason is a package list that is older than the mirror.
             _update(configuration)
             if not _downloaded(package, scratch, configuration):
-                raise errors.LabError(f"apt-get could not download {package}; see its messages above")
+                raise lab_errors.LabError(f"apt-get could not download {package}; see its messages above")
         (archive,) = scratch.glob("*.deb")
         subprocess.run(["dpkg-deb", "--extract", str(archive), str(scratch / "files")], check=True)
         (scratch / "files").rename(target)

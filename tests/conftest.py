@@ -17,7 +17,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from lab import access, audit, cluster, layout
+from lab import access, api_audit, cluster, lab_layout
 from tests import rights
 
 # No test is timed, by hypothesis neither. What is drawn at random is new on every run of a developer, and the same on every
@@ -60,7 +60,7 @@ def _cluster(node_count: int, *, scheduler: bool = False) -> Iterator[access.Acc
         directory = Path(scratch) / "lab"
         try:
             yield cluster.up(directory, node_count=node_count, scheduler=scheduler, owner=os.getpid())
-            beyond = rights.beyond(audit.calls(layout.load(directory).audit_log))
+            beyond = rights.beyond(api_audit.calls(lab_layout.load(directory).audit_log))
             assert not beyond, f"gpushare asked for what it has no right to: {beyond}"
         finally:
             cluster.down(directory)

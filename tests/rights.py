@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpushare import contract
-from lab import access, audit
+from lab import access, api_audit
 
 Right = tuple[str, str]  # of "RESOURCE[/SUBRESOURCE][.GROUP][/NAME]" and verb
 
@@ -56,7 +56,7 @@ def expected(*tables: dict[str, str]) -> set[Right]:
     return {(what, verb) for table in tables for what, verbs in table.items() for verb in verbs.split()}
 
 
-def needed(call: audit.Call) -> Right | None:
+def needed(call: api_audit.ApiCall) -> Right | None:
     """The right by which a call is allowed; None where there is none in the tables."""
     here = [EVERYWHERE.get(call.account, {})]
     if call.namespace == contract.SYSTEM_NAMESPACE:
@@ -65,7 +65,7 @@ def needed(call: audit.Call) -> Right | None:
     return next((one for one in candidates if one in expected(*here)), None)
 
 
-def beyond(calls: Iterable[audit.Call]) -> list[audit.Call]:
+def beyond(calls: Iterable[api_audit.ApiCall]) -> list[api_audit.ApiCall]:
     """Calls of gpushare's programs for which no right is granted.
 
     The authorizer's word alone would not do: an API server that has just been started forbids what it has yet to read.
@@ -73,7 +73,7 @@ def beyond(calls: Iterable[audit.Call]) -> list[audit.Call]:
     return sorted({call for call in calls if call.program.startswith(PROGRAMS) and needed(call) is None}, key=repr)
 
 
-def used(calls: Iterable[audit.Call], account: str) -> set[Right]:
+def used(calls: Iterable[api_audit.ApiCall], account: str) -> set[Right]:
     """The rights of an account by which its programs were allowed something."""
     own = (call for call in calls if call.account == account and call.program.startswith(PROGRAMS))
     return {right for call in own if call.decision == "allow" and (right := needed(call)) is not None}
@@ -83,4 +83,4 @@ def used_on(administrator: access.Access, account: str) -> set[Right]:
     """The same, on one API server until now; of a cluster of one's own, which writes no such log, all rights."""
     if administrator.lab is None:
         return expected(EVERYWHERE[account], AT_HOME[account])
-    return used(audit.calls(administrator.lab.audit_log), account)
+    return used(api_audit.calls(administrator.lab.audit_log), account)

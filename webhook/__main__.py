@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpushare.daemon import logs, shutdown
-from webhook import settings as configuration
+from webhook import webhook_settings as configuration
 
 
 def main() -> int:

@@ -12,9 +12,9 @@ from gpushare.allocation import PodRef
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook import metrics, review
-from webhook.ledger import reinvocation, store
+from webhook.ledger import ledger_store, reinvocation
 from webhook.ledger.reservation import Reservation, Waited
-from webhook.pods import mutation, structure, validation, waits
+from webhook.pods import gate_reason, mutation, structure, validation
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Admission:
 
     def __init__(
         self,
-        ledger_now: store.Store,
+        ledger_now: ledger_store.LedgerStore,
         reservation: Reservation,
         measures: metrics.Metrics,
         *,
@@ -35,7 +35,7 @@ class Admission:
         self._metrics = measures
         self._clock = clock
 
-    async def answer(self, request: review.AdmissionRequest) -> review.Answer:
+    async def answer(self, request: review.AdmissionRequest) -> review.ReviewResponse:
         """The answer; never raises, because an answer that does not come reaches the user without a reason."""
         started, waited = self._clock(), Waited()
         holder = PodRef(_namespace(request), _name(request))
@@ -60,7 +60,7 @@ class Admission:
         )
         return answer
 
-    async def _judge(self, asked: review.AdmissionRequest, holder: PodRef, waited: Waited) -> review.Answer:
+    async def _judge(self, asked: review.AdmissionRequest, holder: PodRef, waited: Waited) -> review.ReviewResponse:
         manifest = asked["object"]
         if asked["operation"] != "CREATE" or asked.get("subResource"):
             return review.allow("ignored")
@@ -80,14 +80,14 @@ class Admission:
             return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
         try:
             own = await reinvocation.find(manifest, request, holder, self._store)
-        except store.UnreachableError as error:
+        except ledger_store.UnreachableError as error:
             sentence = f"the ledger of GPUs could not be read ({error}): try again in a moment"
             return review.deny(503, sentence, outcome="unready")
         if own is not None:
             node, entry = own
             kept = mutation.Placed(entry.id, node.name, self._store.hostname(node.name), entry.shares)
             return _answer(manifest, request, kept, (), outcome="kept")
-        held_back = waits.reason(manifest, request) or self._store.premature(holder.namespace, manifest, request)
+        held_back = gate_reason.reason(manifest, request) or self._store.premature(holder.namespace, manifest, request)
         if held_back is not None:
             told = () if asked.get("dryRun") else validation.warnings(manifest, request)
             return _answer(manifest, request, held_back, told, outcome="planned" if asked.get("dryRun") else "")
@@ -100,10 +100,10 @@ class Admission:
 
 def _answer(
     manifest: Any, request: Request, outcome_of: mutation.Placed | Refusal, told: tuple[str, ...], *, outcome: str = ""
-) -> review.Answer:
+) -> review.ReviewResponse:
     patch = mutation.patch(manifest, mutation.rewrite(manifest, request, outcome_of))
     if isinstance(outcome_of, Refusal):
-        return review.Answer(
+        return review.ReviewResponse(
             outcome or "gated",
             patch=patch,
             warnings=(*told, f"waits for a GPU: {outcome_of.reason}"),
@@ -111,7 +111,7 @@ def _answer(
         )
     uuids = ",".join(uuid for share in outcome_of.shares for uuid in share.gpu_uuids)
     decision = f"placed: {outcome_of.node} {uuids} as {outcome_of.allocation_id}"
-    return review.Answer(outcome or "placed", patch=patch, warnings=told, audit={"decision": decision})
+    return review.ReviewResponse(outcome or "placed", patch=patch, warnings=told, audit={"decision": decision})
 
 
 def _shown(holder: PodRef) -> dict[str, str]:

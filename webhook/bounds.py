@@ -139,7 +139,7 @@ class Timed(asyncio.Protocol):
             self._ends = None
 
 
-class Timing:
+class ConnectionWatch:
     """Watches over all connections of a server."""
 
     def __init__(self, seconds: float = HEADERS_SECONDS) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.cluster import client, election, events, part
+from gpushare.cluster import api_client, election, events, part
 from gpushare.daemon import garbage, probes, shutdown
 from webhook import admission, metrics, server
-from webhook.books.bookkeeper import Bookkeeper
-from webhook.certificates import registration
-from webhook.certificates.keeper import Keeper
+from webhook.books.allocation_controller import AllocationController
+from webhook.certificates import ca_bundle
+from webhook.certificates.certificate_controller import CertificateController
 from webhook.certificates.mounted import Mounted
 from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Tls
@@ -25,24 +25,24 @@ from webhook.ledger.api_store import ApiStore
 from webhook.ledger.occupancy import Occupancy
 from webhook.placer import backfill
 from webhook.placer.cluster_figures import ClusterFigures
+from webhook.placer.evictor import Evictor
 from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
-from webhook.placer.replacing import Replacing
 from webhook.placer.resizer import Resizer
-from webhook.settings import Settings
+from webhook.webhook_settings import WebhookSettings
 
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 2.0
 
 
-async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
+async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
     """Serve, and place when elected, until told to stop."""
     measures = metrics.Metrics()
-    async with client.connect(settings.kubeconfig, component="webhook") as api:
+    async with api_client.connect(settings.kubeconfig, component="webhook") as api:
 
         async def register(held: Certificates) -> None:
-            await registration.register(api, held.bundle, url=settings.url)
+            await ca_bundle.register(api, held.bundle, url=settings.url)
 
         recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
 
@@ -63,9 +63,9 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
         )
         admitting = admission.Admission(ledger_now, reserving, measures)
         tls = Tls(settings.certificate_directory, settings.client_ca_file)
-        keeper: Keeper | Mounted
+        keeper: CertificateController | Mounted
         if settings.certificate_files is None:
-            keeper = Keeper(
+            keeper = CertificateController(
                 api,
                 tls,
                 register,
@@ -107,9 +107,9 @@ async def run(settings: Settings, daemon: shutdown.Daemon) -> None:
 
 
 def _start_placer(
-    settings: Settings,
+    settings: WebhookSettings,
     daemon: shutdown.Daemon,
-    api: client.Client,
+    api: api_client.ApiClient,
     ledger_now: ApiStore,
     pods: part.Copy,
     reserving: reservation.Reservation,
@@ -128,7 +128,7 @@ def _start_placer(
         measures.stuck(0)
         measures.resizes_waiting(0)
 
-    standing = election.Election(
+    existing = election.Election(
         api,
         namespace=settings.namespace,
         name=contract.PLACER_LEASE,
@@ -149,23 +149,23 @@ def _start_placer(
     placer = Placer(
         ledger_now,
         pods,
-        Bookkeeper(
+        AllocationController(
             api,
             ledger_now,
             pods,
             recorder,
             measures,
             lifetime_seconds=settings.reservation_seconds,
-            is_first=lambda: standing.is_first,
+            is_first=lambda: existing.is_first,
             resizes=resizer.waiting_on,
         ),
         opening,
-        leads=lambda: standing.is_leader,
+        leads=lambda: existing.is_leader,
         resizer=resizer,
-        replacing=Replacing(api, recorder, measures, after_seconds=settings.stuck_seconds),
+        evictions=Evictor(api, recorder, measures, after_seconds=settings.stuck_seconds),
     )
-    figures = ClusterFigures(leads=lambda: standing.is_leader, nodes=ledger_now.stored, mix=lambda: ledger_now.mix)
+    figures = ClusterFigures(leads=lambda: existing.is_leader, nodes=ledger_now.stored, mix=lambda: ledger_now.mix)
     measures.registry.register(figures)
     daemon.start("figures", figures.run())
     daemon.start("placer", placer.run())
-    daemon.start("election", standing.run())
+    daemon.start("election", existing.run())

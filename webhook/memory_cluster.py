@@ -21,19 +21,19 @@ import jsonpatch
 
 from gpushare import contract, errors, ledger, pod, yaml_documents
 from gpushare.allocation import PodRef
-from gpushare.fitness import volumes
 from gpushare.gpunode import GpuNode
+from gpushare.nodefilters import volumes
 from gpushare.request import Request
 from webhook import memory_resizing, review
 from webhook.admission import Admission
-from webhook.ledger import holds
+from webhook.ledger import backfill_reservation
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.metrics import Metrics
-from webhook.placer import backfill, gang, waiting
+from webhook.placer import backfill, gang, pending_counts
+from webhook.placer.gated_pods import GatedPodScheduler
 from webhook.placer.index import Index
-from webhook.placer.turns import Turns
-from webhook.pods import mutation, wanted
+from webhook.pods import mutation, pod_request
 
 PodJson = Mapping[str, Any]
 
@@ -72,11 +72,13 @@ class MemoryCluster:
             self._put(pod.namespaced_name(one), one)
         self._state = state
         self._clock = clock
-        self._turns = Turns(ledger_now, reservation, opens=self._open, still_gated=self._still_gated, bound=bound)
+        self._turns = GatedPodScheduler(
+            ledger_now, reservation, opens=self._open, still_gated=self._still_gated, bound=bound
+        )
         self._one_at_a_time = asyncio.Lock()
         self.save()
 
-    async def admit(self, request: review.AdmissionRequest) -> review.Answer:
+    async def admit(self, request: review.AdmissionRequest) -> review.ReviewResponse:
         """Answer a review, and do what an API server would then do with the pod."""
         answer = await self._admission.answer(request)
         if not answer.allowed or request.get("dryRun") or request.get("subResource"):
@@ -106,8 +108,8 @@ class MemoryCluster:
             for one, refusal in told:
                 annotations = {**pod.annotations_of(one), contract.REASON: refusal.reason}
                 self._keep({**one, "metadata": {**one["metadata"], "annotations": annotations}})
-            longest = waiting.longest_seconds((one for one, _ in told), now=self._clock())
-            self._metrics.waiting(waiting.counts(told), longest_seconds=longest)
+            longest = pending_counts.longest_seconds((one for one, _ in told), now=self._clock())
+            self._metrics.waiting(pending_counts.counts(told), longest_seconds=longest)
             self.save()
 
     def save(self) -> None:
@@ -134,11 +136,11 @@ class MemoryCluster:
             return
         self._put(name, None)
         self._store.leave(name)
-        asked = {pod.uid(one): read for one in self._gated() if isinstance(read := wanted.read(one), Request)}
+        asked = {pod.uid(one): read for one in self._gated() if isinstance(read := pod_request.read(one), Request)}
 
         def change(node: GpuNode) -> GpuNode:
             ids = [entry.id for entry in node.allocations if entry.pod.uid == pod.uid(gone)]
-            return holds.grown(ledger.release(node, ids), asked) if ids else node
+            return backfill_reservation.grown(ledger.release(node, ids), asked) if ids else node
 
         for node in list(self._store.stored()):
             if change(node) is not node:

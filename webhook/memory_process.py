@@ -10,16 +10,16 @@ from pathlib import Path
 from gpushare.daemon import probes, shutdown
 from webhook import admission, memory_cluster, metrics, server
 from webhook.certificates import issuing
-from webhook.certificates.rotation import Step
+from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
 from webhook.ledger import reservation
 from webhook.placer import backfill
-from webhook.settings import Settings
+from webhook.webhook_settings import WebhookSettings
 
 logger = logging.getLogger(__name__)
 
 
-async def run(settings: Settings, source: Path, daemon: shutdown.Daemon) -> None:
+async def run(settings: WebhookSettings, source: Path, daemon: shutdown.Daemon) -> None:
     """Serve until told to stop."""
     measures = metrics.Metrics()
     ledger_now, pods = memory_cluster.read(source)
@@ -35,7 +35,7 @@ async def run(settings: Settings, source: Path, daemon: shutdown.Daemon) -> None
     )
     await cluster.place()
     tls = Tls(settings.certificate_directory, settings.client_ca_file)
-    tls.load(issuing.take(Step.START, None, settings.names, now=datetime.datetime.now(datetime.UTC)))
+    tls.load(issuing.take(RotationStep.START, None, settings.names, now=datetime.datetime.now(datetime.UTC)))
     async with (
         server.serve(cluster.admit, tls.context, host=settings.host, port=settings.port) as port,
         probes.serve({}, measures.registry, host=settings.probe_host, port=settings.probe_port) as probe_port,

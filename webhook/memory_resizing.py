@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare import codec, contract, pod, resizing
-from gpushare.cluster import store as objects
+from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Request
-from webhook.ledger import holds
+from webhook.ledger import backfill_reservation
 from webhook.ledger.memory_store import MemoryStore
-from webhook.placer.wishes import Wish, Wishes, standing, turn
+from webhook.placer.resize_requests import ResizeRequest, ResizeRequests, existing, turn
 
 PodJson = Mapping[str, Any]
 
@@ -28,23 +28,23 @@ def asking(known: PodJson, update: PodJson) -> PodJson:
 def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     """Give each wish its turn; return the pods of which an annotation changes by that."""
     nodes = list(ledger_now.stored())
-    asked = holds.asked_for(nodes, {objects.Key(*pod.namespaced_name(one)): one for one in pods})
-    by_node: dict[str, list[Wish]] = {}
-    for wish in Wishes().find(nodes, map(_bound, pods)):
-        by_node.setdefault(wish.node, []).append(wish)
+    asked = backfill_reservation.asked_for(nodes, {objects.Key(*pod.namespaced_name(one)): one for one in pods})
+    by_node: dict[str, list[ResizeRequest]] = {}
+    for resize_request in ResizeRequests().find(nodes, map(_bound, pods)):
+        by_node.setdefault(resize_request.node, []).append(resize_request)
     by_uid = {pod.uid(one): one for one in pods}
     changed = []
     for name, wishes in by_node.items():
         node = ledger_now.change(name, functools.partial(_settled, wishes=wishes, asked=asked))
         changed += [
-            _told(by_uid[pod.uid(wish.pod)], said[0], said[1])
-            for wish in wishes
-            if (said := standing(node, wish)) is not None
+            _told(by_uid[pod.uid(resize_request.pod)], said[0], said[1])
+            for resize_request in wishes
+            if (said := existing(node, resize_request)) is not None
         ]
     return changed
 
 
-def _settled(node: GpuNode, wishes: Sequence[Wish], asked: Mapping[str, Request]) -> GpuNode:
+def _settled(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
     """After a turn, what the agents say of it, and another; no process runs here, so that nothing is in use."""
     after = turn(node, wishes, asked)
     words = tuple(

@@ -74,7 +74,7 @@ Operation = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class ReviewResponse:
     """What we say to one request. `outcome` is a word for metrics and logs: placed, gated, denied, …"""
 
     outcome: str
@@ -90,15 +90,15 @@ class MalformedReviewError(ValueError):
     """Not an AdmissionReview v1 with a pod in it; the message says what is missing."""
 
 
-def allow(outcome: str) -> Answer:
+def allow(outcome: str) -> ReviewResponse:
     """Admit as it is."""
-    return Answer(outcome)
+    return ReviewResponse(outcome)
 
 
-def deny(code: int, message: str, *, outcome: str = "denied", warnings: tuple[str, ...] = ()) -> Answer:
+def deny(code: int, message: str, *, outcome: str = "denied", warnings: tuple[str, ...] = ()) -> ReviewResponse:
     """Refuse with a sentence; `code` is the HTTP status that the client sees. What is in it may be a user's words."""
     message = errors.shortened(message, longest=LONGEST_MESSAGE)
-    return Answer(outcome, False, code, message, warnings=warnings, audit={"decision": f"{outcome}: {message}"})
+    return ReviewResponse(outcome, False, code, message, warnings=warnings, audit={"decision": f"{outcome}: {message}"})
 
 
 def read(body: bytes | str) -> AdmissionRequest:
@@ -125,7 +125,7 @@ def read(body: bytes | str) -> AdmissionRequest:
     return request  # type: ignore[return-value]
 
 
-def respond(request: AdmissionRequest, answer: Answer) -> AdmissionReview:
+def respond(request: AdmissionRequest, answer: ReviewResponse) -> AdmissionReview:
     """The review to send back."""
     response: AdmissionResponse = {"uid": request["uid"], "allowed": answer.allowed}
     if not answer.allowed:

@@ -21,7 +21,7 @@ from webhook import bounds, review
 
 logger = logging.getLogger(__name__)
 
-Admit = Callable[[review.AdmissionRequest], Awaitable[review.Answer]]
+Admit = Callable[[review.AdmissionRequest], Awaitable[review.ReviewResponse]]
 
 DRAIN_SECONDS: Final = 12.0  # longer than the webhook's timeout: who still waits then has given up
 IDLE_SECONDS: Final = 600.0  # the API server closes a connection that it has not used for 90 s: it closes, never we
@@ -61,7 +61,9 @@ class Leaving:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def application(admit: Admit, leaving: Leaving | None = None, timing: bounds.Timing | None = None) -> web.Application:
+def application(
+    admit: Admit, leaving: Leaving | None = None, timing: bounds.ConnectionWatch | None = None
+) -> web.Application:
     """The one route."""
     in_hand = bounds.InHand()
 
@@ -91,7 +93,9 @@ def application(admit: Admit, leaving: Leaving | None = None, timing: bounds.Tim
 class _Site(web.BaseSite):
     """As aiohttp's own for TCP, with bounds in time."""
 
-    def __init__(self, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext, timing: bounds.Timing) -> None:
+    def __init__(
+        self, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext, timing: bounds.ConnectionWatch
+    ) -> None:
         super().__init__(runner, ssl_context=tls, backlog=BACKLOG)
         self._place = host, port
         self._timing = timing
@@ -122,7 +126,7 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     At the end whoever still sends reviews is answered until there is silence; then no connection is taken any more, and
     what is in hand is answered.
     """
-    leaving, timing = Leaving(), bounds.Timing()
+    leaving, timing = Leaving(), bounds.ConnectionWatch()
     runner = web.AppRunner(
         application(admit, leaving, timing),
         access_log=None,

@@ -16,8 +16,8 @@ from steady import witness
 
 from days.way import Way
 from gpushare import codec, contract, ledger
-from lab import layout
-from webhook.ledger import holds
+from lab import lab_layout
+from webhook.ledger import backfill_reservation
 
 if TYPE_CHECKING:
     from days.table import Day
@@ -52,7 +52,7 @@ class Stage:
     def __init__(
         self,
         server: calls.Server,
-        lab: layout.Layout,
+        lab: lab_layout.Layout,
         namespace: str,
         selector: dict[str, str],
         replicas: list[webhooks.Replica],
@@ -186,7 +186,9 @@ class Stage:
             node = codec.read(item)
             problems += [*ledger.violations(node), *node.problems]
             held |= {
-                entry.id: (entry.pod.uid, entry.pod.name) for entry in node.allocations if not holds.is_hold(entry)
+                entry.id: (entry.pod.uid, entry.pod.name)
+                for entry in node.allocations
+                if not backfill_reservation.is_hold(entry)
             }
         problems += [
             f"{pod} has the share {id_}, the ledger not" for id_, (_, pod) in claimed.items() if id_ not in held

@@ -10,7 +10,7 @@ from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
 from bench.gpu.tenants import BUILT
 from bench.launches.node import Tenant
-from deviceplugin.arbiter import turns
+from deviceplugin.arbiter import lease_scheduler
 
 WORKLOADS: Mapping[str, tuple[str, int]] = {
     "async": ("async", 1000),
@@ -133,13 +133,13 @@ async def handover(bench: Bench) -> None:
     whole = await alone(bench)
     rows = []
     for length_ms in TURNS_MS:
-        lengths = dataclasses.replace(turns.DEFAULT, contended_ns=length_ms * 1_000_000)
-        made = turns.Turns.__init__
-        turns.Turns.__init__ = lambda self, made=made, lengths=lengths: made(self, lengths)  # type: ignore[method-assign, misc, assignment]
+        lengths = dataclasses.replace(lease_scheduler.DEFAULT, contended_ns=length_ms * 1_000_000)
+        made = lease_scheduler.LeaseScheduler.__init__
+        lease_scheduler.LeaseScheduler.__init__ = lambda self, made=made, lengths=lengths: made(self, lengths)  # type: ignore[method-assign, misc, assignment]
         try:
             done = await bench.compete(OURS, [Tenant(50, 100, "async", 1000)] * 2)
         finally:
-            turns.Turns.__init__ = made  # type: ignore[method-assign]
+            lease_scheduler.LeaseScheduler.__init__ = made  # type: ignore[method-assign]
         lost = 100 - sum(each.percent for each in done) * 100 / whole["async"]
         bench.report.add(f"handover.{length_ms}ms.lost", lost, "%", against="goal", goal=1.0)
         rows.append([str(length_ms), f"{lost:.2f}"])

@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from deviceplugin import node_pods
-from deviceplugin.link import arbiter, process
+from deviceplugin.link import arbiter, arbiter_process
 from gpushare.allocation import GivenShare
-from gpushare.cluster import client
+from gpushare.cluster import api_client
 from tests.deviceplugin.arbiter.arbiter_process import PROGRAM
 from tests.deviceplugin.arbiter_node import GPUS, ArbiterNode
 
@@ -35,7 +35,7 @@ async def in_loop(node: ArbiterNode) -> AsyncIterator[None]:
 @contextlib.asynccontextmanager
 async def in_process(node: ArbiterNode) -> AsyncIterator[None]:
     """As it is."""
-    async with process.running(
+    async with arbiter_process.running(
         node.socket, ledgers=node.directory / "state", proc=Path("/proc"), log_level="error", program=PROGRAM
     ) as running:
         made = arbiter.Arbiter(
@@ -59,13 +59,15 @@ ARRANGEMENTS = {"loop": in_loop, "process": in_process}
 class Lists:
     """Lists pods, one list after another."""
 
-    def __init__(self, api: client.Client) -> None:
+    def __init__(self, api: api_client.ApiClient) -> None:
         self._api = api
         self.count = 0
 
     async def run(self) -> None:
         while True:
-            listing = await self._api.list(node_pods.PATH, {"fieldSelector": "spec.nodeName=node-a"}, keep=client.whole)
+            listing = await self._api.list(
+                node_pods.PATH, {"fieldSelector": "spec.nodeName=node-a"}, keep=api_client.whole
+            )
             kept = [node_pods.trimmed(item) for item in listing.items]
             self.count += bool(kept)
 
@@ -75,7 +77,7 @@ async def main(arrangement: str, directory: Path, kubeconfig: str) -> None:
     node = ArbiterNode(directory)
     for name in SHARES:
         node.add_pod(name, GivenShare(("main",), (GPUS[0],), 50, 100, 1 << 28))
-    async with client.connect(kubeconfig) as api, ARRANGEMENTS[arrangement](node):
+    async with api_client.connect(kubeconfig) as api, ARRANGEMENTS[arrangement](node):
         print(flush=True)
         lists, working = Lists(api), None
         while await asyncio.to_thread(sys.stdin.readline):

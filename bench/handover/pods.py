@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-PAGE = 500  # what `gpushare.cluster.client` asks for
+PAGE = 500  # what `gpushare.cluster.api_client` asks for
 
 
 def pod(number: int) -> dict[str, Any]:

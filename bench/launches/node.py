@@ -104,7 +104,7 @@ class Node:
             await asyncio.to_thread(probe.communicate)
 
     @contextlib.asynccontextmanager
-    async def crowd(self, count: int, *, working: int) -> AsyncIterator[None]:
+    async def info(self, count: int, *, working: int) -> AsyncIterator[None]:
         """Containers on all GPUs that have used them; all but `working` of them sleep, and those serve requests."""
         processes = []
         try:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 import webhook.cluster_process  # noqa: F401 (as much code as a replica has)
-from gpushare.cluster import client, connection, transport
+from gpushare.cluster import api_client, api_connection, transport
 from gpushare.daemon import garbage
 from webhook.ledger.allowances import Allowances
 from webhook.ledger.api_store import ApiStore
@@ -26,18 +26,18 @@ Kept = TypeVar("Kept")
 MIB = 2**20
 
 
-class Whole(client.Client):
+class Whole(api_client.ApiClient):
     """The baseline: a list is decoded in one piece, and what is kept of it is made of that."""
 
     async def list(
-        self, path: str, query: client.Query | None = None, *, keep: Callable[[client.Json], Kept]
-    ) -> client.Listing[Kept]:
-        request = transport.Request("GET", path, 600.0, query or {})
+        self, path: str, query: api_client.Query | None = None, *, keep: Callable[[api_client.Json], Kept]
+    ) -> api_client.ObjectList[Kept]:
+        request = transport.HttpRequest("GET", path, 600.0, query or {})
         async with self._transport.open(request) as answer:
             listed = json.loads(await answer.read())
         kind = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
         whole = [{**kind, **item} for item in listed["items"]]
-        return client.Listing([keep(item) for item in whole], listed["metadata"]["resourceVersion"])
+        return api_client.ObjectList([keep(item) for item in whole], listed["metadata"]["resourceVersion"])
 
 
 class Stage:
@@ -81,13 +81,13 @@ def _status(name: str) -> int:
 
 
 async def main(server: str, *, is_whole: bool) -> None:
-    access = connection.Access(server=server)
+    access = api_connection.Credentials(server=server)
 
-    async def source() -> connection.Access:
+    async def source() -> api_connection.Credentials:
         return access
 
-    opened = transport.Transport(connection.Connection(source, access), user_agent="bench")
-    api = Whole(opened) if is_whole else client.Client(opened)
+    opened = transport.Transport(api_connection.ApiConnection(source, access), user_agent="bench")
+    api = Whole(opened) if is_whole else api_client.ApiClient(opened)
     occupancy = Occupancy(api)
     kept = ApiStore(api, Metrics(), occupancy, Allowances(api))
     await asyncio.sleep(0.2)

@@ -15,7 +15,7 @@ from gpushare.placement.grid import Room
 from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory, Share
 from openb.trace import Node, Placed, Pod
-from webhook.ledger.lessons import Asks, Lessons
+from webhook.ledger.workload_mix import Asks, WorkloadMix
 
 MIB = 2**20
 GPU_GIB = 16  # the lists do not tell; pods ask for the same part of it as of the compute
@@ -27,8 +27,8 @@ class Gpushare:
     def __init__(self, policy: str, nodes: Sequence[Node]) -> None:
         self._policy = policy
         self._fleet = Fleet()
-        self._lessons = Lessons()
-        self._lessons.due = lambda: self._fleet.learn(self._lessons.take())
+        self._workload = WorkloadMix()
+        self._workload.due = lambda: self._fleet.learn(self._workload.take())
         self._views: list[GpuNode] = []
         self._cpu = [node.cpu_milli for node in nodes]
         self._memory = [node.memory_mib for node in nodes]
@@ -58,7 +58,7 @@ class Gpushare:
         placed = Placed(number, tuple(sorted(cards[uuid].index for uuid in entry.gpu_uuids)))
         self._held.setdefault((number, placed.gpus, pod), []).append(entry)
         self._host(number, pod, -1)
-        self._lessons.change((), _asks(request, pod))
+        self._workload.change((), _asks(request, pod))
         return placed
 
     def leave(self, pod: Pod, placed: Placed) -> None:
@@ -67,7 +67,7 @@ class Gpushare:
         left = tuple(one for one in node.allocations if one.id != entry.id)
         self._views[placed.node] = dataclasses.replace(node, allocations=left)
         self._host(placed.node, pod, 1)
-        self._lessons.change(_asks(self._requests[pod], pod), ())
+        self._workload.change(_asks(self._requests[pod], pod), ())
 
     def _host(self, number: int, pod: Pod, sign: int) -> None:
         self._cpu[number] += sign * pod.cpu_milli

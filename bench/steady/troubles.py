@@ -14,7 +14,7 @@ from typing import Any
 from burst import calls
 
 from gpushare import contract
-from lab import access, build, component, control_plane, errors, gpushare, layout, process
+from lab import access, build, component, control_plane, daemon_process, gpushare, lab_errors, lab_layout
 from steady import witness
 
 DEPLOYMENT = f"deployment/{gpushare.WEBHOOK}"
@@ -29,7 +29,7 @@ ROTATION_SECONDS = 15
 class Stage:
     """Where trouble is made; `notes` are for the table."""
 
-    lab: layout.Layout
+    lab: lab_layout.Layout
     administrator: access.Access
     server: calls.Server
     kills: int
@@ -54,7 +54,7 @@ class Stage:
             try:
                 if condition():
                     return time.monotonic() - began
-            except (errors.LabError, OSError, SystemExit):
+            except (lab_errors.LabError, OSError, SystemExit):
                 pass  # while the API server is away
             if time.monotonic() - began > seconds:
                 raise SystemExit(f"{what}: not in {seconds:.0f} s")
@@ -165,14 +165,14 @@ def api_server_kill(stage: Stage) -> None:
 
 
 def _api_server(stage: Stage, patience_seconds: float) -> None:
-    pid = process.pid_of("kube-apiserver", stage.lab.processes)
+    pid = daemon_process.pid_of("kube-apiserver", stage.lab.processes)
     if pid is None:
         raise SystemExit("there is no API server")
     if patience_seconds:
-        process.stop([("kube-apiserver", patience_seconds)], stage.lab.processes)
+        daemon_process.stop([("kube-apiserver", patience_seconds)], stage.lab.processes)
     else:
         os.kill(pid, signal.SIGKILL)
-        stage.until(lambda: process.pid_of("kube-apiserver", stage.lab.processes) is None, "its end")
+        stage.until(lambda: daemon_process.pid_of("kube-apiserver", stage.lab.processes) is None, "its end")
     began = time.monotonic()
     started = control_plane.api_server(stage.lab, build.ensure())
     component.start([started], stage.lab)

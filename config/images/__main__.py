@@ -7,7 +7,7 @@ import shlex
 import sys
 
 from config.images import build, contents, packages, preloaded, push
-from lab import errors, prerequisites
+from lab import lab_errors, prerequisites
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
         pushed = push.push(made, given.push, options=shlex.split(given.push_options)) if given.push else {}
         if pushed:
             push.record(pushed)
-    except errors.LabError as error:
+    except lab_errors.LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for one in (made.webhook, made.agent):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gpushare
 from config.images import archive, contents, layers, sbom
-from lab import build, errors
+from lab import build, lab_errors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def ensure(architectures: Sequence[str] = (), *, directory: Path = layers.BUILD,
     chosen = tuple(architectures) or (layers.native(),)
     if unknown := sorted(set(chosen) - set(contents.MACHINES)):
         known = ", ".join(contents.MACHINES)
-        raise errors.LabError(
+        raise lab_errors.LabError(
             f"there are no images for {', '.join(unknown)}; write ARCHITECTURES with some of: {known}"
         )
     directory.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from config.images import contents
 from config.images.tree import Node, Tree
-from lab import errors
+from lab import lab_errors
 
 LOADERS = {"amd64": "usr/lib64/ld-linux-x86-64.so.2", "arm64": "usr/lib/ld-linux-aarch64.so.1"}
 
@@ -46,6 +46,6 @@ def compile_all(tree: Tree, system: Path, architecture: str) -> None:
             check=False,
         )
         if result.returncode:
-            raise errors.LabError(f"the image's Python could not compile: {result.stdout}{result.stderr}")
+            raise lab_errors.LabError(f"the image's Python could not compile: {result.stdout}{result.stderr}")
         for compiled in root.rglob("*.pyc"):
             tree.put(compiled.relative_to(root).as_posix(), Node(content=compiled.read_bytes()))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from config.images import bytecode, contents, packages, preloaded, requirements, wheels
 from config.images.tree import Node, Tree, directory, link
-from lab import build, errors
+from lab import build, lab_errors
 
 ROOT = requirements.ROOT
 BUILD = preloaded.BUILD
@@ -58,7 +58,7 @@ def native() -> str:
     for architecture, machine in contents.MACHINES.items():
         if machine == platform.machine():
             return architecture
-    raise errors.LabError(
+    raise lab_errors.LabError(
         f"images are built on {' and '.join(contents.MACHINES.values())}, not on {platform.machine()}"
     )
 

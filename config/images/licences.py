@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lab import errors
+from lab import lab_errors
 
 # With these anybody may hand the images on as they are: permissive ones, and the GNU ones of Debian's system
 # libraries, whose sources Debian keeps, with their exceptions.
@@ -76,7 +76,7 @@ def of(kind: str, name: str) -> str:
     """
     known = _TABLES[kind].get(name)
     if known is None:
-        raise errors.LabError(
+        raise lab_errors.LabError(
             f"the licence of {name} is not known: read it, and write it into config/images/licences.py"
         )
     return known

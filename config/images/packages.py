@@ -12,7 +12,7 @@ from pathlib import Path
 
 from config.images import apt, contents
 from config.images.tree import Node, Tree
-from lab import build, errors
+from lab import build, lab_errors
 
 LOCK = Path(__file__).parent / "packages.lock"
 HEADER = "# Made by `make images-lock`: the Debian packages of the images, with architecture, version and SHA-256.\n"
@@ -45,13 +45,13 @@ def locked(architecture: str, lock: Path = LOCK) -> list[Package]:
         if not words or line.startswith("#"):
             continue
         if len(words) != 4 or not words[3].startswith("sha256:"):
-            raise errors.LabError(f"{lock}:{number} is no package of the lock; write it anew by: make images-lock")
+            raise lab_errors.LabError(f"{lock}:{number} is no package of the lock; write it anew by: make images-lock")
         if words[1] == architecture:
             found[words[0]] = Package(words[0], words[1], words[2], words[3].removeprefix("sha256:"))
     missing = sorted(set(contents.PACKAGES) - set(found))
     if missing:
         names = ", ".join(missing)
-        raise errors.LabError(f"{lock} lacks {names} for {architecture}; write it anew by: make images-lock")
+        raise lab_errors.LabError(f"{lock} lacks {names} for {architecture}; write it anew by: make images-lock")
     return [found[name] for name in sorted(contents.PACKAGES)]
 
 
@@ -74,7 +74,7 @@ def fetch(wanted: Sequence[Package]) -> dict[Package, Path]:
             )
             _download([newer])
             if not _kept(newer).exists():
-                raise errors.LabError(f"apt could not get {newer.name} {newer.version} ({newer.architecture})")
+                raise lab_errors.LabError(f"apt could not get {newer.name} {newer.version} ({newer.architecture})")
             packages[packages.index(gone)] = newer
     return {package: _kept(package) for package in sorted(packages)}
 
@@ -91,7 +91,7 @@ def newest(names: Iterable[str], architecture: str) -> list[Package]:
     )
     known = {fields["Package"]: fields for fields in map(_fields, shown.split("\n\n")) if "SHA256" in fields}
     if lacking := [name for name in wanted if name not in known]:
-        raise errors.LabError(
+        raise lab_errors.LabError(
             f"this machine's package sources have no {', '.join(lacking)} of Debian {apt.RELEASE} for {architecture}; "
             f"name a sources file of it in {apt.SOURCES}"
         )
@@ -129,7 +129,7 @@ def _download(packages: Sequence[Package]) -> None:
             for name in names:
                 result = apt.Apt().run("apt-get", "-q", "download", name, directory=Path(scratch))
                 if result.returncode and not any(reason in result.stderr for reason in GONE):
-                    raise errors.LabError(f"apt could not download {name}: {result.stderr.strip()}")
+                    raise lab_errors.LabError(f"apt could not download {name}: {result.stderr.strip()}")
         for path in Path(scratch).glob("*.deb"):
             content = path.read_bytes()
             if package := wanted.get(hashlib.sha256(content).hexdigest()):

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from config.images import contents, requirements
-from lab import errors, prerequisites
+from lab import lab_errors, prerequisites
 
 BUILD = requirements.ROOT / "build" / "images"
 COMPILERS = {
@@ -39,5 +39,5 @@ def library(machine: str) -> Path:
     # What a make above has been given is not meant for this one.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     if subprocess.run(command, env=environment, check=False, stdout=2).returncode:
-        raise errors.LabError(f"building libgpushare.so for {machine} failed; see the compiler's messages above")
+        raise lab_errors.LabError(f"building libgpushare.so for {machine} failed; see the compiler's messages above")
     return target

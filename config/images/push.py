@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from config.images import build, layers
-from lab import errors, prerequisites
+from lab import lab_errors, prerequisites
 
 PUSHED = "pushed.json"
 # A host has a dot or a port, or is localhost: so container tools tell it from a folder of their default registry.
@@ -48,7 +48,7 @@ def checked(prefix: str) -> str:
         LabError: it is neither.
     """
     if not PREFIX.fullmatch(prefix):
-        raise errors.LabError(
+        raise lab_errors.LabError(
             f"PUSH={prefix} is no registry and folder; name them like registry.example.com/platform or 127.0.0.1:5000"
         )
     return prefix
@@ -64,7 +64,7 @@ def _copy(archive: Path, target: str, options: Sequence[str]) -> None:
         text=True,
     )
     if result.returncode:
-        raise errors.LabError(
+        raise lab_errors.LabError(
             f"{target} was not pushed: {result.stderr.strip()}; log in by `skopeo login {target.partition('/')[0]}`, "
             "and give a registry without TLS PUSH_OPTIONS=--dest-tls-verify=false"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from config.images import contents
 from config.images.tree import Node, Tree
-from lab import errors
+from lab import lab_errors
 
 GLIBC = "2_36"  # Debian 12's
 
@@ -33,7 +33,7 @@ def install(requirements: str, architecture: str, directory: Path) -> list[tuple
             f"--python-version={contents.PYTHON}",
         ]
         if subprocess.run(command, check=False, stdout=2).returncode:
-            raise errors.LabError(f"uv could not get the wheels of requirements.lock for {architecture}; see above")
+            raise lab_errors.LabError(f"uv could not get the wheels of requirements.lock for {architecture}; see above")
     found = (re.match(r"(.+)-(.+)\.dist-info$", path.name) for path in sorted(directory.iterdir()))
     return [(match[1].replace("_", "-").lower(), match[2]) for match in found if match]
 

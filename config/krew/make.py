@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gpushare", "kubectl_gpushare")
 LIBRARIES = ("click", "PyYAML", "tabulate")
 LEFT_OUT = ("gpushare/cluster", "gpushare/daemon")  # for webhook and agent: they import what is not in the archive
-PROGRAMS = {"kubectl-gpushare": "kubectl_gpushare.start", "kubectl_complete-gpushare": "kubectl_gpushare.completion"}
+PROGRAMS = {"kubectl-gpushare": "kubectl_gpushare.start", "kubectl_complete-gpushare": "kubectl_gpushare.completing"}
 PROGRAM = """\
 #!/usr/bin/env python3
 import os

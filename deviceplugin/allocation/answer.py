@@ -13,7 +13,7 @@ from typing import Final
 
 from deviceplugin.allocation import cdi
 from gpushare import contract
-from gpushare.config.settings import Settings
+from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.offering import Offered
 
 ENVVAR: Final = "envvar"
@@ -44,14 +44,14 @@ class DeviceNode:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mps:
+class MpsPaths:
     """Where on the host the MPS daemon of these devices has its pipe, and the shared memory of its clients."""
 
     pipe: str
     shm: str
 
     @classmethod
-    def below(cls, root: str, resource: str) -> Mps:
+    def below(cls, root: str, resource: str) -> MpsPaths:
         """Where NVIDIA's daemon for a resource has them."""
         return cls(pipe=f"{root}/{resource}/pipe", shm=f"{root}/shm")
 
@@ -65,7 +65,7 @@ class Nodes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class ContainerResponse:
     """For one container."""
 
     envs: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -81,13 +81,13 @@ _NO_NODES: Final = Nodes()
 def answer(
     resource: str,
     devices: Sequence[Offered],
-    settings: Settings,
+    settings: NodeSettings,
     *,
     answer_id: str,
     nodes: Nodes = _NO_NODES,
-    mps: Mps | None = None,
+    mps: MpsPaths | None = None,
     cdi_vendor: str = cdi.VENDOR,
-) -> Answer:
+) -> ContainerResponse:
     """What a container gets with these devices of `resource`. Several shares of one device are listed once.
 
     answer_id: unique; the name of the CDI annotation ends in it. mps: None unless the devices are shared by MPS.
@@ -122,10 +122,10 @@ def answer(
     wanted: tuple[DeviceNode, ...] = ()
     if settings.pass_device_specs and not all(map(cdi.is_strategy, strategies)):
         wanted = _device_nodes(list(unique), nodes, settings.dev_root)
-    return Answer(envs, tuple(mounts), wanted, told.annotations, told.devices)
+    return ContainerResponse(envs, tuple(mounts), wanted, told.annotations, told.devices)
 
 
-def _extras(settings: Settings) -> dict[str, bool]:
+def _extras(settings: NodeSettings) -> dict[str, bool]:
     return {"gdrcopy": settings.gdrcopy, "gds": settings.gds, "mofed": settings.mofed}
 
 

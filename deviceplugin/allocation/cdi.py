@@ -13,7 +13,7 @@ CRI: Final = "cdi-cri"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Told:
+class CdiAnswer:
     """What goes into the answer of Allocate."""
 
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -35,11 +35,11 @@ def share(device_ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(device_ids)).encode()).hexdigest()[:32]
 
 
-def answer(names: Sequence[str], strategies: Sequence[str], *, prefix: str, answer_id: str) -> Told:
+def answer(names: Sequence[str], strategies: Sequence[str], *, prefix: str, answer_id: str) -> CdiAnswer:
     """How these strategies tell the names; nothing where there are none."""
     if not names:
-        return Told()
-    return Told(
+        return CdiAnswer()
+    return CdiAnswer(
         annotations={f"{prefix}nvidia-device-plugin_{answer_id}": ",".join(names)} if ANNOTATIONS in strategies else {},
         devices=tuple(names) if CRI in strategies else (),
     )

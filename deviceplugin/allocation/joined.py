@@ -10,7 +10,7 @@ from deviceplugin.allocation import aligned
 from gpushare.gpu import Gpu
 
 
-class Path(Protocol):
+class GpuPath(Protocol):
     """Between two GPUs; `common` is a word of `aligned.WEIGHTS`."""
 
     @property
@@ -22,10 +22,10 @@ class Path(Protocol):
         """How many links of NVLink go from one to the other, without a switch."""
 
 
-_UNKNOWN: Final[Mapping[tuple[str, str], Path]] = {}
+_UNKNOWN: Final[Mapping[tuple[str, str], GpuPath]] = {}
 
 
-def scores(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], Path] = _UNKNOWN) -> dict[tuple[str, str], int]:
+def scores(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _UNKNOWN) -> dict[tuple[str, str], int]:
     """The score of each pair, by UUID.
 
     paths: of pairs, in either order. GPUs of one NVLink group count as joined by one link at least: through a switch
@@ -38,7 +38,7 @@ def scores(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], Path] = _UNKNOWN
     return found
 
 
-def _pair(one: Gpu, other: Gpu, path: Path | None) -> int:
+def _pair(one: Gpu, other: Gpu, path: GpuPath | None) -> int:
     grouped = one.link_group is not None and one.link_group == other.link_group
     same_cpu = one.numa_node is not None and one.numa_node == other.numa_node
     common = path.common if path is not None else "SameCPU" if same_cpu else "CrossCPU"

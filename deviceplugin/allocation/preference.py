@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from deviceplugin.allocation import aligned, greedy
 from gpushare.modes import sharing
-from gpushare.modes.card import Device
+from gpushare.modes.hardware_gpu import WholeDevice
 from gpushare.modes.offering import Offered
 
 
@@ -61,4 +61,4 @@ def prefer(
 
 def _order(device: Offered) -> tuple[tuple[int, ...], int]:
     number = device.id.rpartition(sharing.REPLICA)[2] if sharing.is_replica(device.id) else "0"
-    return Device(device.device, device.index, device.gpu).order, int(number)
+    return WholeDevice(device.device, device.index, device.gpu).order, int(number)

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import process, server
-from deviceplugin.arbiter.agent import Agent
+from deviceplugin.arbiter import kernel_process, socket_server
+from deviceplugin.arbiter.agent_channel import AgentChannel
 from deviceplugin.arbiter.channel import Channel
-from deviceplugin.arbiter.groups import Groups
-from deviceplugin.arbiter.messages import Listening, Message
-from deviceplugin.arbiter.resizing import Resizing
-from deviceplugin.denial.registered import BEAT_SECONDS, Registered
+from deviceplugin.arbiter.messages import ArbiterReady, Message
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.share_resizing import Resizing
+from deviceplugin.denial.registered import BEAT_SECONDS, RegisteredMap
 from gpushare.daemon import garbage, logs, shutdown
 
 logger = logging.getLogger("deviceplugin.arbiter")
@@ -41,20 +41,20 @@ def main(arguments: Sequence[str]) -> int:
 
 async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     channel = Channel(socket.socket(fileno=options.agent))
-    agent = Agent(channel)
-    registered = Registered(options.registered) if options.registered is not None else None
-    groups = Groups(
+    agent = AgentChannel(channel)
+    registered = RegisteredMap(options.registered) if options.registered is not None else None
+    groups = ShareLedgers(
         options.ledgers,
         proc=options.proc_root,
         context_bytes=agent.context_bytes,
         unclaimed_bytes=agent.unclaimed_bytes,
         registered=registered,
     )
-    arbiter = server.Server(
+    arbiter = socket_server.Server(
         options.socket,
         lookup=agent,
         groups=groups,
-        identify=server.by_cgroup(options.proc_root),
+        identify=socket_server.by_cgroup(options.proc_root),
         proc=options.proc_root,
     )
     resizing = Resizing(
@@ -80,7 +80,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         async with arbiter:
             # Not before: of shares that were not taken over yet, nothing true can be said.
             channel.listen(heard, lambda: daemon.stop("the agent has gone"))
-            channel.send(Listening())
+            channel.send(ArbiterReady())
             await daemon.stopping.wait()
     finally:
         resizing.close()
@@ -89,7 +89,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         os.close(alone)
 
 
-async def _beat(registered: Registered) -> None:
+async def _beat(registered: RegisteredMap) -> None:
     """Have the kernel know that there is an arbiter."""
     while True:
         registered.beat()
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--socket", type=Path, required=True, help="where processes of share containers connect")
     add("--ledgers", type=Path, required=True, help="the directory for what the next arbiter must know")
     add("--registered", type=int, metavar="DESCRIPTOR", help="the map in which the kernel looks up who is registered")
-    add("--proc-root", type=Path, default=process.PROC, help="the host's /proc (%(default)s)")
+    add("--proc-root", type=Path, default=kernel_process.PROC, help="the host's /proc (%(default)s)")
     add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
     return parser
 

@@ -44,7 +44,7 @@ class Entitlement:
     latency: bool = False
 
 
-class Charge(enum.Enum):
+class PayingAccount(enum.Enum):
     """Which book pays for the time that passes."""
 
     NOTHING = "nothing"
@@ -63,7 +63,7 @@ class Account:
         self.room_ns = float(BURST_NS)
         self.surplus_ns = 0.0
         self.wanting = False
-        self.charge = Charge.NOTHING
+        self.charge = PayingAccount.NOTHING
         self.at_ns = now_ns
 
     def change(self, given: Entitlement, now_ns: int) -> None:
@@ -73,9 +73,9 @@ class Account:
 
     def held_by_ns(self, now_ns: int) -> int:
         """All time charged, up to now."""
-        return self.held_ns + (max(0, now_ns - self.at_ns) if self.charge is not Charge.NOTHING else 0)
+        return self.held_ns + (max(0, now_ns - self.at_ns) if self.charge is not PayingAccount.NOTHING else 0)
 
-    def set(self, now_ns: int, *, wanting: bool | None = None, charge: Charge | None = None) -> None:
+    def set(self, now_ns: int, *, wanting: bool | None = None, charge: PayingAccount | None = None) -> None:
         """From now on it wants the GPU or not, and pays from this book."""
         self.pass_time(now_ns)
         if wanting is not None:
@@ -89,10 +89,10 @@ class Account:
         if passed_ns <= 0:
             return
         self.at_ns = now_ns
-        holds = self.charge is not Charge.NOTHING
+        holds = self.charge is not PayingAccount.NOTHING
         self.held_ns += passed_ns if holds else 0
         self._owe(passed_ns)
-        if self.charge is Charge.SURPLUS:
+        if self.charge is PayingAccount.SURPLUS:
             self.surplus_ns += passed_ns / self.weight
         filled_ns = passed_ns * (self.given.limit_percent / 100 - (1 if holds else 0))
         # Whoever has waited for what it is owed must be let have it then: the bucket may hold as much.
@@ -138,13 +138,13 @@ class Account:
 
     def _owe(self, passed_ns: int) -> None:
         request = self.given.request_percent / 100
-        owed_ns = self.owed_ns + passed_ns * (request - (1 if self.charge is Charge.OWED else 0))
-        if self.charge is Charge.ALONE:
+        owed_ns = self.owed_ns + passed_ns * (request - (1 if self.charge is PayingAccount.OWED else 0))
+        if self.charge is PayingAccount.ALONE:
             owed_ns = max(0.0, self.owed_ns - passed_ns) if self.owed_ns > 0 else min(0.0, owed_ns)
-        elif self.charge is Charge.SURPLUS:
+        elif self.charge is PayingAccount.SURPLUS:
             # It is served: what comes due meanwhile is no more than a credit.
             owed_ns = min(owed_ns, max(self.owed_ns, self._credit_ns))
-        elif self.wanting or self.charge is not Charge.NOTHING:
+        elif self.wanting or self.charge is not PayingAccount.NOTHING:
             # What was owed by a greater request is not forgotten with it: it runs out.
             most_ns = max(request * WINDOW_NS, self._credit_ns, self.owed_ns - passed_ns)
             owed_ns = min(owed_ns, most_ns)

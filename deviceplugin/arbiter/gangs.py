@@ -8,7 +8,7 @@ The kernels of a gang wait for each other across its GPUs. Had it one GPU and no
 busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (1982), with a column for each GPU.
 
 Who is next is decided here, for all GPUs at once: a gang may begin if it goes before whoever is there
-(`choice.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
+(`next_share.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
 another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU of which it
 makes no use, until it does.
 
@@ -24,10 +24,10 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.arbiter import choice
+from deviceplugin.arbiter import next_share
 from deviceplugin.arbiter.account import MILLISECOND_NS
-from deviceplugin.arbiter.seat import Command, Phase, Seat
-from deviceplugin.arbiter.turns import Turns
+from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
+from deviceplugin.arbiter.seat import Command, LeasePhase, Seat
 
 # A GPU that it has not used for so long it can do without.
 UNUSED_NS: Final = 1000 * MILLISECOND_NS
@@ -37,7 +37,7 @@ MEET_NS: Final = 1 * MILLISECOND_NS
 LONGEST_END_NS: Final = 100 * MILLISECOND_NS
 # Of each turn, it does not pay for more than so much waiting for a GPU that it has not been given.
 SPARED_NS: Final = 10 * MILLISECOND_NS
-_DONE: Final = frozenset({None, Phase.LATE})
+_DONE: Final = frozenset({None, LeasePhase.LATE})
 
 Commands = list[tuple[str, Command]]  # with the GPU that each is about
 
@@ -68,7 +68,7 @@ class Gang:
 class Gangs:
     """All gangs of a node; `gpus`: the turns of each GPU, by UUID. After each event there, call `settle`."""
 
-    def __init__(self, gpus: Mapping[str, Turns]) -> None:
+    def __init__(self, gpus: Mapping[str, LeaseScheduler]) -> None:
         self._gpus = gpus
         self._gangs: dict[str, Gang] = {}
         self._names: dict[str, str] = {}  # of the gangs, by share
@@ -180,10 +180,10 @@ class Gangs:
             self._yields(uuid, self._standing(gang, uuid, now_ns), now_ns) for uuid in self._uses(gang, now_ns)
         ) and all(self._seat(gang, uuid).account.eligible() for uuid in self._uses(gang, now_ns))
 
-    def _yields(self, uuid: str, standing: choice.Standing, now_ns: int) -> bool:
+    def _yields(self, uuid: str, standing: next_share.Standing, now_ns: int) -> bool:
         turns, owners = self._gpus[uuid], self._owners(uuid)
         alone = [turns.first(now_ns)]
-        if not owners and turns.holder is not None and turns.seats[turns.holder].phase is Phase.OPEN:
+        if not owners and turns.holder is not None and turns.seats[turns.holder].phase is LeasePhase.OPEN:
             alone.append(turns.holder)
         return all(key is None or turns.standing(key, now_ns) <= standing for key in alone) and all(
             owner.stage is Stage.ENDING
@@ -191,7 +191,7 @@ class Gangs:
             for owner in owners
         )
 
-    def _standing(self, gang: Gang, uuid: str, now_ns: int) -> choice.Standing:
+    def _standing(self, gang: Gang, uuid: str, now_ns: int) -> next_share.Standing:
         """How soon it is to be served on this GPU. What it is owed, it is owed where it has had most.
 
         The latency class has no precedence here: it would interrupt others on all GPUs for what it is owed on one.
@@ -329,7 +329,7 @@ class Gangs:
         return [at_ns] if missed and at_ns < gang.ended_ns + LONGEST_END_NS else []
 
     def _is_let_in(self, gang: Gang, uuid: str) -> bool:
-        return self._seat(gang, uuid).phase is Phase.OPEN
+        return self._seat(gang, uuid).phase is LeasePhase.OPEN
 
     def _is_missed(self, gang: Gang, uuid: str) -> bool:
         seat = self._seat(gang, uuid)
@@ -343,7 +343,7 @@ class Gangs:
         gang.kept, gang.stage = [], Stage.WAITING
         return []
 
-    def _each(self, gang: Gang, what: Callable[[Turns, str], list[Command]]) -> Commands:
+    def _each(self, gang: Gang, what: Callable[[LeaseScheduler, str], list[Command]]) -> Commands:
         """On each GPU of its turn, in order."""
         return [(uuid, command) for uuid in gang.kept for command in what(self._gpus[uuid], gang.seats[uuid])]
 

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.account import Charge, Entitlement
-from deviceplugin.arbiter.departed import Departed
-from deviceplugin.arbiter.patience import Patience
+from deviceplugin.arbiter.account import Entitlement, PayingAccount
+from deviceplugin.arbiter.debt_cache import DebtCache
+from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
 from deviceplugin.arbiter.recent import Recent, Sight
-from deviceplugin.arbiter.seat import Command, Open, Phase
+from deviceplugin.arbiter.seat import Command, LeasePhase, Open
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.arbiter.turns import Turns
+from deviceplugin.arbiter.wait_clock import WaitClock
 from gpushare import contract
 
 _NANOSECONDS: Final = 1e9
 
 
-class Client(Protocol):
+class LeaseClient(Protocol):
     """A process that has been welcomed."""
 
     @property
@@ -35,7 +35,7 @@ class Client(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class LeaseUsage:
     """For how long a share has had a GPU, since it came, and how often.
 
     recent: what part of the last seconds it used, from 0 to 1; None while that is not known.
@@ -73,14 +73,14 @@ class _Share:
     def __init__(self, tenant: Tenant, now_ns: int) -> None:
         self.tenant = tenant
         self.recent = Recent(now_ns)
-        self.patience = Patience(now_ns)
+        self.patience = WaitClock(now_ns)
         self.flags = 0
-        self.clients: dict[Client, int] = {}  # with the place of this GPU in the client's limits page
-        self.wanting: set[Client] = set()
+        self.clients: dict[LeaseClient, int] = {}  # with the place of this GPU in the client's limits page
+        self.wanting: set[LeaseClient] = set()
         # With the number that each knows it by: a new one each time, or what was told of one that a process has given
         # back would open its gate when it has just asked again.
-        self.having: dict[Client, int] = {}
-        self.closed: set[Client] = set()  # of those
+        self.having: dict[LeaseClient, int] = {}
+        self.closed: set[LeaseClient] = set()  # of those
 
 
 class GpuLeases:
@@ -89,12 +89,12 @@ class GpuLeases:
     settled: whether nobody can be here any more who was before us, and has yet to say so.
     """
 
-    def __init__(self, uuid: str, numbers: Numbers, departed: Departed, *, settled: Callable[[], bool]) -> None:
+    def __init__(self, uuid: str, numbers: Numbers, departed: DebtCache, *, settled: Callable[[], bool]) -> None:
         self._uuid = uuid
         self._settled = settled
         self._numbers = numbers
         self._departed = departed
-        self.turns = Turns()
+        self.turns = LeaseScheduler()
         self._shares: dict[str, _Share] = {}
         self._urgent: set[str] = set()  # of the latency class
 
@@ -121,7 +121,7 @@ class GpuLeases:
             for client, number in share.having.items():
                 client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
 
-    def join(self, client: Client, card: int, now_ns: int) -> None:
+    def join(self, client: LeaseClient, card: int, now_ns: int) -> None:
         """A process is there; `card` is the place of this GPU in its limits page."""
         key = client.tenant.key
         if key not in self._shares:
@@ -142,7 +142,7 @@ class GpuLeases:
         if key in self._shares:
             self.obey(self.turns.seen(key, now_ns, works=works))
 
-    def leave(self, client: Client, now_ns: int) -> None:
+    def leave(self, client: LeaseClient, now_ns: int) -> None:
         """A process has gone, and what it ran with it."""
         share = self._shares[client.tenant.key]
         share.wanting.discard(client)
@@ -156,7 +156,7 @@ class GpuLeases:
             self.obey(self.turns.leave(key, now_ns))
             self._departed.keep(self._uuid, key, seat, now_ns)
 
-    def said(self, client: Client, kind: int, said: wire.Lease, now_ns: int) -> None:
+    def said(self, client: LeaseClient, kind: int, said: wire.Lease, now_ns: int) -> None:
         """A client, which has joined, says that it wants, has closed, or has released."""
         share = self._shares[client.tenant.key]
         if kind == contract.MESSAGE_WANT:
@@ -173,7 +173,7 @@ class GpuLeases:
     def settle(self, now_ns: int) -> None:
         """Tell flags that have changed, and see what everybody does now."""
         key = self.turns.holder
-        if key is not None and self.turns.seats[key].phase is Phase.OPEN:
+        if key is not None and self.turns.seats[key].phase is LeasePhase.OPEN:
             share = self._shares[key]
             flags = self._flags(share)
             if flags != share.flags:
@@ -187,12 +187,12 @@ class GpuLeases:
             share.patience.see(self.turns.seats[each], now_ns)
         self.turns.changed.clear()
 
-    def held(self, now_ns: int) -> Iterator[Held]:
+    def held(self, now_ns: int) -> Iterator[LeaseUsage]:
         """What every share that is here now has had."""
         for key, share in self._shares.items():
             seat = self.turns.seats[key]
             waited_ns, throttled_ns = share.patience.by_ns(now_ns)
-            yield Held(
+            yield LeaseUsage(
                 share.tenant,
                 self._uuid,
                 seconds=seat.account.held_by_ns(now_ns) / _NANOSECONDS,
@@ -210,7 +210,7 @@ class GpuLeases:
         given = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
         self.obey(self.turns.join(tenant.key, given, now_ns))
 
-    def _want(self, share: _Share, client: Client, now_ns: int, *, held: bool) -> None:
+    def _want(self, share: _Share, client: LeaseClient, now_ns: int, *, held: bool) -> None:
         key = share.tenant.key
         seat = self.turns.seats[key]
         # Who says that it holds the GPU since before we were there is believed once: later on, and after its first
@@ -219,7 +219,7 @@ class GpuLeases:
         if believed and self.turns.adopt(key, now_ns):
             share.wanting.add(client)
             self._give(share)
-        elif self.turns.holder == key and seat.phase is Phase.OPEN:
+        elif self.turns.holder == key and seat.phase is LeasePhase.OPEN:
             self._hand(share, client)
         else:
             if held:
@@ -227,7 +227,7 @@ class GpuLeases:
             share.wanting.add(client)
             self.obey(self.turns.want(key, now_ns))
 
-    def _released(self, share: _Share, client: Client, now_ns: int) -> None:
+    def _released(self, share: _Share, client: LeaseClient, now_ns: int) -> None:
         if client not in share.having:
             return
         del share.having[client]
@@ -249,16 +249,16 @@ class GpuLeases:
             key = share.tenant.key
             self.obey(self.turns.released(key, self.turns.seats[key].since_ns))
 
-    def _hand(self, share: _Share, client: Client) -> None:
+    def _hand(self, share: _Share, client: LeaseClient) -> None:
         share.having[client] = self._numbers.next()
         share.closed.discard(client)
         self._send_open(share, client)
 
-    def _send_open(self, share: _Share, client: Client) -> None:
+    def _send_open(self, share: _Share, client: LeaseClient) -> None:
         client.tell(wire.opened(wire.Lease(share.clients[client], share.flags, share.having[client])))
 
     def _sight(self, key: str, share: _Share) -> Sight:
-        if self.turns.seats[key].account.charge is Charge.NOTHING:
+        if self.turns.seats[key].account.charge is PayingAccount.NOTHING:
             return Sight.USES_NOT
         asked_for = self.turns.holder != key or share.flags & contract.LEASE_CONTENDED
         return Sight.USES if asked_for else Sight.UNKNOWN

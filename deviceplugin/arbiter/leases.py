@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.departed import Departed
+from deviceplugin.arbiter.debt_cache import DebtCache
 from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.gpu_leases import Client, GpuLeases, Held, Numbers
+from deviceplugin.arbiter.gpu_leases import GpuLeases, LeaseClient, LeaseUsage, Numbers
+from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.arbiter.turns import Turns
 
 _NANOSECONDS: Final = 1e9
 # After a start nobody is believed to be alone for so long: others from before may not have found us yet.
@@ -59,21 +59,21 @@ class Leases:
         self._settled_ns = clock() + settling_ns
         self._gpus: dict[str, GpuLeases] = {}
         self._timers: collections.defaultdict[str, _Timer] = collections.defaultdict(_Timer)
-        self._of_client: collections.defaultdict[Client, set[str]] = collections.defaultdict(set)
+        self._of_client: collections.defaultdict[LeaseClient, set[str]] = collections.defaultdict(set)
         self._numbers = Numbers(clock())
-        self._turns: dict[str, Turns] = {}
+        self._turns: dict[str, LeaseScheduler] = {}
         self._gangs = Gangs(self._turns)
         self._gang_timer = _Timer()
-        self._departed = Departed()
+        self._departed = DebtCache()
 
-    def said(self, client: Client, kind: int, said: wire.Lease) -> None:
+    def said(self, client: LeaseClient, kind: int, said: wire.Lease) -> None:
         """A client says that it wants, has closed, or has released; `said.card` is one of its grants."""
         now_ns = self._clock()
         uuid = self._join(client, said.card, now_ns)
         self._gpus[uuid].said(client, kind, said, now_ns)
         self._settle(uuid, now_ns)
 
-    def joined(self, client: Client) -> None:
+    def joined(self, client: LeaseClient) -> None:
         """A process has been welcomed: whoever holds one of its GPUs is not alone there any more."""
         now_ns = self._clock()
         for card in range(len(client.tenant.grants)):
@@ -95,7 +95,7 @@ class Leases:
                 self._gpus[uuid].seen(key, now_ns, works=runs)
                 self._settle(uuid, now_ns)
 
-    def left(self, client: Client) -> None:
+    def left(self, client: LeaseClient) -> None:
         """It has gone, and what it ran with it."""
         now_ns = self._clock()
         for uuid in self._of_client.pop(client, set()):
@@ -108,7 +108,7 @@ class Leases:
         """From now on believe who is alone: nobody is here from before."""
         self._settled_ns = 0
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[LeaseUsage]:
         """What every share that is here now has had."""
         now_ns = self._clock()
         for gpu in self._gpus.values():
@@ -124,7 +124,7 @@ class Leases:
         self._gpus.clear()
         self._of_client.clear()
 
-    def _join(self, client: Client, card: int, now_ns: int) -> str:
+    def _join(self, client: LeaseClient, card: int, now_ns: int) -> str:
         """Let it be at this GPU; return the GPU's UUID."""
         uuid = client.tenant.grants[card].uuid
         if uuid not in self._gpus:

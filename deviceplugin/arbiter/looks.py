@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import process
-from deviceplugin.arbiter.group import Group
-from deviceplugin.arbiter.process import Mapping, Process
+from deviceplugin.arbiter import kernel_process
+from deviceplugin.arbiter.kernel_process import KernelProcess, Mapping
+from deviceplugin.arbiter.share_ledger import ShareLedger
 
 REST: Final = 19  # times as long as a look kept a processor busy, until the next one at the same share
 
@@ -27,13 +27,13 @@ REST: Final = 19  # times as long as a look kept a processor busy, until the nex
 class Looks:
     """Looks that are due, by share. `gone`: told of a group and its member which no longer has the ledger mapped."""
 
-    def __init__(self, gone: Callable[[Group, Process], None], *, proc: Path = process.PROC) -> None:
+    def __init__(self, gone: Callable[[ShareLedger, KernelProcess], None], *, proc: Path = kernel_process.PROC) -> None:
         self._gone = gone
         self._proc = proc
-        self._due: dict[str, dict[Process, tuple[Group, asyncio.Future[None]]]] = {}
+        self._due: dict[str, dict[KernelProcess, tuple[ShareLedger, asyncio.Future[None]]]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
 
-    def ask(self, chosen: Group, member: Process) -> asyncio.Future[None]:
+    def ask(self, chosen: ShareLedger, member: KernelProcess) -> asyncio.Future[None]:
         """Have a member looked at from now on; done once it was, and `gone` told. However often it is asked, once."""
         key, loop = chosen.tenant.key, asyncio.get_running_loop()
         due = self._due.setdefault(key, {})
@@ -53,7 +53,7 @@ class Looks:
         self._due.clear()
         self._working.clear()
 
-    async def _work(self, key: str, due: dict[Process, tuple[Group, asyncio.Future[None]]]) -> None:
+    async def _work(self, key: str, due: dict[KernelProcess, tuple[ShareLedger, asyncio.Future[None]]]) -> None:
         while due:
             # No longer due before it is looked at: what it becomes meanwhile is for another look.
             member = next(iter(due))
@@ -82,7 +82,7 @@ async def _apart(pid: int, device_inode: tuple[int, int], proc: Path) -> tuple[M
             found.set_result((seen, took_seconds))
 
     def look() -> None:
-        seen = process.mapping(pid, device_inode, proc=proc)
+        seen = kernel_process.mapping(pid, device_inode, proc=proc)
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, seen, time.thread_time())
 

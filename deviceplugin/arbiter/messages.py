@@ -27,28 +27,28 @@ from gpushare.gpunode import Resize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class HasAllocation:
     """The GPUNode has this allocation, from now on as it is here."""
 
     allocation: Allocation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NoEntry:
+class AllocationGone:
     """It has the allocation with this id no more."""
 
     allocation: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Follow:
+class ApplyAllocations:
     """That is all of the GPUNode, with what its status says of resizes: shares are to be given what it says."""
 
     resizes: tuple[Resize, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Followed:
+class ResizesApplied:
     """It was done; its status is to say this of resizes."""
 
     resizes: tuple[Resize, ...]
@@ -60,7 +60,7 @@ class Changed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Listening:
+class ArbiterReady:
     """Processes can connect; what an earlier arbiter left was taken over."""
 
 
@@ -89,7 +89,7 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Contexts:
+class ContextCharges:
     """What is to be charged for contexts from now on, of these GPUs."""
 
     contexts: tuple[Context, ...]
@@ -105,7 +105,7 @@ class Overhead:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Overheads:
+class ShareOverheads:
     """The same of all processes of a share, by its key."""
 
     share: str
@@ -134,7 +134,7 @@ class Runs:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unspoken:
+class LibraryRefused:
     """A process of this container was refused, in these words: its library speaks none of our versions."""
 
     container: Container
@@ -153,7 +153,7 @@ class Measure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unclaimed:
+class UnclaimedMemory:
     """So much, by the number of the question; None: that is not known."""
 
     number: int
@@ -168,7 +168,7 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Member:
+class LedgerMember:
     """A process that has a slot of a ledger."""
 
     slot: int
@@ -177,22 +177,22 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class RunningShareState:
     """A share that has processes, as it is now; with the descriptors of limits and ledger if it is a new one."""
 
     tenant: Tenant
-    members: tuple[Member, ...]
+    members: tuple[LedgerMember, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class NoShare:
+class ShareGone:
     """The share with this key has no process any more."""
 
     share: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Turn:
+class LeaseReport:
     """What a share has had of a GPU: `gpu_leases.Held`, with the share's key in place of the share."""
 
     share: str
@@ -207,10 +207,10 @@ class Turn:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Turns:
+class LeaseReports:
     """Some of them; together those of a report are all there are."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[LeaseReport, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -232,8 +232,30 @@ class Reported:
     unreachable: tuple[tuple[int, int], ...]
 
 
-FromAgent = Entry | NoEntry | Follow | Identified | Contexts | Overheads | Measured | Runs | Unclaimed | Report
-FromArbiter = Listening | Changed | Identify | Followed | Measure | Unspoken | Share | NoShare | Turns | Reported
+FromAgent = (
+    HasAllocation
+    | AllocationGone
+    | ApplyAllocations
+    | Identified
+    | ContextCharges
+    | ShareOverheads
+    | Measured
+    | Runs
+    | UnclaimedMemory
+    | Report
+)
+FromArbiter = (
+    ArbiterReady
+    | Changed
+    | Identify
+    | ResizesApplied
+    | Measure
+    | LibraryRefused
+    | RunningShareState
+    | ShareGone
+    | LeaseReports
+    | Reported
+)
 Message = FromAgent | FromArbiter
 
 _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in typing.get_args(Message)}

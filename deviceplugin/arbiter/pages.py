@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.timetable import NO_TURN, Turn
+from deviceplugin.arbiter.timetable import NO_TURN, LaunchSlot
 from gpushare import contract
 
 _HEADER: Final = struct.Struct(contract.LIMITS_HEADER)
@@ -39,7 +39,7 @@ class PagesError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+class LimitsRecord:
     """What a limits page says of one GPU; `gpu` is the raw UUID."""
 
     gpu: bytes
@@ -52,7 +52,7 @@ class Record:
     turn_permille: int = 0
 
 
-class Limits:
+class LimitsPage:
     """The limits page; `descriptor` is what processes get."""
 
     def __init__(self, grants: Sequence[tenant.Grant], *, slot_count: int) -> None:
@@ -92,7 +92,7 @@ class Limits:
         """Say what is to be charged for a context on a GPU before it is made."""
         self._say(card, (self._measured[card][0], context_bytes))
 
-    def schedule(self, card: int, turn: Turn) -> None:
+    def schedule(self, card: int, turn: LaunchSlot) -> None:
         """Say when to launch on a GPU while there is no arbiter."""
         if turn != self._turns[card]:
             self._turns[card] = turn
@@ -103,7 +103,7 @@ class Limits:
         """What is held beyond what was charged, by GPU in the order of the grants."""
         return tuple(overhead for overhead, _ in self._measured)
 
-    def read(self) -> tuple[Record, ...]:
+    def read(self) -> tuple[LimitsRecord, ...]:
         """What processes see, by GPU in the order of the grants. Raises PagesError once it is closed."""
         return _records(self._map, len(self._measured))
 
@@ -145,7 +145,7 @@ class LimitsView:
         """How far a sum must look. Raises PagesError once it is closed."""
         return self._header()[1]
 
-    def read(self) -> tuple[Record, ...]:
+    def read(self) -> tuple[LimitsRecord, ...]:
         """What processes see, by GPU in the order of the grants. Raises PagesError once it is closed."""
         return _records(self._map, self._gpu_count)
 
@@ -161,10 +161,10 @@ class LimitsView:
             raise PagesError("the limits are closed") from error
 
 
-def _records(page: mmap.mmap, gpu_count: int) -> tuple[Record, ...]:
+def _records(page: mmap.mmap, gpu_count: int) -> tuple[LimitsRecord, ...]:
     places = [_HEADER.size + card * contract.LIMITS_RECORD_SIZE for card in range(gpu_count)]
     try:
-        return tuple(Record(*_RECORD.unpack_from(page, place)) for place in places)
+        return tuple(LimitsRecord(*_RECORD.unpack_from(page, place)) for place in places)
     except ValueError as error:
         raise PagesError("the limits are closed") from error
 

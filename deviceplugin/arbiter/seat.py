@@ -8,7 +8,7 @@ import enum
 from deviceplugin.arbiter.account import Account, Entitlement
 
 
-class Phase(enum.Enum):
+class LeasePhase(enum.Enum):
     """What a lease has come to."""
 
     OPEN = "open"
@@ -39,7 +39,7 @@ class Seat:
 
     def __init__(self, given: Entitlement, now_ns: int) -> None:
         self.account = Account(given, now_ns)
-        self.phase: Phase | None = None
+        self.phase: LeasePhase | None = None
         self.asked = False  # it has something to launch here; a member of a gang may want its turn because of others
         self.member = False  # of a gang, which is served on several GPUs together
         self.spared = False  # a member that is kept from what it waits for pays nothing

@@ -26,14 +26,14 @@ UNASKED_TOGETHER: Final = 50  # what those may cost the others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Turn:
+class LaunchSlot:
     """From when, and for how long, in thousandths of the period; of no length: nothing is said."""
 
     begin_permille: int = 0
     permille: int = 0
 
 
-NO_TURN: Final = Turn()
+NO_TURN: Final = LaunchSlot()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,18 +62,18 @@ class _Card:
             self.waiting[key] = _Part(key, min(max(1, least), most), most, max(1, request))
         if sum(part.least for part in self.waiting.values()) > PERIOD:
             self.waiting = {}  # more than can be told apart
-        self.turns: dict[str, Turn] = {}
+        self.turns: dict[str, LaunchSlot] = {}
 
-    def gaps(self) -> list[Turn]:
+    def gaps(self) -> list[LaunchSlot]:
         """What nobody has yet."""
         found, at = [], 0
         for turn in sorted(self.turns.values(), key=lambda one: one.begin_permille):
             if turn.begin_permille > at:
-                found.append(Turn(at, turn.begin_permille - at))
+                found.append(LaunchSlot(at, turn.begin_permille - at))
             at = turn.begin_permille + turn.permille
-        return [*found, *([Turn(at, PERIOD - at)] if at < PERIOD else [])]
+        return [*found, *([LaunchSlot(at, PERIOD - at)] if at < PERIOD else [])]
 
-    def give(self, key: str, turn: Turn) -> bool:
+    def give(self, key: str, turn: LaunchSlot) -> bool:
         """Whether the others still have room beside that; if not, it is not given."""
         part = self.waiting.pop(key)
         self.turns[key] = turn
@@ -92,12 +92,12 @@ class _Card:
         for gap, parts in self._filled() or ():
             at = gap.begin_permille
             for key, length in sorted(_divided(gap.permille, parts).items()):
-                self.turns[key] = Turn(at, length)
+                self.turns[key] = LaunchSlot(at, length)
                 at += length
 
-    def _filled(self) -> list[tuple[Turn, list[_Part]]] | None:
+    def _filled(self) -> list[tuple[LaunchSlot, list[_Part]]] | None:
         """Who goes into which gap: the largest first, where the most room is; None: not all have room."""
-        filled: list[tuple[Turn, list[_Part]]] = [(gap, []) for gap in self.gaps()]
+        filled: list[tuple[LaunchSlot, list[_Part]]] = [(gap, []) for gap in self.gaps()]
         for part in sorted(self.waiting.values(), key=lambda one: (-one.least, one.key)):
             if not filled:
                 return None
@@ -108,7 +108,7 @@ class _Card:
         return filled
 
 
-def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[Turn, ...]]:
+def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]:
     """The turns of each share by its key, by GPU in the order of its grants. The same for the same shares, always."""
     shares = {one.key: one for one in tenants}
     given = collections.defaultdict[str, dict[str, tuple[int, int]]](dict)
@@ -134,11 +134,11 @@ def _align(key: str, cards: Sequence[_Card], lengths: Iterable[int]) -> None:
     """Give it the same part on each of these, of the first of the lengths that all have room for, if any."""
     for length in lengths:
         begin = _common([card.gaps() for card in cards], length)
-        if begin is not None and _given(key, cards, Turn(begin, length)):
+        if begin is not None and _given(key, cards, LaunchSlot(begin, length)):
             return
 
 
-def _given(key: str, cards: Sequence[_Card], turn: Turn) -> bool:
+def _given(key: str, cards: Sequence[_Card], turn: LaunchSlot) -> bool:
     before = [card.waiting[key] for card in cards]
     for number, card in enumerate(cards):
         if not card.give(key, turn):
@@ -148,10 +148,10 @@ def _given(key: str, cards: Sequence[_Card], turn: Turn) -> bool:
     return True
 
 
-def _common(gaps: Sequence[Sequence[Turn]], length: int) -> int | None:
+def _common(gaps: Sequence[Sequence[LaunchSlot]], length: int) -> int | None:
     """The first moment from which so much is free on all."""
 
-    def is_free(begin: int, of_card: Sequence[Turn]) -> bool:
+    def is_free(begin: int, of_card: Sequence[LaunchSlot]) -> bool:
         ends = ((gap.begin_permille, gap.begin_permille + gap.permille) for gap in of_card)
         return any(first <= begin and begin + length <= end for first, end in ends)
 

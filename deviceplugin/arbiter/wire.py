@@ -35,7 +35,7 @@ class WireError(Exception):
     """Not a message of ours; nothing is said to whoever sent it."""
 
 
-class VersionError(Exception):
+class ProtocolVersionError(Exception):
     """A message of a version that is not spoken here; the sentence is for the other side, who speaks `version`."""
 
     def __init__(self, sentence: str, version: int) -> None:
@@ -70,7 +70,7 @@ def hello(data: bytes) -> Hello:
     version = min(newest, contract.WIRE_VERSION)
     if version < max(oldest, contract.WIRE_OLDEST):
         spoken = f"version {oldest}" if newest == oldest else f"versions {oldest} to {newest}"
-        raise VersionError(
+        raise ProtocolVersionError(
             f"the library speaks {spoken} of the protocol and this node's agent versions {contract.WIRE_OLDEST} to "
             f"{contract.WIRE_VERSION}: recreate the pod, so that it gets the agent's library",
             oldest,
@@ -84,7 +84,7 @@ def check_version(data: bytes, version: int) -> None:
     _, found, _, _, _ = _HEADER.unpack_from(data)
     if found != version:
         sentence = f"the library said something in version {found} of the protocol: version {version} was agreed on"
-        raise VersionError(sentence, version)
+        raise ProtocolVersionError(sentence, version)
 
 
 def of_version(message: bytes, version: int) -> bytes:

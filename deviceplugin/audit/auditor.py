@@ -11,15 +11,23 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter import leases, process, timetable
-from deviceplugin.arbiter.server import Identify
-from deviceplugin.audit import document, ending, excess, judgement, looking, overhead, unclaimed
-from deviceplugin.audit.contexts import Contexts
-from deviceplugin.audit.report import Audit, Judged
-from deviceplugin.audit.seen import Problem, Share, Who
+from deviceplugin.arbiter import kernel_process, leases, timetable
+from deviceplugin.arbiter.socket_server import Identify
+from deviceplugin.audit import (
+    audit_document,
+    ending,
+    excess,
+    overhead,
+    process_limits,
+    process_listing,
+    unclaimed_memory,
+)
+from deviceplugin.audit.contexts import ContextCheckpoint
+from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit
+from deviceplugin.audit.seen import Problem, SeenShare, Who
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.link import shares as link
+from deviceplugin.link import running_shares as link
 from deviceplugin.link.arbiter import Arbiter
 from gpushare import contract
 from gpushare.gpu import Gpu
@@ -65,14 +73,14 @@ class Auditor:
         self,
         driver: Driver,
         arbiter: Arbiter,
-        contexts: Contexts,
+        contexts: ContextCheckpoint,
         surroundings: Surroundings,
         *,
         node_name: str,
         identify: Identify,
         driver_version: str = "",
         ends: bool = False,
-        proc: Path = process.PROC,
+        proc: Path = kernel_process.PROC,
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -87,7 +95,7 @@ class Auditor:
         self._proc = proc
         self._wall_clock = wall_clock
         self._clock = clock
-        self._looking = looking.Looking(
+        self._looking = process_listing.Looking(
             driver.nvml, identify=identify, lost_ticks=lambda: arbiter.reported.lost_ticks, proc=proc
         )
         self._overheads = overhead.Overheads()
@@ -97,7 +105,7 @@ class Auditor:
         self._checked_at: float | None = None
         self._compared_from: float | None = None
         self._looks = 0
-        self.audit = Audit()
+        self.audit = NodeAudit()
         self.conditions: tuple[Condition, ...] = ()
 
     async def run(self) -> None:
@@ -136,21 +144,21 @@ class Auditor:
         seen = dataclasses.replace(look.seen, shares=shares, beyond=self._excess.told)
         node, pods = self._surroundings.node(), tuple(self._surroundings.pods())
         suspects = self.audit.suspects
-        self._publish(await asyncio.to_thread(judgement.judge, seen, pods=pods, node=node, suspects=suspects))
+        self._publish(await asyncio.to_thread(process_limits.judge, seen, pods=pods, node=node, suspects=suspects))
         await self._arbiter.report()
         self._tell()
 
-    def _now(self, shares: Iterable[Share]) -> Iterator[Share]:
+    def _now(self, shares: Iterable[SeenShare]) -> Iterator[SeenShare]:
         """The shares with what their pages say after the look; those that have ended meanwhile are left out."""
         there = {share.tenant.key: share for share in self._arbiter.shares.all()}
         for one in shares:
             if one.tenant.key in there:
                 yield dataclasses.replace(one, enforced=there[one.tenant.key].limits.read())
 
-    def _publish(self, audit: Audit) -> None:
+    def _publish(self, audit: NodeAudit) -> None:
         self.audit = audit
         self._checked_at = self._wall_clock()
-        conditions = (document.condition(audit),)
+        conditions = (audit_document.condition(audit),)
         if conditions != self.conditions:
             self.conditions = conditions
             self._surroundings.changed()
@@ -159,21 +167,23 @@ class Auditor:
         """The last audit as JSON; None before the first."""
         if self._checked_at is None:
             return None
-        return document.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
+        return audit_document.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
 
     def context_bytes(self, uuid: str) -> int:
         """What a context on this GPU is to be charged before it is made."""
         card = next((one for one in self._surroundings.gpus() if one.uuid == uuid), None)
         return self._contexts.bytes_of(self._kind(card)) if card is not None else 0
 
-    async def unclaimed_bytes(self, chosen: link.Share, asker: Who, card: int) -> int | None:
+    async def unclaimed_bytes(self, chosen: link.RunningShare, asker: Who, card: int) -> int | None:
         """What of a GPU of a share nobody is known to hold beside this process of it, looked at from now on.
 
         None where the driver does not tell.
         """
         share, uuid, groups = chosen.tenant.key, chosen.tenant.grants[card].uuid, self._arbiter.shares.all()
         try:
-            return await self._driver.ask(unclaimed.look, self._driver.nvml, uuid, groups, share=share, asker=asker)
+            return await self._driver.ask(
+                unclaimed_memory.look, self._driver.nvml, uuid, groups, share=share, asker=asker
+            )
         except nvml_call.NvmlError as error:
             logger.debug("Could not look who holds a GPU's memory", extra={"err": str(error)})
             return None
@@ -181,7 +191,7 @@ class Auditor:
     def _kind(self, card: Gpu) -> str:
         return f"{card.model}, driver {self._driver_version}"
 
-    def _charge(self, look: looking.Look) -> None:
+    def _charge(self, look: process_listing.Look) -> None:
         """Charge to each share what its processes hold beyond their charges, and learn from it what a context takes."""
         self._overheads.look(look.readings, look.silent)
         kinds = {card.uuid: self._kind(card) for card in look.seen.gpus}
@@ -201,7 +211,7 @@ class Auditor:
             )
             self._arbiter.expect(uuids)
 
-    def _compare(self, now: float, look: looking.Look, shares: Iterable[Share]) -> None:
+    def _compare(self, now: float, look: process_listing.Look, shares: Iterable[SeenShare]) -> None:
         """What the driver says that shares used, with what they were let have."""
         held = {(one.gpu_uuid, one.tenant.key): one.had_seconds for one in self._arbiter.shares.held()}
         self._compared_from = now if self._compared_from is None else self._compared_from
@@ -214,8 +224,8 @@ class Auditor:
 
     def _tell(self) -> None:
         """Events, once for each process and share; and the end of processes that are not to run."""
-        troubles = judgement.troubles(self.audit)
-        certain = {one.key for one in judgement.to_be_ended(self.audit)} if self._ends else set()
+        troubles = process_limits.troubles(self.audit)
+        certain = {one.key for one in process_limits.to_be_ended(self.audit)} if self._ends else set()
         self._events_left = MOST_EVENTS
         registered = {
             (member.pid, member.start_ticks)
@@ -228,7 +238,7 @@ class Auditor:
             if key in certain:
                 self._end(judged)
             elif key not in self._told:
-                self._event(judged, document.sentence(self.audit, judged))
+                self._event(judged, audit_document.sentence(self.audit, judged))
         beyond = {
             (one.namespace, one.pod, one.containers, one.gpu): one
             for one in self.audit.shares
@@ -236,17 +246,17 @@ class Auditor:
         }
         for key, share in beyond.items():
             if key not in self._told:
-                note = document.beyond(self.audit, share)
+                note = audit_document.beyond(self.audit, share)
                 self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
         self._told = frozenset((*troubles, *beyond))
 
-    def _end(self, judged: Judged) -> None:
+    def _end(self, judged: AuditedProcess) -> None:
         problem = ending.end(judged.process, identify=self._identify, proc=self._proc)
         what = f"it could not be ended: {problem}" if problem else "it was ended, as --end-unlimited asks for"
         if not problem or judged.key not in self._told:
-            self._event(judged, f"{document.sentence(self.audit, judged)}; {what}")
+            self._event(judged, f"{audit_document.sentence(self.audit, judged)}; {what}")
 
-    def _event(self, judged: Judged, note: str) -> None:
+    def _event(self, judged: AuditedProcess, note: str) -> None:
         who = {"gpu": judged.process.gpu, "pid": judged.process.pid, "state": str(judged.state)}
         self._warn(contract.EVENT_UNLIMITED, note, (judged.namespace, judged.pod) if judged.pod else None, who)
 

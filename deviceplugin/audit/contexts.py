@@ -20,7 +20,7 @@ NAME: Final = "contexts.json"
 REMEMBERED: Final = 64  # processes: a context that was measured as too small is forgotten after so many others
 
 
-class Contexts:
+class ContextCheckpoint:
     """The file `directory/contexts.json`. `until_learned_bytes`: what to go by before anything was measured."""
 
     def __init__(self, directory: Path, *, until_learned_bytes: int = 0) -> None:

@@ -9,14 +9,14 @@ import os
 import signal
 from pathlib import Path
 
-from deviceplugin.arbiter import process
-from deviceplugin.arbiter.server import Identify
-from deviceplugin.audit.seen import Process
+from deviceplugin.arbiter import kernel_process
+from deviceplugin.arbiter.socket_server import Identify
+from deviceplugin.audit.seen import SeenProcess
 
 
-def end(judged: Process, *, identify: Identify, proc: Path = process.PROC) -> str:
+def end(judged: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:
     """Kill it; return why that was not possible, or nothing. One that is gone needs no killing."""
-    found = process.find(judged.pid, judged.start_ticks, proc=proc)
+    found = kernel_process.find(judged.pid, judged.start_ticks, proc=proc)
     if found is None:
         return ""
     try:

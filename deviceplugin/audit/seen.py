@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from deviceplugin.arbiter.identity import Container
-from deviceplugin.arbiter.pages import Record
+from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Beyond, Place
 from gpushare.gpu import Gpu
@@ -15,7 +15,7 @@ Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Process:
+class SeenProcess:
     """A process on a GPU, as the driver lists it.
 
     used_bytes: None where the driver does not tell; container: None for one that is in none.
@@ -39,7 +39,7 @@ class Process:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Member:
+class SeenMember:
     """A process that is registered with a share: what it has charged on each GPU, in the order of the grants."""
 
     who: Who
@@ -48,12 +48,12 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class SeenShare:
     """A share that has processes, and what their limits page says, by GPU in the order of the grants."""
 
     tenant: Tenant
-    enforced: tuple[Record, ...]
-    members: tuple[Member, ...]
+    enforced: tuple[LimitsRecord, ...]
+    members: tuple[SeenMember, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class Seen:
     """
 
     gpus: tuple[Gpu, ...]
-    processes: tuple[Process, ...]
-    shares: tuple[Share, ...]
+    processes: tuple[SeenProcess, ...]
+    shares: tuple[SeenShare, ...]
     unreachable: frozenset[Who] = frozenset()
     problems: tuple[Problem, ...] = ()
     beyond: Mapping[Place, Beyond] = dataclasses.field(default_factory=dict)

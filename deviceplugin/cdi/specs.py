@@ -16,8 +16,8 @@ from deviceplugin import driver_root, whole_file
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import driver_files, spec
 from gpushare import contract
-from gpushare.config.settings import Settings
-from gpushare.modes.card import Card, parts, whole
+from gpushare.config.node_settings import NodeSettings
+from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Specs:
         self,
         directory: Path,
         *,
-        cards: Callable[[], Sequence[Card]],
+        cards: Callable[[], Sequence[HardwareGpu]],
         nodes: Callable[[], answer.Nodes],
         in_use: Callable[[], bool],
         root: Path = _ROOT,
@@ -58,7 +58,7 @@ class Specs:
         self._in_use = in_use
         self._root = root
 
-    def renew(self, settings: Settings) -> None:
+    def renew(self, settings: NodeSettings) -> None:
         """Make the files true, and take away those that are of no use any more. Raises SpecError."""
         told = any(map(cdi.is_strategy, settings.device_list_strategies))
         there = sorted(self._directory.glob(f"{cdi.VENDOR}-*.json"))
@@ -79,7 +79,7 @@ class Specs:
         """Whether the name of a share container stands for something."""
         return self._share_path(name).exists()
 
-    def share(self, name: str, uuids: Sequence[str], settings: Settings) -> None:
+    def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
         """Have the name of a share container stand for these GPUs. Raises SpecError."""
         of_device, dev = self._nodes().of_device, settings.dev_root.rstrip("/")
         missing = [uuid for uuid in uuids if uuid not in of_device]
@@ -121,7 +121,7 @@ class Specs:
     def _path(self, kind: str) -> Path:
         return self._directory / f"{cdi.VENDOR}-{kind}.json"
 
-    def _documents(self, settings: Settings) -> dict[str, dict[str, Any]]:
+    def _documents(self, settings: NodeSettings) -> dict[str, dict[str, Any]]:
         """The specification of each kind of which there is a device."""
         root = self._host(settings)
         dev = settings.dev_root.rstrip("/")
@@ -148,11 +148,11 @@ class Specs:
         control = tuple((path, f"{dev}{path}") for path in nodes.control)
         return spec.gpus(found, common=spec.Edits(device_nodes=control))
 
-    def _host(self, settings: Settings) -> Path:
+    def _host(self, settings: NodeSettings) -> Path:
         mounted = Path(settings.container_driver_root)
         return mounted if mounted.is_dir() else self._root
 
-    def _common(self, settings: Settings) -> spec.Edits:
+    def _common(self, settings: NodeSettings) -> spec.Edits:
         host = self._host(settings)
         found = driver_root.find(host, settings.driver_root) or driver_root.DriverRoot(host, settings.driver_root)
         driver, dev = found.host.rstrip("/"), settings.dev_root.rstrip("/")
@@ -160,7 +160,7 @@ class Specs:
         names = (settings.cdi_hook, *_HOOKS) if is_host else ()
         hooks = [hook for hook in names if (host / hook.lstrip("/")).is_file()]
         # One that is named by hand may be where this process does not look, as beside a driver's own root.
-        hook = settings.cdi_hook if settings.cdi_hook != Settings().cdi_hook else next(iter(hooks), "")
+        hook = settings.cdi_hook if settings.cdi_hook != NodeSettings().cdi_hook else next(iter(hooks), "")
         return spec.Edits(
             environment=(spec.VOID,),
             device_nodes=tuple((path, f"{dev}{path}") for path in self._nodes().control),

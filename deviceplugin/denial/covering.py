@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.denial import denial, pods
+from deviceplugin.denial import denial, denied_pods
 from gpushare import pod
 from gpushare.gpunode import Condition
 from gpushare.pod import PodJson
@@ -25,7 +25,7 @@ class Covering:
     conditions: for the GPUNode; changed is called when they have.
     """
 
-    def __init__(self, made: denial.Denial | None, problem: str) -> None:
+    def __init__(self, made: denial.DenialProgram | None, problem: str) -> None:
         self._denial = made
         self._problem = problem
         self._covered: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class Covering:
         known = tuple(self._pods())
         if pod_uid and all(pod.uid(one) != pod_uid for one in known):
             raise denial.DenialError(f"the pod {pod_uid} is not known to the agent yet: it will be soon")
-        chosen = pods.choose(known)
+        chosen = denied_pods.choose(known)
         new = chosen.uids - self._covered
         self._covered = (self._covered & chosen.uids) | self._denial.attach(new)
         self._say("", chosen.left_out)
@@ -75,7 +75,7 @@ class Covering:
             await asyncio.sleep(SECONDS)
 
     def _say(self, problem: str, left_out: tuple[str, ...]) -> None:
-        conditions = (pods.condition(problem, left_out),)
+        conditions = (denied_pods.condition(problem, left_out),)
         if conditions != self.conditions:
             self.conditions = conditions
             if problem:

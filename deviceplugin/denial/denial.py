@@ -13,8 +13,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import process
-from deviceplugin.denial import cgroups, fields, kernel, program, registered
+from deviceplugin.arbiter import kernel_process
+from deviceplugin.denial import kernel, kernel_fields, pod_cgroups, program, registered
 
 DIRECTORY: Final = "gpushare"  # in the bpf file system
 MAP: Final = "registered-1"  # with the version of its keys and values
@@ -30,7 +30,7 @@ class DenialError(Exception):
     """It cannot be done here; the message says why, as a sentence."""
 
 
-class Denial:
+class DenialProgram:
     """A program that is loaded; `map_descriptor` is for the arbiter. Whoever has it closes it."""
 
     def __init__(self, cgroup_root: Path, *, map_descriptor: int, loaded: int, before: int | None) -> None:
@@ -43,7 +43,7 @@ class Denial:
 
     def attach(self, pod_uids: Collection[str]) -> frozenset[str]:
         """Have the kernel ask for these pods from now on; return those that have a cgroup. Raises DenialError."""
-        found = cgroups.of_pods(self._cgroup_root) if pod_uids else {}
+        found = pod_cgroups.of_pods(self._cgroup_root) if pod_uids else {}
         there = frozenset(uid for uid in pod_uids if uid in found)
         for uid in there:
             try:
@@ -71,26 +71,26 @@ class Denial:
             os.close(directory)
 
 
-def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None) -> Denial:
+def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None) -> DenialProgram:
     """The program for the driver's devices, or those with other major numbers. Raises DenialError."""
     if str((proc / "self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
         raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
-    if not cgroups.is_version_two(cgroup_root):
+    if not pod_cgroups.is_version_two(cgroup_root):
         beside = cgroup_root / BESIDE_V1
-        remedy = f"; here it is at {beside}: write --cgroup-root={beside}" if cgroups.is_version_two(beside) else ""
+        remedy = f"; here it is at {beside}: write --cgroup-root={beside}" if pod_cgroups.is_version_two(beside) else ""
         raise DenialError(
             f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked{remedy}"
         )
     if not kernel.keeps(bpf_root):
         raise DenialError(f"no bpf file system is mounted at {bpf_root}, as systemd does at /sys/fs/bpf")
-    missing = process.missing_capabilities(_CAPABILITIES, proc=proc)
-    if missing and process.missing_capabilities(_ALL_OF_THEM, proc=proc):
+    missing = kernel_process.missing_capabilities(_CAPABILITIES, proc=proc)
+    if missing and kernel_process.missing_capabilities(_ALL_OF_THEM, proc=proc):
         raise DenialError(
             f"the agent lacks {', '.join(missing)} of its capabilities (config/components/deny-unregistered)"
         )
     try:
-        offsets = fields.offsets(BTF.read_bytes(), program.FIELDS)
-    except (OSError, fields.FieldsError) as error:
+        offsets = kernel_fields.offsets(BTF.read_bytes(), program.FIELDS)
+    except (OSError, kernel_fields.FieldsError) as error:
         raise DenialError(f"this kernel does not tell its types at {BTF}: {error}") from error
     found = majors if majors is not None else program.majors((proc / "devices").read_text())
     try:
@@ -104,7 +104,7 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
         raise DenialError(f"the kernel does not take the program: {error.strerror or error}") from error
 
 
-def _opened(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: program.Offsets) -> Denial:
+def _opened(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: program.Offsets) -> DenialProgram:
     kept = bpf_root / DIRECTORY
     kept.mkdir(mode=0o700, exist_ok=True)
     descriptor = kernel.pinned(kept / MAP)
@@ -115,8 +115,8 @@ def _opened(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets:
     loaded = kernel.load("gpushare", program.assemble(majors, offsets, descriptor))
     if before is not None and kernel.identity(before)[1] == kernel.identity(loaded)[1]:
         os.close(loaded)
-        return Denial(cgroup_root, map_descriptor=descriptor, loaded=before, before=None)
+        return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=before, before=None)
     # At once, although the one before is attached still: an agent that ends here leaves two programs that ask the same.
     (kept / PROGRAM).unlink(missing_ok=True)
     kernel.pin(loaded, kept / PROGRAM)
-    return Denial(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)
+    return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)

@@ -19,7 +19,7 @@ MOST: Final = 1 << 16
 Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's ticks
 
 
-class Registered:
+class RegisteredMap:
     """By the descriptor of the map that the program looks into. What the kernel refuses raises OSError."""
 
     def __init__(self, descriptor: int, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import records, whole_file
-from deviceplugin.hardware import health
+from deviceplugin.hardware import gpu_health
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Notebook:
         self._path = directory / NAME
         self._boot = _text(proc / BOOT_ID)
 
-    def read(self) -> health.Faults:
+    def read(self) -> gpu_health.Faults:
         """What the last agent left; nothing if that cannot be read, which is logged."""
         try:
             document = records.load(self._path)
@@ -42,7 +42,7 @@ class Notebook:
             )
             return {}
 
-    def write(self, faults: health.Faults) -> None:
+    def write(self, faults: gpu_health.Faults) -> None:
         """Keep them. A disk that takes nothing is logged: the GPUs are judged all the same."""
         document = {"boot": self._boot, "faults": {uuid: records.write(fault) for uuid, fault in faults.items()}}
         try:
@@ -51,9 +51,9 @@ class Notebook:
             logger.warning("Could not keep the faults of the GPUs", extra={"err": str(error)})
 
 
-def _fault(document: dict[str, object]) -> health.Fault:
+def _fault(document: dict[str, object]) -> gpu_health.Fault:
     until = document["until"]
-    return health.Fault(
+    return gpu_health.Fault(
         str(document["reason"]),
         None if until is None else float(str(until)),
         float(str(document["since"])),

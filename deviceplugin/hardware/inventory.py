@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from deviceplugin.hardware import health, nvml
+from deviceplugin.hardware import gpu_health, nvml
 from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode, Resize
@@ -15,7 +15,7 @@ MOST_CHARACTERS: Final = 32768  # of a condition's message, by the CRD; pods are
 
 
 def merged(
-    previous: Iterable[Gpu], seen: nvml.Snapshot, *, faults: health.Faults, held: Iterable[str]
+    previous: Iterable[Gpu], seen: nvml.NvmlSnapshot, *, faults: gpu_health.Faults, held: Iterable[str]
 ) -> tuple[Gpu, ...]:
     """The node's GPUs, by index.
 
@@ -80,7 +80,7 @@ def status(
     return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)
 
 
-def _judged(card: Gpu, faults: health.Faults) -> Gpu:
+def _judged(card: Gpu, faults: gpu_health.Faults) -> Gpu:
     fault = faults.get(card.uuid)
     return card if fault is None or not card.healthy else _ill(card, fault.reason)
 

@@ -49,7 +49,7 @@ class Unreadable:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Snapshot:
+class NvmlSnapshot:
     """The GPUs as the driver describes them now; `healthy` false where it says itself that one must be reset."""
 
     gpus: tuple[Gpu, ...]
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Process:
+class NvmlProcess:
     """A process on a GPU, by its pid on the host; `memory_bytes` is None where the driver does not tell."""
 
     pid: int
@@ -118,11 +118,11 @@ class Nvml:
         """By UUID: why nobody would know if this GPU broke."""
         return self._events.unwatched
 
-    def wait_for_xid(self, timeout_seconds: float) -> xid.Event | None:
+    def wait_for_xid(self, timeout_seconds: float) -> xid.XidEvent | None:
         """The next critical event, or None when there was none in that time. It always takes the time when None."""
         return self._events.wait(timeout_seconds)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> NvmlSnapshot:
         """Read every GPU. Raises NvmlError only when the driver does not answer at all."""
         gpus, unreadable = [], []
         for index in range(ask(pynvml.nvmlDeviceGetCount)):
@@ -132,15 +132,15 @@ class Nvml:
                 unreadable.append(Unreadable(index, str(error)))
         groups = self._link_groups(gpus)
         gpus = [dataclasses.replace(card, link_group=groups.get(card.uuid)) for card in gpus]
-        return Snapshot(tuple(gpus), tuple(unreadable))
+        return NvmlSnapshot(tuple(gpus), tuple(unreadable))
 
-    def processes(self, uuid: str) -> tuple[Process, ...]:
+    def processes(self, uuid: str) -> tuple[NvmlProcess, ...]:
         """The processes that compute on a GPU."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         running = _running(_COMPUTING, handle, uuid)
-        return tuple(Process(int(one.pid), one.usedGpuMemory) for one in running)
+        return tuple(NvmlProcess(int(one.pid), one.usedGpuMemory) for one in running)
 
-    def users(self, uuid: str) -> tuple[Process, ...]:
+    def users(self, uuid: str) -> tuple[NvmlProcess, ...]:
         """The processes that compute or draw on a GPU or MIG device; one that does both is one."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         computing = _running(_COMPUTING, handle, uuid)
@@ -149,7 +149,7 @@ class Nvml:
         for one in (*computing, *drawing):
             known = (found.get(int(one.pid)), one.usedGpuMemory)
             found[int(one.pid)] = max((bytes_ for bytes_ in known if bytes_ is not None), default=None)
-        return tuple(Process(pid, memory_bytes) for pid, memory_bytes in found.items())
+        return tuple(NvmlProcess(pid, memory_bytes) for pid, memory_bytes in found.items())
 
     def utilization(self, uuid: str, since_us: int) -> Utilization | None:
         """What processes have used of a GPU's time since then; of 0, lately. None where the driver does not tell."""

@@ -30,7 +30,7 @@ class Events:
             ask(pynvml.nvmlEventSetFree, self._set, default=None, allowed=None)
             self._set = None
 
-    def wait(self, timeout_seconds: float) -> xid.Event | None:
+    def wait(self, timeout_seconds: float) -> xid.XidEvent | None:
         """The next critical event, or None when there was none in that time. It always takes the time when None.
 
         Its `gpu` is None for one that has not answered since this NVML was initialised.
@@ -47,7 +47,7 @@ class Events:
             return None
         gpu = self._uuids.get(_address(event.device))
         instances = int(event.gpuInstanceId), int(event.computeInstanceId)
-        return xid.Event(xid.Kind.XID, int(event.eventData), gpu, *instances)
+        return xid.XidEvent(xid.XidKind.XID, int(event.eventData), gpu, *instances)
 
     def _subscribed(self) -> Any:
         events = ask(pynvml.nvmlEventSetCreate)

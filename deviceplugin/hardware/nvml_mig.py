@@ -14,12 +14,12 @@ from typing import Any, Final
 import pynvml
 
 from deviceplugin.hardware import nvml
-from deviceplugin.hardware.nvml import Process
+from deviceplugin.hardware.nvml import NvmlProcess
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask
 from deviceplugin.mig import instance
-from gpushare.mig.geometry import Geometry, Kind
+from gpushare.mig.geometry import Geometry, ProfileGeometry
 from gpushare.mig.profile import ALL_MEDIA, GRAPHICS, MEDIA, Profile, memory_gb_of_mib
-from gpushare.modes.card import ComputeMode
+from gpushare.modes.hardware_gpu import ComputeMode
 
 # Errors of MIG that callers tell apart.
 IN_USE: Final = int(pynvml.NVML_ERROR_IN_USE)
@@ -59,7 +59,7 @@ class MigDriver:
     def __init__(self, driver: nvml.Nvml) -> None:
         self._driver = driver
 
-    def processes(self, uuid: str) -> tuple[Process, ...]:
+    def processes(self, uuid: str) -> tuple[NvmlProcess, ...]:
         """The processes that compute on a GPU or MIG device."""
         return self._driver.processes(uuid)
 
@@ -68,10 +68,10 @@ class MigDriver:
         handle = _handle(uuid)
         return str(ask(pynvml.nvmlDeviceGetName, handle, about=uuid)), _total_bytes(handle, uuid)
 
-    def mig_mode(self, uuid: str) -> instance.Mode | None:
+    def mig_mode(self, uuid: str) -> instance.MigMode | None:
         """The mode; None for a GPU that cannot be cut."""
         found = ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, default=None, allowed=NEED_NO_ANSWER)
-        return None if found is None else instance.Mode(current=bool(found[0]), pending=bool(found[1]))
+        return None if found is None else instance.MigMode(current=bool(found[0]), pending=bool(found[1]))
 
     def set_mig_mode(self, uuid: str, *, enabled: bool) -> str:
         """Turn MIG on or off: "" when it is in force, else why it waits for a reset of the GPU."""
@@ -82,7 +82,7 @@ class MigDriver:
         """How a GPU in MIG mode can be cut."""
         handle = _handle(uuid)
         model, total_bytes = self.model(uuid)
-        kinds: dict[Profile, Kind] = {}
+        kinds: dict[Profile, ProfileGeometry] = {}
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             arguments = (handle, number, 1)
             info = ask(
@@ -105,7 +105,7 @@ class MigDriver:
                 starts = tuple(sorted(int(place.start) for place in places))
                 size, most = int(places[0].size), int(info.instanceCount)
                 sizes = (int(info.memorySizeMB), int(info.multiprocessorCount))
-                kinds[name] = Kind(name, int(info.id), size, starts, most, *sizes)
+                kinds[name] = ProfileGeometry(name, int(info.id), size, starts, most, *sizes)
         slices = [(kind.gpu_slices, kind.memory_slices) for kind in kinds.values()] or [(0, 0)]
         return Geometry(model, max(gpu for gpu, _ in slices), max(size for _, size in slices), tuple(kinds.values()))
 
@@ -151,7 +151,7 @@ class MigDriver:
             )
         return tuple(found)
 
-    def create_gpu_instance(self, uuid: str, kind: Kind, start: int | None) -> int:
+    def create_gpu_instance(self, uuid: str, kind: ProfileGeometry, start: int | None) -> int:
         """Make a GPU instance at that place (None: where the driver likes); its id."""
         if start is None:
             made = ask(pynvml.nvmlDeviceCreateGpuInstance, _handle(uuid), kind.device_profile_id, about=uuid)

@@ -30,14 +30,14 @@ _LEVELS: Final = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Path:
+class NvmlPath:
     """Between two GPUs: the nearest thing that they have in common, and the links of NVLink from one to the other."""
 
     common: str
     nvlinks: int = 0
 
 
-Paths = Mapping[tuple[str, str], Path]
+Paths = Mapping[tuple[str, str], NvmlPath]
 
 
 def paths(gpus: Sequence[str]) -> Paths:
@@ -52,7 +52,7 @@ def paths(gpus: Sequence[str]) -> Paths:
         level = _asked(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other])
         if level in _LEVELS:
             # Each link was counted from both of its ends.
-            found[one, other] = Path(_LEVELS[level], -(-linked[frozenset((one, other))] // 2))
+            found[one, other] = NvmlPath(_LEVELS[level], -(-linked[frozenset((one, other))] // 2))
     return found
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.hardware import cards, health, inventory, nvml, nvml_call, nvml_topology, xid
+from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.faults import Notebook
 from deviceplugin.offer import Offer
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from gpushare.modes.card import Card
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
@@ -61,32 +61,32 @@ class Observation:
         self.informed = asyncio.Event()
         self._clock = clock
         # What is to be ignored now may be what the last agent was stopped for.
-        self._faults: health.Faults = {
+        self._faults: gpu_health.Faults = {
             uuid: one for uuid, one in notebook.read().items() if not ignored.ignores(one.number)
         }
         self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
         self._looked = self._began = clock()
         self._of_kernel = proc / _OF_KERNEL
         self._plugged = self._kernels()
-        self._found = cards.NONE
+        self._found = discovery.NONE
         self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
         self.paths: nvml_topology.Paths = {}  # between GPUs
         self._joined: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
         self.changed: Callable[[], None] = lambda: None  # called when `found` or `ill` are not what they were
 
     @property
-    def card_list(self) -> tuple[Card, ...]:
+    def card_list(self) -> tuple[HardwareGpu, ...]:
         """The GPUs with their MIG devices, by index."""
         return tuple(sorted((one.card for one in self._found.values()), key=lambda card: (card.index, card.uuid)))
 
     @property
-    def found(self) -> cards.Cards:
+    def found(self) -> discovery.Cards:
         """The same with all that the driver says of the MIG devices."""
         return self._found
 
     @property
-    def _unwatched(self) -> health.Faults:
-        return {uuid: health.Fault(reason, None) for uuid, reason in self._driver.nvml.unwatched.items()}
+    def _unwatched(self) -> gpu_health.Faults:
+        return {uuid: gpu_health.Fault(reason, None) for uuid, reason in self._driver.nvml.unwatched.items()}
 
     @property
     def ill(self) -> frozenset[str]:
@@ -107,7 +107,7 @@ class Observation:
         if event is not None or is_time or self._known.is_set() > self.informed.is_set():
             await self.look()
 
-    async def _event(self) -> xid.Event | None:
+    async def _event(self) -> xid.XidEvent | None:
         if self._ignored.checks_nothing:
             await asyncio.sleep(WAIT_SECONDS)
             return None
@@ -123,7 +123,9 @@ class Observation:
         self._looked = self._clock()
         answering = frozenset(card.uuid for card in seen.gpus)
         self._keep(
-            health.after_look(self._faults, returned=self._silent & answering, now=self._looked, recovered=recovered)
+            gpu_health.after_look(
+                self._faults, returned=self._silent & answering, now=self._looked, recovered=recovered
+            )
         )
         self._silent = frozenset(card.uuid for card in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
@@ -139,7 +141,7 @@ class Observation:
         if before != (self._found, self.ill):
             self.changed()
 
-    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.Snapshot, frozenset[str]]:
+    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, frozenset[str]]:
         driver = self._driver.nvml
         try:
             is_time = self._clock() - self._began >= BEGIN_ANEW_SECONDS
@@ -152,7 +154,9 @@ class Observation:
             return driver.snapshot(), recovered
         except nvml_call.NvmlError as error:
             # A driver that does not answer at all vouches for no GPU.
-            return nvml.Snapshot((), tuple(nvml.Unreadable(card.index, str(error)) for card in previous)), frozenset()
+            return nvml.NvmlSnapshot(
+                (), tuple(nvml.Unreadable(card.index, str(error)) for card in previous)
+            ), frozenset()
 
     def _kernels(self) -> frozenset[str]:
         """The GPUs that the kernel's module has, by bus id; none where that does not tell. NVML sees no new ones."""
@@ -161,21 +165,21 @@ class Observation:
         except OSError:
             return frozenset()
 
-    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[cards.Cards, Mapping[str, int]]:
+    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[discovery.Cards, Mapping[str, int]]:
         driver = self._driver.nvml
         minors = {card.uuid: driver.minor_number(card.uuid) for card in gpus}
         known = {uuid: number for uuid, number in minors.items() if number is not None}
-        return cards.read(driver, gpus, self._found), {**self.minors, **known}
+        return discovery.read(driver, gpus, self._found), {**self.minors, **known}
 
-    def _note(self, event: xid.Event) -> None:
+    def _note(self, event: xid.XidEvent) -> None:
         logger.warning("The driver told of an XID", extra={"gpu": event.gpu, "xid": event.number})
         # One that the driver cannot name did not answer before either, and is unhealthy for that already.
         if event.gpu is None:
             return
         struck = xid.stricken(self._watched(event), event, self._ignored)
-        self._keep(health.after_xid(self._faults, uuids=struck, number=event.number, now=self._clock()))
+        self._keep(gpu_health.after_xid(self._faults, uuids=struck, number=event.number, now=self._clock()))
 
-    def _watched(self, event: xid.Event) -> dict[str, xid.Watched]:
+    def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
         """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""
         if event.gpu_instance == xid.WHOLE_GPU:
             return {uuid: xid.Watched(uuid) for uuid in (*self._found, str(event.gpu))}
@@ -185,7 +189,7 @@ class Observation:
             for one in found.devices
         }
 
-    def _keep(self, faults: health.Faults) -> None:
+    def _keep(self, faults: gpu_health.Faults) -> None:
         if faults != self._faults:
             self._faults = faults
             self._notebook.write(faults)

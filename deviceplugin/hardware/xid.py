@@ -64,7 +64,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(item.strip().lower() for item in text.split(","))
 
 
-class Kind(enum.StrEnum):
+class XidKind(enum.StrEnum):
     """What the driver tells, or that it does not."""
 
     XID = "xid"
@@ -75,10 +75,10 @@ class Kind(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class XidEvent:
     """One event. gpu: UUID, None where the driver could not say whose it is; instances: WHOLE_GPU for all of them."""
 
-    kind: Kind
+    kind: XidKind
     number: int = 0
     gpu: str | None = None
     gpu_instance: int = WHOLE_GPU
@@ -109,18 +109,18 @@ def problem_of(*, handle: str = "", events: str = "", registering: str = "") -> 
     return ""
 
 
-def stricken(devices: Mapping[str, Watched], event: Event, ignored: Filter) -> tuple[str, ...]:
+def stricken(devices: Mapping[str, Watched], event: XidEvent, ignored: Filter) -> tuple[str, ...]:
     """The ids of the devices that an event makes unhealthy: every replica, and every MIG device that it is about."""
-    if event.kind is Kind.WAIT_ERROR:
+    if event.kind is XidKind.WAIT_ERROR:
         return tuple(devices)
-    if event.kind is not Kind.XID or ignored.ignores(event.number):
+    if event.kind is not XidKind.XID or ignored.ignores(event.number):
         return ()
     if event.gpu is None:
         return tuple(devices)
     return tuple(identity for identity, device in devices.items() if _is_about(event, device))
 
 
-def _is_about(event: Event, device: Watched) -> bool:
+def _is_about(event: XidEvent, device: Watched) -> bool:
     if device.gpu != event.gpu:
         return False
     if device.gpu_instance is None or event.gpu_instance == WHOLE_GPU:

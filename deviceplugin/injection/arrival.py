@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter import process
+from deviceplugin.arbiter import kernel_process
 from deviceplugin.arbiter.identity import Container
-from deviceplugin.arbiter.server import Identify
+from deviceplugin.arbiter.socket_server import Identify
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
@@ -44,7 +44,7 @@ class Arrivals:
         identify: Identify,
         warn: Callable[[str, str, tuple[str, str] | None], None],
         changed: Callable[[], None],
-        proc: Path = process.PROC,
+        proc: Path = kernel_process.PROC,
     ) -> None:
         self._pods = pods
         self._node = node

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.allocation import answer, cdi
-from deviceplugin.injection.facts import Facts
+from deviceplugin.injection.injection_facts import InjectionFacts
 from gpushare.contract import CONDITION_DEVICES_INJECTED as INJECTED
 from gpushare.contract import REASON_NOTHING_INJECTS
 from gpushare.gpunode import Condition
@@ -79,7 +79,7 @@ class _Way:
     why: str
 
 
-def decide(facts: Facts, named: tuple[str, ...]) -> Injection:
+def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
     """What is to be done and said. named: the strategies that the configuration names; none if it names none."""
     if not facts.in_pod:
         why = "this agent runs in no pod, so it cannot see how containers get devices"
@@ -118,7 +118,7 @@ def _refused(strategies: tuple[str, ...], ways: list[_Way]) -> Injection:
     return Injection(strategies, Condition(INJECTED, "False", REASON_NOTHING_INJECTS, sentence), refusal=sentence)
 
 
-def _way(strategy: str, facts: Facts) -> _Way:
+def _way(strategy: str, facts: InjectionFacts) -> _Way:
     if not cdi.is_strategy(strategy):
         return _Way(strategy, *_environment(facts))
     works, why = _cdi(facts)
@@ -128,7 +128,7 @@ def _way(strategy: str, facts: Facts) -> _Way:
     return _Way(strategy, works, why)
 
 
-def _environment(facts: Facts) -> tuple[Works, str]:
+def _environment(facts: InjectionFacts) -> tuple[Works, str]:
     """Whether NVIDIA's runtime goes by the environment (and by mounts that stand for devices) of any container."""
     if facts.default_runtime is not None and facts.default_runtime.startswith(_CLASS):
         return Works.YES, f"the node's default runtime is {facts.default_runtime}"
@@ -149,7 +149,7 @@ def _environment(facts: Facts) -> tuple[Works, str]:
 _ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
 
 
-def _cdi(facts: Facts) -> tuple[Works, str]:
+def _cdi(facts: InjectionFacts) -> tuple[Works, str]:
     """Whether the container runtime goes by names of CDI, and knows those of this agent."""
     if facts.undescribed:
         return Works.NO, facts.undescribed

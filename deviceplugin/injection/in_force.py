@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from deviceplugin.injection import decision
-from deviceplugin.injection.facts import Facts
+from deviceplugin.injection.injection_facts import InjectionFacts
 from deviceplugin.kubelet import device_answers
 from gpushare import pod
-from gpushare.config.settings import Settings
+from gpushare.config.node_settings import NodeSettings
 from gpushare.modes import offering
 from gpushare.pod import PodJson
 
@@ -24,7 +24,7 @@ class Injecting:
     def __init__(
         self,
         in_force: device_answers.Configured,
-        facts: Facts,
+        facts: InjectionFacts,
         *,
         runtime: Callable[[], str],
         pods: Callable[[], Iterable[PodJson]],
@@ -49,7 +49,7 @@ class Injecting:
         return decision.decide(facts, settings.device_list_strategies if settings.names_strategies else ())
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> NodeSettings:
         """Those in force, with the way that was chosen."""
         return dataclasses.replace(self._in_force.settings, device_list_strategies=self.injection.strategies)
 

@@ -1,10 +1,10 @@
 """The agent as the kubelet's device plugin: what it is told, what it asks, and what it tells.
 
-advertisement   GPUs to the devices that the kubelet counts
-plugins         a plugin for each resource, as many as are advertised
-registration    one plugin, registered again whenever the kubelet forgets
-service         the kubelet's calls
-share_answers   what containers of shares get
-device_answers  what containers of GPUs, MIG devices and replicas get
-pod_resources   who holds what
+advertisement         GPUs to the devices that the kubelet counts
+plugins               a plugin for each resource, as many as are advertised
+plugin_registration   one plugin, registered again whenever the kubelet forgets
+plugin_service        the kubelet's calls
+share_answers         what containers of shares get
+device_answers        what containers of GPUs, MIG devices and replicas get
+pod_resources         who holds what
 """

@@ -27,7 +27,7 @@ COUNTERS: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Device:
+class AdvertisedDevice:
     """One unit of a resource."""
 
     id: str
@@ -36,7 +36,7 @@ class Device:
 
 
 # What the kubelet is told: the devices of each resource, by its name.
-Advertisement = Mapping[str, tuple[Device, ...]]
+Advertisement = Mapping[str, tuple[AdvertisedDevice, ...]]
 
 
 def of_shares(
@@ -72,7 +72,7 @@ def of_devices(offered: offering.Offer, gpus: Iterable[Gpu], *, ill: Collection[
     known = {card.uuid: card for card in gpus}
     return {
         name: tuple(
-            Device(
+            AdvertisedDevice(
                 one.id,
                 one.gpu in known and known[one.gpu].healthy and one.device not in ill,
                 known[one.gpu].numa_node if one.gpu in known else None,
@@ -83,7 +83,9 @@ def of_devices(offered: offering.Offer, gpus: Iterable[Gpu], *, ill: Collection[
     }
 
 
-def closed(devices: Iterable[Device], *, cards: Collection[str], in_use: Collection[str]) -> tuple[Device, ...]:
+def closed(
+    devices: Iterable[AdvertisedDevice], *, cards: Collection[str], in_use: Collection[str]
+) -> tuple[AdvertisedDevice, ...]:
     """The devices as told while `cards` (UUIDs) take nothing new: of those, only what is in use is still healthy."""
     return tuple(
         dataclasses.replace(device, healthy=False)
@@ -99,7 +101,7 @@ def socket_name(resource: str) -> str:
     return f"gpushare-{name if f'{domain}/' == contract.PREFIX else f'{domain}-{name}'}.sock"
 
 
-def _counters(prefix: str, *, healthy: int, listed: int, in_use: Collection[str]) -> tuple[Device, ...]:
+def _counters(prefix: str, *, healthy: int, listed: int, in_use: Collection[str]) -> tuple[AdvertisedDevice, ...]:
     """`listed` of them, or as many as are `healthy`; the first ones are, and all that are in use."""
     most = max(healthy, listed)
     held = set(in_use)
@@ -110,4 +112,4 @@ def _counters(prefix: str, *, healthy: int, listed: int, in_use: Collection[str]
     free = free[: max(0, len(free) - len(foreign))]
     told = held | set(free)
     well = held | set(free[: max(0, healthy - len(held))])
-    return tuple(Device(identity, identity in well) for identity in (*ours, *foreign) if identity in told)
+    return tuple(AdvertisedDevice(identity, identity in well) for identity in (*ours, *foreign) if identity in told)

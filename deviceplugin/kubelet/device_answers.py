@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from deviceplugin.allocation import answer, greedy, preference, request
+from deviceplugin.allocation import answer, greedy, preference, refusing_containers
 from deviceplugin.cdi import specs
-from deviceplugin.kubelet import service
+from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
-from deviceplugin.mps import client, places
-from gpushare.config.settings import Settings
+from deviceplugin.mps import mps_client, places
+from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes import offering
 from gpushare.modes.offering import Offered
@@ -25,7 +25,7 @@ class Configured(Protocol):
         """What there is, by resource."""
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> NodeSettings:
         """How it is given."""
 
     @property
@@ -33,7 +33,7 @@ class Configured(Protocol):
         """UUIDs of the GPUs that take nothing new."""
 
 
-class InForce(Configured, Protocol):
+class ConfiguredInjection(Configured, Protocol):
     """The same with how devices are given; `in_force.Injecting`."""
 
     @property
@@ -42,7 +42,7 @@ class InForce(Configured, Protocol):
 
 
 class DeviceAnswers:
-    """Answers for all resources whose ids are devices, as `service.Answers`.
+    """Answers for all resources whose ids are devices, as `plugin_service.Answers`.
 
     nodes: the device nodes of the host; mps: where the MPS daemon of a GPU (by UUID) has its files; memory_bytes: of a
     GPU; scores: how well pairs of GPUs are joined; described: has the devices described for container runtimes, and
@@ -54,13 +54,13 @@ class DeviceAnswers:
 
     def __init__(
         self,
-        in_force: InForce,
+        in_force: ConfiguredInjection,
         *,
         nodes: Callable[[], answer.Nodes],
         mps: Callable[[str], places.Places],
         memory_bytes: Callable[[str], int],
         scores: Callable[[], Mapping[tuple[str, str], int]],
-        described: Callable[[Settings], None],
+        described: Callable[[NodeSettings], None],
         given: Callable[[str, Iterable[str]], None],
     ) -> None:
         self._in_force = in_force
@@ -74,16 +74,16 @@ class DeviceAnswers:
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The devices, in the ways that are configured. Raises RefusedError."""
         if self._in_force.refusal:
-            raise service.RefusedError(self._in_force.refusal)
+            raise plugin_service.AllocateRefusedError(self._in_force.refusal)
         known = self._devices(resource)
         try:
-            request.check(resource, device_ids, known)
+            refusing_containers.check(resource, device_ids, known)
         except greedy.AllocationError as error:
-            raise service.RefusedError(str(error)) from error
+            raise plugin_service.AllocateRefusedError(str(error)) from error
         devices = [known[identity] for identity in device_ids]
         shut = sorted({device.gpu for device in devices} & self._in_force.closed)
         if shut:
-            raise service.RefusedError(
+            raise plugin_service.AllocateRefusedError(
                 f"{', '.join(shut)} takes nothing new: its mode is being changed; make the pod again"
             )
         shared = self._mps_of(resource, devices)
@@ -93,12 +93,12 @@ class DeviceAnswers:
             self._in_force.settings,
             answer_id=secrets.token_hex(8),
             nodes=self._nodes(),
-            mps=None if shared is None else answer.Mps(str(shared.pipe), str(shared.shm)),
+            mps=None if shared is None else answer.MpsPaths(str(shared.pipe), str(shared.shm)),
         )
         try:
             self._described(self._in_force.settings)
         except specs.SpecError as error:
-            raise service.RefusedError(str(error)) from error
+            raise plugin_service.AllocateRefusedError(str(error)) from error
         sizes = {} if shared is None else self._sizes(devices)
         self._given(resource, device_ids)
         return messages.ContainerAllocateResponse(
@@ -129,7 +129,7 @@ class DeviceAnswers:
                 scores=self._scores(),
             )
         except greedy.AllocationError as error:
-            raise service.RefusedError(str(error)) from error
+            raise plugin_service.AllocateRefusedError(str(error)) from error
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
         """Nothing."""
@@ -142,7 +142,7 @@ class DeviceAnswers:
         if not cards:
             return None
         if len(cards) > 1 or any(one.mode is not Mode.MPS for one in devices):
-            raise service.RefusedError(
+            raise plugin_service.AllocateRefusedError(
                 f"a container can use the MPS daemon of one GPU, and these devices of {resource} are on "
                 f"{', '.join(sorted({one.gpu for one in devices}))}: ask for 1"
             )
@@ -150,4 +150,4 @@ class DeviceAnswers:
 
     def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
         one = devices[0]
-        return client.sized(client.Share(one.gpu, self._memory_bytes(one.gpu), one.replicas, len(devices)))
+        return mps_client.sized(mps_client.MpsShare(one.gpu, self._memory_bytes(one.gpu), one.replicas, len(devices)))

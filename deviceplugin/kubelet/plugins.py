@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import advertisement, coming, registration, service
-from deviceplugin.offer import Followed
+from deviceplugin.kubelet import advertisement, coming, plugin_registration, plugin_service
+from deviceplugin.offer import Observable
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +29,9 @@ class Plugins:
 
     def __init__(
         self,
-        advertised: Followed[advertisement.Advertisement],
+        advertised: Observable[advertisement.Advertisement],
         *,
-        answers: Callable[[str], service.Answers],
+        answers: Callable[[str], plugin_service.ContainerAllocator],
         directory: Path,
         empty_seconds: float = EMPTY_SECONDS,
     ) -> None:
@@ -39,11 +39,11 @@ class Plugins:
         self._answers = answers
         self._directory = directory
         self._empty_seconds = empty_seconds
-        self._registrations: dict[str, registration.Registration] = {}
+        self._registrations: dict[str, plugin_registration.Registration] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._endings: dict[str, asyncio.TimerHandle] = {}
         self._failed = asyncio.get_running_loop().create_future()
-        self._coming = coming.Coming(directory / registration.KUBELET_SOCKET)
+        self._coming = coming.Coming(directory / plugin_registration.KUBELET_SOCKET)
 
     @property
     def problem(self) -> str:
@@ -83,8 +83,8 @@ class Plugins:
             ending.cancel()
         if name in self._tasks:
             return
-        made = registration.Registration(
-            service.Served(name, self._answers(name)),
+        made = plugin_registration.Registration(
+            plugin_service.Served(name, self._answers(name)),
             advertised=self._advertised,
             directory=self._directory,
             pause=self._coming.pause(),

@@ -25,7 +25,7 @@ class PodResourcesError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class ContainerDevices:
     """What a container holds of one resource."""
 
     namespace: str
@@ -35,7 +35,7 @@ class Held:
     device_ids: tuple[str, ...]
 
 
-async def held(socket: Path) -> tuple[Held, ...]:
+async def held(socket: Path) -> tuple[ContainerDevices, ...]:
     """Everything that containers hold on this node. Raises PodResourcesError."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS) as channel:
@@ -49,10 +49,10 @@ async def held(socket: Path) -> tuple[Held, ...]:
     return read(answer)
 
 
-def read(answer: messages.ListPodResourcesResponse) -> tuple[Held, ...]:
+def read(answer: messages.ListPodResourcesResponse) -> tuple[ContainerDevices, ...]:
     """What it says."""
     return tuple(
-        Held(pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
+        ContainerDevices(pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
         for pod in answer.pod_resources
         for container in pod.containers
         for devices in container.devices

@@ -15,7 +15,7 @@ from typing import Protocol
 from deviceplugin.allocation import cdi
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from gpushare import contract
-from gpushare.config.settings import Settings
+from gpushare.config.node_settings import NodeSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ShareAnswers:
         self,
         mounts: Mounts,
         *,
-        settings: Callable[[], Settings] = Settings,
+        settings: Callable[[], NodeSettings] = NodeSettings,
         start: Start | None = None,
         given: Callable[[str, Sequence[str]], None] = lambda *_: None,
     ) -> None:

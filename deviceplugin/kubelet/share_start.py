@@ -18,8 +18,8 @@ from deviceplugin.arbiter import tenant
 from deviceplugin.cdi.specs import SpecError
 from deviceplugin.denial import denial
 from deviceplugin.injection.decision import Injection
-from deviceplugin.kubelet import pod_resources, service
-from gpushare.config.settings import Settings
+from deviceplugin.kubelet import plugin_service, pod_resources
+from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
 
 _INIT: Final = "is it an init container? Of these it does not tell: give the share to another container"
@@ -31,7 +31,7 @@ class Descriptions(Protocol):
     def has_share(self, name: str) -> bool:
         """Whether the name stands for something."""
 
-    def share(self, name: str, uuids: Sequence[str], settings: Settings) -> None:
+    def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
         """Have it stand for these GPUs. Raises SpecError."""
 
     def forget_share(self, name: str) -> None:
@@ -63,8 +63,8 @@ class ShareStart:
         self,
         *,
         injection: Callable[[], Injection],
-        settings: Callable[[], Settings],
-        held: Callable[[], Awaitable[Sequence[pod_resources.Held]]],
+        settings: Callable[[], NodeSettings],
+        held: Callable[[], Awaitable[Sequence[pod_resources.ContainerDevices]]],
         given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]],
         descriptions: Descriptions,
         denied: Denied,
@@ -89,7 +89,7 @@ class ShareStart:
         """Find out whose container has these ids, and do what it needs. Raises RefusedError."""
         injection = self._injection()
         if injection.refusal:
-            raise service.RefusedError(injection.refusal)
+            raise plugin_service.AllocateRefusedError(injection.refusal)
         if not self.is_needed:
             return
         name = cdi.share(device_ids)
@@ -97,16 +97,16 @@ class ShareStart:
         try:
             self._denied.cover(found.pod_uid if isinstance(found, tenant.Given) else "")
         except denial.DenialError as error:
-            raise service.RefusedError(str(error)) from error
+            raise plugin_service.AllocateRefusedError(str(error)) from error
         if not _matters(injection):
             return
         if isinstance(found, Refusal):
             # It was described for this very container when it started before: Allocate has not been called since.
             if self._descriptions.has_share(name):
                 return
-            raise service.RefusedError(f"the GPUs of this container are not known: {found.reason}")
+            raise plugin_service.AllocateRefusedError(f"the GPUs of this container are not known: {found.reason}")
         if not injection.allows(found.runtime_class):
-            raise service.RefusedError(
+            raise plugin_service.AllocateRefusedError(
                 f"the pod {found.namespace}/{found.pod} would get no GPU on this node: name runtimeClassName: "
                 f"{injection.needs_class} in it"
             )
@@ -114,7 +114,7 @@ class ShareStart:
             try:
                 self._descriptions.share(name, found.uuids, self._settings())
             except SpecError as error:
-                raise service.RefusedError(str(error)) from error
+                raise plugin_service.AllocateRefusedError(str(error)) from error
 
     async def _known(self, resource: str, device_ids: Sequence[str]) -> tenant.Given | Refusal:
         """What the container with these ids was given."""

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from deviceplugin.labels import resources, words
+from deviceplugin.labels import gpu_resources, words
 
 TIMESTAMP: Final = f"{words.PREFIX}gfd.timestamp"
 MACHINE: Final = f"{words.PREFIX}gpu.machine"
@@ -18,7 +18,7 @@ VGPU: Final = f"{words.PREFIX}vgpu.present"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Facts:
+class NodeFacts:
     """What the driver and the machine say of themselves.
 
     pci_classes, mig_capable: one of each GPU.
@@ -29,14 +29,14 @@ class Facts:
     driver_version: str
     cuda_version: tuple[int, int]
     machine: str = ""
-    cards: tuple[resources.Card, ...] = ()
+    cards: tuple[gpu_resources.LabelledGpu, ...] = ()
     pci_classes: tuple[int, ...] = ()
     mig_capable: tuple[bool, ...] = ()
     cliques: tuple[str, ...] = ()
     virtual: tuple[bool, ...] = ()
 
 
-def asked(ask: Callable[[], Facts], *, fail_on_init_error: bool) -> Facts | None:
+def asked(ask: Callable[[], NodeFacts], *, fail_on_init_error: bool) -> NodeFacts | None:
     """What the driver says; None for one that does not answer, where that is allowed. Raises what `ask` does."""
     try:
         return ask()
@@ -47,10 +47,10 @@ def asked(ask: Callable[[], Facts], *, fail_on_init_error: bool) -> Facts | None
 
 
 def labels(
-    facts: Facts | None,
+    facts: NodeFacts | None,
     *,
     strategy: str,
-    sharing: resources.Sharing,
+    sharing: gpu_resources.LabelledSharing,
     started: int | None = None,
     one_mode: bool = False,
 ) -> words.Labels:
@@ -68,9 +68,9 @@ def labels(
         **time,
         MACHINE: words.fitting(words.sanitised(facts.machine)) or words.UNKNOWN,
         **words.versions(facts.driver_version, facts.cuda_version),
-        **resources.mig_capable(facts.mig_capable),
-        **resources.mps_capable(sharing, [card.mig_enabled for card in facts.cards] if one_mode else ()),
-        **resources.of_node(facts.cards, strategy, sharing),
+        **gpu_resources.mig_capable(facts.mig_capable),
+        **gpu_resources.mps_capable(sharing, [card.mig_enabled for card in facts.cards] if one_mode else ()),
+        **gpu_resources.of_node(facts.cards, strategy, sharing),
         **words.mode(facts.pci_classes),
         **_clique(facts.cliques),
         VGPU: str(any(facts.virtual)).lower(),

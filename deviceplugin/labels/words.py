@@ -37,7 +37,7 @@ UNDEFINED: Final = "undefined"
 UNKNOWN: Final = "unknown"
 
 
-class VersionError(ValueError):
+class DriverVersionError(ValueError):
     """A driver's version is not one; the message says what it should look like."""
 
 
@@ -69,7 +69,7 @@ def versions(driver: str, cuda: tuple[int, int]) -> Labels:
     """The labels of the driver's version and of the newest CUDA that it runs. Raises VersionError."""
     parts = driver.split(".")
     if not 2 <= len(parts) <= 3:
-        raise VersionError(f"the driver's version is {driver!r}, and not of the form X.Y or X.Y.Z")
+        raise DriverVersionError(f"the driver's version is {driver!r}, and not of the form X.Y or X.Y.Z")
     major, minor, revision = [*parts, ""][:3]
     cuda_major, cuda_minor = map(str, cuda)
     return {

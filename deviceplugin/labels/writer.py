@@ -14,7 +14,7 @@ from typing import Any
 
 from deviceplugin.labels.words import Labels
 from gpushare import contract
-from gpushare.cluster import client, repeating
+from gpushare.cluster import api_client, repeating
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class LabelWriter:
 
     def __init__(
         self,
-        api: client.Client,
+        api: api_client.ApiClient,
         *,
         node_name: str,
         metadata: Callable[[], Mapping[str, Any] | None],

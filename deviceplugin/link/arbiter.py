@@ -12,9 +12,9 @@ from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.link.arbiter_process import ArbiterError
 from deviceplugin.link.lookup import Lookup
-from deviceplugin.link.process import ArbiterError
-from deviceplugin.link.shares import Share, Shares
+from deviceplugin.link.running_shares import RunningShare, Shares
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.refusal import Refusal
@@ -58,10 +58,10 @@ class Arbiter:
         self._measured = False
         self._following: collections.deque[asyncio.Future[tuple[Resize, ...]]] = collections.deque()
         self._reporting: collections.deque[asyncio.Future[None]] = collections.deque()
-        self._turns: list[messages.Turn] | None = None
+        self._turns: list[messages.LeaseReport] | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._silent = 0
-        self.unclaimed_bytes: Callable[[Share, Who, int], Awaitable[int | None]] = _nothing_known
+        self.unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] = _nothing_known
         self._broken: Exception | None = None
         self.unspoken: Callable[[Container, str], None] = lambda *_: None
         self.listening = asyncio.Event()
@@ -128,9 +128,9 @@ class Arbiter:
         new = {uuid: size for uuid, size in found.items() if self._contexts.get(uuid, 0) != size}
         if new:
             self._contexts |= new
-            self._channel.send(messages.Contexts(tuple(messages.Context(*one) for one in new.items())))
+            self._channel.send(messages.ContextCharges(tuple(messages.Context(*one) for one in new.items())))
 
-    def charge(self, share: Share, held: Mapping[int, Sequence[int]]) -> None:
+    def charge(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
         """By slot, what the processes of a share hold beyond their charges, by GPU: it counts from now on."""
         overheads = tuple(
             messages.Overhead(member.pid, member.start_ticks, tuple(held[slot]))
@@ -139,7 +139,7 @@ class Arbiter:
         )
         if overheads != share.overheads:
             share.overheads = overheads
-            self._channel.send(messages.Overheads(share.tenant.key, overheads))
+            self._channel.send(messages.ShareOverheads(share.tenant.key, overheads))
 
     def measured(self) -> None:
         """From now on it is known what processes hold beyond their charges."""
@@ -161,14 +161,14 @@ class Arbiter:
     def _followed(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
         there = {entry.id: entry for entry in node.allocations}
         for gone in self._entries.keys() - there.keys():
-            self._channel.send(messages.NoEntry(gone))
+            self._channel.send(messages.AllocationGone(gone))
         for identity, entry in there.items():
             if self._entries.get(identity) != entry:
-                self._channel.send(messages.Entry(entry))
+                self._channel.send(messages.HasAllocation(entry))
         self._entries = there
         done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
         self._following.append(done)
-        self._channel.send(messages.Follow(node.resizes))
+        self._channel.send(messages.ApplyAllocations(node.resizes))
         return done
 
     def _hear(self, message: messages.Message, descriptors: Sequence[int]) -> None:
@@ -182,7 +182,7 @@ class Arbiter:
 
     def _heard(self, message: messages.Message, descriptors: Sequence[int]) -> None:
         match message:
-            case messages.Listening():
+            case messages.ArbiterReady():
                 self.listening.set()
             case messages.Changed():
                 self._tell()
@@ -190,15 +190,15 @@ class Arbiter:
                 self._answer(self._identify(container))
             case messages.Measure():
                 self._answer(self._measure(message))
-            case messages.Unspoken(container, sentence):
+            case messages.LibraryRefused(container, sentence):
                 self.unspoken(container, sentence)
-            case messages.Followed(resizes):
+            case messages.ResizesApplied(resizes):
                 _set(self._following.popleft(), resizes)
-            case messages.Share():
+            case messages.RunningShareState():
                 self.shares.take(message, descriptors)
-            case messages.NoShare(key):
+            case messages.ShareGone(key):
                 self.shares.drop(key)
-            case messages.Turns(turns):
+            case messages.LeaseReports(turns):
                 self._turns = [*(self._turns or ()), *turns]
             case messages.Reported():
                 self.reported = message
@@ -223,7 +223,7 @@ class Arbiter:
                 unclaimed_bytes = await self.unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.card)
         except Exception:
             logger.exception("Could not look who holds a GPU's memory", extra={"share": asked.share})
-        self._channel.send(messages.Unclaimed(asked.number, unclaimed_bytes))
+        self._channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
 
     async def _identify(self, container: Container) -> None:
         try:
@@ -238,7 +238,7 @@ class Arbiter:
             self._channel.send(messages.Identified(container, None, str(found)))
 
 
-async def _nothing_known(share: Share, asker: Who, card: int) -> int | None:
+async def _nothing_known(share: RunningShare, asker: Who, card: int) -> int | None:
     del share, asker, card
     return None
 

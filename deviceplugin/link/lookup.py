@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.tenant import Given, Missing, NotYet, Tenant
-from gpushare.cluster import errors
+from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -47,11 +47,11 @@ class Lookup:
     ) -> None:
         self._pods = pods
         self._node = node
-        self._questions: Mapping[Missing, Question] = {
-            Missing.POD: Question(self._remember_pods, clock),
-            Missing.ALLOCATION: Question(self._remember_node, clock),
+        self._questions: Mapping[Missing, SingleFlight] = {
+            Missing.POD: SingleFlight(self._remember_pods, clock),
+            Missing.ALLOCATION: SingleFlight(self._remember_node, clock),
             # The kubelet writes a container's name into the status about a second after its start.
-            Missing.CONTAINER: Question(self._remember_pods, clock, again_seconds=STATUS_SECONDS),
+            Missing.CONTAINER: SingleFlight(self._remember_pods, clock, again_seconds=STATUS_SECONDS),
         }
         self._ask_pods = ask_pods
         self._ask_node = ask_node
@@ -75,7 +75,7 @@ class Lookup:
                     asked_for = found.missing
                     try:
                         await self._questions[asked_for].answered()
-                    except errors.ClusterError as error:
+                    except api_errors.ClusterError as error:
                         trouble = f", and the API server could not be asked: {error}"
                         continue
                     trouble = ""
@@ -102,7 +102,7 @@ class Lookup:
         self._asked_node = await self._ask_node()
 
 
-class Question:
+class SingleFlight:
     """One question for all who ask it: never two at a time, never within `again_seconds` of the last."""
 
     def __init__(

@@ -8,14 +8,14 @@ from typing import Final
 from gpushare.allocation import Allocation
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
 from gpushare.modes.contradiction import contradiction
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 # What needs nothing to be done to a GPU, so that a first agent can begin with it at once.
 _READY_MADE: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
 
 
-def adopted(card: Card, wanted: Assignment, allocations: Iterable[Allocation]) -> Assignment | None:
+def adopted(card: HardwareGpu, wanted: Assignment, allocations: Iterable[Allocation]) -> Assignment | None:
     """What it has shares as, or else what is wanted, if it can be that as it is; None: it has to be set up first."""
     if any(card.uuid in entry.gpu_uuids for entry in allocations):
         return Assignment(Mode.FRACTIONAL)

@@ -7,18 +7,18 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from deviceplugin.live import wishes
+from deviceplugin.live import desired_config
 from gpushare import errors
-from gpushare.config import selection
-from gpushare.config.selection import InForce
-from gpushare.modes.card import Card
+from gpushare.config import config_choice
+from gpushare.config.config_choice import ActiveConfig
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
-_Asked = tuple[InForce, tuple[Card, ...]]
+_Asked = tuple[ActiveConfig, tuple[HardwareGpu, ...]]
 
 
-class Source(Protocol):
+class ConfigSource(Protocol):
     """What the cluster asks of this node."""
 
     @property
@@ -40,34 +40,36 @@ class Choosing:
     problem: why what is asked for is not in force, as a sentence; empty when it is. refused: called with each new one.
     """
 
-    def __init__(self, source: Source, options: wishes.Options, refused: Callable[[str], None]) -> None:
+    def __init__(
+        self, source: ConfigSource, options: desired_config.ModeOptions, refused: Callable[[str], None]
+    ) -> None:
         self._source = source
         self._options = options
         self._refused = refused
-        self._understood: dict[_Asked, wishes.Wish | errors.ConfigError] = {}
-        self.wish: wishes.Wish | None = None
+        self._understood: dict[_Asked, desired_config.DesiredConfig | errors.ConfigError] = {}
+        self.desired: desired_config.DesiredConfig | None = None
         self.problem = ""
 
     async def choose(
-        self, current: InForce | None, cards: Sequence[Card], seated: Sequence[Card] | None = None
-    ) -> wishes.Wish | None:
+        self, current: ActiveConfig | None, cards: Sequence[HardwareGpu], seated: Sequence[HardwareGpu] | None = None
+    ) -> desired_config.DesiredConfig | None:
         """The wish for these GPUs: what is asked for, or else `current`, or else the last one that was good.
 
         current: what the GPUs were to be by until now; None at a first start. seated: the GPUs by which `current` is
         understood, if not `cards`.
         """
-        problem, wanted = "", current or selection.BUILT_IN
+        problem, wanted = "", current or config_choice.BUILT_IN
         if self._source.is_known:
             entries, label = self._source.entries, self._source.label
-            decision = wishes.chosen(current, entries, label=label, options=self._options)
-            problem, wanted = decision.problem, decision.in_force or selection.BUILT_IN
+            decision = desired_config.chosen(current, entries, label=label, options=self._options)
+            problem, wanted = decision.problem, decision.in_force or config_choice.BUILT_IN
         known, self._understood = self._understood, {}
-        for config in dict.fromkeys((wanted, current or selection.BUILT_IN)):
+        for config in dict.fromkeys((wanted, current or config_choice.BUILT_IN)):
             asked = config, tuple(cards if seated is None or config != current else seated)
             # In a thread, and once: somebody else has written it, and it may be long.
             found = known[asked] if asked in known else await asyncio.to_thread(self._understand, *asked)
             self._understood[asked] = found
-            if isinstance(found, wishes.Wish):
+            if isinstance(found, desired_config.DesiredConfig):
                 self._take(found)
                 break
             problem = problem or str(found)
@@ -75,15 +77,17 @@ class Choosing:
             logger.warning("The configuration cannot be applied", extra={"err": problem})
             self._refused(problem)
         self.problem = problem
-        return self.wish
+        return self.desired
 
-    def _understand(self, config: InForce, cards: Sequence[Card]) -> wishes.Wish | errors.ConfigError:
+    def _understand(
+        self, config: ActiveConfig, cards: Sequence[HardwareGpu]
+    ) -> desired_config.DesiredConfig | errors.ConfigError:
         try:
-            return wishes.understood(config, cards, self._options)
+            return desired_config.understood(config, cards, self._options)
         except errors.ConfigError as error:
             return error
 
-    def _take(self, wish: wishes.Wish) -> None:
-        if self.wish is None or self.wish.config != wish.config:
-            logger.info("The configuration", extra={"config": wish.config.name, "warnings": list(wish.warnings)})
-        self.wish = wish
+    def _take(self, desired: desired_config.DesiredConfig) -> None:
+        if self.desired is None or self.desired.config != desired.config:
+            logger.info("The configuration", extra={"config": desired.config.name, "warnings": list(desired.warnings)})
+        self.desired = desired

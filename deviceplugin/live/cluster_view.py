@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deviceplugin.gpunode_status import GpuNodeStatus
-from deviceplugin.live.configuration import Configuration
+from deviceplugin.live.cluster_config import Configuration
 from gpushare.cluster import events
 from gpushare.gpunode import GpuNode
 

@@ -11,7 +11,7 @@ from deviceplugin.hardware.driver import Driver
 from deviceplugin.live.setup import SetUpError
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card, ComputeMode
+from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class ComputePart:
     compute_modes: nvml_mig.MigDriver
     changed: Callable[[], Awaitable[None]]
 
-    async def enter(self, card: Card, assignment: Assignment) -> None:
+    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
         """Let any number of processes have the GPU. Raises SetUpError, also where somebody has forbidden its use."""
         if assignment.mode is Mode.MPS:
             return
@@ -48,5 +48,5 @@ class ComputePart:
         if present is not card.compute_mode or present is not ComputeMode.DEFAULT:
             await self.changed()
 
-    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Nothing: what comes next says what it is to be."""

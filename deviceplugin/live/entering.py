@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from deviceplugin.live import setup
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Entering:
         """It may have been reset: whether it is set up is not known any more."""
         self._entered.discard(uuid)
 
-    async def set_right(self, card: Card, assignment: Assignment) -> str:
+    async def set_right(self, card: HardwareGpu, assignment: Assignment) -> str:
         """Set a GPU up anew as what it is used for, be it in use; why that was not possible, or nothing."""
         try:
             await self._set_up.enter(card, assignment)
@@ -47,7 +47,7 @@ class Entering:
         """What is not closed any more, and set up, has not failed any more."""
         self._failed = {uuid: why for uuid, why in self._failed.items() if uuid in closed or uuid not in self._entered}
 
-    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> bool:
+    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> bool:
         """Take a GPU out of what it was used for; whether that succeeded."""
         self._entered.discard(card.uuid)
         try:
@@ -59,7 +59,7 @@ class Entering:
             return False
         return True
 
-    async def enter(self, card: Card, assignment: Assignment) -> bool:
+    async def enter(self, card: HardwareGpu, assignment: Assignment) -> bool:
         """Set a GPU up; whether that succeeded."""
         try:
             await self._set_up.enter(card, assignment)

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.live.setup import SetUpError
 from deviceplugin.mig import partitioner
-from gpushare.mig import check
+from gpushare.mig import feasibility
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,17 +26,17 @@ class MigPart:
     cut: Callable[[], Awaitable[None]]
     held: Callable[[], frozenset[str]]
 
-    async def enter(self, card: Card, assignment: Assignment) -> None:
+    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
         """Have the MIG devices of the assignment, and no others; nothing where it leaves MIG as it is."""
         wanted = assignment.partition
         if wanted is None or not (card.mig_capable or wanted.enabled):
             return
-        layout = check.named(dict(wanted.wanted)) if wanted.enabled else None
+        layout = feasibility.named(dict(wanted.wanted)) if wanted.enabled else None
         result = await self.driver.ask(self.partitions.apply, card.uuid, layout, held=self.held())
         if result.changed:
             await self.cut()
-        if result.state is not partitioner.State.AS_WANTED:
+        if result.state is not partitioner.MigState.AS_WANTED:
             raise SetUpError(result.reason)
 
-    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Nothing: what comes next says what MIG is to be."""

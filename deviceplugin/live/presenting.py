@@ -10,7 +10,7 @@ from deviceplugin.kubelet import advertisement
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes import offering
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 InForce = Mapping[str, Assignment | None]
 
@@ -20,7 +20,7 @@ def gpus(
     in_force: InForce,
     wanted: Mapping[str, Assignment],
     closed: Collection[str],
-    cards: Iterable[Card] = (),
+    cards: Iterable[HardwareGpu] = (),
 ) -> tuple[Gpu, ...]:
     """The GPUs with their modes. One that is being set up shows the mode it is to have, and takes nothing new.
 
@@ -40,7 +40,7 @@ def gpus(
 
 def advertised(
     known: Sequence[Gpu],
-    cards: Iterable[Card],
+    cards: Iterable[HardwareGpu],
     in_force: InForce,
     *,
     closed: Collection[str],

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Collection, Mapping
 
 from deviceplugin.live import entering, surroundings
-from deviceplugin.live.witness import Witness
+from deviceplugin.live.gpu_users import GpuUsers
 from gpushare import contract
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
 from gpushare.modes.contradiction import contradiction
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +23,9 @@ class Righting:
 
     def __init__(
         self,
-        cluster: surroundings.Cluster,
+        cluster: surroundings.ClusterLink,
         hardware: surroundings.Hardware,
-        witness: Witness,
+        witness: GpuUsers,
         entered: entering.Entering,
     ) -> None:
         self._cluster = cluster
@@ -73,5 +73,5 @@ class Righting:
             self._cluster.tell(contract.EVENT_SET_ASIDE, note, warning=True)
         return not why
 
-    def _card(self, uuid: str) -> Card | None:
+    def _card(self, uuid: str) -> HardwareGpu | None:
         return next((card for card in self._hardware.cards() if card.uuid == uuid), None)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
@@ -20,13 +20,13 @@ class SetUpError(Exception):
     """A GPU could not be made what it is to be; the message says why, and what to do."""
 
 
-class Part(Protocol):
+class SetUpPart(Protocol):
     """One thing that GPUs are set up with."""
 
-    async def enter(self, card: Card, assignment: Assignment) -> None:
+    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
         """Have it as `assignment` wants it; nothing happens where it is so already. Raises SetUpError."""
 
-    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Take away what it had for `was`, and `assignment`, the next one, does not want. Raises SetUpError.
 
         was: None where that is not known; also an agent that has ended since may have begun to take it away.
@@ -36,12 +36,12 @@ class Part(Protocol):
 class TimeSlices:
     """The length of a GPU's time slices, which the driver forgets when it is loaded anew."""
 
-    async def enter(self, card: Card, assignment: Assignment) -> None:
+    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
         """Set it, where one is configured."""
         if assignment.mode is Mode.TIME_SLICING and assignment.interval:
             await self._have(card.uuid, assignment.interval)
 
-    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Have the driver's own again, unless the next one has its own."""
         if was is not None and was.interval and not assignment.interval:
             await self._have(card.uuid, "default")
@@ -54,15 +54,15 @@ class TimeSlices:
 class SetUp:
     """All parts, in the order in which a GPU is set up with them; it is taken apart in the opposite order."""
 
-    def __init__(self, *parts: Part) -> None:
+    def __init__(self, *parts: SetUpPart) -> None:
         self._parts = parts
 
-    async def enter(self, card: Card, assignment: Assignment) -> None:
+    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
         """Make the GPU ready to be used as that. Raises SetUpError."""
         for part in self._parts:
             await part.enter(card, assignment)
 
-    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:
+    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Take apart what it was set up with and `assignment`, the next one, does not want. Raises SetUpError."""
         for part in reversed(self._parts):
             await part.leave(card, was, assignment)

@@ -10,12 +10,12 @@ from deviceplugin.allocatable import Allocatable
 from deviceplugin.gpunode_status import Statement
 from deviceplugin.kubelet.advertisement import Advertisement
 from deviceplugin.live import choosing
-from deviceplugin.offer import Followed, Offer
+from deviceplugin.offer import Observable, Offer
 from gpushare.gpunode import GpuNode
-from gpushare.modes.card import Card
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 
-class Cluster(choosing.Source, Protocol):
+class ClusterLink(choosing.ConfigSource, Protocol):
     """What the cluster wants, what it knows, and what it is told."""
 
     @property
@@ -34,15 +34,15 @@ class Hardware:
     """The GPUs as the driver has them, in `seen`; the same with their MIG devices, and those of them that are ill."""
 
     seen: Offer
-    cards: Callable[[], tuple[Card, ...]]
+    cards: Callable[[], tuple[HardwareGpu, ...]]
     ill: Callable[[], frozenset[str]]
 
 
 @dataclasses.dataclass(slots=True)
-class Told:
+class Published:
     """What others follow: the GPUs with their modes, what they can give, the devices by resource, and sentences."""
 
     offer: Offer
-    allocatable: Followed[Allocatable]
-    advertised: Followed[Advertisement]
-    statement: Followed[Statement]
+    allocatable: Observable[Allocatable]
+    advertised: Observable[Advertisement]
+    statement: Observable[Statement]

@@ -23,7 +23,7 @@ Assignment = TypeVar("Assignment")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan(Generic[Assignment]):
+class TransitionPlan(Generic[Assignment]):
     """What to do now, by UUID.
 
     closed: the GPUs that take nothing new from now on; all others do.
@@ -45,7 +45,7 @@ def plan(
     closed: Set[str],
     users: Mapping[str, tuple[str, ...]],
     amiss: Set[str] = frozenset(),
-) -> Plan[Assignment]:
+) -> TransitionPlan[Assignment]:
     """The next moves.
 
     present: what is in force; None for a GPU that was vacated, or of which nothing is known.
@@ -56,7 +56,7 @@ def plan(
     """
     differing = {uuid for uuid, assignment in wanted.items() if present.get(uuid) != assignment}
     known = differing & closed
-    return Plan(
+    return TransitionPlan(
         closed=frozenset(differing | amiss),
         right=frozenset((amiss - differing) & closed),
         change={uuid: wanted[uuid] for uuid in wanted if uuid in known and not users.get(uuid)},

@@ -2,6 +2,6 @@
 
 instance      what there is on a GPU, as the driver says
 identity      which instance of which GPU a MIG device is
-plan          from what there is to what is wanted: a pure decision, as steps
+mig_plan      from what there is to what is wanted: a pure decision, as steps
 partitioner   reads, plans and does it, one step after the other
 """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpushare.mig.geometry import Kind, Placed
+from gpushare.mig.geometry import PlacedInstance, ProfileGeometry
 from gpushare.mig.profile import Profile
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mode:
+class MigMode:
     """Whether a GPU is in MIG mode, and whether it will be after its next reset."""
 
     current: bool
@@ -31,14 +31,14 @@ class GpuInstance:
     """A GPU instance at its place, with its compute instances; one that was made half-way has none."""
 
     id: int
-    kind: Kind
+    kind: ProfileGeometry
     start: int
     parts: tuple[ComputeInstance, ...] = ()
 
     @property
-    def placed(self) -> Placed:
+    def placed(self) -> PlacedInstance:
         """Its place."""
-        return Placed(self.kind, self.start)
+        return PlacedInstance(self.kind, self.start)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Final
 
 from deviceplugin.hardware import nvml_call, nvml_mig
-from deviceplugin.mig import plan
-from deviceplugin.mig.plan import Present, Verdict
+from deviceplugin.mig import mig_plan
+from deviceplugin.mig.mig_plan import MigVerdict, Present
 from gpushare.mig import catalogue, orders
-from gpushare.mig.geometry import Geometry, Kind
-from gpushare.mig.layout import Wanted
+from gpushare.mig.geometry import Geometry, ProfileGeometry
+from gpushare.mig.instance_layout import Wanted
 from gpushare.mig.profile import Profile
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 ROUNDS: Final = 4  # mode, cut, and two more for what others did meanwhile
 
 
-class State(enum.StrEnum):
+class MigState(enum.StrEnum):
     """What a GPU is after a run."""
 
     AS_WANTED = "as-wanted"
@@ -42,7 +42,7 @@ class State(enum.StrEnum):
 class Result:
     """reason: a sentence unless it is as wanted. in_the_way: UUIDs. changed: it has other MIG devices than before."""
 
-    state: State
+    state: MigState
     reason: str = ""
     in_the_way: tuple[str, ...] = ()
     changed: bool = False
@@ -66,9 +66,9 @@ class Partitioner:
             instances = ()
         return Present(uuid, mode, geometry, instances, busy=bool(self._driver.processes(uuid)))
 
-    def preview(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> plan.Plan:
+    def preview(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> mig_plan.MigPlan:
         """What `apply` would begin with. Raises NvmlError."""
-        return plan.make(self.look(uuid), wanted, held=held)
+        return mig_plan.make(self.look(uuid), wanted, held=held)
 
     def apply(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> Result:
         """Make the GPU have these MIG devices (None: not in MIG mode). Never raises for what the driver refuses."""
@@ -76,7 +76,7 @@ class Partitioner:
         for _ in range(ROUNDS):
             try:
                 proposed = self.preview(uuid, wanted, held=held)
-                if proposed.verdict is not Verdict.DO or not proposed.steps:
+                if proposed.verdict is not MigVerdict.DO or not proposed.steps:
                     return _concluded(proposed, changed=changed)
                 logger.info("Cutting a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
                 changed = True
@@ -87,23 +87,23 @@ class Partitioner:
                 reason = (
                     f"{uuid}: the driver set MIG's mode but cannot change it now ({waits}): reset the GPU or the node"
                 )
-                return Result(State.NEEDS_RESET, reason, changed=changed)
-        return Result(State.FAILED, f"{uuid} is changed by someone else at the same time: end that", changed=changed)
+                return Result(MigState.NEEDS_RESET, reason, changed=changed)
+        return Result(MigState.FAILED, f"{uuid} is changed by someone else at the same time: end that", changed=changed)
 
-    def _do(self, uuid: str, steps: tuple[plan.Step, ...]) -> str:
+    def _do(self, uuid: str, steps: tuple[mig_plan.Step, ...]) -> str:
         """Do them in order; why a change of mode has to wait for a reset, or nothing."""
-        creates: list[plan.Create] = []
+        creates: list[mig_plan.Create] = []
         for step in steps:
             match step:
-                case plan.SetMode(enabled):
+                case mig_plan.SetMode(enabled):
                     return self._driver.set_mig_mode(uuid, enabled=enabled)
-                case plan.DestroyPart(instance_id, part_id):
+                case mig_plan.DestroyPart(instance_id, part_id):
                     self._driver.destroy_compute_instance(uuid, instance_id, part_id)
-                case plan.Destroy(instance_id):
+                case mig_plan.Destroy(instance_id):
                     self._driver.destroy_gpu_instance(uuid, instance_id)
-                case plan.CreatePart(instance_id, slices):
+                case mig_plan.CreatePart(instance_id, slices):
                     self._driver.create_compute_instance(uuid, instance_id, slices)
-                case plan.Create():
+                case mig_plan.Create():
                     creates.append(step)
         try:
             for step in creates:
@@ -118,7 +118,7 @@ class Partitioner:
         for slices in parts:
             self._driver.create_compute_instance(uuid, instance_id, slices)
 
-    def _do_anywhere(self, uuid: str, creates: list[plan.Create]) -> None:
+    def _do_anywhere(self, uuid: str, creates: list[mig_plan.Create]) -> None:
         """With a driver that chooses the places itself: in the first order in which it finds room for all."""
         kinds = {step.kind.profile: step.kind for step in creates}
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
@@ -127,7 +127,7 @@ class Partitioner:
             raise nvml_call.NvmlError(f"{uuid}: the driver found no room in any order of making the instances", 0)
 
     def _attempt(
-        self, uuid: str, kinds: dict[Profile, Kind], creates: list[plan.Create]
+        self, uuid: str, kinds: dict[Profile, ProfileGeometry], creates: list[mig_plan.Create]
     ) -> Callable[[tuple[Profile, ...]], bool]:
         def attempt(order: tuple[Profile, ...]) -> bool:
             left = list(creates)
@@ -152,12 +152,12 @@ class Partitioner:
         return attempt
 
 
-def _concluded(proposed: plan.Plan, *, changed: bool) -> Result:
-    states = {Verdict.DO: State.AS_WANTED, Verdict.WAIT: State.WAITING, Verdict.REFUSE: State.REFUSED}
+def _concluded(proposed: mig_plan.MigPlan, *, changed: bool) -> Result:
+    states = {MigVerdict.DO: MigState.AS_WANTED, MigVerdict.WAIT: MigState.WAITING, MigVerdict.REFUSE: MigState.REFUSED}
     return Result(states[proposed.verdict], proposed.reason, proposed.in_the_way, changed)
 
 
 def _failed(error: nvml_call.NvmlError, uuid: str, *, changed: bool) -> Result:
     if error.code == nvml_mig.IN_USE:
-        return Result(State.WAITING, f"{uuid} came into use meanwhile: {error}", (uuid,), changed)
-    return Result(State.FAILED, str(error), changed=changed)
+        return Result(MigState.WAITING, f"{uuid} came into use meanwhile: {error}", (uuid,), changed)
+    return Result(MigState.FAILED, str(error), changed=changed)

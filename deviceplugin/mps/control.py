@@ -43,7 +43,7 @@ class Control:
 
     async def _run(self, arguments: tuple[str, ...], commands: str) -> str:
         shown = f"{self._program} {' '.join(arguments) or commands.strip()}"
-        outcome = await running.run(self._program, running.Call(arguments, self._environment, commands))
+        outcome = await running.run(self._program, running.DaemonCall(arguments, self._environment, commands))
         if outcome.problem:
             raise ControlError(f"{shown} {outcome.problem}")
         if outcome.code != 0:

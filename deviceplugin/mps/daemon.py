@@ -37,7 +37,7 @@ _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 SetComputeMode = Callable[[str, bool], Awaitable[None]]
 
 
-class Daemon:
+class MpsDaemon:
     """The daemon of one `Spec`.
 
     exclusive: sets a GPU's compute mode, may raise any exception with a sentence. changed: called when `problem`
@@ -91,7 +91,7 @@ class Daemon:
 
     async def _do(self, step: steps.Step) -> None:
         match step:
-            case steps.ComputeMode(exclusive, uuids):
+            case steps.SetComputeMode(exclusive, uuids):
                 for uuid in uuids:
                     await self._set_exclusive(uuid, exclusive=exclusive)
             case steps.MakeDirectory(path):

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deviceplugin.mps import places, steps
-from deviceplugin.mps.daemon import Daemon, SetComputeMode
+from deviceplugin.mps.daemon import MpsDaemon, SetComputeMode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Kept:
-    daemon: Daemon
+    daemon: MpsDaemon
     task: asyncio.Task[None]
 
 
@@ -85,8 +85,8 @@ class Daemons:
         for name in list(self._kept):
             await self.drop(name)
 
-    def _daemon(self, spec: steps.Spec) -> Daemon:
-        return Daemon(spec, root=self._root, program=self._program, exclusive=self._exclusive, changed=self._changed)
+    def _daemon(self, spec: steps.Spec) -> MpsDaemon:
+        return MpsDaemon(spec, root=self._root, program=self._program, exclusive=self._exclusive, changed=self._changed)
 
     def _changed(self) -> None:
         ready = places.Places(self._root, "").ready
@@ -98,8 +98,8 @@ class Daemons:
         self._told()
 
 
-def _unknown(uuid: str) -> steps.Shared:
-    return steps.Shared(uuid, index=0, memory_bytes=0, replicas=1)
+def _unknown(uuid: str) -> steps.MpsGpu:
+    return steps.MpsGpu(uuid, index=0, memory_bytes=0, replicas=1)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

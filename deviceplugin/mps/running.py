@@ -21,7 +21,7 @@ _ARGUMENTS: Final = ((), ("-d",))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Call:
+class DaemonCall:
     """arguments: of the program; commands: what it reads."""
 
     arguments: tuple[str, ...]
@@ -30,7 +30,7 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class CallResult:
     """What became of it. problem: why it could not be run; empty if it was."""
 
     code: int = 0
@@ -38,25 +38,25 @@ class Outcome:
     problem: str = ""
 
 
-async def run(program: Path, call: Call) -> Outcome:
+async def run(program: Path, call: DaemonCall) -> CallResult:
     """Run it; where `program` is a socket, by the keeper that listens there."""
     is_keeper = _is_socket(program)
     try:
         async with asyncio.timeout(SECONDS):
             return await (_asked(program, call) if is_keeper else _run(program, call))
     except TimeoutError:
-        return Outcome(problem=f"took longer than {SECONDS:.0f} s: the daemon hangs")
+        return CallResult(problem=f"took longer than {SECONDS:.0f} s: the daemon hangs")
 
 
-def write(call: Call) -> bytes:
+def write(call: DaemonCall) -> bytes:
     """A call as a line."""
     return f"{json.dumps(dataclasses.asdict(call))}\n".encode()
 
 
-def read(line: bytes) -> Call:
+def read(line: bytes) -> DaemonCall:
     """A call from a line. Raises ValueError for anything but what an agent asks."""
     document = _document(line)
-    call = Call(
+    call = DaemonCall(
         tuple(map(str, document.get("arguments", ()))),
         {str(name): str(value) for name, value in dict(document.get("environment", {})).items()},
         str(document.get("commands", "")),
@@ -66,7 +66,7 @@ def read(line: bytes) -> Call:
     return call
 
 
-async def _run(program: Path, call: Call) -> Outcome:
+async def _run(program: Path, call: DaemonCall) -> CallResult:
     try:
         process = await asyncio.create_subprocess_exec(
             program,
@@ -77,17 +77,17 @@ async def _run(program: Path, call: Call) -> Outcome:
             stderr=asyncio.subprocess.STDOUT,
         )
     except OSError as error:
-        return Outcome(problem=f"cannot be run ({error.strerror}): it comes with the driver, name it by its path")
+        return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver, name it by its path")
     try:
         output, _ = await process.communicate(call.commands.encode())
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return Outcome(process.returncode or 0, output.decode(errors="replace").strip())
+    return CallResult(process.returncode or 0, output.decode(errors="replace").strip())
 
 
-async def _asked(socket: Path, call: Call) -> Outcome:
+async def _asked(socket: Path, call: DaemonCall) -> CallResult:
     try:
         reader, writer = await asyncio.open_unix_connection(socket, limit=MOST_BYTES)
         try:
@@ -95,9 +95,9 @@ async def _asked(socket: Path, call: Call) -> Outcome:
             document = _document(await reader.readline())
         finally:
             writer.close()
-        return Outcome(int(document["code"]), str(document["output"]), str(document["problem"]))
+        return CallResult(int(document["code"]), str(document["output"]), str(document["problem"]))
     except (OSError, ValueError, KeyError) as error:
-        return Outcome(problem=f"cannot be run, as the keeper of MPS daemons does not answer there: {error}")
+        return CallResult(problem=f"cannot be run, as the keeper of MPS daemons does not answer there: {error}")
 
 
 def _is_socket(path: Path) -> bool:

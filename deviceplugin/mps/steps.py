@@ -19,7 +19,7 @@ PROGRAM: Final = "nvidia-cuda-mps-control"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shared:
+class MpsGpu:
     """A GPU that a daemon has. memory_bytes: 0 if not known.
 
     replicas: how many shares there are of it. at_once: how many of them one process may use.
@@ -37,12 +37,12 @@ class Spec:
     """A daemon to have. alone: it has only these GPUs; otherwise it sees all that there are."""
 
     name: str
-    gpus: tuple[Shared, ...]
+    gpus: tuple[MpsGpu, ...]
     alone: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ComputeMode:
+class SetComputeMode:
     """Whether GPUs take one process (which MPS is) or any number."""
 
     exclusive: bool
@@ -116,7 +116,7 @@ class FollowLog:
         return "stop tail" if self.stop else f"tail {self.path.parent.name}/{self.path.name}"
 
 
-Step = ComputeMode | MakeDirectory | RunDaemon | Command | Touch | Remove | FollowLog
+Step = SetComputeMode | MakeDirectory | RunDaemon | Command | Touch | Remove | FollowLog
 
 
 # All that the program is given.
@@ -148,7 +148,7 @@ def limit_commands(spec: Spec) -> tuple[str, ...]:
 def start(spec: Spec, places: Places) -> tuple[Step, ...]:
     """What makes the daemon run with its limits."""
     return (
-        ComputeMode(True, tuple(gpu.uuid for gpu in spec.gpus)),
+        SetComputeMode(True, tuple(gpu.uuid for gpu in spec.gpus)),
         MakeDirectory(places.pipe),
         MakeDirectory(places.log),
         RunDaemon(environment(spec, places)),
@@ -163,7 +163,7 @@ def stop(spec: Spec, places: Places) -> tuple[Step, ...]:
     return (
         Command(("quit",), stopping=True),
         FollowLog(places.log / "control.log", stop=True),
-        ComputeMode(False, tuple(gpu.uuid for gpu in spec.gpus)),
+        SetComputeMode(False, tuple(gpu.uuid for gpu in spec.gpus)),
         Remove(places.started),
         Remove(places.log),
     )

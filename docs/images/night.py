@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 import prometheus_client
 
-from deviceplugin import metrics as agent_metrics
-from deviceplugin.arbiter.gpu_leases import Held
-from deviceplugin.arbiter.groups import Use
+from deviceplugin import agent_metrics
+from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.audit.report import Audit, Judged, Share, State
-from deviceplugin.audit.seen import Process
+from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState, NodeAudit
+from deviceplugin.audit.seen import SeenProcess
 from deviceplugin.offer import Offer
-from deviceplugin.peaks import Peak
+from deviceplugin.share_peaks import Peak
 from gpushare import contract, errors, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu
@@ -177,21 +177,21 @@ class Night:
             node_name=name,
             offer=Offer(node.gpus),
             node=lambda: told,
-            uses=lambda: [Use(tenant, (self._bytes(wish, tenant),), 1, (400 << 20,)) for wish, tenant in active],
+            uses=lambda: [ShareUse(tenant, (self._bytes(wish, tenant),), 1, (400 << 20,)) for wish, tenant in active],
             connections=lambda: len(active),
             turned_away=lambda: 0,
             leases=lambda: [
-                Held(
+                LeaseUsage(
                     *(tenant, tenant.grants[0].uuid, self._seconds[wish.name], self._seconds[wish.name] * 20),
                     *(wish.busy * self._draw.uniform(0.9, 1.1), self._waited[wish.name], 0.0, 0),
                 )
                 for wish, tenant in active
             ],
-            audit=lambda: Audit(
+            audit=lambda: NodeAudit(
                 node.gpus,
                 processes=(_sneaky(node.gpus[2].uuid),) if sneaky else (),
                 shares=tuple(
-                    Share(
+                    AuditedShare(
                         wish.namespace, wish.name, ("main",), tenant.grants[0].uuid, wish.percent, 100, GIB, processes=1
                     )
                     for wish, tenant in active
@@ -232,8 +232,10 @@ class _Now:
         yield from self._night.collector(self._name).collect()
 
 
-def _sneaky(uuid: str) -> Judged:
-    return Judged(Process(uuid, 4711, 1, "python3", 3 * GIB, None, with_library=False), State.UNLIMITED)
+def _sneaky(uuid: str) -> AuditedProcess:
+    return AuditedProcess(
+        SeenProcess(uuid, 4711, 1, "python3", 3 * GIB, None, with_library=False), LimitState.UNLIMITED
+    )
 
 
 def _node(name: str) -> GpuNode:

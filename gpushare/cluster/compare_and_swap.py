@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gpushare.cluster import backoff, client, errors
+from gpushare.cluster import api_client, api_errors, backoff
 
 ATTEMPTS: Final = 16
 FIRST_PAUSE_SECONDS: Final = 0.005
@@ -21,7 +21,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 async def update(
-    api: client.Client,
+    api: api_client.ApiClient,
     path: str,
     change: Change,
     *,
@@ -52,10 +52,10 @@ async def update(
         wanted = {**wanted, "metadata": {**wanted.get("metadata", {}), "resourceVersion": version, "uid": uid}}
         try:
             return await api.replace(target, wanted)
-        except errors.Conflict as error:
+        except api_errors.Conflict as error:
             if attempt == attempts:
                 message = f"{error}; gave up after {attempts} attempts"
-                raise errors.Conflict(message, status=error.status, reason=error.reason) from error
+                raise api_errors.Conflict(message, status=error.status, reason=error.reason) from error
         await asyncio.sleep(
             backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
         )

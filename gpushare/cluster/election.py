@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from gpushare.cluster import client, errors, lease
+from gpushare.cluster import api_client, api_errors, lease
 
 logger = logging.getLogger(__name__)
 
@@ -25,14 +25,14 @@ class Election:
 
     def __init__(
         self,
-        api: client.Client,
+        api: api_client.ApiClient,
         *,
         namespace: str,
         name: str,
         me: str,
         started: Callable[[], None],
         stopped: Callable[[], None],
-        timing: lease.Timing | None = None,
+        timing: lease.LeaseTiming | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -42,11 +42,11 @@ class Election:
         self._me = me
         self._started = started
         self._stopped = stopped
-        self._timing = timing or lease.Timing()
+        self._timing = timing or lease.LeaseTiming()
         self._clock = clock
         self._renewed_at: float | None = None
         self._own: dict[str, Any] | None = None  # the Lease as our last write left it, if that was answered
-        self._seen: lease.Record | None = None
+        self._seen: lease.LeaseRecord | None = None
         self._observed_at = clock()
         self._went = False  # whether there was a Lease that is no more
 
@@ -89,9 +89,9 @@ class Election:
         try:
             async with asyncio.timeout(max(limit, 0.0)):
                 return await self._look_and_act()
-        except (errors.Conflict, errors.AlreadyExists):
+        except (api_errors.Conflict, api_errors.AlreadyExists):
             self._log(logging.DEBUG, "Another candidate was faster")
-        except (errors.ClusterError, TimeoutError) as error:
+        except (api_errors.ClusterError, TimeoutError) as error:
             self._log(logging.WARNING, "Could not reach the Lease", err=str(error) or "no answer in time")
         if self._renewed_at is None:
             return self._timing.retry_seconds
@@ -133,7 +133,7 @@ class Election:
     async def _read(self) -> dict[str, Any] | None:
         try:
             return await self._api.get(self._path)
-        except errors.NotFound:
+        except api_errors.NotFound:
             return None
 
     async def _write(self, found: dict[str, Any] | None) -> None:
@@ -176,7 +176,7 @@ class Election:
                 if lease.read(found, timing=self._timing).holder == self._me:
                     spec = lease.released(found["spec"], time=_now())
                     await self._api.replace(self._path, {**found, "spec": spec})
-        except (errors.ClusterError, TimeoutError) as error:
+        except (api_errors.ClusterError, TimeoutError) as error:
             self._log(logging.WARNING, "Could not release the Lease", err=str(error) or "no answer in time")
 
     def _log(self, level: int, message: str, **extra: str) -> None:

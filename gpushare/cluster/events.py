@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gpushare.cluster import client, errors, series
+from gpushare.cluster import api_client, api_errors, event_series
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Recorder:
 
     def __init__(
         self,
-        api: client.Client,
+        api: api_client.ApiClient,
         *,
         controller: str,
         instance: str,
@@ -43,8 +43,8 @@ class Recorder:
         self._instance = instance[:INSTANCE_CHARACTERS]
         self._clock = clock
         self._wall_clock = wall_clock
-        self._told = series.Told()
-        self._queue: asyncio.Queue[tuple[series.Event, series.Series, float]] = asyncio.Queue(MOST_QUEUED)
+        self._told = event_series.EventDeduplicator()
+        self._queue: asyncio.Queue[tuple[event_series.Event, event_series.Series, float]] = asyncio.Queue(MOST_QUEUED)
         self.dropped = 0
 
     def record(
@@ -53,11 +53,11 @@ class Recorder:
         reason: str,
         note: str,
         *,
-        type: series.EventType = "Normal",  # noqa: A002 (the API's word)
+        type: event_series.EventType = "Normal",  # noqa: A002 (the API's word)
         action: str = "Place",
     ) -> None:
         """Tell that something happened to the object `regarding` (whole, or a reference). Returns at once."""
-        event = series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
+        event = event_series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
         told = self._told.happened(event, self._clock())
         if told is None:
             return
@@ -76,7 +76,7 @@ class Recorder:
         event, told, at = await self._queue.get()
         try:
             await self._write(event, told, _micro_time(at))
-        except errors.ClusterError as error:
+        except api_errors.ClusterError as error:
             self._drop(event, str(error))
         finally:
             self._queue.task_done()
@@ -89,7 +89,7 @@ class Recorder:
         except TimeoutError:
             logger.warning("Left Events untold", extra={"events": self._queue.qsize()})
 
-    async def _write(self, event: series.Event, told: series.Series, at: str) -> None:
+    async def _write(self, event: event_series.Event, told: event_series.Series, at: str) -> None:
         # Events about cluster-scoped objects live in `default`.
         namespace = dict(event.regarding).get("namespace", "default")
         collection = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
@@ -99,13 +99,13 @@ class Recorder:
             body.update(seen)
             try:
                 await self._api.patch(f"{collection}/{told.name}", seen)
-            except errors.NotFound:  # Events expire, after an hour as a rule
+            except api_errors.NotFound:  # Events expire, after an hour as a rule
                 pass
             else:
                 return
         await self._api.create(collection, body)
 
-    def _body(self, event: series.Event, name: str, namespace: str, at: str) -> dict[str, Any]:
+    def _body(self, event: event_series.Event, name: str, namespace: str, at: str) -> dict[str, Any]:
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
@@ -120,15 +120,15 @@ class Recorder:
             "reportingInstance": self._instance,
         }
 
-    def _drop(self, event: series.Event, why: str) -> None:
+    def _drop(self, event: event_series.Event, why: str) -> None:
         self.dropped += 1
         self._told.forget(event)
         extra = {"regarding": dict(event.regarding), "reason": event.reason, "note": event.note, "err": why}
         logger.warning("Dropped an Event", extra=extra)
 
 
-def reference(item: Mapping[str, Any]) -> series.Regarding:
-    """Return the reference to `item`, which is a whole object or a reference already, for `series.Event`."""
+def reference(item: Mapping[str, Any]) -> event_series.Regarding:
+    """Return the reference to `item`, which is a whole object or a reference already, for `event_series.Event`."""
     flat = {**item.get("metadata", {}), **item}
     return tuple((key, str(flat[key])) for key in REFERENCE_KEYS if flat.get(key))
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from gpushare.cluster import backoff, client, errors, store
+from gpushare.cluster import api_client, api_errors, backoff, object_store
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _NAME: Final = "metadata.name="
 _CONSISTENT: Final = ""  # no version named: the API server asks etcd
 _CACHED: Final = "0"  # any version: the API server answers from its cache
 
-Handler = Callable[[store.Change], None]
+Handler = Callable[[object_store.Delta], None]
 
 
 def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
@@ -54,12 +54,12 @@ class Informer:
 
     def __init__(
         self,
-        api: client.Client,
+        api: api_client.ApiClient,
         path: str,
         *,
         field_selector: str = "",
         label_selector: str = "",
-        transform: store.Transform = store.drop_managed_fields,
+        transform: object_store.Transform = object_store.drop_managed_fields,
         watch_seconds: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,13 +80,13 @@ class Informer:
         self._last_contact: float | None = None
         self._listed_at = float("-inf")
         self.transform = transform
-        self._store = store.Store(transform)
+        self._store = object_store.Store(transform)
         self._problem = ""
         self.synced = asyncio.Event()
         self.answered = asyncio.Event()
 
     @property
-    def objects(self) -> Mapping[store.Key, dict[str, Any]]:
+    def objects(self) -> Mapping[object_store.Key, dict[str, Any]]:
         """The objects by (namespace, name); read only."""
         return self._store
 
@@ -126,7 +126,7 @@ class Informer:
         It is called synchronously, with `objects` just as after that change. What it raises ends `run`.
         """
         for key, item in list(self._store.items()):
-            handler(store.Change(store.ChangeType.ADDED, key, None, item))
+            handler(object_store.Delta(object_store.ChangeType.ADDED, key, None, item))
         self._handlers.append(handler)
 
     async def run(self) -> None:
@@ -144,16 +144,16 @@ class Informer:
                 await self._check_version()
             self._was_cut = False
             watched_seconds = await self._watch()
-        except errors.Gone as error:
+        except api_errors.Gone as error:
             logger.info("Listing anew: the watch was too far behind", extra={"path": self._path, "err": str(error)})
             return self._failed(_CONSISTENT)
-        except errors.Unavailable as error:
+        except api_errors.Unavailable as error:
             # 504 judges the version that we named: newer than any there is, as after etcd was restored from a backup.
             pause = self._failed(_CONSISTENT if error.status == 504 else None)
             logger.warning("Lost contact", extra=self._seen(error, pause))
             # A proxy may ask for an hour; whoever stands behind it does not know that.
             return max(pause, min(error.retry_after_seconds or 0.0, MOST_PAUSE_SECONDS))
-        except errors.ClusterError as error:
+        except api_errors.ClusterError as error:
             pause = self._failed(_CONSISTENT)
             logger.warning("Was refused", extra=self._seen(error, pause))
             self.answered.set()
@@ -192,7 +192,7 @@ class Informer:
         if _NAME not in fields:
             fields = ",".join(filter(None, (fields, f"{_NAME}none.gpushare.io")))
         query = {"resourceVersion": self._watch_from, "resourceVersionMatch": "NotOlderThan"}
-        await self._api.list(self._path, {**self._query, **query, "fieldSelector": fields}, keep=store.key_of)
+        await self._api.list(self._path, {**self._query, **query, "fieldSelector": fields}, keep=object_store.key_of)
 
     async def _watch(self) -> float:
         """Watch until the watch ends; return how many seconds it was open."""
@@ -219,7 +219,7 @@ class Informer:
         self._newest = _number(resource_version)
         self._last_contact = self._clock()
 
-    def _tell(self, change: store.Change) -> None:
+    def _tell(self, change: object_store.Delta) -> None:
         for handler in self._handlers:
             handler(change)
 
@@ -231,7 +231,7 @@ class Informer:
             self._watch_from, self._list_from = "", list_from
         return backoff.pause_seconds(self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS)
 
-    def _seen(self, error: errors.ClusterError, pause: float) -> dict[str, Any]:
+    def _seen(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
         self._problem = str(error)
         return {"path": self._path, "err": str(error), "failures": self._failures, "pause_seconds": round(pause, 2)}
 

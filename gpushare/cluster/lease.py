@@ -17,7 +17,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class LeaseTiming:
     """Seconds; the API's customary values."""
 
     duration_seconds: int = 15
@@ -33,7 +33,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LeaseRecord:
     """What a Lease says. holder: "" when it was released."""
 
     holder: str
@@ -70,13 +70,13 @@ Decision = Acquire | Renew | Wait | Lost
 
 
 def decide(
-    record: Record | None,
+    record: LeaseRecord | None,
     *,
     observed_at: float,
     now: float,
     me: str,
     renewed_at: float | None,
-    timing: Timing,
+    timing: LeaseTiming,
 ) -> Decision:
     """Say what to do next.
 
@@ -94,7 +94,7 @@ def decide(
     return Acquire() if now >= silent_until else Wait(silent_until - now)
 
 
-def _as_leader(record: Record | None, *, now: float, me: str, renewed_at: float, timing: Timing) -> Decision:
+def _as_leader(record: LeaseRecord | None, *, now: float, me: str, renewed_at: float, timing: LeaseTiming) -> Decision:
     if not leads(renewed_at, now=now, timing=timing):
         return Lost(f"it could not be renewed for {timing.renew_deadline_seconds:g} s")
     if record is None:
@@ -104,16 +104,16 @@ def _as_leader(record: Record | None, *, now: float, me: str, renewed_at: float,
     return Renew()
 
 
-def leads(renewed_at: float | None, *, now: float, timing: Timing) -> bool:
+def leads(renewed_at: float | None, *, now: float, timing: LeaseTiming) -> bool:
     """Tell whether one who began its last successful write at `renewed_at` may still act as the leader."""
     return renewed_at is not None and now - renewed_at < timing.renew_deadline_seconds
 
 
-def read(lease: Mapping[str, Any], *, timing: Timing) -> Record:
+def read(lease: Mapping[str, Any], *, timing: LeaseTiming) -> LeaseRecord:
     """Read a Lease object; a duration that is missing or no number is taken as ours, so as never to be too early."""
     spec = lease.get("spec") or {}
     duration = spec.get("leaseDurationSeconds")
-    return Record(
+    return LeaseRecord(
         holder=spec.get("holderIdentity") or "",
         duration_seconds=float(duration) if isinstance(duration, int) and duration > 0 else timing.duration_seconds,
         transitions=int(spec.get("leaseTransitions") or 0),
@@ -121,7 +121,7 @@ def read(lease: Mapping[str, Any], *, timing: Timing) -> Record:
     )
 
 
-def held(spec: Mapping[str, Any], *, me: str, time: str, timing: Timing) -> dict[str, Any]:
+def held(spec: Mapping[str, Any], *, me: str, time: str, timing: LeaseTiming) -> dict[str, Any]:
     """Return the Lease's spec with us as its holder; `time` (RFC 3339, microseconds) is for people to read."""
     continued = spec.get("holderIdentity") == me
     return {

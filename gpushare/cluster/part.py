@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from gpushare.cluster import informer, store
+from gpushare.cluster import informer, object_store
 
 
 class Copy(Protocol):
     """A live copy of a collection, or of a part of it; see `informer.Informer`."""
 
     @property
-    def objects(self) -> Mapping[store.Key, dict[str, Any]]:
+    def objects(self) -> Mapping[object_store.Key, dict[str, Any]]:
         """The objects by (namespace, name); read only."""
 
     @property
@@ -32,32 +32,32 @@ class Part:
 
     def __init__(self, whole: informer.Informer, key: str) -> None:
         self._key = key
-        self._objects: dict[store.Key, dict[str, Any]] = {}
+        self._objects: dict[object_store.Key, dict[str, Any]] = {}
         self._handlers: list[informer.Handler] = []
         self.synced = whole.synced
         whole.subscribe(self._changed)
 
     @property
-    def objects(self) -> Mapping[store.Key, dict[str, Any]]:
+    def objects(self) -> Mapping[object_store.Key, dict[str, Any]]:
         """The objects by (namespace, name); read only."""
         return self._objects
 
     def subscribe(self, handler: informer.Handler) -> None:
         """Call `handler` for every object there is (as ADDED), and from now on for every change, in order."""
         for key, item in list(self._objects.items()):
-            handler(store.Change(store.ChangeType.ADDED, key, None, item))
+            handler(object_store.Delta(object_store.ChangeType.ADDED, key, None, item))
         self._handlers.append(handler)
 
-    def _changed(self, change: store.Change) -> None:
+    def _changed(self, change: object_store.Delta) -> None:
         old = self._objects.get(change.key)
         new = change.new.get(self._key) if change.new is not None else None
         if new is not None:
             self._objects[change.key] = new
-            kind = store.ChangeType.ADDED if old is None else store.ChangeType.MODIFIED
+            kind = object_store.ChangeType.ADDED if old is None else object_store.ChangeType.MODIFIED
         elif old is not None:
             del self._objects[change.key]
-            kind = store.ChangeType.DELETED
+            kind = object_store.ChangeType.DELETED
         else:
             return
         for handler in self._handlers:
-            handler(store.Change(kind, change.key, old, new))
+            handler(object_store.Delta(kind, change.key, old, new))

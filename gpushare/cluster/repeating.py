@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from gpushare.cluster import backoff, errors
+from gpushare.cluster import api_errors, backoff
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 MOST_PAUSE_SECONDS: Final = 30.0
@@ -27,7 +27,7 @@ async def whenever(
         try:
             await step()
             failures = 0
-        except errors.ClusterError as error:
+        except api_errors.ClusterError as error:
             failures += 1
             pause_seconds = backoff.pause_seconds(
                 failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS

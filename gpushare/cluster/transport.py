@@ -26,7 +26,7 @@ import aiohttp
 import yarl
 
 import gpushare
-from gpushare.cluster import connection, errors
+from gpushare.cluster import api_connection, api_errors
 
 JSON: Final = "application/json"
 CONNECT_SECONDS: Final = 5.0
@@ -39,7 +39,7 @@ Body = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What is sent; `timeout_seconds` bounds all of it, the reading of the answer included."""
 
     method: str
@@ -64,7 +64,7 @@ class Request:
 class Transport:
     """A pool of connections to one API server."""
 
-    def __init__(self, way: connection.Connection, *, user_agent: str) -> None:
+    def __init__(self, way: api_connection.ApiConnection, *, user_agent: str) -> None:
         self._way = way
         # The API server's clock before our monotonic one, as far as we know.
         self._ahead_seconds = time.time() - time.monotonic()
@@ -108,7 +108,7 @@ class Transport:
         return made
 
     @contextlib.asynccontextmanager
-    async def open(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def open(self, request: HttpRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer to `request`, its body still to be read; raises ours for any that is not a success.
 
         A request that was refused with 401 was not carried out; it is sent once more with credentials read anew.
@@ -120,7 +120,7 @@ class Transport:
                     answer = await self._send(stack, request, refused=True)
                 self._hear(answer.headers.get("Date"))
                 if not 200 <= answer.status < 300:
-                    raise errors.from_answer(
+                    raise api_errors.from_answer(
                         answer.status,
                         await answer.read(),
                         doing=request.name,
@@ -134,7 +134,7 @@ class Transport:
             self._ahead_seconds = email.utils.parsedate_to_datetime(date or "").timestamp() - time.monotonic()
 
     async def _send(
-        self, stack: contextlib.AsyncExitStack, request: Request, *, refused: bool = False
+        self, stack: contextlib.AsyncExitStack, request: HttpRequest, *, refused: bool = False
     ) -> aiohttp.ClientResponse:
         authorization = await self._way.authorization(refused=refused)
         access = self._way.access
@@ -156,17 +156,17 @@ class Transport:
 
 
 @contextlib.contextmanager
-def network_errors(request: Request) -> Iterator[None]:
+def network_errors(request: HttpRequest) -> Iterator[None]:
     """Turn what the HTTP library raises into Unavailable, with a sentence."""
     try:
         yield
     except TimeoutError as error:
-        raise errors.Unavailable(f"{request.name}: the API server did not answer in time") from error
+        raise api_errors.Unavailable(f"{request.name}: the API server did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise errors.Unavailable(f"{request.name}: {str(error) or type(error).__name__}") from error
+        raise api_errors.Unavailable(f"{request.name}: {str(error) or type(error).__name__}") from error
 
 
-def was_reset(error: errors.Unavailable) -> bool:
+def was_reset(error: api_errors.Unavailable) -> bool:
     """Tell whether the connection broke under the call, as an idle one does that the other side has closed."""
     cause = error.__cause__
     if isinstance(cause, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError)):

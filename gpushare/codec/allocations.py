@@ -9,7 +9,7 @@ from typing import Any
 
 from gpushare import contract, errors
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
-from gpushare.codec.fields import format_time, parse_time, text, texts, whole
+from gpushare.codec.entry_fields import format_time, parse_time, text, texts, whole
 
 Json = Mapping[str, Any]
 Ignored = Callable[[str, str], None]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
-from gpushare.config.model import FlagValue, ReplicatedResources, Strategy
+from gpushare.config.model import FlagValue, ReplicaStrategy, ReplicatedResources
 
 DEVICE_LIST_STRATEGIES: Final = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 DEVICE_ID_STRATEGIES: Final = ("uuid", "index")
@@ -23,7 +23,9 @@ def mps_default(written: ReplicatedResources) -> ReplicatedResources:
     return dataclasses.replace(written, fail_requests_greater_than_one=True)
 
 
-def settings(values: Mapping[str, FlagValue], *, strategy: Strategy = Strategy.NONE, has_nvml: bool = True) -> None:
+def settings(
+    values: Mapping[str, FlagValue], *, strategy: ReplicaStrategy = ReplicaStrategy.NONE, has_nvml: bool = True
+) -> None:
     """Check the effective value of every flag (`flags.effective`). Raises ConfigError naming the flag.
 
     strategy: how the node's devices are shared; has_nvml: whether the driver's library answers.
@@ -43,7 +45,7 @@ def settings(values: Mapping[str, FlagValue], *, strategy: Strategy = Strategy.N
         "invalid --shared-devices-allocation-policy option: {}",
     )
     mig = values["migStrategy"]
-    if strategy is Strategy.MPS:
+    if strategy is ReplicaStrategy.MPS:
         if mig == "mixed":
             raise errors.ConfigError("using --mig-strategy=mixed is not supported with MPS: write none")
         if not values["mpsRoot"]:

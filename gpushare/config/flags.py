@@ -19,7 +19,7 @@ from gpushare.config.model import FlagValue
 GFD_OUTPUT_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 
 
-class Kind(enum.Enum):
+class FlagType(enum.Enum):
     """What values a flag takes."""
 
     TEXT = "a text"
@@ -37,33 +37,35 @@ class Flag:
     options: tuple[str, ...]
     variables: tuple[str, ...]
     default: FlagValue
-    kind: Kind = Kind.TEXT
+    kind: FlagType = FlagType.TEXT
     omitted: bool = False
 
 
-def _named(key: str, name: str, default: FlagValue, kind: Kind = Kind.TEXT, *, omitted: bool = False) -> Flag:
+def _named(key: str, name: str, default: FlagValue, kind: FlagType = FlagType.TEXT, *, omitted: bool = False) -> Flag:
     return Flag(key, (f"--{name}",), (name.upper().replace("-", "_"),), default, kind, omitted)
 
 
 FLAGS: Final = (
     _named("migStrategy", "mig-strategy", "none"),
-    _named("failOnInitError", "fail-on-init-error", True, Kind.BOOL),
+    _named("failOnInitError", "fail-on-init-error", True, FlagType.BOOL),
     _named("mpsRoot", "mps-root", "", omitted=True),
-    Flag("nvidiaDriverRoot", ("--driver-root", "--nvidia-driver-root"), ("NVIDIA_DRIVER_ROOT",), "/", Kind.TEXT, True),
-    Flag("nvidiaDevRoot", ("--dev-root", "--nvidia-dev-root"), ("NVIDIA_DEV_ROOT",), "", Kind.TEXT, True),
-    _named("gdrcopyEnabled", "gdrcopy-enabled", False, Kind.BOOL),
-    _named("gdsEnabled", "gds-enabled", False, Kind.BOOL),
-    _named("mofedEnabled", "mofed-enabled", False, Kind.BOOL),
+    Flag(
+        "nvidiaDriverRoot", ("--driver-root", "--nvidia-driver-root"), ("NVIDIA_DRIVER_ROOT",), "/", FlagType.TEXT, True
+    ),
+    Flag("nvidiaDevRoot", ("--dev-root", "--nvidia-dev-root"), ("NVIDIA_DEV_ROOT",), "", FlagType.TEXT, True),
+    _named("gdrcopyEnabled", "gdrcopy-enabled", False, FlagType.BOOL),
+    _named("gdsEnabled", "gds-enabled", False, FlagType.BOOL),
+    _named("mofedEnabled", "mofed-enabled", False, FlagType.BOOL),
     Flag(
         "useNodeFeatureAPI",
         ("--use-node-feature-api",),
         ("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"),
         True,
-        Kind.BOOL,
+        FlagType.BOOL,
     ),
     _named("deviceDiscoveryStrategy", "device-discovery-strategy", "auto"),
-    _named("plugin.passDeviceSpecs", "pass-device-specs", False, Kind.BOOL),
-    _named("plugin.deviceListStrategy", "device-list-strategy", ("envvar",), Kind.TEXTS),
+    _named("plugin.passDeviceSpecs", "pass-device-specs", False, FlagType.BOOL),
+    _named("plugin.deviceListStrategy", "device-list-strategy", ("envvar",), FlagType.TEXTS),
     _named("plugin.deviceIDStrategy", "device-id-strategy", "uuid"),
     _named("plugin.cdiAnnotationPrefix", "cdi-annotation-prefix", "cdi.k8s.io/"),
     Flag(
@@ -79,19 +81,19 @@ FLAGS: Final = (
         "/driver-root",
     ),
     _named("plugin.sharedDevicesAllocationPolicy", "shared-devices-allocation-policy", "distributed"),
-    Flag("gfd.oneshot", ("--oneshot",), ("GFD_ONESHOT",), False, Kind.BOOL),
-    Flag("gfd.noTimestamp", ("--no-timestamp",), ("GFD_NO_TIMESTAMP",), False, Kind.BOOL),
+    Flag("gfd.oneshot", ("--oneshot",), ("GFD_ONESHOT",), False, FlagType.BOOL),
+    Flag("gfd.noTimestamp", ("--no-timestamp",), ("GFD_NO_TIMESTAMP",), False, FlagType.BOOL),
     Flag("gfd.outputFile", ("--output-file", "-o"), ("GFD_OUTPUT_FILE",), GFD_OUTPUT_FILE),
-    Flag("gfd.sleepInterval", ("--sleep-interval",), ("GFD_SLEEP_INTERVAL",), 60 * 10**9, Kind.DURATION),
+    Flag("gfd.sleepInterval", ("--sleep-interval",), ("GFD_SLEEP_INTERVAL",), 60 * 10**9, FlagType.DURATION),
     Flag("gfd.machineTypeFile", ("--machine-type-file",), ("GFD_MACHINE_TYPE_FILE",), "/sys/class/dmi/id/product_name"),
     # Not below `flags` in a file, but given and weighed in the same way.
-    _named("imex.channelIDs", "imex-channel-ids", (), Kind.NUMBERS),
-    _named("imex.required", "imex-required", False, Kind.BOOL),
+    _named("imex.channelIDs", "imex-channel-ids", (), FlagType.NUMBERS),
+    _named("imex.required", "imex-required", False, FlagType.BOOL),
     # Not in a file at all.
     _named("kubeletSocket", "kubelet-socket", "/var/lib/kubelet/device-plugins/kubelet.sock"),
     _named("configFile", "config-file", ""),
-    _named("cdiFeatureFlags", "cdi-feature-flags", (), Kind.TEXTS),
-    _named("cdiDisableHooks", "cdi-disable-hooks", (), Kind.TEXTS),
+    _named("cdiFeatureFlags", "cdi-feature-flags", (), FlagType.TEXTS),
+    _named("cdiDisableHooks", "cdi-disable-hooks", (), FlagType.TEXTS),
 )
 
 BY_KEY: Final[Mapping[str, Flag]] = {flag.key: flag for flag in FLAGS}
@@ -134,9 +136,9 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:
         name = next((variable for variable in flag.variables if variable in environment), None)
         if name is None:
             continue
-        if environment[name] or flag.kind is Kind.TEXT:
+        if environment[name] or flag.kind is FlagType.TEXT:
             found[flag.key] = _value(flag, environment[name], name)
-        elif flag.kind is Kind.BOOL:
+        elif flag.kind is FlagType.BOOL:
             found[flag.key] = False
     return found
 
@@ -150,7 +152,7 @@ def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
         flag = _BY_OPTION.get(option)
         if flag is None:
             continue
-        if not equals and flag.kind is Kind.BOOL:
+        if not equals and flag.kind is FlagType.BOOL:
             text = "true"
         elif not equals:
             if not rest:
@@ -162,13 +164,13 @@ def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
 
 def _value(flag: Flag, text: str, where: str, before: FlagValue | None = None) -> FlagValue:
     """The value of a flag as the command line or the environment writes it; `before`: what a list had already."""
-    if flag.kind is Kind.TEXT:
+    if flag.kind is FlagType.TEXT:
         return text
-    if flag.kind is Kind.BOOL:
+    if flag.kind is FlagType.BOOL:
         if text not in _TRUE | _FALSE:
             raise errors.ConfigError(f"{where} {errors.quoted(text)} is neither true nor false")
         return text in _TRUE
-    if flag.kind is Kind.DURATION:
+    if flag.kind is FlagType.DURATION:
         try:
             return durations.parse(text)
         except errors.ConfigError as error:
@@ -176,7 +178,7 @@ def _value(flag: Flag, text: str, where: str, before: FlagValue | None = None) -
     items = [item.strip() for item in text.split(",")] if text else []
     if isinstance(before, tuple):
         items = [*map(str, before), *items]
-    if flag.kind is not Kind.NUMBERS:
+    if flag.kind is not FlagType.NUMBERS:
         return tuple(items)
     if not all(re.fullmatch(r"-?[0-9]{1,9}", item) for item in items):
         raise errors.ConfigError(f"{where} {errors.quoted(text)} is no list of whole numbers")

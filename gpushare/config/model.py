@@ -14,7 +14,7 @@ VERSION: Final = "v1"
 FlagValue: TypeAlias = bool | int | str | tuple[str, ...] | tuple[int, ...]
 
 
-class Strategy(enum.StrEnum):
+class ReplicaStrategy(enum.StrEnum):
     """How replicated devices are shared."""
 
     NONE = "none"
@@ -89,12 +89,12 @@ class Sharing:
         return self.mps if self.mps is not None else self.time_slicing
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> ReplicaStrategy:
         """The one strategy of the node, as NVIDIA's plugin and its labels know it."""
-        for strategy, shared in ((Strategy.MPS, self.mps), (Strategy.TIME_SLICING, self.time_slicing)):
+        for strategy, shared in ((ReplicaStrategy.MPS, self.mps), (ReplicaStrategy.TIME_SLICING, self.time_slicing)):
             if shared is not None and any(one.replicas > 1 for one in shared.resources):
                 return strategy
-        return Strategy.NONE
+        return ReplicaStrategy.NONE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ _GPU_UUID: Final = re.compile(f"GPU-{_UUID}")
 _MIG_UUID: Final = re.compile(f"MIG-{_UUID}|MIG-GPU-{_UUID}/{_NUMBER}/{_NUMBER}")
 
 
-class Kind(enum.StrEnum):
+class ReferenceKind(enum.StrEnum):
     """What a reference is."""
 
     GPU_INDEX = "gpuIndex"
@@ -44,10 +44,10 @@ def is_mig_uuid(text: str) -> bool:
     return _MIG_UUID.fullmatch(text) is not None
 
 
-def kind(text: str) -> Kind | None:
+def kind(text: str) -> ReferenceKind | None:
     """What `text` refers to a device by, or None if it does not."""
     if is_gpu_index(text):
-        return Kind.GPU_INDEX
+        return ReferenceKind.GPU_INDEX
     if is_mig_index(text):
-        return Kind.MIG_INDEX
-    return Kind.UUID if is_gpu_uuid(text) or is_mig_uuid(text) else None
+        return ReferenceKind.MIG_INDEX
+    return ReferenceKind.UUID if is_gpu_uuid(text) or is_mig_uuid(text) else None

@@ -62,7 +62,7 @@ def _section(found: Flags, prefix: str) -> Json:
 def _flag(flag: flag_table.Flag, value: FlagValue | None) -> Any:
     if isinstance(value, tuple):
         return list(value)
-    if flag.kind is flag_table.Kind.DURATION and isinstance(value, int):
+    if flag.kind is flag_table.FlagType.DURATION and isinstance(value, int):
         return durations.format_nanoseconds(value)
     return value
 

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from gpushare.mig import profile
-from gpushare.mig.geometry import Geometry, Kind
+from gpushare.mig.geometry import Geometry, ProfileGeometry
 
 # name: (device profile id, memory slices, starts, at most)
 _Rule = tuple[int, int, tuple[int, ...], int]
@@ -187,7 +187,9 @@ def _geometry(name: str) -> Geometry:
     kinds = []
     for rule, (text, memory_mib, multiprocessors) in rows.items():
         number, memory_slices, starts, most = rules[rule]
-        kinds.append(Kind(profile.parse(text), number, memory_slices, starts, most, memory_mib, multiprocessors))
+        kinds.append(
+            ProfileGeometry(profile.parse(text), number, memory_slices, starts, most, memory_mib, multiprocessors)
+        )
     return Geometry(
         name,
         gpu_slices=max(kind.gpu_slices for kind in kinds),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpushare.mig import profile
-from gpushare.mig.parted import Config, Entry
+from gpushare.mig.parted import Config, MigConfigEntry
 from gpushare.mig.profile import Profile
 
 ALL_DISABLED: Final = "all-disabled"
@@ -42,8 +42,8 @@ def is_name(name: str) -> bool:
 def configs(models: Sequence[Model]) -> dict[str, Config]:
     """All of them by name, for a node with these models."""
     found: dict[str, Config] = {
-        ALL_DISABLED: (Entry(devices=None, enabled=False),),
-        ALL_ENABLED: (Entry(devices=None, enabled=True),),
+        ALL_DISABLED: (MigConfigEntry(devices=None, enabled=False),),
+        ALL_ENABLED: (MigConfigEntry(devices=None, enabled=True),),
     }
     mix = balanced(models)
     if mix:
@@ -59,7 +59,9 @@ def configs(models: Sequence[Model]) -> dict[str, Config]:
     several = _several(models)
     for kind in sorted(ids_of, key=str):
         found[f"all-{profile.normalised(str(kind))}"] = tuple(
-            Entry(devices=None, enabled=True, wanted={str(kind): most}, filters=tuple(sorted(ids)) if several else ())
+            MigConfigEntry(
+                devices=None, enabled=True, wanted={str(kind): most}, filters=tuple(sorted(ids)) if several else ()
+            )
             for most, ids in sorted(ids_of[kind].items())
         )
     return found
@@ -74,7 +76,7 @@ def balanced(models: Sequence[Model]) -> Config:
         wanted = _mix(model)
         if wanted:
             entries.append(
-                Entry(devices=None, enabled=True, wanted=wanted, filters=(model.device_id,) if several else ())
+                MigConfigEntry(devices=None, enabled=True, wanted=wanted, filters=(model.device_id,) if several else ())
             )
     return tuple(entries)
 

@@ -12,7 +12,7 @@ from gpushare.mig.profile import Profile
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
+class ProfileGeometry:
     """A profile as one model of GPU has it.
 
     device_profile_id: the number that NVML's calls take (not the profile's number in NVML's header).
@@ -40,19 +40,19 @@ class Geometry:
     name: str
     gpu_slices: int
     memory_slices: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ProfileGeometry, ...]
 
-    def kind(self, profile: Profile) -> Kind | None:
+    def kind(self, profile: Profile) -> ProfileGeometry | None:
         """The kind of the GPU instance that `profile` is, or is a part of."""
         wanted = profile.gpu_instance
         return next((kind for kind in self.kinds if kind.profile == wanted), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedInstance:
     """A GPU instance at its place."""
 
-    kind: Kind
+    kind: ProfileGeometry
     start: int
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpushare.mig.layout import Wanted
+from gpushare.mig.instance_layout import Wanted
 from gpushare.mig.profile import Profile
 
 

@@ -33,7 +33,7 @@ class PartedError(errors.GpushareError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class MigConfigEntry:
     """What a set of GPUs shall be. devices: indices, None for all. filters: empty lets every model through.
 
     wanted: profile names with counts, as written; empty when MIG is off or the GPU shall have no instance.
@@ -53,7 +53,7 @@ class Entry:
         return hardware is not None and any(device_id.parse(text).matches(hardware) for text in self.filters)
 
 
-Config = tuple[Entry, ...]
+Config = tuple[MigConfigEntry, ...]
 
 
 def read_file(document: Any) -> dict[str, Config]:
@@ -79,7 +79,7 @@ def read_config(entries: Any, *, where: str = "the config") -> Config:
     return tuple(read_entry(entry, where=f"{where}[{number}]") for number, entry in enumerate(entries))
 
 
-def read_entry(document: Any, *, where: str = "the entry") -> Entry:
+def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
     """One entry. Raises PartedError."""
     fields = _mapping(document, where)
     _no_others(fields, _ENTRY_FIELDS, where)
@@ -94,7 +94,7 @@ def read_entry(document: Any, *, where: str = "the entry") -> Entry:
         raise PartedError(f"{where} has mig-enabled: true and no mig-devices: list them, or write {{}} for none")
     if not enabled and wanted:
         raise PartedError(f"{where} has mig-devices and mig-enabled: false: leave the devices out, or enable MIG")
-    return Entry(
+    return MigConfigEntry(
         devices=_devices(fields["devices"], f"{where}.devices"),
         enabled=enabled,
         wanted=wanted or {},
@@ -120,7 +120,7 @@ def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] 
     return wanted
 
 
-def written(entry: Entry) -> dict[str, Any]:
+def written(entry: MigConfigEntry) -> dict[str, Any]:
     """The entry as the file has it."""
     document: dict[str, Any] = {
         "devices": ALL if entry.devices is None else list(entry.devices),

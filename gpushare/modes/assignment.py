@@ -7,7 +7,7 @@ import dataclasses
 from gpushare.config.model import Resources
 from gpushare.gpu import Mode
 from gpushare.modes.naming import NO_RULES
-from gpushare.modes.sharing import Shared
+from gpushare.modes.sharing import SharedResource
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Assignment:
     """What a GPU is used for.
 
     resource: under which it is advertised; "" for `fractional`, whose resources are gpushare's own, and for `mig`.
-    replicas, alone, interval: of a GPU in `time-slicing` or `mps`, as in `Shared`.
+    replicas, alone, interval: of a GPU in `time-slicing` or `mps`, as in `SharedResource`.
     partition: what MIG has to be before this is true; None leaves it as it is.
     strategy, rules, shared: of a GPU in `mig`: what its MIG devices are called, and which of them are shared.
     """
@@ -41,7 +41,7 @@ class Assignment:
     partition: Partition | None = None
     strategy: str = ""
     rules: Resources = NO_RULES
-    shared: tuple[Shared, ...] = ()
+    shared: tuple[SharedResource, ...] = ()
 
     def __str__(self) -> str:
         """In a few words: `time-slicing, 4 × nvidia.com/gpu.shared`."""

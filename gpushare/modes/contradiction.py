@@ -11,7 +11,7 @@ from typing import Final
 from gpushare.gpu import Mode
 from gpushare.mig import profile
 from gpushare.modes.assignment import Assignment, Partition
-from gpushare.modes.card import Card, ComputeMode
+from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 
 # In MIG mode a program can use MIG devices only, and one of them; so that several cannot share the GPU.
 _NEED_ALL_OF_IT: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
@@ -29,7 +29,7 @@ _LETS: Final = {
 }
 
 
-def contradiction(card: Card, assignment: Assignment) -> str:
+def contradiction(card: HardwareGpu, assignment: Assignment) -> str:
     """Why the GPU, as it is, cannot be used as that, as a clause; empty where it can."""
     found = _of_mig(card, assignment)
     if not found and card.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
@@ -37,12 +37,12 @@ def contradiction(card: Card, assignment: Assignment) -> str:
     return found
 
 
-def lasts(card: Card, assignment: Assignment) -> bool:
+def lasts(card: HardwareGpu, assignment: Assignment) -> bool:
     """Whether setting the GPU up as that would leave the contradiction: what nobody has configured is not undone."""
     return card.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
 
 
-def _of_mig(card: Card, assignment: Assignment) -> str:
+def _of_mig(card: HardwareGpu, assignment: Assignment) -> str:
     wanted = assignment.partition
     # MIG without devices is there for those who make their own.
     is_somebodys = wanted is not None and wanted.enabled and not wanted.wanted and card.mig_enabled
@@ -55,14 +55,14 @@ def _of_mig(card: Card, assignment: Assignment) -> str:
     return ""
 
 
-def is_so(card: Card, wanted: Partition) -> bool:
+def is_so(card: HardwareGpu, wanted: Partition) -> bool:
     """Whether MIG is as `wanted` on it, by the profiles of its MIG devices."""
     if not (wanted.enabled and card.mig_enabled):
         return wanted.enabled is card.mig_enabled
     return collections.Counter(str(profile.parse(one.profile)) for one in card.mig_devices) == dict(wanted.wanted)
 
 
-def _shown(card: Card) -> str:
+def _shown(card: HardwareGpu) -> str:
     if not card.mig_enabled:
         return str(Partition(enabled=False))
     return str(Partition(True, tuple(sorted(collections.Counter(one.profile for one in card.mig_devices).items()))))

@@ -9,19 +9,19 @@ from gpushare import errors
 from gpushare.config import names
 from gpushare.config.model import ResourceRule, Resources
 from gpushare.mig import profile
-from gpushare.modes.card import Card, Device, parts, whole
+from gpushare.modes.hardware_gpu import HardwareGpu, WholeDevice, parts, whole
 
 NONE: Final = "none"  # MIG is not looked at
 SINGLE: Final = "single"  # all GPUs of the node alike; their MIG devices are called GPUs
 MIXED: Final = "mixed"  # a resource for each profile
 NO_RULES: Final = Resources()
 
-Named = dict[str, tuple[Device, ...]]
+Named = dict[str, tuple[WholeDevice, ...]]
 
 
-def resources(cards: Sequence[Card], *, strategy: str, rules: Resources = NO_RULES) -> Named:
+def resources(cards: Sequence[HardwareGpu], *, strategy: str, rules: Resources = NO_RULES) -> Named:
     """The devices of each resource, by index. Raises ConfigError where the strategy forbids what the node has."""
-    found: dict[str, list[Device]] = {}
+    found: dict[str, list[WholeDevice]] = {}
     for card in sorted(cards, key=lambda one: one.index):
         for name, device in named(card, strategy=strategy, rules=rules):
             found.setdefault(name, []).append(device)
@@ -30,7 +30,7 @@ def resources(cards: Sequence[Card], *, strategy: str, rules: Resources = NO_RUL
     return {name: tuple(devices) for name, devices in found.items()}
 
 
-def named(card: Card, *, strategy: str, rules: Resources = NO_RULES) -> tuple[tuple[str, Device], ...]:
+def named(card: HardwareGpu, *, strategy: str, rules: Resources = NO_RULES) -> tuple[tuple[str, WholeDevice], ...]:
     """The devices of one GPU, each after its resource: the GPU, or, where it is in MIG mode, what is on it."""
     if card.mig_enabled and strategy != NONE:
         return tuple((mig_resource(kind, strategy, rules), device) for kind, device in parts(card))
@@ -60,7 +60,7 @@ def _first(rules: Sequence[ResourceRule], text: str) -> str | None:
     return next((rule.name for rule in rules if names.matches(rule.pattern, text)), None)
 
 
-def _check_uniform(cards: Sequence[Card]) -> None:
+def _check_uniform(cards: Sequence[HardwareGpu]) -> None:
     with_mig = [card for card in cards if card.mig_enabled]
     if not with_mig:
         return

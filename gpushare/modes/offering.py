@@ -9,8 +9,8 @@ from gpushare.config.model import Devices
 from gpushare.gpu import Mode
 from gpushare.modes import naming, sharing
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card, Device, whole
-from gpushare.modes.sharing import Shared
+from gpushare.modes.hardware_gpu import HardwareGpu, WholeDevice, whole
+from gpushare.modes.sharing import SharedResource
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Offered:
 Offer = dict[str, tuple[Offered, ...]]
 
 
-def offer(cards: Iterable[Card], assignments: Mapping[str, Assignment]) -> Offer:
+def offer(cards: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -> Offer:
     """What these GPUs are offered as, by resource.
 
     A GPU without an assignment is not offered; nor is one in mode `fractional`, whose units are not devices of its own.
@@ -53,9 +53,9 @@ def offer(cards: Iterable[Card], assignments: Mapping[str, Assignment]) -> Offer
     return {name: tuple(devices) for name, devices in found.items()}
 
 
-def _of(card: Card, assignment: Assignment) -> dict[str, list[Offered]]:
+def _of(card: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
     if assignment.mode is not Mode.MIG:
-        one = Shared(
+        one = SharedResource(
             assignment.mode,
             assignment.resource,
             Devices(everything=True),
@@ -64,7 +64,7 @@ def _of(card: Card, assignment: Assignment) -> dict[str, list[Offered]]:
             assignment.alone,
         )
         return {assignment.resource: _offered(whole(card), assignment.mode, one)}
-    named: dict[str, list[Device]] = {}
+    named: dict[str, list[WholeDevice]] = {}
     if not card.mig_enabled:
         return {}  # it has lost its MIG devices, and is not to be given out whole for that
     for name, device in naming.named(card, strategy=assignment.strategy, rules=assignment.rules):
@@ -78,7 +78,7 @@ def _of(card: Card, assignment: Assignment) -> dict[str, list[Offered]]:
     return found
 
 
-def _present(one: Shared, named: Mapping[str, Sequence[Device]]) -> Shared:
+def _present(one: SharedResource, named: Mapping[str, Sequence[WholeDevice]]) -> SharedResource:
     """The entry for what is there: somebody may have taken a MIG device away since it was planned."""
     devices = named.get(one.resource, ())
     if one.devices.count is not None:
@@ -90,7 +90,7 @@ def _present(one: Shared, named: Mapping[str, Sequence[Device]]) -> Shared:
     return one
 
 
-def _offered(device: Device, mode: Mode, owner: Shared | None) -> list[Offered]:
+def _offered(device: WholeDevice, mode: Mode, owner: SharedResource | None) -> list[Offered]:
     replicas, alone = (owner.replicas, owner.alone) if owner else (1, False)
     return [
         Offered(identity, device.uuid, device.gpu, device.index, mode, replicas, alone)

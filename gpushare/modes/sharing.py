@@ -14,13 +14,13 @@ from gpushare import errors
 from gpushare.config import references
 from gpushare.config.model import Devices, FractionalResource, ReplicatedResource, Sharing
 from gpushare.gpu import Mode
-from gpushare.modes.card import Device
+from gpushare.modes.hardware_gpu import WholeDevice
 
 REPLICA: Final = "::"  # between a device's UUID and the replica's number, from 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shared:
+class SharedResource:
     """One entry of `sharing`. `path` says where it stands.
 
     alone: a container may ask for one only. interval: length of a time slice, "" for the driver's.
@@ -36,9 +36,9 @@ class Shared:
     path: str = dataclasses.field(default="", compare=False)
 
 
-def entries(sharing: Sharing) -> tuple[Shared, ...]:
+def entries(sharing: Sharing) -> tuple[SharedResource, ...]:
     """All entries of a configuration, those that go first before the others."""
-    found: list[Shared] = []
+    found: list[SharedResource] = []
     for mode, path, shared in (
         (Mode.MPS, "sharing.mps", sharing.mps),
         (Mode.TIME_SLICING, "sharing.timeSlicing", sharing.time_slicing),
@@ -52,25 +52,25 @@ def entries(sharing: Sharing) -> tuple[Shared, ...]:
     return (*found, *(_fractional(one, index) for index, one in enumerate(sharing.fractional)))
 
 
-def replicated(one: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> Shared:
+def replicated(one: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> SharedResource:
     """An entry of time-slicing or MPS."""
-    return Shared(mode, one.name, one.devices, one.rename or one.name, one.replicas, alone, one.interval, path)
+    return SharedResource(mode, one.name, one.devices, one.rename or one.name, one.replicas, alone, one.interval, path)
 
 
-def _fractional(one: FractionalResource, index: int) -> Shared:
+def _fractional(one: FractionalResource, index: int) -> SharedResource:
     path = f"sharing.fractional.resources[{index}]"
-    return Shared(Mode.FRACTIONAL, one.name, one.devices, "", path=path)
+    return SharedResource(Mode.FRACTIONAL, one.name, one.devices, "", path=path)
 
 
 def claims(
-    resources: Mapping[str, Sequence[Device]], shared: Sequence[Shared], warnings: list[str] | None = None
-) -> dict[str, Shared]:
+    resources: Mapping[str, Sequence[WholeDevice]], shared: Sequence[SharedResource], warnings: list[str] | None = None
+) -> dict[str, SharedResource]:
     """The entry that each shared device belongs to, by UUID; a device without one is nobody's but its holder's.
 
     A resource that the node does not have is passed over. Raises ConfigError for a device that is not there, that two
     entries name, or a count above what is left.
     """
-    found: dict[str, Shared] = {}
+    found: dict[str, SharedResource] = {}
     for one in sorted(shared, key=lambda one: _specificity(one.devices)):
         devices = resources.get(one.resource, ())
         taken = _taken(one, devices, found) if devices else ()
@@ -80,7 +80,7 @@ def claims(
     return found
 
 
-def _why_none(one: Shared, resources: Mapping[str, Sequence[Device]]) -> str:
+def _why_none(one: SharedResource, resources: Mapping[str, Sequence[WholeDevice]]) -> str:
     if not resources.get(one.resource):
         return f"this node has no {one.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
     if one.devices.listed == ():
@@ -88,7 +88,9 @@ def _why_none(one: Shared, resources: Mapping[str, Sequence[Device]]) -> str:
     return f"every device of {one.resource} is another entry's"
 
 
-def _taken(one: Shared, devices: Sequence[Device], found: Mapping[str, Shared]) -> tuple[Device, ...]:
+def _taken(
+    one: SharedResource, devices: Sequence[WholeDevice], found: Mapping[str, SharedResource]
+) -> tuple[WholeDevice, ...]:
     if one.devices.listed is not None:
         listed = chosen(devices, one.devices)
         for device in listed:
@@ -102,7 +104,7 @@ def _taken(one: Shared, devices: Sequence[Device], found: Mapping[str, Shared]) 
     return chosen([device for device in devices if device.uuid not in found], one.devices)
 
 
-def chosen(devices: Sequence[Device], wanted: Devices) -> tuple[Device, ...]:
+def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice, ...]:
     """Those of `devices` that are `wanted`, by index. Raises ConfigError if there are not as many, or no such one."""
     ordered = sorted(devices, key=lambda device: device.order)
     if wanted.count is not None:
@@ -117,8 +119,8 @@ def chosen(devices: Sequence[Device], wanted: Devices) -> tuple[Device, ...]:
     return tuple(device for device in ordered if device.uuid in found)
 
 
-def _find(devices: Iterable[Device], reference: str) -> Device:
-    by_uuid = references.kind(reference) is references.Kind.UUID
+def _find(devices: Iterable[WholeDevice], reference: str) -> WholeDevice:
+    by_uuid = references.kind(reference) is references.ReferenceKind.UUID
     wanted = reference if by_uuid else ":".join(str(int(part)) for part in reference.split(":"))
     for device in devices:
         if (device.uuid if by_uuid else device.index) == wanted:

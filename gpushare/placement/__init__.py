@@ -8,7 +8,7 @@ for many nodes at once; `explanation` makes the one sentence of a refusal.
 
 from __future__ import annotations
 
-from gpushare.placement.choice import Placement, fits_anywhere, place
+from gpushare.placement.reference import Placement, fits_anywhere, place
 from gpushare.placement.view import NodeView
 
 __all__ = ["NodeView", "Placement", "fits_anywhere", "place"]

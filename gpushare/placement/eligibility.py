@@ -12,8 +12,8 @@ import numpy as np
 
 from gpushare import ledger
 from gpushare.placement import filters
-from gpushare.placement.grid import UNKNOWN, Bools, Columns, Grid, Ints, Kind, State
-from gpushare.placement.shape import Part, Shape
+from gpushare.placement.grid import UNKNOWN, Bools, Columns, GpuModel, GpuState, Grid, Ints
+from gpushare.placement.request_key import DemandKey, RequestKey
 from gpushare.request import Constraints
 from gpushare.share import Memory, Share
 
@@ -53,19 +53,22 @@ class Needs:
     verdicts: Mapping[str, Bools]  # rule → [kind] whether it lets such a GPU pass
 
 
-def of_kinds(constraints: Constraints, kinds: Sequence[Kind | None]) -> Mapping[str, Bools]:
+def of_kinds(constraints: Constraints, kinds: Sequence[GpuModel | None]) -> Mapping[str, Bools]:
     """Rule → [kind] whether it lets such a GPU pass; of the rules that look at no share, so that all parts have one."""
     verdicts = {rule: np.zeros(len(kinds), np.bool_) for rule in _OF_KIND}
     for number, kind in enumerate(kinds):
         if kind is not None:
-            question = filters.Question(kind.card(), ledger.NOTHING, _NO_SHARE, constraints)
+            question = filters.FilterInput(kind.card(), ledger.NOTHING, _NO_SHARE, constraints)
             for rule, verdict in verdicts.items():
                 verdict[number] = filters.RULES[rule][0](question) is None
     return verdicts
 
 
 def needs_of(
-    part: Part, constraints: Constraints, kinds: Sequence[Kind | None], known: Mapping[str, Bools] | None = None
+    part: DemandKey,
+    constraints: Constraints,
+    kinds: Sequence[GpuModel | None],
+    known: Mapping[str, Bools] | None = None,
 ) -> Needs:
     """The needs of a part among these kinds; known: what `of_kinds` says of them."""
     sizes = [0 if kind is None else kind.memory_bytes for kind in kinds]
@@ -96,7 +99,7 @@ def needs_of(
     )
 
 
-def host_fits(shape: Shape, columns: Columns) -> Bools:
+def host_fits(shape: RequestKey, columns: Columns) -> Bools:
     """[n] whether the node has the CPU and memory, takes one more pod, and is there at all."""
     cpu = shape.host.cpu_milli or -UNKNOWN  # who asks for nothing fits on a node that has given too much away
     fits: Bools = (columns.cpu >= cpu) & (columns.host >= (shape.host.memory_bytes or -UNKNOWN)) & (columns.pods >= 1)
@@ -134,7 +137,7 @@ def _of_each(needs: Needs, constraints: Constraints, grid: Grid, columns: Column
         judge = filters.RULES[rule][0]
         for column, slot in enumerate(slots.tolist()):
             for row, card in enumerate(grid.cards(slot)):
-                question = filters.Question(card, ledger.NOTHING, needs.share, constraints)
+                question = filters.FilterInput(card, ledger.NOTHING, needs.share, constraints)
                 verdict[row, column] = judge(question) is None
     return found
 
@@ -142,9 +145,9 @@ def _of_each(needs: Needs, constraints: Constraints, grid: Grid, columns: Column
 def by_rule(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Mapping[str, Bools]:
     """Rule → [g, n] whether it lets the GPU pass, in the order of `filters.RULES`; without those that let all pass."""
     masks = {
-        "mode": columns.state != State.MODE,
-        "health": columns.state != State.HEALTH,
-        "cordon": columns.state != State.CORDON,
+        "mode": columns.state != GpuState.MODE,
+        "health": columns.state != GpuState.HEALTH,
+        "cordon": columns.state != GpuState.CORDON,
         "memory": columns.memory >= needs.memory_bytes[columns.kind],
     }
     masks["compute"] = columns.compute >= needs.request_percent

@@ -25,11 +25,11 @@ Verdict = tuple[str, float] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Question:
+class FilterInput:
     """May this share go on this card?"""
 
     card: Gpu
-    used: ledger.Use
+    used: ledger.GpuUse
     share: Share
     constraints: Constraints
 
@@ -39,19 +39,19 @@ class Question:
         return self.share.memory.on(self.card.memory_bytes)
 
 
-def _mode(ask: Question) -> Verdict:
+def _mode(ask: FilterInput) -> Verdict:
     return None if ask.card.mode is Mode.FRACTIONAL else (f"is in mode {ask.card.mode}", 9.0)
 
 
-def _health(ask: Question) -> Verdict:
+def _health(ask: FilterInput) -> Verdict:
     return None if ask.card.healthy else (f"is unhealthy: {ask.card.health_reason or 'no reason is known'}", 9.0)
 
 
-def _cordon(ask: Question) -> Verdict:
+def _cordon(ask: FilterInput) -> Verdict:
     return ("is cordoned", 8.0) if ask.card.cordoned else None
 
 
-def _model(ask: Question) -> Verdict:
+def _model(ask: FilterInput) -> Verdict:
     wanted = ask.constraints.models
     if not wanted or _is_one_of(ask.card.model, wanted):
         return None
@@ -92,14 +92,14 @@ def _is_like(parts: list[str], text: str) -> bool:
     return len(text) - position >= len(last)
 
 
-def _capability(ask: Question) -> Verdict:
+def _capability(ask: FilterInput) -> Verdict:
     wanted = ask.constraints.min_compute_capability
     if ask.card.compute_capability >= wanted:
         return None
     return "has compute capability {}.{}, not {}.{}".format(*ask.card.compute_capability, *wanted), 9.0
 
 
-def _uuid(ask: Question) -> Verdict:
+def _uuid(ask: FilterInput) -> Verdict:
     if ask.constraints.uuids and ask.card.uuid not in ask.constraints.uuids:
         return "is not one of the UUIDs asked for", 9.0
     if ask.card.uuid in ask.constraints.not_uuids:
@@ -107,14 +107,14 @@ def _uuid(ask: Question) -> Verdict:
     return None
 
 
-def _size(ask: Question) -> Verdict:
+def _size(ask: FilterInput) -> Verdict:
     least = max(ask.constraints.min_memory_bytes, ask.memory_bytes)
     if ask.card.memory_bytes >= least:
         return None
     return f"has {quantity.format_bytes(ask.card.memory_bytes)} in all, less than {quantity.format_bytes(least)}", 7.0
 
 
-def _exclusion(ask: Question) -> Verdict:
+def _exclusion(ask: FilterInput) -> Verdict:
     mine = ask.constraints.exclusion
     for holder in ask.used.holders:
         if holder.labels.exclusion != mine:
@@ -125,7 +125,7 @@ def _exclusion(ask: Question) -> Verdict:
     return None
 
 
-def _anti_affinity(ask: Question) -> Verdict:
+def _anti_affinity(ask: FilterInput) -> Verdict:
     mine = ask.constraints.anti_affinity
     for holder in ask.used.holders if mine else ():
         if holder.labels.anti_affinity == mine:
@@ -133,14 +133,14 @@ def _anti_affinity(ask: Question) -> Verdict:
     return None
 
 
-def _affinity(ask: Question) -> Verdict:
+def _affinity(ask: FilterInput) -> Verdict:
     mine = ask.constraints.affinity
     if not mine or not ask.used.holders or any(holder.labels.affinity == mine for holder in ask.used.holders):
         return None
     return f"is in use and none of its pods has the affinity label {mine}", 5.0
 
 
-def _compute(ask: Question) -> Verdict:
+def _compute(ask: FilterInput) -> Verdict:
     free = 100 - ask.used.request_percent
     missing = ask.share.request_percent - free
     if missing <= 0 or (not ask.share.request_percent and free >= 0):
@@ -149,7 +149,7 @@ def _compute(ask: Question) -> Verdict:
     return f"has {quantity.format_compute(max(0, free))} of its compute free{reserved}", missing / 100
 
 
-def _memory(ask: Question) -> Verdict:
+def _memory(ask: FilterInput) -> Verdict:
     free = ask.card.memory_bytes - ask.used.memory_bytes
     missing = ask.memory_bytes - free
     if missing <= 0:
@@ -161,7 +161,7 @@ def _memory(ask: Question) -> Verdict:
     )
 
 
-def _reserved(ask: Question, amount: Callable[[GivenShare], int], write: Callable[[int], str]) -> str:
+def _reserved(ask: FilterInput, amount: Callable[[GivenShare], int], write: Callable[[int], str]) -> str:
     """How much is reserved for pods that have yet to come, whose, and when the last of it ends; empty if nothing is."""
     until = max((one.reserved_until or 0.0 for one in ask.used.holders if one.is_unclaimed), default=0.0)
     if not until:
@@ -178,7 +178,7 @@ def _reserved(ask: Question, amount: Callable[[GivenShare], int], write: Callabl
 
 # One line a rule: the engine, refusals and `why` go by it (`eligibility`: what is told from arrays).
 # rule -> (judge, how a refusal counts the GPUs it ruled out)
-RULES: dict[str, tuple[Callable[[Question], Verdict], str]] = {
+RULES: dict[str, tuple[Callable[[FilterInput], Verdict], str]] = {
     "mode": (_mode, "not shared by annotation"),
     "model": (_model, "of another model"),
     "compute-capability": (_capability, "of too low a compute capability"),
@@ -194,7 +194,7 @@ RULES: dict[str, tuple[Callable[[Question], Verdict], str]] = {
 }
 
 
-def reject(ask: Question) -> tuple[str, str, float] | None:
+def reject(ask: FilterInput) -> tuple[str, str, float] | None:
     """`(rule, detail, shortfall)` of the first rule that rules the card out, or None if it will do."""
     for rule, (judge, _) in RULES.items():
         verdict = judge(ask)

@@ -1,6 +1,6 @@
 """Fleet: the nodes of a cluster kept ready for placement; a decision takes well under a millisecond at any size.
 
-It says what the reference (`choice.place`) says: a pod fits here if and only if it fits there, and a refusal is the
+It says what the reference (`reference.place`) says: a pod fits here if and only if it fits there, and a refusal is the
 same sentence. What differs is which of the GPUs that will do is best: the policy `fragmentation` takes the place where
 the worth of the cluster's free capacity to the typical mix falls least (`worth`, `pricing`). The node is found over
 arrays; its GPUs are chosen by the reference itself, with the fleet's costs. Not for threads.
@@ -14,14 +14,14 @@ import numpy as np
 
 from gpushare import policies
 from gpushare.gpu import Gpu
-from gpushare.ledger import Use
+from gpushare.ledger import GpuUse
 from gpushare.mix import NO_HOST, Host, Mix
-from gpushare.placement import choice, grid, refusing, selection
-from gpushare.placement.choice import Placement
+from gpushare.placement import gpu_selection, grid, reference, refusing
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import Floats, Grid, Room
+from gpushare.placement.reference import Placement
+from gpushare.placement.request_key import RequestKey
 from gpushare.placement.scoring import Scoring
-from gpushare.placement.shape import Shape
 from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Loss, Worth
 from gpushare.refusal import Refusal
@@ -74,16 +74,16 @@ class Fleet:
         *,
         host: Host = NO_HOST,
         policy: str = policies.DEFAULT,
-        unfit: Callable[[str], str | None] = choice.fits_anywhere,
+        unfit: Callable[[str], str | None] = reference.fits_anywhere,
         fits: Callable[[str], bool] | None = None,
     ) -> Placement | Refusal:
-        """As `choice.place`: the best placement, or a refusal with the nearest miss of each rule.
+        """As `reference.place`: the best placement, or a refusal with the nearest miss of each rule.
 
         host: CPU and memory that the pod asks of its node. unfit: why a node cannot take the pod, or None. fits:
         whether that is None, where it can be told for less.
         """
         fits = fits or (lambda node: unfit(node) is None)
-        shape = Shape.of(request, policy=policy, host=host)
+        shape = RequestKey.of(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
         slot = self._best(total, unfit)
         missed = self._scoring.missed(shape)
@@ -91,7 +91,7 @@ class Fleet:
             worth = self._scoring.worth
             return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, fits, missed)
         view = self._views[self._grid.names[slot]]
-        found = choice.place([view], request, policy=policy, price=self._price(shape, needs))
+        found = reference.place([view], request, policy=policy, price=self._price(shape, needs))
         if isinstance(found, Refusal):
             raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {found}")  # noqa: TRY004
         return found
@@ -102,7 +102,7 @@ class Fleet:
         request: Request,
         *,
         policy: str = policies.DEFAULT,
-        unfit: Callable[[str], str | None] = choice.fits_anywhere,
+        unfit: Callable[[str], str | None] = reference.fits_anywhere,
     ) -> Placement | Refusal:
         """The choice of GPUs on one node as it is given here, whatever the fleet knows of it; nothing is kept.
 
@@ -110,20 +110,20 @@ class Fleet:
         """
         for card in view.node.gpus:
             self._grid.kind_of(card)
-        shape = Shape.of(request, policy=policy)
+        shape = RequestKey.of(request, policy=policy)
         price = self._price(shape, self._scoring.needs(shape))
-        return choice.place([view], request, policy=policy, unfit=unfit, price=price)
+        return reference.place([view], request, policy=policy, unfit=unfit, price=price)
 
-    def _price(self, shape: Shape, needs: tuple[Needs, ...]) -> choice.Price | None:
+    def _price(self, shape: RequestKey, needs: tuple[Needs, ...]) -> reference.Price | None:
         """What a GPU costs a pod of this shape, where it is not the policy that says so: several parts go by that."""
         if len(needs) != 1 or shape.policy != policies.DEFAULT:
             return None
         loss = Loss(self._scoring.worth, needs[0])
 
-        def price(card: Gpu, used: Use) -> float:
+        def price(card: Gpu, used: GpuUse) -> float:
             compute_percent, memory_percent = grid.free_percent(card, used)
             lost = loss.of(self._grid.kind_of(card), compute_percent, memory_percent)
-            return lost + selection.TIGHTER * min(compute_percent, memory_percent)
+            return lost + gpu_selection.TIGHTER * min(compute_percent, memory_percent)
 
         return price
 

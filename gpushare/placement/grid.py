@@ -16,8 +16,8 @@ import numpy.typing as npt
 from gpushare import ledger
 from gpushare.gpu import Gpu, Mode
 from gpushare.placement import topology
-from gpushare.placement.holders import Holders
-from gpushare.placement.topology import Layout
+from gpushare.placement.gpu_label_sets import GpuLabelSets
+from gpushare.placement.topology import GpuTopology
 from gpushare.placement.view import NodeView
 
 Ints = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ ABSENT: Final = 0  # the kind of a GPU that is not there
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kind:
+class GpuModel:
     """What of a GPU never changes and is the same for many."""
 
     model: str
@@ -53,7 +53,7 @@ class Room:
     pods: float = UNKNOWN
 
 
-class State:
+class GpuState:
     """Why a GPU takes nothing now, in the order of the filters."""
 
     OPEN, MODE, HEALTH, CORDON = range(4)
@@ -72,7 +72,7 @@ class Columns:
     kind: Ints  # [g, n]
     live: Ints  # [g, n] the kind, or ABSENT where the GPU takes nothing now
     state: Ints  # [g, n]
-    holders: Ints  # [g, n] ids of `Holders`
+    holders: Ints  # [g, n] ids of `GpuLabelSets`
     cpu: Floats  # [n] free, thousandths
     host: Floats  # [n] free, bytes
     pods: Floats  # [n] more that it takes
@@ -97,7 +97,7 @@ _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
 _PER_GPU: Final = 10  # the first of them have a row for each GPU
 
 
-def free_percent(card: Gpu, used: ledger.Use) -> tuple[int, int]:
+def free_percent(card: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
     """Free compute and memory of a usable GPU, 0 to 100 each, rounded down."""
     memory = card.memory_bytes - used.memory_bytes
     memory_percent = max(0, 100 * memory // card.memory_bytes) if card.memory_bytes else 0
@@ -134,16 +134,16 @@ class Grid:
 
     def __init__(self) -> None:
         self.columns = empty(1, 16)
-        self.kinds: list[Kind | None] = [None]
-        self.layouts: list[Layout] = []
-        self.holders = Holders()
+        self.kinds: list[GpuModel | None] = [None]
+        self.layouts: list[GpuTopology] = []
+        self.holders = GpuLabelSets()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
         self.clock = 0
         self.width = 0  # slots ever used
         self.slots: dict[str, int] = {}
         self.names: list[str] = []  # by slot
-        self._kind_ids: dict[Kind, int] = {}
-        self._layout_ids: dict[Layout, int] = {}
+        self._kind_ids: dict[GpuModel, int] = {}
+        self._layout_ids: dict[GpuTopology, int] = {}
         self._free: list[int] = []
         self._cards: list[tuple[Gpu, ...]] = []  # by slot, in the order of the rows
         self._ranks: Ints | None = None
@@ -214,19 +214,19 @@ class Grid:
         self._ranks = None
         self._touch(slot)
 
-    def _row(self, card: Gpu, used: ledger.Use) -> tuple[int, ...]:
+    def _row(self, card: Gpu, used: ledger.GpuUse) -> tuple[int, ...]:
         kind = self.kind_of(card)
         state = (
-            State.MODE
+            GpuState.MODE
             if card.mode is not Mode.FRACTIONAL
-            else State.HEALTH
+            else GpuState.HEALTH
             if not card.healthy
-            else State.CORDON
+            else GpuState.CORDON
             if card.cordoned
-            else State.OPEN
+            else GpuState.OPEN
         )
         compute, memory = 100 - used.request_percent, card.memory_bytes - used.memory_bytes
-        usable = state == State.OPEN
+        usable = state == GpuState.OPEN
         compute_percent, memory_percent = free_percent(card, used) if usable else (0, 0)
         return (
             max(-_MOST, compute),
@@ -251,7 +251,7 @@ class Grid:
 
     def kind_of(self, card: Gpu) -> int:
         """The number of a GPU's kind, which is new if there was none like it."""
-        kind = Kind(card.model, card.memory_bytes, card.compute_capability)
+        kind = GpuModel(card.model, card.memory_bytes, card.compute_capability)
         if kind not in self._kind_ids:
             self._kind_ids[kind] = len(self.kinds)
             self.kinds.append(kind)
@@ -261,7 +261,7 @@ class Grid:
         card = next((card for card in cards if card.mode is Mode.FRACTIONAL), cards[0] if cards else None)
         return ABSENT if card is None else self.kind_of(card)
 
-    def _layout(self, layout: Layout) -> int:
+    def _layout(self, layout: GpuTopology) -> int:
         if layout not in self._layout_ids:
             self._layout_ids[layout] = len(self.layouts)
             self.layouts.append(layout)

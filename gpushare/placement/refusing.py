@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gpushare import ledger
-from gpushare.placement import choice, eligibility, explanation, filters, selection
+from gpushare.placement import eligibility, explanation, filters, gpu_selection, reference
 from gpushare.placement.eligibility import Needs
+from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Bools, Floats, Grid, Ints
-from gpushare.placement.selection import Selected
-from gpushare.placement.shape import Shape, in_order
+from gpushare.placement.request_key import RequestKey, in_order
 from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Worth
 from gpushare.refusal import Refusal, Rejected
@@ -36,7 +36,7 @@ class _Found:
 
 def refuse(
     request: Request,
-    shape: Shape,
+    shape: RequestKey,
     needs: Sequence[Needs],
     worth: Worth,
     grid: Grid,
@@ -54,10 +54,10 @@ def refuse(
     shares = [demand.share for demand in in_order(request)]
     if len(needs) == 1:
         everywhere = len(slots) == grid.width
-        missed = [selection.begin(shape, grid, None if everywhere else slots, changing=False)]
+        missed = [gpu_selection.begin(shape, grid, None if everywhere else slots, changing=False)]
     elif missed is None:
         missed = []
-        selection.select(shape, needs, worth, grid, slots, missed=missed)
+        gpu_selection.select(shape, needs, worth, grid, slots, missed=missed)
     is_fit = np.zeros(grid.width, np.bool_)
     is_fit[slots] = True
     for part, share, there in zip(needs, shares, missed, strict=True):
@@ -71,11 +71,11 @@ def refuse(
 
 
 def _fit_nodes(
-    shape: Shape, grid: Grid, unfit: Callable[[str], str | None], fits: Callable[[str], bool], found: _Found
+    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], fits: Callable[[str], bool], found: _Found
 ) -> Ints:
     """The slots of nodes that could take the pod at all; why not is only asked of the first by name."""
     has_room = eligibility.host_fits(shape, grid.now())
-    if unfit is choice.fits_anywhere and has_room.sum() == len(grid.slots):
+    if unfit is reference.fits_anywhere and has_room.sum() == len(grid.slots):
         return np.flatnonzero(has_room)
     is_fit = np.zeros(grid.width, np.bool_)
     is_fit[[slot for name, slot in grid.slots.items() if fits(name)]] = True
@@ -92,7 +92,7 @@ def _fit_nodes(
     return np.flatnonzero(is_fit)
 
 
-def _host(shape: Shape, grid: Grid, slot: int) -> str:
+def _host(shape: RequestKey, grid: Grid, slot: int) -> str:
     columns = grid.columns
     return explanation.host(
         shape.host,
@@ -103,7 +103,13 @@ def _host(shape: Shape, grid: Grid, slot: int) -> str:
 
 
 def _rejected_by(
-    part: Needs, share: Share, shape: Shape, grid: Grid, so_far: Selected, views: Mapping[str, NodeView], found: _Found
+    part: Needs,
+    share: Share,
+    shape: RequestKey,
+    grid: Grid,
+    so_far: Selected,
+    views: Mapping[str, NodeView],
+    found: _Found,
 ) -> None:
     """Adds why this part does not fit on these nodes, which have room for those before it."""
     left = so_far.left
@@ -154,15 +160,15 @@ def _nearest(ruled_out: Bools, ranks: Ints, missing: Floats | None) -> tuple[int
 
 
 def _reason(
-    view: NodeView, grid: Grid, so_far: Selected, row: int, column: int, share: Share, shape: Shape, rank: int
+    view: NodeView, grid: Grid, so_far: Selected, row: int, column: int, share: Share, shape: RequestKey, rank: int
 ) -> tuple[tuple[float, int, int], Rejected]:
     card = grid.cards(int(so_far.slots[column]))[row]
-    taken = ledger.Use(
+    taken = ledger.GpuUse(
         100 - int(so_far.left.compute[row, column]),
         card.memory_bytes - int(so_far.left.memory[row, column]),
         view.used[card.uuid].holders,
     )
-    verdict = filters.reject(filters.Question(card, taken, share, shape.constraints))
+    verdict = filters.reject(filters.FilterInput(card, taken, share, shape.constraints))
     if verdict is None:
         raise AssertionError(f"{view.node.name}/{card.index} was ruled out, and no filter says why")
     rule, detail, shortfall = verdict

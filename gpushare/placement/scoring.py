@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from gpushare import policies
 from gpushare.mix import Mix
-from gpushare.placement import eligibility, pricing, selection, together
+from gpushare.placement import eligibility, gpu_selection, pricing, together
 from gpushare.placement.eligibility import Needs
+from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Floats, Grid, Ints
-from gpushare.placement.selection import Selected
-from gpushare.placement.shape import Shape
+from gpushare.placement.request_key import RequestKey
 from gpushare.placement.worth import Worth
 
 _GRAIN = 0.01  # GPUs: smaller differences of worth are noise, and the fuller node is the better choice
@@ -76,8 +76,8 @@ class Scoring:
         self._dear = np.zeros(0, np.int64)  # sets that have had a price since the last lesson
         none = np.zeros(0)
         self._now = _Now(np.zeros((0, 0)), none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
-        self._costs: collections.OrderedDict[Shape, Costs] = collections.OrderedDict()
-        self._missed: tuple[Shape, int, Sequence[Selected]] | None = None
+        self._costs: collections.OrderedDict[RequestKey, Costs] = collections.OrderedDict()
+        self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
         """The tables of a mix; nothing is changed."""
@@ -89,7 +89,7 @@ class Scoring:
         self._mix = mix
         self._take(worth)
 
-    def costs(self, shape: Shape) -> tuple[tuple[Needs, ...], Floats]:
+    def costs(self, shape: RequestKey) -> tuple[tuple[Needs, ...], Floats]:
         """`(needs, costs [n])` over the grid as it is now; infinite where the pod does not fit."""
         if shape.policy == policies.DEFAULT:
             self._refresh()
@@ -111,7 +111,7 @@ class Scoring:
         kept.clock, kept.lesson = grid.clock, self._lesson
         return kept.needs, total
 
-    def missed(self, shape: Shape) -> Sequence[Selected] | None:
+    def missed(self, shape: RequestKey) -> Sequence[Selected] | None:
         """For each part of this shape the nodes that have no room for it, if `costs` has just looked at all nodes.
 
         That is most of what a refusal is made of. It is kept until the next shape is scored: it is large.
@@ -119,7 +119,7 @@ class Scoring:
         known, self._missed = self._missed, None
         return known[2] if known is not None and known[0] is shape and known[1] == self._grid.clock else None
 
-    def needs(self, shape: Shape) -> tuple[Needs, ...]:
+    def needs(self, shape: RequestKey) -> tuple[Needs, ...]:
         """The needs of each part among the kinds there are."""
         if shape.policy == policies.DEFAULT and self.worth.kinds != len(self._grid.kinds):
             self._build()
@@ -127,7 +127,7 @@ class Scoring:
         known = eligibility.of_kinds(shape.constraints, kinds)
         return tuple(eligibility.needs_of(part, shape.constraints, kinds, known) for part in shape.parts)
 
-    def _kept(self, shape: Shape) -> Costs:
+    def _kept(self, shape: RequestKey) -> Costs:
         kinds = len(self._grid.kinds)
         kept = self._costs.get(shape)
         if kept is None or len(kept.size) != kinds:
@@ -142,7 +142,7 @@ class Scoring:
         self._costs.move_to_end(shape)
         return kept
 
-    def _score(self, shape: Shape, kept: Costs, slots: Ints | None) -> None:
+    def _score(self, shape: RequestKey, kept: Costs, slots: Ints | None) -> None:
         """Write `lost` and `broken` of these slots, None: of all."""
         if slots is not None:
             kept.lost[slots] = np.inf
@@ -151,7 +151,7 @@ class Scoring:
             self._score_one(shape, kept, slots)
             return
         missed: list[Selected] = []
-        found = selection.select(shape, kept.needs, self.worth, self._grid, slots, missed=missed)
+        found = gpu_selection.select(shape, kept.needs, self.worth, self._grid, slots, missed=missed)
         self._missed = (shape, self._grid.clock, missed) if slots is None else None
         slots, left = found.slots, found.left
         if shape.policy != policies.DEFAULT:
@@ -165,7 +165,7 @@ class Scoring:
         counts = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live).sum(1)
         self._break(kept, slots, counts, left.cpu, left.host)
 
-    def _score_one(self, shape: Shape, kept: Costs, slots: Ints | None) -> None:
+    def _score_one(self, shape: RequestKey, kept: Costs, slots: Ints | None) -> None:
         """The same for a shape of one part, without working out what is left: this is where time is spent."""
         grid, part = self._grid, kept.needs[0]
         everywhere = slots is None
@@ -174,7 +174,7 @@ class Scoring:
         cards = None
         if shape.policy == policies.DEFAULT:
             cards = self._now.cards[:, : grid.width] if everywhere else self._now.cards[:, slots]
-        each = selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, cards=cards)
+        each = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, cards=cards)
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
         chosen: together.Taken | None = None

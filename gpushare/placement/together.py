@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gpushare.placement.grid import Floats, Ints
-from gpushare.placement.topology import APART, APART_COST, Layout
+from gpushare.placement.topology import APART, APART_COST, GpuTopology
 
 _AT_ONCE = 1 << 18  # numbers
 
@@ -28,7 +28,7 @@ class Taken:
     apart: Floats  # [n] what it costs that they are not all together
 
 
-def take(each: Floats, layouts: Ints, known: Sequence[Layout], count: int) -> Taken:
+def take(each: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> Taken:
     """each: [g, n] what each GPU costs, infinite where it will not do. layouts: [n] numbers of the layouts `known`."""
     if count == 1:
         rows = each.argmin(0)[np.newaxis]
@@ -54,7 +54,7 @@ def take(each: Floats, layouts: Ints, known: Sequence[Layout], count: int) -> Ta
     return found
 
 
-def _of_all(layout: Layout, each: Floats, count: int) -> Ints:
+def _of_all(layout: GpuTopology, each: Floats, count: int) -> Ints:
     rows = np.zeros((count, each.shape[1]), np.int64)
     open_ = np.arange(each.shape[1])
     for sets in _levels(layout, count):
@@ -74,7 +74,7 @@ def _of_all(layout: Layout, each: Floats, count: int) -> Ints:
 
 
 @functools.lru_cache(maxsize=256)
-def _levels(layout: Layout, count: int) -> tuple[Ints, ...]:
+def _levels(layout: GpuTopology, count: int) -> tuple[Ints, ...]:
     """All sets of so many rows [set, count] by penalty, the smallest first; each level in the order of rows."""
     sets = list(itertools.combinations(range(len(layout.places)), count))
     by_penalty: dict[int, list[tuple[int, ...]]] = {}
@@ -83,7 +83,7 @@ def _levels(layout: Layout, count: int) -> tuple[Ints, ...]:
     return tuple(np.array(by_penalty[penalty], np.int64) for penalty in sorted(by_penalty))
 
 
-def _of_places(layout: Layout, each: Floats, count: int) -> Ints:
+def _of_places(layout: GpuTopology, each: Floats, count: int) -> Ints:
     distances = np.array(layout.distances, np.int64)
     will_not = ~np.isfinite(each)
     best_rows = np.zeros((count, each.shape[1]), np.int64)
@@ -112,7 +112,7 @@ def _added(costs: Iterable[Floats]) -> Floats:
     return functools.reduce(np.add, costs)
 
 
-def _apart(layout: Layout, rows: Ints) -> Floats:
+def _apart(layout: GpuTopology, rows: Ints) -> Floats:
     is_apart = np.array(layout.distances, np.int64) == APART
     pairs = np.zeros(rows.shape[1], np.int64)
     for one, other in _pairs(len(rows)):

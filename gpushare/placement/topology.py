@@ -37,7 +37,7 @@ def in_order(cards: Iterable[Gpu]) -> tuple[Gpu, ...]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
+class GpuTopology:
     """How the cards of a node lie to each other; equal for nodes that are built alike. Made by `layout`."""
 
     places: tuple[Place, ...]  # by row
@@ -106,7 +106,7 @@ class Layout:
         return tuple(sorted(sorted(costs, key=lambda row: (row not in rows, costs[row], row))[:count]))
 
 
-def layout(cards: Sequence[Gpu]) -> Layout:
+def layout(cards: Sequence[Gpu]) -> GpuTopology:
     """The layout of a node's cards, which are `in_order`."""
     return _layout(tuple(_place(card) for card in cards))
 
@@ -120,10 +120,10 @@ def total(costs: Mapping[int, float], rows: Sequence[int]) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _layout(places: tuple[Place, ...]) -> Layout:
+def _layout(places: tuple[Place, ...]) -> GpuTopology:
     distances = tuple(tuple(_distance(one, other) for other in places) for one in places)
     pairs = {distances[one][other] for one, other in itertools.combinations(range(len(places)), 2)}
-    return Layout(places, distances, len(pairs) <= 1)
+    return GpuTopology(places, distances, len(pairs) <= 1)
 
 
 def _place(card: Gpu) -> Place:

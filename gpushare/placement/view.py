@@ -15,7 +15,7 @@ class NodeView:
     """A node as it is now; make a new one when the node changes."""
 
     node: GpuNode
-    used: Mapping[str, ledger.Use]
+    used: Mapping[str, ledger.GpuUse]
     free: Mapping[str, int]  # resource -> how much of it is free, on all GPUs together that take shares now
 
     @classmethod
@@ -40,6 +40,6 @@ class NodeView:
         """
         return any(amount > self.free.get(name, amount) for name, amount in amounts)
 
-    def cards(self) -> list[tuple[Gpu, ledger.Use]]:
+    def cards(self) -> list[tuple[Gpu, ledger.GpuUse]]:
         """Each GPU with what is used of it."""
         return [(card, self.used[card.uuid]) for card in self.node.gpus]

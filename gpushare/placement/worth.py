@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gpushare.mix import Asked, Mix
+from gpushare.mix import Mix, RequestClass
 from gpushare.placement import cutting_stock, eligibility
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.grid import POINTS, Bools, Columns, Floats, Ints, Kind
-from gpushare.placement.shape import Part
+from gpushare.placement.grid import POINTS, Bools, Columns, Floats, GpuModel, Ints
+from gpushare.placement.request_key import DemandKey
 
 _POINTS = 1024  # of a curve
 _MOST_SETS = 12  # classes of several GPUs that are priced: the commonest
@@ -95,7 +95,7 @@ class Curve:
 class Worth:
     """The tables of one mix over the kinds of GPU there are."""
 
-    def __init__(self, mix: Mix, kinds: Sequence[Kind | None], *, before: Worth | None = None) -> None:
+    def __init__(self, mix: Mix, kinds: Sequence[GpuModel | None], *, before: Worth | None = None) -> None:
         """`before`: the tables of an earlier mix, to start from."""
         self.kinds = len(kinds)
         self.scarcity: dict[str, dict[int, float]] = {}
@@ -176,8 +176,8 @@ class Loss:
 class _Class:
     """A class of the mix among the kinds there are."""
 
-    def __init__(self, asked: Asked, weight: float, kinds: Sequence[Kind | None]) -> None:
-        part = Part(asked.gpus, asked.request_percent, asked.memory)
+    def __init__(self, asked: RequestClass, weight: float, kinds: Sequence[GpuModel | None]) -> None:
+        part = DemandKey(asked.gpus, asked.request_percent, asked.memory)
         self.asked = asked
         self.host = asked.host
         self.weight = weight

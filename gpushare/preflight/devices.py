@@ -9,11 +9,11 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare import node as objects
 from gpushare.preflight import software, versions
-from gpushare.preflight.facts import Facts, at, entries, namespace
-from gpushare.preflight.finding import Finding, Phase, Rule, Severity, counted, listed, names, severity_for
-from gpushare.preflight.health import condition
-from gpushare.preflight.nodes import info, subjects
-from gpushare.preflight.plan import Plan
+from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries, namespace
+from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, counted, listed, names, severity_for
+from gpushare.preflight.health_rules import condition
+from gpushare.preflight.install_plan import InstallPlan
+from gpushare.preflight.node_rules import info, subjects
 from gpushare.preflight.workload import Workload
 
 Json = Mapping[str, Any]
@@ -27,7 +27,7 @@ _UNPRIVILEGED = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 _STRATEGY = re.compile(r"deviceListStrategy:\s*(\S.*)|--device-list-strategy[= ](\S+)")
 
 
-def _owner(facts: Facts) -> Iterator[Finding]:
+def _owner(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     owned: set[str] = set()
     for plugin, workload in software.found(facts, "DaemonSet", software.DEVICE_PLUGINS):
@@ -73,7 +73,7 @@ def _keep_away(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple
     )
 
 
-def _in_use(facts: Facts) -> Iterator[Finding]:
+def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = {objects.name(one) for one in facts.gpu_nodes()}
     holders: dict[str, list[str]] = {}
     for one in facts.of("Pod"):
@@ -98,7 +98,7 @@ def holds_gpu(pod: Json) -> bool:
     return any(str(name).startswith(_NVIDIA) for one in containers for name in at(one, "resources", "limits") or ())
 
 
-def strategies(plan: Plan) -> frozenset[str]:
+def strategies(plan: InstallPlan) -> frozenset[str]:
     """How containers are told of devices: `envvar`, `volume-mounts`, `cdi-cri`, `cdi-annotations`."""
     arguments = " ".join(
         str(word) for one in plan.agent.containers() for key in ("command", "args") for word in one.get(key) or ()
@@ -109,7 +109,7 @@ def strategies(plan: Plan) -> frozenset[str]:
     return frozenset(word for text in told for word in re.findall(r"[a-z][a-z-]+", text)) or frozenset({"envvar"})
 
 
-def operator_with_cdi(facts: Facts) -> bool:
+def operator_with_cdi(facts: ClusterFacts) -> bool:
     """Whether a GPU Operator is there that lets CDI bring the devices in, and so passes over the variable."""
     for policy in facts.known("ClusterPolicy"):
         enabled = at(policy, "spec", "cdi", "enabled")
@@ -119,7 +119,7 @@ def operator_with_cdi(facts: Facts) -> bool:
     return False
 
 
-def operator_version(facts: Facts, policy: Json) -> versions.Version:
+def operator_version(facts: ClusterFacts, policy: Json) -> versions.Version:
     """Of the GPU Operator, by its labels or its image."""
     if version := versions.of(objects.labels(policy).get("app.kubernetes.io/version", "")):
         return version
@@ -132,7 +132,7 @@ def operator_version(facts: Facts, policy: Json) -> versions.Version:
     return versions.of(images[0]) if images else ()
 
 
-def _injection(facts: Facts) -> Iterator[Finding]:
+def _injection(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
     rest = []
     told: dict[tuple[bool, str], list[Json]] = {}
@@ -154,7 +154,7 @@ def _injection(facts: Facts) -> Iterator[Finding]:
         yield from _likely_injection(facts, rest)
 
 
-def _likely_injection(facts: Facts, rest: list[Json]) -> Iterator[Finding]:
+def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     wanted = str(facts.plan.agent.pod.get("runtimeClassName") or "")
     classes = {objects.name(one) for one in facts.of("RuntimeClass")}
     if wanted and wanted not in classes:
@@ -194,7 +194,7 @@ def _likely_injection(facts: Facts, rest: list[Json]) -> Iterator[Finding]:
         )
 
 
-def _by_cdi(facts: Facts, rest: list[Json]) -> Iterator[Finding]:
+def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     if facts.plan.told and not facts.plan.agent.host_path(CDI_COMPONENT):
         yield Finding(
             Severity.BLOCKING,
@@ -228,7 +228,7 @@ def _by_cdi(facts: Facts, rest: list[Json]) -> Iterator[Finding]:
         )
 
 
-def _variable(facts: Facts) -> Iterator[Finding]:
+def _variable(facts: ClusterFacts) -> Iterator[Finding]:
     by_variable = "envvar" in strategies(facts.plan)
     policies = facts.of("ClusterPolicy")
     for policy in policies:
@@ -267,7 +267,7 @@ def _variable(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _driver(facts: Facts) -> Iterator[Finding]:
+def _driver(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
     drivers = {objects.name(one): _driver_of(one) for one in chosen}
     silent = [one for one in chosen if not drivers[objects.name(one)]]
@@ -321,7 +321,7 @@ RULES: Final = (
         "no pod holds a GPU of the nodes that gpushare is to have",
         "shares would be given on GPUs that are somebody's already",
         _in_use,
-        Phase.BEFORE,
+        RulePhase.BEFORE,
     ),
     Rule(
         "device-injection",

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Sequence, Sized
 
-from gpushare.preflight.facts import Facts
+from gpushare.preflight.facts_of_cluster import ClusterFacts
 
 
 class Severity(enum.IntEnum):
@@ -24,7 +24,7 @@ class Severity(enum.IntEnum):
         return self.name.capitalize()
 
 
-class Phase(enum.Enum):
+class RulePhase(enum.Enum):
     """When a rule is asked: before an installation, after one, after one that has left anything there, or always."""
 
     BEFORE = "before"
@@ -50,7 +50,7 @@ class Finding:
     why: str = ""
 
 
-Judge = Callable[[Facts], Iterable[Finding]]
+Judge = Callable[[ClusterFacts], Iterable[Finding]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Rule:
     wanted: str
     why: str
     judge: Judge
-    phase: Phase = Phase.ANY
+    phase: RulePhase = RulePhase.ANY
 
 
 def severity_for(concerned: Sequence[object], all_of_them: Sequence[object]) -> Severity:

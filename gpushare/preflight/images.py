@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import node as objects
-from gpushare.preflight.facts import Facts, entries
-from gpushare.preflight.finding import Finding, Phase, Rule, Severity, counted, listed
+from gpushare.preflight.facts_of_cluster import ClusterFacts, entries
+from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, counted, listed
 from gpushare.preflight.workload import Workload
 
 _GIVEN = "kubectl kustomize config/default | kubectl gpushare check --before-install -f -"
 _NOWHERE = "localhost/"  # what image builders call an image of no registry
 
 
-def _images(facts: Facts) -> Iterator[Finding]:
+def _images(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.of("Node")
     if not facts.plan.told:
         found = "which images are to be installed was not told"
@@ -60,6 +60,6 @@ RULES: Final = (
         "the nodes can have the images",
         "a pod whose image cannot be pulled never starts",
         _images,
-        Phase.BEFORE,
+        RulePhase.BEFORE,
     ),
 )

@@ -6,29 +6,29 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gpushare.preflight import cluster, devices, health, images, nodes, sharers
-from gpushare.preflight.facts import Facts, Unread
-from gpushare.preflight.finding import Finding, Phase, Rule, Severity
+from gpushare.preflight import cluster_rules, devices, health_rules, images, node_rules, sharers
+from gpushare.preflight.facts_of_cluster import ClusterFacts, Unread
+from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity
 
 RULES: Final[tuple[Rule, ...]] = (
-    *cluster.RULES,
+    *cluster_rules.RULES,
     *images.RULES,
-    *nodes.RULES,
+    *node_rules.RULES,
     *devices.RULES,
     *sharers.RULES,
-    *health.RULES,
+    *health_rules.RULES,
 )
 
 
-def check(facts: Facts, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
+def check(facts: ClusterFacts, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
     """What each rule says; at least one finding each, so that nothing is silent."""
-    asked = {Phase.ANY, Phase.BEFORE if facts.installing else Phase.AFTER}
-    if not facts.installing and health.is_installed(facts):
-        asked.add(Phase.INSTALLED)
+    asked = {RulePhase.ANY, RulePhase.BEFORE if facts.installing else RulePhase.AFTER}
+    if not facts.installing and health_rules.is_installed(facts):
+        asked.add(RulePhase.INSTALLED)
     return tuple(finding for rule in rules if rule.phase in asked for finding in _ask(rule, facts))
 
 
-def _ask(rule: Rule, facts: Facts) -> Iterator[Finding]:
+def _ask(rule: Rule, facts: ClusterFacts) -> Iterator[Finding]:
     said = False
     try:
         for finding in rule.judge(facts):

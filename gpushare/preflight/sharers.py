@@ -8,9 +8,9 @@ from typing import Final
 from gpushare import contract
 from gpushare import node as objects
 from gpushare.preflight import software
-from gpushare.preflight.facts import Facts, at
+from gpushare.preflight.facts_of_cluster import ClusterFacts, at
 from gpushare.preflight.finding import Finding, Rule, Severity, counted, names
-from gpushare.preflight.nodes import subjects
+from gpushare.preflight.node_rules import subjects
 
 _KAI_GROUPS: Final = frozenset({"kai.scheduler", "scheduling.run.ai"})
 _KUEUE = "kueue.x-k8s.io"
@@ -20,7 +20,7 @@ _MIG_RESOURCE = "nvidia.com/mig-"
 _SANDBOXES: Final = {"runsc": "gVisor", "gvisor": "gVisor", "kata": "Kata Containers", "firecracker": "Firecracker"}
 
 
-def _sharers(facts: Facts) -> Iterator[Finding]:
+def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     seen: set[str] = set()
     for sharer, workload in software.found(facts, "DaemonSet", software.SHARERS):
@@ -53,7 +53,7 @@ def _off(label: str, concerned: tuple[str, ...]) -> tuple[str, ...]:
     return (f"kubectl label node {names(concerned, 'NODE...')} --overwrite {label}",) if label and concerned else ()
 
 
-def _dra(facts: Facts) -> Iterator[Finding]:
+def _dra(facts: ClusterFacts) -> Iterator[Finding]:
     classes = sorted({objects.name(one) for one in facts.of("DeviceClass")} & _DRA_CLASSES)
     if classes:
         yield Finding(
@@ -65,7 +65,7 @@ def _dra(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _mig_writers(facts: Facts) -> Iterator[Finding]:
+def _mig_writers(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     cuts = "SYS_ADMIN" in facts.plan.agent.capabilities()
     for writer, workload in software.found(facts, "DaemonSet", software.MIG_WRITERS):
@@ -81,7 +81,7 @@ def _mig_writers(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _mig_on(facts: Facts) -> Iterator[Finding]:
+def _mig_on(facts: ClusterFacts) -> Iterator[Finding]:
     ours = {objects.name(one) for one in facts.known(contract.GPUNODE_KIND)}
     cut = [
         one
@@ -108,7 +108,7 @@ def _mig_on(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _operator(facts: Facts) -> Iterator[Finding]:
+def _operator(facts: ClusterFacts) -> Iterator[Finding]:
     for policy in facts.of("ClusterPolicy"):
         state = str(at(policy, "status", "state") or "")
         if state != "ready":
@@ -121,7 +121,7 @@ def _operator(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _kueue(facts: Facts) -> Iterator[Finding]:
+def _kueue(facts: ClusterFacts) -> Iterator[Finding]:
     if _KUEUE in facts.api_groups():
         yield Finding(
             Severity.INFO,
@@ -131,7 +131,7 @@ def _kueue(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _sandboxes(facts: Facts) -> Iterator[Finding]:
+def _sandboxes(facts: ClusterFacts) -> Iterator[Finding]:
     for one in facts.of("RuntimeClass"):
         handler = str(one.get("handler") or "")
         kind = next((label for word, label in _SANDBOXES.items() if word in handler), "")

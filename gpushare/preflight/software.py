@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare import node as nodes
-from gpushare.preflight.facts import Facts, namespace
+from gpushare.preflight.facts_of_cluster import ClusterFacts, namespace
 from gpushare.preflight.workload import Workload
 
 Json = Mapping[str, Any]
@@ -59,7 +59,7 @@ MIG_WRITERS: Final = (
 )
 
 
-def found(facts: Facts, kind: str, table: Sequence[Software]) -> Iterator[tuple[Software, Json]]:
+def found(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iterator[tuple[Software, Json]]:
     """The workloads of a kind that are in a table, with the line that they are. Raises `Unread`."""
     for one in facts.of(kind):
         if namespace(one) == contract.SYSTEM_NAMESPACE:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpushare import node as nodes
-from gpushare.fitness import selectors, taints
+from gpushare.nodefilters import selectors, taints
 
 # Every pod of a DaemonSet tolerates these, whatever it says itself.
 _OF_DAEMONSETS = taints.tolerations(

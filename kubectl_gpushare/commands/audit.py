@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.source import agents, audits, cluster
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare.source import agents, audits, live_cluster
+from kubectl_gpushare.source import chosen_source as origins
 
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
-    from kubectl_gpushare.planning.auditing import Verdict
+    from kubectl_gpushare.planning.auditing import AuditVerdict
 
 # Exit codes; as with every verb 1 is for what went wrong, and here also for what could not be told.
 IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
@@ -54,7 +54,7 @@ def command(names: tuple[str, ...], **given: Any) -> int:
     found = origin.gpu_nodes(label_selector=chosen.selector)
     missing = [name for name in names if name not in {node.name for node in found}]
     if missing:
-        raise errors.NotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
+        raise plugin_errors.KubectlNotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
     nodes = [node for node in found if _is_shared(node) and (not names or node.name in names)]
     answers, ready, notes = _ask(origin, [node.name for node in nodes])
     verdict = auditing.judge(nodes, answers, ready=ready)
@@ -71,12 +71,12 @@ def _is_shared(node: GpuNode) -> bool:
 
 def _ask(
     origin: origins.Source, names: Sequence[str]
-) -> tuple[Mapping[str, audits.Audit], frozenset[str], tuple[str, ...]]:
+) -> tuple[Mapping[str, audits.ReportedAudit], frozenset[str], tuple[str, ...]]:
     """What the agents answer, by node; the nodes on which they run; in a sentence each, what is not known and why."""
-    if not isinstance(origin, cluster.Cluster):
+    if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)
-    read: dict[str, audits.Audit] = {}
+    read: dict[str, audits.ReportedAudit] = {}
     senseless = []
     for name, text in answers.texts.items():
         try:
@@ -86,28 +86,28 @@ def _ask(
     return read, answers.ready, (*answers.notes("audits"), *senseless)
 
 
-def _print(verdict: Verdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options) -> None:
+def _print(verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options) -> None:
     from kubectl_gpushare.output import printing, terminal
-    from kubectl_gpushare.views import cards
-    from kubectl_gpushare.views.audit import document, problems, shares, summary
+    from kubectl_gpushare.views import gpu_summary
+    from kubectl_gpushare.views.audit import audit_items, audit_problems, audit_summary, audit_table
 
     place = terminal.of(sys.stdout, color=chosen.color)
-    names = cards.names(nodes)
-    said = (*notes, *summary.notes(verdict))
-    wrong = problems.table(verdict, names)
+    names = gpu_summary.names(nodes)
+    said = (*notes, *audit_summary.notes(verdict))
+    wrong = audit_problems.table(verdict, names)
     if chosen.output in printing.WRITERS:
         whole = printing.Listing(
             lambda: wrong,
-            lambda: document.of(verdict, names, said),
-            lambda: problems.names_of(verdict, names),
+            lambda: audit_items.of(verdict, names, said),
+            lambda: audit_problems.names_of(verdict, names),
             lambda: said,
         )
         printing.WRITERS[chosen.output](whole, sys.stdout)
         if chosen.output not in printing.DOCUMENTS:  # those have what could not be told within
             printing.warn(said)
         return
-    tables = [wrong, *([shares.table(verdict, names)] if chosen.wide else [])]
+    tables = [wrong, *([audit_table.table(verdict, names)] if chosen.wide else [])]
     lines = [[*printing.lines(one, place, chosen), ""] for one in tables if one.rows]
-    end = [] if chosen.no_headers else terminal.wrapped(summary.sentence(verdict), place)
+    end = [] if chosen.no_headers else terminal.wrapped(audit_summary.sentence(verdict), place)
     printing.write_lines([line for some in lines for line in some] + end, sys.stdout)
     printing.warn(said)

@@ -11,7 +11,7 @@ import click
 from kubectl_gpushare import candidates, options
 
 if TYPE_CHECKING:
-    from gpushare.preflight.facts import Facts
+    from gpushare.preflight.facts_of_cluster import ClusterFacts
     from gpushare.preflight.finding import Finding
 
 # Exit codes, as those of `audit`.
@@ -82,7 +82,7 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **gi
     return _code(findings, fail_on)
 
 
-def _facts(chosen: options.Options, manifests: Sequence[str], *, installing: bool) -> Facts:
+def _facts(chosen: options.Options, manifests: Sequence[str], *, installing: bool) -> ClusterFacts:
     from kubectl_gpushare.source import preconditions, saved
 
     told = saved.read(manifests)
@@ -93,7 +93,7 @@ def _facts(chosen: options.Options, manifests: Sequence[str], *, installing: boo
 
 
 def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
-    from kubectl_gpushare.output import printing, report, terminal
+    from kubectl_gpushare.output import page_layout, printing, terminal
     from kubectl_gpushare.views import check
 
     if chosen.output in printing.DOCUMENTS:
@@ -103,7 +103,7 @@ def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
         printing.write_words(check.names(findings), sys.stdout)
         return
     place = terminal.of(sys.stdout, color=chosen.color)
-    blocks = [report.lines((section,), place) for section in check.page(findings, all_of_them=chosen.wide)]
+    blocks = [page_layout.lines((section,), place) for section in check.page(findings, all_of_them=chosen.wide)]
     end = terminal.wrapped(check.sentence(findings), place)
     printing.write_lines([line for block in blocks for line in (*block, "")] + end, sys.stdout)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kubectl_gpushare import errors
+from kubectl_gpushare import plugin_errors
 
 NAME = "kubectl_complete-gpushare"  # what kubectl looks for on PATH
 PROGRAM = """\
@@ -40,7 +40,7 @@ def command(folder: str | None) -> None:
     path = Path(folder).expanduser() / NAME
     try:
         if not _is_ours(path):
-            raise errors.FileError(
+            raise plugin_errors.FileError(
                 f"{path} is there already, and not by this command: if pip, pipx or uv has put it there, nothing more "
                 "is needed; else remove it first"
             )
@@ -52,7 +52,7 @@ def command(folder: str | None) -> None:
         finally:
             fresh.unlink(missing_ok=True)
     except OSError as error:
-        raise errors.FileError(
+        raise plugin_errors.FileError(
             f"{path} cannot be written ({error.strerror}): name a folder of yours that is on PATH"
         ) from error
     print(f"{path} written")

@@ -9,9 +9,9 @@ import click
 
 from gpushare import contract
 from gpushare import errors as domain
-from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare.source import chosen_source as origins
 from kubectl_gpushare.source import inputs
-from kubectl_gpushare.source import origin as origins
 
 
 @click.group(short_help="Check configurations of nodes before they are followed")
@@ -51,11 +51,11 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
       kubectl -n gpushare-system get configmap gpushare-config -o yaml | kubectl gpushare config validate -
     """
     from kubectl_gpushare.output import printing
-    from kubectl_gpushare.views import configuration
+    from kubectl_gpushare.views import config_sentences
 
     refused = 0
     for file in files:
-        for checked in configuration.checked(file, inputs.text(file), strict=strict_compatibility):
+        for checked in config_sentences.checked(file, inputs.text(file), strict=strict_compatibility):
             for warning in checked.warnings:
                 printing.write_words([f"warning: {checked.name}: {warning}"], sys.stderr)
             if checked.problem:
@@ -100,13 +100,13 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
 
     found = origins.of(options.collect(given)).gpu_nodes(name=node)
     if not found:
-        raise errors.NotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
+        raise plugin_errors.KubectlNotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
     try:
         text = configuration_change.text_of(inputs.text(filename), entry)
         for line in configuration_change.lines(found[0], text, strict=strict_compatibility):
             printing.write_words([line], sys.stderr if line.startswith("warning: ") else sys.stdout)
     except domain.ConfigError as error:
-        raise errors.PluginError(f"{filename}: {error}") from error
+        raise plugin_errors.PluginError(f"{filename}: {error}") from error
 
 
 @command.command("show", short_help="Show which configuration is in force where, and what it waits for")
@@ -132,7 +132,7 @@ def show(name: str | None, **given: Any) -> None:
       # The whole of it, with what it leaves to defaults
       kubectl gpushare config show gpu-1 -o yaml
     """
-    from kubectl_gpushare.output import printing, report, terminal
+    from kubectl_gpushare.output import page_layout, printing, terminal
     from kubectl_gpushare.views import configuration_state as view
 
     chosen = options.collect(given)
@@ -162,14 +162,14 @@ def show(name: str | None, **given: Any) -> None:
         text, page = entries[name], view.entry_page(name, entries[name], nodes)
     else:
         known = f": it has {', '.join(sorted(entries))}" if entries else f" ({'; '.join(notes)})" if notes else ""
-        raise errors.NotFound(f'no GPUNode "{name}", and no such entry of the ConfigMap{known}')
+        raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}", and no such entry of the ConfigMap{known}')
     if chosen.output not in printing.DOCUMENTS:
-        printing.write_lines(report.lines(page, place), sys.stdout)
+        printing.write_lines(page_layout.lines(page, place), sys.stdout)
         return
     if text is None:
         why = "; ".join(notes) or "its agent does not follow the ConfigMap as that is now"
-        raise errors.PluginError(f"the text of the configuration that is in force on {name} is not known: {why}")
+        raise plugin_errors.PluginError(f"the text of the configuration that is in force on {name} is not known: {why}")
     try:
         printing.write_document(view.effective(text), chosen)
     except domain.ConfigError as error:
-        raise errors.PluginError(f"{name}: {error}") from error
+        raise plugin_errors.PluginError(f"{name}: {error}") from error

@@ -11,10 +11,10 @@ import click
 
 from gpushare import contract, pod
 from gpushare import errors as domain_errors
-from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import printing, report
-from kubectl_gpushare.source import cluster
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare.output import page_layout, printing
+from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import live_cluster
 
 if TYPE_CHECKING:
     from kubectl_gpushare.planning import world as worlds
@@ -83,16 +83,16 @@ def command(
         raise click.UsageError("name pods or a size, not both")
     chosen = options.collect(given)
     origin = origins.of(chosen)
-    if is_applied and not isinstance(origin, cluster.Cluster):
+    if is_applied and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--apply needs a cluster: files of --from are only read")
-    if is_applied and isinstance(origin, cluster.Cluster):
+    if is_applied and isinstance(origin, live_cluster.LiveCluster):
         from kubectl_gpushare import closing, interruption
 
         interruption.by_any_signal()
         closing.clean_up(origin, origin.gpu_nodes(), _say)
     taken = origins.everything(origin)
     if taken.pods is None:
-        raise errors.PluginError("no plan without the pods: " + taken.notes[-1].partition(": ")[2])
+        raise plugin_errors.PluginError("no plan without the pods: " + taken.notes[-1].partition(": ")[2])
     declared, notes = origins.budgets(origin)
     budgets = evicting.Budgets.of(declared)
     world = worlds.World(taken.nodes, taken.machines, taken.pods, taken.storage, claims_are_all=True)
@@ -104,7 +104,7 @@ def command(
         else:
             wanted = goals.waiting(world, taken.pods)
     except domain_errors.RequestError as error:
-        raise errors.PluginError(str(error)) from error
+        raise plugin_errors.PluginError(str(error)) from error
     plan = (
         defragmentation.plan(world, wanted, budgets, stay=not annotations)
         if wanted
@@ -112,27 +112,27 @@ def command(
     )
     kept = cordons.sentences(taken.nodes, now=time.time())
     told = [*taken.notes, *notes, *([] if worlds.exact() else [worlds.WITHOUT_NUMPY])]
-    report.show(
+    page_layout.show(
         "DefragmentationPlan",
         lambda: defrag.page(plan, told, kept),
         lambda: defrag.document(plan, [*kept, *told]),
         chosen,
     )
-    if is_applied and isinstance(origin, cluster.Cluster):
-        from kubectl_gpushare import applying
+    if is_applied and isinstance(origin, live_cluster.LiveCluster):
+        from kubectl_gpushare import moving
 
-        applying.apply(plan, origin, _say, timeout_seconds=timeout_seconds)
+        moving.apply(plan, origin, _say, timeout_seconds=timeout_seconds)
     return 0 if all(step.gpus for step in plan.steps) else NO_WAY
 
 
-def _named(origin: origins.Source, chosen: options.Options, word: str) -> tuple[str, worlds.Asked]:
+def _named(origin: origins.Source, chosen: options.Options, word: str) -> tuple[str, worlds.RequestingPod]:
     from kubectl_gpushare.planning import goals
     from kubectl_gpushare.planning import world as worlds
 
     manifest = origins.pod_named(origin, chosen, word)
-    asked = worlds.Asked.of(manifest)
+    asked = worlds.RequestingPod.of(manifest)
     if reason := goals.pointless(manifest, asked):
-        raise errors.PluginError(reason)
+        raise plugin_errors.PluginError(reason)
     return "/".join(pod.namespaced_name(manifest)), asked
 
 

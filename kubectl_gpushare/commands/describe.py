@@ -12,14 +12,14 @@ import click
 
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import documents, printing, report, terminal
+from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare.output import documents, page_layout, printing, terminal
 from kubectl_gpushare.output.page import Page
-from kubectl_gpushare.source import cluster, snapshot, workloads
-from kubectl_gpushare.source import origin as origins
-from kubectl_gpushare.views import cards
-from kubectl_gpushare.views.describe import cards as described_cards
-from kubectl_gpushare.views.describe import pod as described_pod
+from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import live_cluster, snapshot, workloads
+from kubectl_gpushare.views import gpu_summary
+from kubectl_gpushare.views.describe import gpu_page as described_cards
+from kubectl_gpushare.views.describe import pod_page as described_pod
 
 KINDS = {
     "node": "node",
@@ -72,11 +72,11 @@ def command(arguments: tuple[str, ...], **given: Any) -> None:
     for name in names or ("",):
         try:
             found += FINDERS[kind](origin, name, chosen)
-        except errors.NotFound as error:
+        except plugin_errors.KubectlNotFound as error:
             missing.append(str(error))
     _print(kind, found, chosen, several=len(names) != 1)
     if missing:
-        raise errors.NotFound("; ".join(missing))
+        raise plugin_errors.KubectlNotFound("; ".join(missing))
     if not found:
         where = "" if kind != "pod" or chosen.all_namespaces else f" in {_namespace(origin, chosen)} namespace"
         print(f"No {_PLURALS[kind]} found{where}.", file=sys.stderr)
@@ -109,16 +109,16 @@ def _print(kind: str, found: Sequence[Described], chosen: options.Options, *, se
         return
     place = terminal.of(sys.stdout, color=chosen.color)
     for number, (page, _) in enumerate(found):
-        printing.write_lines([*(["", ""] if number else []), *report.lines(page(), place)], sys.stdout)
+        printing.write_lines([*(["", ""] if number else []), *page_layout.lines(page(), place)], sys.stdout)
 
 
 def _nodes(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     found = origin.gpu_nodes(label_selector=chosen.selector, name=name)
     if name and not found:
-        raise errors.NotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
+        raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
     taken = origins.with_pods(origin, found, node=name)
     now = time.time()
-    for one in sorted(found, key=lambda one: cards.natural(one.name)):
+    for one in sorted(found, key=lambda one: gpu_summary.natural(one.name)):
         whole = taken
         if name:
             whole = origins.with_events(origin, taken, contract.GPUNODE_KIND, "", name)
@@ -128,7 +128,7 @@ def _nodes(origin: origins.Source, name: str, chosen: options.Options) -> Iterat
 
 def _used(origin: origins.Source, taken: snapshot.Snapshot, nodes: Sequence[GpuNode]) -> snapshot.Snapshot:
     """The snapshot with what is really used, as the agents of these nodes say it."""
-    if not isinstance(origin, cluster.Cluster):
+    if not isinstance(origin, live_cluster.LiveCluster):
         return taken
     from kubectl_gpushare.source import agents
 
@@ -146,8 +146,8 @@ def _described_node(one: GpuNode, taken: snapshot.Snapshot, now: float) -> Descr
 def _gpus(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
-    every = cards.of(nodes)
-    found = [cards.named(every, name)] if name else every
+    every = gpu_summary.of(nodes)
+    found = [gpu_summary.named(every, name)] if name else every
     owners = {one.name: one for one in nodes}
     taken = origins.with_pods(origin, nodes, node=found[0].node if name else "")
     now = time.time()
@@ -159,7 +159,7 @@ def _gpus(origin: origins.Source, name: str, chosen: options.Options) -> Iterato
         yield _described_gpu(card, owners[card.node], taken, now)
 
 
-def _described_gpu(card: cards.Card, owner: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
+def _described_gpu(card: gpu_summary.GpuSummary, owner: GpuNode, taken: snapshot.Snapshot, now: float) -> Described:
     return (
         lambda: described_cards.gpu(card, owner, taken, now=now),
         lambda: described_cards.gpu_document(card, owner, taken),
@@ -188,11 +188,11 @@ def _around(origin: origins.Source, manifest: pod.PodJson) -> tuple[snapshot.Sna
         return snapshot.Snapshot(()), True
     try:
         return origins.with_pods(origin, origin.gpu_nodes(name=name), node=name), True
-    except errors.Forbidden as error:
+    except plugin_errors.KubectlForbidden as error:
         return snapshot.Snapshot((), None, (f"its GPUs: {error}",)), False
 
 
-def _described_pod(found: described_pod.Found, taken: snapshot.Snapshot, now: float) -> Described:
+def _described_pod(found: described_pod.DescribedPod, taken: snapshot.Snapshot, now: float) -> Described:
     return (
         lambda: described_pod.page(found, taken, now=now),
         lambda: described_pod.document(found, taken),

@@ -8,9 +8,9 @@ import click
 
 from gpushare import contract, policies
 from gpushare import errors as domain_errors
-from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import report
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare.output import page_layout
+from kubectl_gpushare.source import chosen_source as origins
 
 DOES_NOT_FIT = 2  # exit code
 
@@ -70,7 +70,7 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     """
     from kubectl_gpushare.planning import capacity
     from kubectl_gpushare.planning import world as worlds
-    from kubectl_gpushare.planning.world import Asked
+    from kubectl_gpushare.planning.world import RequestingPod
     from kubectl_gpushare.source import manifests
     from kubectl_gpushare.views import fit
 
@@ -93,11 +93,11 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     wanted, wrong = [], []
     for one in found:
         try:
-            wanted.append(capacity.Wanted(one.name, Asked.of(one.pod), count or one.count))
+            wanted.append(capacity.PodBatch(one.name, RequestingPod.of(one.pod), count or one.count))
         except domain_errors.RequestError as error:
             wrong.append(f"{one.name}: {error}" if one.name else str(error))
     if wrong:
-        raise errors.PluginError("; ".join(wrong))
+        raise plugin_errors.PluginError("; ".join(wrong))
     taken = origins.everything(origin, [one.asked.manifest for one in wanted])
     world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage)
     answer = capacity.answer(world, wanted)
@@ -106,5 +106,5 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
         *world.unknown_claims(one.asked.manifest for one in wanted),
         *([] if worlds.exact() else [worlds.WITHOUT_NUMPY]),
     ]
-    report.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
+    page_layout.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
     return 0 if answer.all_fit else DOES_NOT_FIT

@@ -9,10 +9,10 @@ import click
 
 from gpushare import contract, pod
 from gpushare import errors as domain_errors
-from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import printing, report
-from kubectl_gpushare.source import cluster
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare.output import page_layout, printing
+from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import live_cluster
 
 NO_ROOM = 2  # exit code
 
@@ -73,10 +73,10 @@ def command(
       kubectl gpushare resize trainer -n ml --request 0.8 --keep --no-wait
     """
     from gpushare import resizing as domain
-    from kubectl_gpushare import resizing as following
-    from kubectl_gpushare.planning import resizing
+    from kubectl_gpushare import resize_watch as following
+    from kubectl_gpushare.planning import resize_plan
     from kubectl_gpushare.views import resize
-    from kubectl_gpushare.views.describe import pod as described
+    from kubectl_gpushare.views.describe import pod_page as described
 
     amounts = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
     asked = {key: value for key, value in amounts.items() if value is not None}
@@ -88,18 +88,20 @@ def command(
     name = pod.namespaced_name(manifest)[1]
     found = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
     if found.owner is None or found.entry is None:
-        raise errors.PluginError(f'pod "{name}" {described.placement(found)}: only a share that is held is resized')
+        raise plugin_errors.PluginError(
+            f'pod "{name}" {described.placement(found)}: only a share that is held is resized'
+        )
     try:
-        plan = resizing.plan(manifest, found.owner, found.entry, asked, container or "")
+        plan = resize_plan.plan(manifest, found.owner, found.entry, asked, container or "")
     except domain_errors.GpushareError as error:
-        raise errors.PluginError(str(error)) from error
-    if chosen.output or dry_run or not isinstance(origin, cluster.Cluster):
-        report.show("Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen)
-    also = resizing.beside(plan)
+        raise plugin_errors.PluginError(str(error)) from error
+    if chosen.output or dry_run or not isinstance(origin, live_cluster.LiveCluster):
+        page_layout.show("Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen)
+    also = resize_plan.beside(plan)
     if also:
         printing.warn([also])
-    lacks = plan.cause is domain.Cause.ROOM
-    if not isinstance(origin, cluster.Cluster) or (lacks and not keep):
+    lacks = plan.cause is domain.ResizeCause.ROOM
+    if not isinstance(origin, live_cluster.LiveCluster) or (lacks and not keep):
         if lacks and not dry_run and not chosen.output:
             printing.warn([f"nothing was changed: {plan.waits_for}; with --keep it is asked for all the same"])
         return NO_ROOM if lacks else 0

@@ -13,10 +13,10 @@ import click
 from gpushare import errors as domain_errors
 from gpushare import pod, printable
 from gpushare.config import durations
-from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing, terminal
-from kubectl_gpushare.source import agents, cluster, peaks
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare.source import agents, live_cluster, peaks
+from kubectl_gpushare.source import chosen_source as origins
 
 if TYPE_CHECKING:
     from kubectl_gpushare.source.snapshot import Snapshot
@@ -74,7 +74,7 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
       kubectl gpushare rightsize -A --from cluster.yaml --metrics metrics.txt
     """
     from kubectl_gpushare.planning import rightsizing
-    from kubectl_gpushare.views import cards, rightsize
+    from kubectl_gpushare.views import gpu_summary, rightsize
 
     rules = rightsizing.Rules(_part(margin), _seconds(min_observed))
     if any("/" in name for name in names):
@@ -96,13 +96,13 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
     known, notes = _peaks(origin, metrics, sorted({node.name for node, _ in concerned}))
     some = {(one.namespace, one.name) for _, one in concerned}
     found = [one for one in rightsizing.suggest(taken.nodes, known, rules) if (one.namespace, one.pod) in some]
-    found.sort(key=lambda one: (cards.natural(one.namespace), cards.natural(one.pod)))
-    view = rightsize.View(found, cards.names(taken.nodes), manifests)
+    found.sort(key=lambda one: (gpu_summary.natural(one.namespace), gpu_summary.natural(one.pod)))
+    view = rightsize.View(found, gpu_summary.names(taken.nodes), manifests)
     _print(view, taken, rules.min_observed_seconds, chosen)
     printing.warn([*taken.notes, *notes])
     missing = [name for name in names if name not in {one.pod for one in found}]
     if missing:
-        raise errors.NotFound("; ".join(f'no pod that holds a share "{name}"' for name in missing))
+        raise plugin_errors.KubectlNotFound("; ".join(f'no pod that holds a share "{name}"' for name in missing))
 
 
 def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, chosen: options.Options) -> None:
@@ -127,10 +127,10 @@ def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, c
 
 def _peaks(
     origin: origins.Source, metrics: Sequence[str], nodes: Sequence[str]
-) -> tuple[Mapping[peaks.Key, peaks.Peak], tuple[str, ...]]:
+) -> tuple[Mapping[peaks.Key, peaks.ReportedPeak], tuple[str, ...]]:
     if metrics:
         return peaks.saved(metrics), ()
-    if not isinstance(origin, cluster.Cluster):
+    if not isinstance(origin, live_cluster.LiveCluster):
         return {}, ("peaks: files of --from have none: add --metrics FILE, with what agents answer at /metrics",)
     answers = agents.fetch(origin.kubectl, nodes, agents.METRICS)
     older = [node for node, text in answers.texts.items() if peaks.MEMORY not in text]

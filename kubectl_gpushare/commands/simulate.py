@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from gpushare import errors as domain_errors
-from kubectl_gpushare import candidates, errors, options
+from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, printing
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare.source import chosen_source as origins
 
 
 @click.command(short_help="Play pods from files or a trace on a cluster in memory, as a table and a plot")
@@ -85,13 +85,13 @@ def command(
     lines = traces.read(trace) if trace else []
     for path in filenames:
         for one in manifests.read(path, namespace="simulated"):
-            lines += [traces.Line(0.0, None, traces.copy(one.pod, number)) for number in range(one.count * count)]
+            lines += [traces.TracePod(0.0, None, traces.copy(one.pod, number)) for number in range(one.count * count)]
     arrivals = []
     for line in lines:
         try:
-            asked = worlds.Asked.of(line.pod)
+            asked = worlds.RequestingPod.of(line.pod)
         except domain_errors.RequestError as error:
-            raise errors.PluginError(f"{line.pod['metadata']['name']}: {error}") from error
+            raise plugin_errors.PluginError(f"{line.pod['metadata']['name']}: {error}") from error
         arrivals.append(simulation.Arrival(line.start_seconds, line.duration_seconds, asked))
     if made_up:
         world = worlds.World(node for text in made_up for node in traces.nodes(text))
@@ -108,7 +108,7 @@ def command(
             content = drawing.png(picture) if plot.endswith(".png") else drawing.svg(picture).encode()
             Path(plot).write_bytes(content)
         except OSError as error:
-            raise errors.FileError(f"{plot} cannot be written: {error.strerror}") from error
+            raise plugin_errors.FileError(f"{plot} cannot be written: {error.strerror}") from error
     if chosen.output in printing.DOCUMENTS:
         whole = documents.single("Simulation", simulate.document(outcome))
         printing.write_document(whole, chosen)

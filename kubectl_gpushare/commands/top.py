@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpushare import contract
-from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.source import cluster
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import live_cluster
 
 # Views, and what reads GPUNodes, are imported while kubectl is already asking the API server.
 if TYPE_CHECKING:
@@ -92,24 +92,24 @@ def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> Non
     if chosen.sort_by and chosen.sort_by not in SORT_KEYS[kind]:
         raise click.UsageError(f'{kind} have no column "{chosen.sort_by}" to sort by')
     origin = origins.of(chosen)
-    if usage and not isinstance(origin, cluster.Cluster):
+    if usage and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--usage needs a cluster: files of --from do not tell what is used")
     if kind == "pods" and not chosen.all_namespaces and not chosen.namespace:
         chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
     view = _View(kind, names, chosen, origin, usage)
     if chosen.watch:
-        if not isinstance(origin, cluster.Cluster):
+        if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError("--watch needs a cluster: files of --from do not change")
         from kubectl_gpushare import following
 
         following.follow(origin, view.listing, chosen, label_selector=view.node_selector, polled=True)
         return
-    if isinstance(origin, cluster.Cluster):
+    if isinstance(origin, live_cluster.LiveCluster):
         origin.begin(machines=kind != "pods")
     try:
         view.show()
     finally:
-        if isinstance(origin, cluster.Cluster):
+        if isinstance(origin, live_cluster.LiveCluster):
             origin.end()
 
 
@@ -149,7 +149,7 @@ class _View:
                 missing = [name for name in self.names if name not in shown]
         if missing:
             what = "pod that shares GPUs" if self.kind == "pods" else "node or GPU"
-            raise errors.NotFound("; ".join(f'no {what} "{name}"' for name in missing))
+            raise plugin_errors.KubectlNotFound("; ".join(f'no {what} "{name}"' for name in missing))
 
     def listing(self, found: Sequence[GpuNode]) -> Listing:
         """It, of these GPUNodes."""
@@ -169,7 +169,7 @@ class _View:
         elif found:
             machines, told = self._machines()
             taken = dataclasses.replace(taken, machines=machines, notes=told)
-        if not isinstance(self.origin, cluster.Cluster) or self.usage is False:
+        if not isinstance(self.origin, live_cluster.LiveCluster) or self.usage is False:
             return taken
         from kubectl_gpushare.source import agents
 
@@ -204,7 +204,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _module(kind: str) -> Any:
-    return importlib.import_module(f"kubectl_gpushare.views.top.{kind}")
+    return importlib.import_module(f"kubectl_gpushare.views.top.{kind.removesuffix('s')}_table")
 
 
 def _listing(module: Any, taken: Snapshot, names: Sequence[str], chosen: options.Options) -> Listing:

@@ -8,9 +8,9 @@ import click
 
 from gpushare import contract, pod
 from gpushare import errors as domain_errors
-from kubectl_gpushare import candidates, errors, options
-from kubectl_gpushare.output import report
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare import candidates, options, plugin_errors
+from kubectl_gpushare.output import page_layout
+from kubectl_gpushare.source import chosen_source as origins
 from kubectl_gpushare.source import workloads
 
 
@@ -41,7 +41,7 @@ def command(name: str, **given: Any) -> None:
     """
     from kubectl_gpushare.planning import reasons, world
     from kubectl_gpushare.views import why
-    from kubectl_gpushare.views.describe import pod as described
+    from kubectl_gpushare.views.describe import pod_page as described
 
     chosen = options.collect(given)
     origin = origins.of(chosen)
@@ -49,15 +49,19 @@ def command(name: str, **given: Any) -> None:
     name = pod.namespaced_name(manifest)[1]
     try:
         taken = origins.everything(origin, [manifest])
-    except errors.Forbidden as error:
+    except plugin_errors.KubectlForbidden as error:
         said = pod.annotations_of(manifest).get(contract.REASON)
-        raise errors.Forbidden(f'{error}; pod "{name}" was told: {said}' if said else str(error)) from error
+        raise plugin_errors.KubectlForbidden(
+            f'{error}; pod "{name}" was told: {said}' if said else str(error)
+        ) from error
     found = described.find(manifest, taken.nodes)
     if not found.ours:
-        raise errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')
+        raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')
     try:
         told = reasons.of(manifest, taken)
     except domain_errors.RequestError as error:
-        raise errors.PluginError(f'pod "{name}" asks for something that cannot be: {error}') from error
+        raise plugin_errors.PluginError(f'pod "{name}" asks for something that cannot be: {error}') from error
     notes = [*taken.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
-    report.show("PodReasons", lambda: why.page(found, told, notes), lambda: why.document(found, told, notes), chosen)
+    page_layout.show(
+        "PodReasons", lambda: why.page(found, told, notes), lambda: why.document(found, told, notes), chosen
+    )

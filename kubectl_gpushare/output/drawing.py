@@ -25,7 +25,7 @@ class Anchor(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Line:
+class PolyLine:
     """Through these points."""
 
     points: Sequence[tuple[float, float]]
@@ -60,7 +60,7 @@ class Drawing:
 
     width: int
     height: int
-    shapes: Sequence[Line | Box | Text]
+    shapes: Sequence[PolyLine | Box | Text]
 
 
 def svg(drawing: Drawing) -> str:
@@ -79,8 +79,8 @@ def png(drawing: Drawing) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunks(page))
 
 
-def _element(shape: Line | Box | Text) -> str:
-    if isinstance(shape, Line):
+def _element(shape: PolyLine | Box | Text) -> str:
+    if isinstance(shape, PolyLine):
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
         return f'<polyline fill="none" stroke="{shape.colour}" stroke-width="{shape.width}" points="{points}"/>'
     if isinstance(shape, Box):
@@ -97,10 +97,10 @@ class _Page:
         self.width = width
         self.rows = [bytearray(_WHITE * width) for _ in range(height)]
 
-    def draw(self, shape: Line | Box | Text) -> None:
+    def draw(self, shape: PolyLine | Box | Text) -> None:
         if isinstance(shape, Box):
             self._fill(shape.x, shape.y, shape.width, shape.height, bytes.fromhex(shape.colour[1:]))
-        elif isinstance(shape, Line):
+        elif isinstance(shape, PolyLine):
             for one, other in zip(shape.points, shape.points[1:], strict=False):
                 self._line(one, other, shape.width, bytes.fromhex(shape.colour[1:]))
         else:

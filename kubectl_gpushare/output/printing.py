@@ -46,9 +46,9 @@ def show(found: Listing, options: Options) -> None:
 
 def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:
     """The lines of a table for people, with its caption on a terminal."""
-    from kubectl_gpushare.output import colour, layout
+    from kubectl_gpushare.output import colour, table_layout
 
-    drawn, left_out = layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
+    drawn, left_out = table_layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
     if not place.interactive or options.no_headers:
         return drawn
     top = [colour.paint(line, "dim", on=place.colours) for line in _caption(table, place, left_out)]

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.fitness import Machine, taints
+from gpushare.nodefilters import NodeSpec, taints
 from gpushare.placement import Placement, explanation
 from gpushare.refusal import Rejected
 from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.change import Change
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.remedy import Remedy
+from kubectl_gpushare.planning.world import RequestingPod, World
 
 _MOST_NODES = 64  # that are tried, in the order of the candidates
 _ENOUGH = 2**62  # of a resource, to be no reason against anything
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def less_choosy(world: World, asked: Asked, _rejected: Sequence[Rejected]) -> Iterator[Change]:
+def less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
     """Without one of the pod's conditions on nodes and neighbours."""
     spec = asked.manifest.get("spec") or {}
     selector, affinity = spec.get("nodeSelector") or {}, spec.get("affinity") or {}
@@ -45,15 +45,15 @@ def less_choosy(world: World, asked: Asked, _rejected: Sequence[Rejected]) -> It
             yield change
 
 
-def _specified(world: World, asked: Asked, otherwise: dict[str, Any], told: str, kind: str) -> Change | None:
+def _specified(world: World, asked: RequestingPod, otherwise: dict[str, Any], told: str, kind: str) -> Remedy | None:
     manifest = {**asked.manifest, "spec": {**(asked.manifest.get("spec") or {}), **otherwise}}
     found = world.place(manifest, asked.request)
     if not isinstance(found, Placement):
         return None
-    return Change(told, found, worlds.gpus(found, world.views), kind)
+    return Remedy(told, found, worlds.gpus(found, world.views), kind)
 
 
-def opened(world: World, asked: Asked, rejected: Sequence[Rejected]) -> Iterator[Change]:
+def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
     """One node takes pods that keeps them away now; the first by which it fits, of each way to do so."""
     ways = dict(_OPENED)
     for miss in [miss for miss in rejected if miss.rule == explanation.NODE_RULE][:_MOST_NODES]:
@@ -68,18 +68,18 @@ def opened(world: World, asked: Asked, rejected: Sequence[Rejected]) -> Iterator
             with world.with_machine(changed):
                 found = world.place(asked.manifest, asked.request)
             if isinstance(found, Placement):
-                yield Change(told, found, worlds.gpus(found, world.views), way)
+                yield Remedy(told, found, worlds.gpus(found, world.views), way)
                 del ways[way]
 
 
-def _uncordoned_node(machine: Machine) -> tuple[str, Machine] | None:
+def _uncordoned_node(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
     kept = tuple(taint for taint in machine.taints if taint.key != taints.UNSCHEDULABLE)
     if len(kept) == len(machine.taints):
         return None
     return f"if the node {machine.name} were uncordoned", dataclasses.replace(machine, taints=kept)
 
 
-def _untainted(machine: Machine) -> tuple[str, Machine] | None:
+def _untainted(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
     """Without the taints that somebody gave it; what Kubernetes itself tells by one is no choice of anybody's."""
     given = tuple(taint for taint in machine.taints if not taint.key.startswith("node.kubernetes.io/"))
     if not given:
@@ -89,7 +89,7 @@ def _untainted(machine: Machine) -> tuple[str, Machine] | None:
     return told, dataclasses.replace(machine, taints=kept)
 
 
-def _with_agent(machine: Machine) -> tuple[str, Machine] | None:
+def _with_agent(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
     if machine.allocatable is None or machine.allocatable.get(contract.RESOURCE_PERCENT):
         return None
     offered = dict.fromkeys((contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE), _ENOUGH)
@@ -98,7 +98,7 @@ def _with_agent(machine: Machine) -> tuple[str, Machine] | None:
 
 
 # kind of change -> the Node as it would be then, and how to say it; None where that is no change
-_OPENED: Final[Mapping[str, Callable[[Machine], tuple[str, Machine] | None]]] = {
+_OPENED: Final[Mapping[str, Callable[[NodeSpec], tuple[str, NodeSpec] | None]]] = {
     "toleration": _untainted,
     "uncordon-node": _uncordoned_node,
     "agent": _with_agent,

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpushare import contract
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.source.audits import FOREIGN, UNLIMITED, Amounts, Audit, Process, Share
+from kubectl_gpushare.source.audits import FOREIGN, UNLIMITED, Amounts, ReportedAudit, ReportedProcess, ReportedShare
 
 
-class State(enum.StrEnum):
+class AuditState(enum.StrEnum):
     """How it is with a share's limits on one GPU, or with those of a node."""
 
     IN_FORCE = "InForce"
@@ -26,11 +26,11 @@ class State(enum.StrEnum):
     UNKNOWN = "Unknown"
 
 
-_WORST_FIRST = (State.BROKEN, State.UNKNOWN, State.CONDITION, State.IN_FORCE, State.IDLE)
+_WORST_FIRST = (AuditState.BROKEN, AuditState.UNKNOWN, AuditState.CONDITION, AuditState.IN_FORCE, AuditState.IDLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class ShareVerdict:
     """A share on one GPU: what the ledger gives, and what the node makes of it."""
 
     node: str
@@ -39,9 +39,9 @@ class Held:
     pod: str
     containers: tuple[str, ...]
     given: Amounts
-    state: State
+    state: AuditState
     reason: str = ""
-    seen: Share | None = None  # as the agent has it
+    seen: ReportedShare | None = None  # as the agent has it
     evaded: bool = False  # not in force because of a process that is a stray
 
 
@@ -50,44 +50,44 @@ class Stray:
     """A process on a GPU that shares are given of, which no limit holds."""
 
     node: str
-    process: Process
+    process: ReportedProcess
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Judged:
+class NodeVerdict:
     """A node. `checked_at`: when its agent looked, None if it did not answer."""
 
     name: str
-    state: State
+    state: AuditState
     reason: str = ""
     checked_at: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
+class AuditVerdict:
     """All of it."""
 
-    nodes: tuple[Judged, ...]
-    shares: tuple[Held, ...]
+    nodes: tuple[NodeVerdict, ...]
+    shares: tuple[ShareVerdict, ...]
     strays: tuple[Stray, ...]
 
     @property
     def broken(self) -> bool:
         """Whether it is certain that some limit is not in force, or that somebody is there without one."""
-        return bool(self.strays) or State.BROKEN in self._states
+        return bool(self.strays) or AuditState.BROKEN in self._states
 
     @property
     def uncertain(self) -> bool:
         """Whether something could not be told."""
-        return State.UNKNOWN in self._states
+        return AuditState.UNKNOWN in self._states
 
     @property
-    def _states(self) -> set[State]:
+    def _states(self) -> set[AuditState]:
         return {*(one.state for one in self.nodes), *(one.state for one in self.shares)}
 
-    def containers(self, state: State) -> int:
+    def containers(self, state: AuditState) -> int:
         """How many containers are in this state: of one on several GPUs the worst counts."""
-        found: dict[tuple[str, str, str], State] = {}
+        found: dict[tuple[str, str, str], AuditState] = {}
         for one in self.shares:
             for container in one.containers or ("",):
                 key = (one.namespace, one.pod, container)
@@ -95,26 +95,30 @@ class Verdict:
         return sum(each is state for each in found.values())
 
 
-def judge(nodes: Sequence[GpuNode], audits: Mapping[str, Audit], *, ready: Collection[str] = ()) -> Verdict:
+def judge(
+    nodes: Sequence[GpuNode], audits: Mapping[str, ReportedAudit], *, ready: Collection[str] = ()
+) -> AuditVerdict:
     """The verdict on these nodes, of which some agents have answered; `ready`: names of those whose agent runs."""
     judged, shares, strays = [], [], []
     for node in nodes:
         audit = audits.get(node.name)
         if audit is None:
             state, reason = _by_condition(node, runs=node.name in ready)
-            judged.append(Judged(node.name, state, reason))
-            certain = state is State.CONDITION
-            shares += [dataclasses.replace(one, state=state if certain else State.UNKNOWN) for one in _ledger(node)]
+            judged.append(NodeVerdict(node.name, state, reason))
+            certain = state is AuditState.CONDITION
+            shares += [
+                dataclasses.replace(one, state=state if certain else AuditState.UNKNOWN) for one in _ledger(node)
+            ]
             continue
         shares += _answered(node, audit)
         strays += [Stray(node.name, one) for one in audit.processes if one.state in {UNLIMITED, FOREIGN}]
         # Some gaps do not matter to the verdict, which is for the agent to say.
-        state = State.UNKNOWN if audit.blind else State.IN_FORCE
-        judged.append(Judged(node.name, state, audit.problem, audit.checked_at))
-    return Verdict(tuple(judged), tuple(shares), tuple(strays))
+        state = AuditState.UNKNOWN if audit.blind else AuditState.IN_FORCE
+        judged.append(NodeVerdict(node.name, state, audit.problem, audit.checked_at))
+    return AuditVerdict(tuple(judged), tuple(shares), tuple(strays))
 
 
-def _answered(node: GpuNode, audit: Audit) -> Iterator[Held]:
+def _answered(node: GpuNode, audit: ReportedAudit) -> Iterator[ShareVerdict]:
     """What the ledger gives, as the agent sees it; then what only the agent has."""
     seen = {_key(one): one for one in audit.shares}
     loose = {(one.gpu, one.namespace, one.pod, one.container) for one in audit.processes if one.state == UNLIMITED}
@@ -122,18 +126,26 @@ def _answered(node: GpuNode, audit: Audit) -> Iterator[Held]:
         share = seen.pop((held.namespace, held.pod, held.containers, held.gpu), None)
         yield held if share is None else _looked_at(held, share, loose)
     for share in (one for one in seen.values() if one.processes):
-        held = Held(node.name, share.gpu, share.namespace, share.pod, share.containers, share.given, State.UNKNOWN)
+        held = ShareVerdict(
+            node.name, share.gpu, share.namespace, share.pod, share.containers, share.given, AuditState.UNKNOWN
+        )
         yield _looked_at(held, share, loose)
 
 
-def _looked_at(held: Held, share: Share, loose: Collection[tuple[str, str, str, str]]) -> Held:
+def _looked_at(held: ShareVerdict, share: ReportedShare, loose: Collection[tuple[str, str, str, str]]) -> ShareVerdict:
     evaded = any((held.gpu, held.namespace, held.pod, name) in loose for name in held.containers)
-    state = State.BROKEN if evaded or not share.in_force else State.IN_FORCE if share.processes else State.IDLE
+    state = (
+        AuditState.BROKEN
+        if evaded or not share.in_force
+        else AuditState.IN_FORCE
+        if share.processes
+        else AuditState.IDLE
+    )
     reason = share.reason or ("a process of it is held to nothing" if evaded else "")
     return dataclasses.replace(held, state=state, reason=reason, seen=share, evaded=evaded)
 
 
-def _ledger(node: GpuNode) -> Iterator[Held]:
+def _ledger(node: GpuNode) -> Iterator[ShareVerdict]:
     for entry in node.allocations:
         if entry.is_hold or entry.reserved_until is not None:
             continue  # no pod of it has been seen yet
@@ -141,24 +153,24 @@ def _ledger(node: GpuNode) -> Iterator[Held]:
             given = Amounts(share.request_percent, share.limit_percent, share.memory_bytes)
             for uuid in share.gpu_uuids:
                 place = (node.name, uuid, entry.pod.namespace, entry.pod.name, share.containers)
-                yield Held(*place, given, State.IDLE)
+                yield ShareVerdict(*place, given, AuditState.IDLE)
 
 
-def _key(share: Share) -> tuple[str, str, tuple[str, ...], str]:
+def _key(share: ReportedShare) -> tuple[str, str, tuple[str, ...], str]:
     return share.namespace, share.pod, share.containers, share.gpu
 
 
-def _by_condition(node: GpuNode, *, runs: bool) -> tuple[State, str]:
+def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:
     """What the condition says of the node's limits, and why that is no proof or no good. `runs`: its agent does."""
     limits = node.condition(contract.CONDITION_LIMITS_IN_FORCE)
     if limits is None:
-        return State.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"
+        return AuditState.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"
     if limits.status == "True" and not runs:
         since = f" since {limits.last_transition}" if limits.last_transition else ""
-        return State.UNKNOWN, (
+        return AuditState.UNKNOWN, (
             f"its GPUNode says {contract.CONDITION_LIMITS_IN_FORCE}{since}, which is no proof, as its agent is not "
             "known to run any more"
         )
     if limits.status == "True":
-        return State.CONDITION, ""
-    return State.BROKEN if limits.status == "False" else State.UNKNOWN, limits.message or limits.reason
+        return AuditState.CONDITION, ""
+    return AuditState.BROKEN if limits.status == "False" else AuditState.UNKNOWN, limits.message or limits.reason

@@ -9,31 +9,31 @@ from gpushare import pod
 from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning import changes
+from kubectl_gpushare.planning import remedies
 from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.change import Change
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.remedy import Remedy
+from kubectl_gpushare.planning.world import RequestingPod, World
 
 MOST = 1000  # of one pod that are tried
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
+class PodBatch:
     """Some pods that are alike."""
 
     name: str
-    asked: Asked
+    asked: RequestingPod
     count: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Fit:
+class FitResult:
     """What became of them: the places of those that fit, in order, and why the next one does not."""
 
-    wanted: Wanted
+    wanted: PodBatch
     gpus: tuple[str, ...]
     refusal: Refusal | None
-    changes: tuple[Change, ...]  # by which it would
+    changes: tuple[Remedy, ...]  # by which it would
 
     @property
     def missing(self) -> int:
@@ -42,10 +42,10 @@ class Fit:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class CapacityAnswer:
     """Of all together. `more`: how many more of the last would fit after that; None if some do not fit."""
 
-    fits: tuple[Fit, ...]
+    fits: tuple[FitResult, ...]
     before: Fragmentation
     after: Fragmentation
     more: int | None
@@ -56,7 +56,7 @@ class Answer:
         return not any(one.missing for one in self.fits)
 
 
-def answer(world: World, wanted: Sequence[Wanted]) -> Answer:
+def answer(world: World, wanted: Sequence[PodBatch]) -> CapacityAnswer:
     """Places them in this order, as the webhook would. The world is as before afterwards."""
     undone: list[Callable[[], None]] = []
     before = world.fragmentation()
@@ -65,23 +65,23 @@ def answer(world: World, wanted: Sequence[Wanted]) -> Answer:
         after = world.fragmentation()
         all_fit = not any(one.missing for one in fits)
         more = len(_as_many(world, wanted[-1].asked, MOST, undone)[0]) if all_fit and wanted else None
-        return Answer(fits, before, after, more)
+        return CapacityAnswer(fits, before, after, more)
     finally:
         for undo in reversed(undone):
             undo()
 
 
-def _fit(world: World, one: Wanted, undone: list[Callable[[], None]]) -> Fit:
+def _fit(world: World, one: PodBatch, undone: list[Callable[[], None]]) -> FitResult:
     gpus, refusal = _as_many(world, one.asked, one.count, undone)
-    found: Sequence[Change] = ()
+    found: Sequence[Remedy] = ()
     if refusal is not None:
         whole = world.refuse(one.asked.manifest, one.asked.request)
-        found = changes.all_of(world, one.asked, whole.rejected) if isinstance(whole, Refusal) else ()
-    return Fit(one, gpus, refusal, tuple(found))
+        found = remedies.all_of(world, one.asked, whole.rejected) if isinstance(whole, Refusal) else ()
+    return FitResult(one, gpus, refusal, tuple(found))
 
 
 def _as_many(
-    world: World, asked: Asked, count: int, undone: list[Callable[[], None]]
+    world: World, asked: RequestingPod, count: int, undone: list[Callable[[], None]]
 ) -> tuple[tuple[str, ...], Refusal | None]:
     gpus: list[str] = []
     while len(gpus) < count:

@@ -18,15 +18,15 @@ from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.evicting import Budgets
 from kubectl_gpushare.planning.leaving import Movable
 from kubectl_gpushare.planning.playing import Closed, Effort, Move, Player, Spent
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class DefragStep:
     """One share: the moves that make room for it, and where it goes then. `gpus` is empty if there is no way."""
 
     name: str
-    asked: Asked
+    asked: RequestingPod
     gpus: str
     moves: tuple[Move, ...] = ()
     reason: str = ""
@@ -38,10 +38,10 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class DefragPlan:
     """The steps in order; `fixed`: why pods that are in the way may not be moved, and how many."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[DefragStep, ...]
     before: Fragmentation
     after: Fragmentation
     fixed: tuple[tuple[str, int], ...]
@@ -52,13 +52,15 @@ class Plan:
         return tuple(move for step in self.steps for move in step.moves)
 
 
-def plan(world: World, wanted: Sequence[tuple[str, Asked]], budgets: Budgets, *, stay: bool = True) -> Plan:
+def plan(
+    world: World, wanted: Sequence[tuple[str, RequestingPod]], budgets: Budgets, *, stay: bool = True
+) -> DefragPlan:
     """Makes room for each of these in turn; the world is afterwards as the plan leaves it.
 
     stay: the shares are pods that wait, and stay where they were placed; else each only asks for a hole.
     """
     before = world.fragmentation()
-    steps: list[Step] = []
+    steps: list[DefragStep] = []
     fixed: collections.Counter[str] = collections.Counter()
     spent: Spent = collections.Counter()
     effort = Effort()
@@ -69,24 +71,24 @@ def plan(world: World, wanted: Sequence[tuple[str, Asked]], budgets: Budgets, *,
             found = world.place(asked.manifest, asked.request)
             if isinstance(found, Placement):
                 world.take(asked.manifest, asked.request, found)
-    return Plan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
+    return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
 
 
 def _step(
     world: World,
     name: str,
-    asked: Asked,
+    asked: RequestingPod,
     budgets: Budgets,
     spent: Spent,
     fixed: collections.Counter[str],
     effort: Effort,
-) -> Step:
+) -> DefragStep:
     found = world.place(asked.manifest, asked.request)
     if isinstance(found, Placement):
-        return Step(name, asked, worlds.gpus(found, world.views))
+        return DefragStep(name, asked, worlds.gpus(found, world.views))
     priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
     room = Player(world, budgets, spent, Movable(world, budgets, priority, fixed), effort).room(asked)
     if room is None:
-        return Step(name, asked, "", reason=str(found))
+        return DefragStep(name, asked, "", reason=str(found))
     moves, gpus = room
-    return Step(name, asked, gpus, moves)
+    return DefragStep(name, asked, gpus, moves)

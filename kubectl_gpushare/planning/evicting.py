@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, pod
-from gpushare.fitness import selectors
+from gpushare.nodefilters import selectors
 
 REMAKERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 SYSTEM_PRIORITY = 1_000_000_000  # what users' priority classes may have at most

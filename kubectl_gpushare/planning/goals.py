@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping
 from gpushare import contract, errors, pod, quantity
 from gpushare.refusal import Refusal
 from kubectl_gpushare.planning import defragmentation
-from kubectl_gpushare.planning.defragmentation import Plan
+from kubectl_gpushare.planning.defragmentation import DefragPlan
 from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 
 _HOLES = (100, 75, 50, 25)  # per cent of a GPU, compute and memory
 
 
-def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, Asked]]:
+def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, RequestingPod]]:
     """Gated pods that fit nowhere now, by priority, then age."""
     found = []
     for manifest in manifests:
         if contract.SCHEDULING_GATE not in pod.gates(manifest) or len(pod.gates(manifest)) > 1:
             continue
         try:
-            asked = Asked.of(manifest)
+            asked = RequestingPod.of(manifest)
         except errors.RequestError:
             continue
         if asked.request.group_size < 2 and isinstance(world.place(manifest, asked.request), Refusal):
@@ -30,7 +30,7 @@ def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, A
     return [(name, asked) for _, _, name, asked in sorted(found, key=lambda one: one[:3])]
 
 
-def pointless(manifest: pod.PodJson, asked: Asked) -> str:
+def pointless(manifest: pod.PodJson, asked: RequestingPod) -> str:
     """Why no moves help a pod that somebody names, in a sentence; empty if they might."""
     name, annotations = "/".join(pod.namespaced_name(manifest)), pod.annotations_of(manifest)
     if contract.ALLOCATION in annotations:
@@ -42,13 +42,13 @@ def pointless(manifest: pod.PodJson, asked: Asked) -> str:
     return ""
 
 
-def share(annotations: Mapping[str, str]) -> Asked:
+def share(annotations: Mapping[str, str]) -> RequestingPod:
     """What some annotations ask for. Raises `RequestError`."""
     metadata = {"name": "hole", "namespace": "default", "annotations": dict(annotations)}
-    return Asked.of({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
+    return RequestingPod.of({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
 
 
-def largest_hole(world: World, budgets: Budgets) -> Plan:
+def largest_hole(world: World, budgets: Budgets) -> DefragPlan:
     """The plan for the largest part of a GPU that can be made free; one without moves if none can, or all is well."""
     now = world.fragmentation()
     plan = None

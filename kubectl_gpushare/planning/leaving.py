@@ -12,20 +12,20 @@ from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpu import Gpu
 from gpushare.placement import filters
 from gpushare.request import Demand
-from kubectl_gpushare.planning import evicting, resizing
+from kubectl_gpushare.planning import evicting, resize_plan
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 
 MOST_MOVES = 8  # for one share
 _MOST_ON_A_CARD = 10  # movable pods of a card that are looked at, the smallest first
 _MOST_WAYS = 4  # of as few pods, on one card
 _MOST_SETS = 8  # of cards of one node, where several are needed
-MayLeave = Callable[[Allocation], Asked | None]
+MayLeave = Callable[[Allocation], RequestingPod | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Option:
+class Departure:
     """A way to try: who leaves, of which GPUs."""
 
     node: str
@@ -52,9 +52,9 @@ class Movable:
         self._budgets = budgets
         self._priority = priority
         self._fixed = fixed
-        self._known: dict[str, Asked | None] = {}
+        self._known: dict[str, RequestingPod | None] = {}
 
-    def __call__(self, entry: Allocation) -> Asked | None:
+    def __call__(self, entry: Allocation) -> RequestingPod | None:
         """What it asks for, if it may be moved."""
         if entry.id not in self._known:
             self._known[entry.id] = self._judge(entry)
@@ -64,7 +64,7 @@ class Movable:
         """The same, but for allocations with these ids: the plan moves them anyway."""
         return lambda entry: None if entry.id in busy else self(entry)
 
-    def _judge(self, entry: Allocation) -> Asked | None:
+    def _judge(self, entry: Allocation) -> RequestingPod | None:
         if worlds.is_planned(entry):
             return None
         manifest = self._world.manifest(entry)
@@ -75,24 +75,24 @@ class Movable:
         if reason:
             self._fixed[reason] += 1
             return None
-        if resizing.was_resized(manifest, entry):
+        if resize_plan.was_resized(manifest, entry):
             self._fixed["resized, and made anew as they were before"] += 1
             return None
         try:
-            return Asked.of(manifest)
+            return RequestingPod.of(manifest)
         except errors.RequestError:
             self._fixed["a request that makes no sense"] += 1
             return None
 
 
-def options(world: World, asked: Asked, may_leave: MayLeave) -> list[Option]:
+def options(world: World, asked: RequestingPod, may_leave: MayLeave) -> list[Departure]:
     """For each node the ways to make room on its cards; only pods with one part are made room for."""
     if len(asked.request.demands) > 1:
         return []
     return sorted(_options(world, asked, may_leave), key=lambda option: option.price)
 
 
-def _options(world: World, asked: Asked, may_leave: MayLeave) -> Iterator[Option]:
+def _options(world: World, asked: RequestingPod, may_leave: MayLeave) -> Iterator[Departure]:
     judge = world.judge(asked.manifest)
     demand = asked.request.demands[0]
     for view in world.views.values():
@@ -109,7 +109,7 @@ def _options(world: World, asked: Asked, may_leave: MayLeave) -> Iterator[Option
             alternatives = chosen[0][3] if len(chosen) == 1 else [tuple(_together(way for *_, (way, *_) in chosen))]
             for leaving in alternatives:
                 if 0 < len(leaving) <= MOST_MOVES:
-                    yield Option(view.node.name, uuids, leaving)
+                    yield Departure(view.node.name, uuids, leaving)
 
 
 _Card = tuple[int, int, str, list[tuple[Allocation, ...]]]
@@ -127,12 +127,12 @@ def _together(ways: Iterator[tuple[Allocation, ...]]) -> Iterator[Allocation]:
 
 
 def _ways(
-    card: Gpu, used: ledger.Use, demand: Demand, asked: Asked, may_leave: MayLeave
+    card: Gpu, used: ledger.GpuUse, demand: Demand, asked: RequestingPod, may_leave: MayLeave
 ) -> Iterator[tuple[Allocation, ...]]:
     """The fewest holders without which the card would do, in each way that takes as few, the smallest first."""
 
-    def would_do(rest: ledger.Use) -> bool:
-        return filters.reject(filters.Question(card, rest, demand.share, asked.request.constraints)) is None
+    def would_do(rest: ledger.GpuUse) -> bool:
+        return filters.reject(filters.FilterInput(card, rest, demand.share, asked.request.constraints)) is None
 
     if not would_do(ledger.NOTHING):
         return
@@ -147,7 +147,7 @@ def _ways(
             return
 
 
-def _without(card: Gpu, used: ledger.Use, gone: Sequence[Allocation]) -> ledger.Use:
+def _without(card: Gpu, used: ledger.GpuUse, gone: Sequence[Allocation]) -> ledger.GpuUse:
     ids = {entry.id for entry in gone}
     rest = ledger.NOTHING
     for entry in used.holders:

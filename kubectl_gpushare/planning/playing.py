@@ -17,8 +17,8 @@ from gpushare.placement import NodeView, Placement
 from kubectl_gpushare.planning import evicting, leaving, unplaced
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.leaving import MOST_MOVES, Movable, Option
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.leaving import MOST_MOVES, Departure, Movable
+from kubectl_gpushare.planning.world import RequestingPod, World
 
 Spent = collections.Counter[tuple[str, str]]
 Closed = tuple[tuple[str, str], ...]  # node and UUID of GPUs that take nothing new
@@ -57,7 +57,7 @@ class Player:
         self._plays = _MOST_PLAYED
         self._effort = effort
 
-    def room(self, asked: Asked) -> tuple[tuple[Move, ...], str] | None:
+    def room(self, asked: RequestingPod) -> tuple[tuple[Move, ...], str] | None:
         """The fewest moves that make room for this, and the GPUs where it goes then."""
         options = leaving.options(self._world, asked, self._may_leave)
         for most in range(1, MOST_MOVES + 1):
@@ -67,7 +67,7 @@ class Player:
         return None
 
     def _try(
-        self, asked: Asked, options: Sequence[Option], most: int, closed: Closed, busy: Collection[str]
+        self, asked: RequestingPod, options: Sequence[Departure], most: int, closed: Closed, busy: Collection[str]
     ) -> tuple[tuple[Move, ...], str] | None:
         """By at most so many moves: by that many at once, or by fewer and others that go before."""
         exactly = [option for option in options if len(option.leaving) == most]
@@ -90,8 +90,8 @@ class Player:
 
     def _play(
         self,
-        asked: Asked,
-        option: Option,
+        asked: RequestingPod,
+        option: Departure,
         spare: int,
         outer: Closed,
         busy: Collection[str],
@@ -125,7 +125,7 @@ class Player:
         moved = self._move(node, entry, mover, closed)
         if moved is not None:
             return [moved]
-        fresh = Asked(unplaced.successor(mover.manifest), mover.request)
+        fresh = RequestingPod(unplaced.successor(mover.manifest), mover.request)
         for most in range(1, spare + 1):
             if self._effort.looks <= 0:
                 return None
@@ -143,7 +143,7 @@ class Player:
                 self._back(mark)
         return None
 
-    def _move(self, node: str, entry: Allocation, mover: Asked, closed: Closed) -> Move | None:
+    def _move(self, node: str, entry: Allocation, mover: RequestingPod, closed: Closed) -> Move | None:
         if self._budgets.against(mover.manifest, self._spent):  # also after what was moved to make room for it
             return None
         cards = self._world.views[node].node.gpu_by_uuid()
@@ -165,7 +165,7 @@ class Player:
         self._spent.update(budgets)
         self._undo.append(lambda: self._spent.subtract(budgets))
 
-    def _close(self, option: Option, ours: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
+    def _close(self, option: Departure, ours: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
         """Of the option's GPUs those that are wanted closed are so now, and those of `ours` that are not are open."""
         now = frozenset(option.uuids).intersection(wanted)
         self._cordon([(option.node, uuid) for uuid in ours - now], cordoned=False)

@@ -9,7 +9,7 @@ from gpushare import ledger
 from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement, explanation, filters
 from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Choice:
     left: tuple[int, int]  # compute in per cent and memory in bytes, on the first of its GPUs
 
 
-def choices(world: World, asked: Asked, *, most: int) -> list[Choice]:
+def choices(world: World, asked: RequestingPod, *, most: int) -> list[Choice]:
     """The best places, at most so many: by GPU if the pod wants one, else by node."""
     found: list[Choice] = []
     alone = len(asked.request.demands) == 1 and asked.request.demands[0].gpus == 1
@@ -45,7 +45,7 @@ def choices(world: World, asked: Asked, *, most: int) -> list[Choice]:
     return found
 
 
-def counts(world: World, asked: Asked) -> tuple[int, dict[str, int]]:
+def counts(world: World, asked: RequestingPod) -> tuple[int, dict[str, int]]:
     """`(GPUs that would do, GPUs or nodes that each rule rules out)`, for the first part of the request."""
     judge = world.judge(asked.manifest)
     demand = asked.request.demands[0]
@@ -56,14 +56,14 @@ def counts(world: World, asked: Asked) -> tuple[int, dict[str, int]]:
             ruled_out[explanation.NODE_RULE] += 1
             continue
         for card, used in view.cards():
-            verdict = filters.reject(filters.Question(card, used, demand.share, asked.request.constraints))
+            verdict = filters.reject(filters.FilterInput(card, used, demand.share, asked.request.constraints))
             fits += verdict is None
             if verdict is not None:
                 ruled_out[verdict[0]] += 1
     return fits, dict(ruled_out)
 
 
-def _choice(world: World, asked: Asked, answer: Placement) -> Choice:
+def _choice(world: World, asked: RequestingPod, answer: Placement) -> Choice:
     undo = world.take(asked.manifest, asked.request, answer)
     try:
         view = world.views[answer.node]

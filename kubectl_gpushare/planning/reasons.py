@@ -9,11 +9,11 @@ from gpushare import contract, errors, pod, policies
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning import changes, ranking, unplaced
+from kubectl_gpushare.planning import ranking, remedies, unplaced
 from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.change import Change
 from kubectl_gpushare.planning.ranking import Choice
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.remedy import Remedy
+from kubectl_gpushare.planning.world import RequestingPod, World
 from kubectl_gpushare.source.snapshot import Snapshot
 
 _CHOICES = 5
@@ -23,10 +23,10 @@ _CHOICES = 5
 class Reasons:
     """What was found out. `refusal` has every candidate; it is None if the pod fits, or is placed."""
 
-    asked: Asked
+    asked: RequestingPod
     policy: str
     refusal: Refusal | None
-    changes: tuple[Change, ...]
+    changes: tuple[Remedy, ...]
     choices: tuple[Choice, ...]
     fits: int  # GPUs that would do
     ruled_out: Mapping[str, int]  # rule -> GPUs
@@ -36,19 +36,19 @@ class Reasons:
 
 def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reasons:
     """The reasons of one pod. `change`: look for what would make it fit, too. Raises `RequestError`."""
-    asked = Asked.of(unplaced.of(manifest))
+    asked = RequestingPod.of(unplaced.of(manifest))
     world = around(manifest, taken)
     answer = world.place(asked.manifest, asked.request)
     fits, ruled_out = ranking.counts(world, asked)
     refusal = None
-    tried: Sequence[Change] = ()
+    tried: Sequence[Remedy] = ()
     choices: Sequence[Choice] = ()
     if isinstance(answer, Placement):
         choices = ranking.choices(world, asked, most=_CHOICES)
     else:
         whole = world.refuse(asked.manifest, asked.request)
         refusal = whole if isinstance(whole, Refusal) else answer
-        tried = changes.all_of(world, asked, refusal.rejected) if change else ()
+        tried = remedies.all_of(world, asked, refusal.rejected) if change else ()
     return Reasons(
         asked=asked,
         policy=asked.request.policy or policies.DEFAULT,
@@ -71,7 +71,7 @@ def around(manifest: pod.PodJson, taken: Snapshot) -> World:
     return World(nodes, taken.machines, others, storage, claims_are_all=True)
 
 
-def _held_back(asked: Asked) -> list[str]:
+def _held_back(asked: RequestingPod) -> list[str]:
     sentences = []
     foreign = [gate for gate in pod.gates(asked.manifest) if gate != contract.SCHEDULING_GATE]
     if foreign:

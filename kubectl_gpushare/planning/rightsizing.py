@@ -15,7 +15,7 @@ from typing import Final
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.source import peaks
-from kubectl_gpushare.source.peaks import Peak
+from kubectl_gpushare.source.peaks import ReportedPeak
 
 # below so many bytes: what memory is rounded up to
 MEMORY_STEPS_BYTES: Final = ((4 * 2**30, 256 * 2**20), (math.inf, 2**30))
@@ -63,7 +63,7 @@ class Suggestion:
     several: bool
     given: Size
     limit_percent: int
-    peak: Peak
+    peak: ReportedPeak
     advice: Advice
     reason: str = ""
     wanted: Size | None = None
@@ -77,7 +77,7 @@ class Suggestion:
         return Size(given.request_percent - wanted.request_percent, given.memory_bytes - wanted.memory_bytes)
 
 
-def suggest(nodes: Iterable[GpuNode], found: Mapping[peaks.Key, Peak], rules: Rules) -> list[Suggestion]:
+def suggest(nodes: Iterable[GpuNode], found: Mapping[peaks.Key, ReportedPeak], rules: Rules) -> list[Suggestion]:
     """A suggestion for each share of each pod, in the order of the ledger."""
     return [
         _suggestion(node, entry, shares, found, rules)
@@ -109,7 +109,7 @@ def _plus(one: Size, other: Size) -> Size:
     return Size(one.request_percent + other.request_percent, one.memory_bytes + other.memory_bytes)
 
 
-_UNSEEN: Final = Peak(None, None, 0.0)
+_UNSEEN: Final = ReportedPeak(None, None, 0.0)
 
 
 def _alike(entry: Allocation) -> Iterator[list[GivenShare]]:
@@ -121,7 +121,11 @@ def _alike(entry: Allocation) -> Iterator[list[GivenShare]]:
 
 
 def _suggestion(
-    node: GpuNode, entry: Allocation, shares: Sequence[GivenShare], found: Mapping[peaks.Key, Peak], rules: Rules
+    node: GpuNode,
+    entry: Allocation,
+    shares: Sequence[GivenShare],
+    found: Mapping[peaks.Key, ReportedPeak],
+    rules: Rules,
 ) -> Suggestion:
     containers, uuids = shares[0].containers, tuple(uuid for share in shares for uuid in share.gpu_uuids)
     keys = [(entry.pod.namespace, entry.pod.name, containers, uuid) for uuid in uuids]
@@ -158,11 +162,11 @@ def _suggestion(
     return dataclasses.replace(known, advice=advice, reason=_remark(known), wanted=wanted)
 
 
-def _highest(known: Sequence[Peak]) -> Peak:
+def _highest(known: Sequence[ReportedPeak]) -> ReportedPeak:
     """The highest of several GPUs, over the time for which all of them were observed; None where one is not known."""
     memory = [one.memory_bytes for one in known if one.memory_bytes is not None]
     compute = [one.compute_ratio for one in known if one.compute_ratio is not None]
-    return Peak(
+    return ReportedPeak(
         max(memory) if len(memory) == len(known) else None,
         max(compute) if len(compute) == len(known) else None,
         min(one.observed_seconds for one in known),

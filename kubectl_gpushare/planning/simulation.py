@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gpushare.allocation import Allocation
 from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 
 MOMENTS = 120  # at which the cluster is looked at
 _TRIED = 100  # pods that wait and are tried when one ends, the oldest first
@@ -21,7 +21,7 @@ class Arrival:
 
     at_seconds: float
     duration_seconds: float | None
-    asked: Asked
+    asked: RequestingPod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Moment:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedPod:
     """`waited`: pods that had to wait, and for how long in all those that came to run; `never`: those that did not."""
 
     moments: tuple[Moment, ...]
@@ -51,7 +51,7 @@ class Outcome:
     first_refusal: str  # why the first pod that waited did
 
 
-def run(world: World, arrivals: Sequence[Arrival]) -> Outcome:
+def run(world: World, arrivals: Sequence[Arrival]) -> SimulatedPod:
     """Plays the arrivals in order of time, on this world."""
     play = _Play(world)
     every = max(1, len(arrivals) // MOMENTS)
@@ -62,7 +62,7 @@ def run(world: World, arrivals: Sequence[Arrival]) -> Outcome:
         if number % every == 0 or number == len(arrivals):
             moments.append(play.moment(arrival.at_seconds, number))
     cards = [card for view in world.views.values() for card, _ in view.cards()]
-    return Outcome(
+    return SimulatedPod(
         moments=tuple(moments),
         arrived=len(arrivals),
         waited=play.waited,

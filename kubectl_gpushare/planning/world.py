@@ -15,9 +15,18 @@ from typing import Any
 from gpushare import contract, errors, fragmentation, ledger, node, placement, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, PodRef
-from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, footprint, resources, volumes
 from gpushare.gpunode import GpuNode
 from gpushare.mix import NO_HOST, Host
+from gpushare.nodefilters import (
+    NodeSpec,
+    PodAffinity,
+    PodInfo,
+    PodKey,
+    SchedulerCache,
+    pod_requests,
+    share_resources,
+    volumes,
+)
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -55,23 +64,23 @@ class World:
         claims_are_all: bool = False,
     ) -> None:
         self.views: dict[str, NodeView] = {}
-        self._census: Census | None = None if machines is None else Census()
+        self._cache: SchedulerCache | None = None if machines is None else SchedulerCache()
         self._engine = _engine()
         nodes, machines = list(nodes), None if machines is None else list(machines)
         self._away = away.of(nodes, machines)
         self._manifests: dict[str, pod.PodJson] = {}
         for one in machines or ():
-            assert self._census is not None  # noqa: S101 - there are machines
-            self._census.put_machine(node.name(one), Machine.of(one))
+            assert self._cache is not None  # noqa: S101 - there are machines
+            self._cache.put_machine(node.name(one), NodeSpec.of(one))
         pods = list(pods)
-        if self._census is not None and storage is not None:
+        if self._cache is not None and storage is not None:
             for kind, items in unaccounted(storage, pods).items():
                 for one in items:
-                    self._census.put_storage(pod.namespaced_name(one), None, volumes.read({**one, "kind": kind}))
+                    self._cache.put_storage(pod.namespaced_name(one), None, volumes.read({**one, "kind": kind}))
             is_known = claims_are_all and volumes.CLAIM in storage
-            self._census.knows_claims = lambda: is_known
-        if self._census is not None:
-            self._census.is_full = lambda name, amounts: name in self.views and self.views[name].is_full(amounts)
+            self._cache.knows_claims = lambda: is_known
+        if self._cache is not None:
+            self._cache.is_full = lambda name, amounts: name in self.views and self.views[name].is_full(amounts)
         for manifest in pods:
             self._manifests[_key(pod.uid(manifest), *pod.namespaced_name(manifest))] = manifest
             self._occupy(manifest)
@@ -81,8 +90,8 @@ class World:
     def put(self, view: NodeView) -> None:
         """A node as it is from now on."""
         self.views[view.node.name] = view
-        if self._census is not None:
-            self._census.forget(view.node.name)
+        if self._cache is not None:
+            self._cache.forget(view.node.name)
         if self._engine is not None:
             self._engine.update(view, room=self._room(view.node.name))
 
@@ -98,20 +107,20 @@ class World:
             for view in before:
                 self.put(view)
 
-    def machine(self, name: str) -> Machine | None:
+    def machine(self, name: str) -> NodeSpec | None:
         """A Node, or None where there is none, or none were read."""
-        return self._census.machine(name) if self._census is not None else None
+        return self._cache.machine(name) if self._cache is not None else None
 
     @contextlib.contextmanager
-    def with_machine(self, changed: Machine) -> Iterator[None]:
+    def with_machine(self, changed: NodeSpec) -> Iterator[None]:
         """For a while this Node, which is there, is as given here."""
-        assert self._census is not None  # noqa: S101 - there are machines
-        before = self._census.machine(changed.name)
-        self._census.put_machine(changed.name, changed)
+        assert self._cache is not None  # noqa: S101 - there are machines
+        before = self._cache.machine(changed.name)
+        self._cache.put_machine(changed.name, changed)
         try:
             yield
         finally:
-            self._census.put_machine(changed.name, before)
+            self._cache.put_machine(changed.name, before)
 
     def place(self, manifest: pod.PodJson, request: Request, *, judge: Judge | None = None) -> Answer:
         """Where the pod would go; a refusal has the nearest miss of each rule, or every candidate without numpy."""
@@ -127,16 +136,16 @@ class World:
 
     def judge(self, manifest: pod.PodJson, request: Request | None = None) -> Judge:
         """Why a node cannot take the pod at all, as the rest of a sentence, or None."""
-        if self._census is None:
+        if self._cache is None:
             return placement.fits_anywhere
         itself = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-        return self._census.judge(*footprint.of(manifest, request), itself=itself)
+        return self._cache.judge(*share_resources.of(manifest, request), itself=itself)
 
     def unknown_claims(self, manifests: Iterable[pod.PodJson]) -> list[str]:
         """A note, if some of these pods mount claims that are not known."""
-        if self._census is None:
+        if self._cache is None:
             return []
-        found = (self._census.unknown_claim(Relations.of(one)) for one in manifests)
+        found = (self._cache.unknown_claim(PodAffinity.of(one)) for one in manifests)
         names = [name for name in dict.fromkeys(found) if name]
         return [f"volumes of claims that are not there yet, such as {names[0]}"] if names else []
 
@@ -152,8 +161,8 @@ class World:
         self.put(NodeView.of(after))
 
         def undo() -> None:
-            if self._census is not None:
-                self._census.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
+            if self._cache is not None:
+                self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
             self.put(NodeView.of(before))
 
         return undo
@@ -161,8 +170,8 @@ class World:
     def leave(self, manifest: pod.PodJson, name: str, entry: Allocation) -> Callable[[], None]:
         """Let a pod leave a node; returns what undoes that."""
         before = self.views[name]
-        if self._census is not None:
-            self._census.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
+        if self._cache is not None:
+            self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
         self.put(NodeView.of(ledger.release(before.node, [entry.id])))
 
         def undo() -> None:
@@ -182,41 +191,41 @@ class World:
         )
 
     def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:
-        if self._census is None or pod.is_terminal(manifest):
+        if self._cache is None or pod.is_terminal(manifest):
             return
         where = where or str((manifest.get("spec") or {}).get("nodeName") or "")
         where = where or str(pod.annotations_of(manifest).get(contract.NODE, ""))
         if where:
             key = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-            self._census.put(key, Occupant.of(footprint.equipped(manifest), where))
+            self._cache.put(key, PodInfo.of(share_resources.equipped(manifest), where))
 
     def _room(self, name: str) -> Any:
         from gpushare.placement.grid import Room
 
-        known = None if self._census is None else self._census.room(name)
+        known = None if self._cache is None else self._cache.room(name)
         return Room(*(known or ()))
 
     def _host(self, manifest: pod.PodJson) -> Host:
         """What it asks of its node; nothing where it already takes that, as the census knows it."""
-        if self._census is None or (manifest.get("spec") or {}).get("nodeName"):
+        if self._cache is None or (manifest.get("spec") or {}).get("nodeName"):
             return NO_HOST
-        amounts = dict(Shape.of(manifest).amounts)
-        return Host(amounts.get(resources.CPU, 0), amounts.get(resources.MEMORY, 0))
+        amounts = dict(PodKey.of(manifest).amounts)
+        return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class RequestingPod:
     """A pod with what it asks for."""
 
     manifest: pod.PodJson
     request: Request
 
     @classmethod
-    def of(cls, manifest: pod.PodJson) -> Asked:
+    def of(cls, manifest: pod.PodJson) -> RequestingPod:
         """Raises `RequestError` if it asks for nonsense."""
         return cls(manifest, requests.parse(manifest))
 
-    def with_annotation(self, key: str, value: str | None) -> Asked | None:
+    def with_annotation(self, key: str, value: str | None) -> RequestingPod | None:
         """The same pod with one annotation written otherwise, or (None) left out; None if that is no request."""
         metadata = self.manifest.get("metadata") or {}
         annotations = {**pod.annotations_of(self.manifest)}
@@ -226,7 +235,7 @@ class Asked:
             annotations[key] = value
         changed = {**self.manifest, "metadata": {**metadata, "annotations": annotations}}
         try:
-            return Asked.of(changed) if pod.asks_for_share(changed) else None
+            return RequestingPod.of(changed) if pod.asks_for_share(changed) else None
         except errors.RequestError:
             return None
 

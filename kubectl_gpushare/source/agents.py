@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare import contract
-from kubectl_gpushare import errors, kubectl
-from kubectl_gpushare.source import usage
+from kubectl_gpushare import kubectl, plugin_errors
+from kubectl_gpushare.source import live_usage
 
 ASKED_UNASKED = 16  # nodes: of more, the agents are asked only if the user says so
 METRICS, AUDIT = "metrics", "audit"  # pages that they have
@@ -23,7 +23,7 @@ _AGENTS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answers:
+class AgentAnswers:
     """What agents said, by node; and the nodes of those that did not, by the reason.
 
     ready: the nodes whose kubelet says that their agent is well, whether or not it can be asked from here.
@@ -39,21 +39,21 @@ class Answers:
         return tuple(_sentences(what, self.failures, len(asked)))
 
 
-def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[usage.Usage, tuple[str, ...]]:
+def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usage, tuple[str, ...]]:
     """What shares on these nodes use, and in a sentence each what is not known and why."""
     answers = fetch(program, nodes, METRICS)
-    return usage.of(answers.texts), answers.notes("used figures")
+    return live_usage.of(answers.texts), answers.notes("used figures")
 
 
-def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> Answers:
+def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAnswers:
     """What the agents of these nodes say on a page of theirs."""
     if not nodes:
-        return Answers({}, {})
+        return AgentAnswers({}, {})
     program = dataclasses.replace(program, flags=(_PATIENCE, *program.flags))
     try:
         running_pods = list(_pods(program))
-    except errors.ClusterError as error:
-        return Answers({}, {str(error): list(nodes)})
+    except plugin_errors.KubectlError as error:
+        return AgentAnswers({}, {str(error): list(nodes)})
     pods = {node: name for node, name, _ in running_pods}
     texts: dict[str, str] = {}
     failures: dict[str, list[str]] = {}
@@ -65,11 +65,11 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> Answers:
         for node, running in [(node, program.raw(_path(pods[node], page))) for node in some]:
             try:
                 texts[node] = running.text()
-            except errors.NotInstalled:  # what kubectl says of any page that is not there
+            except plugin_errors.NotInstalled:  # what kubectl says of any page that is not there
                 failures.setdefault(f"the agent has no /{page}, so it is older than this plugin", []).append(node)
-            except (errors.ClusterError, UnicodeDecodeError) as error:
+            except (plugin_errors.KubectlError, UnicodeDecodeError) as error:
                 failures.setdefault(str(error), []).append(node)
-    return Answers(texts, failures, frozenset(node for node, _, well in running_pods if well))
+    return AgentAnswers(texts, failures, frozenset(node for node, _, well in running_pods if well))
 
 
 def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:

@@ -11,7 +11,7 @@ UNLIMITED, FOREIGN = "unlimited", "foreign"  # states of a process that no limit
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Process:
+class ReportedProcess:
     """A process on a GPU. `namespace`, `pod` and `container` are empty of one that belongs to no pod."""
 
     gpu: str  # UUID
@@ -36,7 +36,7 @@ class Amounts:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Share:
+class ReportedShare:
     """A share on one GPU. `given`: what the agent read in the ledger; `enforced`: what the arbiter holds it to, None
     while nothing of it runs."""
 
@@ -55,7 +55,7 @@ class Share:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Audit:
+class ReportedAudit:
     """Of one node.
 
     problem: why it is not complete, empty if it is; blind: whether by that a process may run unlimited unseen.
@@ -65,18 +65,18 @@ class Audit:
     checked_at: float
     problem: str
     blind: bool
-    processes: tuple[Process, ...]
-    shares: tuple[Share, ...]
+    processes: tuple[ReportedProcess, ...]
+    shares: tuple[ReportedShare, ...]
 
 
 _MOST: Final = 2**63 - 1
 
 
-def read(text: str) -> Audit:
+def read(text: str) -> ReportedAudit:
     """The audit in an agent's answer. Raises ValueError if it is none."""
     try:
         document = json.loads(text)
-        return Audit(
+        return ReportedAudit(
             str(document["node"]),
             float(document["checkedAt"]),
             str(document.get("problem") or ""),
@@ -88,8 +88,8 @@ def read(text: str) -> Audit:
         raise ValueError(f"{error!r} in it") from error
 
 
-def _process(card: Mapping[str, Any], one: Mapping[str, Any]) -> Process:
-    return Process(
+def _process(card: Mapping[str, Any], one: Mapping[str, Any]) -> ReportedProcess:
+    return ReportedProcess(
         str(card["uuid"]),
         _whole(one["pid"]),
         str(one["name"]),
@@ -103,8 +103,8 @@ def _process(card: Mapping[str, Any], one: Mapping[str, Any]) -> Process:
     )
 
 
-def _share(one: Mapping[str, Any]) -> Share:
-    return Share(
+def _share(one: Mapping[str, Any]) -> ReportedShare:
+    return ReportedShare(
         str(one["namespace"]),
         str(one["pod"]),
         tuple(map(str, one["containers"])),

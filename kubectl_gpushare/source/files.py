@@ -12,8 +12,8 @@ from gpushare import codec, contract, node, pod
 from gpushare import errors as domain_errors
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
-from kubectl_gpushare import errors
-from kubectl_gpushare.source import inputs, objects, selector, shape
+from kubectl_gpushare import plugin_errors
+from kubectl_gpushare.source import inputs, objects, saved_object, selector
 
 _CHUNK_BYTES = 1 << 20
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
@@ -34,7 +34,7 @@ class Files:
         self._configurations: dict[str, str] | None = None
         where = [self._read(path) for path in paths]
         if not self._nodes and not self._pods:
-            raise errors.FileError(f"{', '.join(where)} has no GPUNode and no pod in it: {_MAKE_ONE}")
+            raise plugin_errors.FileError(f"{', '.join(where)} has no GPUNode and no pod in it: {_MAKE_ONE}")
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
         """The GPUNodes of the Nodes with these labels, or the one of that name."""
@@ -42,7 +42,7 @@ class Files:
         if not label_selector:
             return found
         if not self._machines:
-            raise errors.FileError(
+            raise plugin_errors.FileError(
                 "-l goes by the labels of Nodes, and no Node was saved: "
                 "save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
             )
@@ -104,7 +104,7 @@ class Files:
             return found
         elsewhere = sorted(space for space, other in self._pods if other == name)
         hint = f"; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}" if elsewhere else ""
-        raise errors.NotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
+        raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
 
     def _read(self, path: str) -> str:
         where = "standard input" if path == "-" else path
@@ -115,7 +115,7 @@ class Files:
                 with Path(path).open("rb") as stream:
                     self._take(stream, where)
         except OSError as error:
-            raise errors.FileError(f"{where} cannot be read: {error.strerror}; {_MAKE_ONE}") from error
+            raise plugin_errors.FileError(f"{where} cannot be read: {error.strerror}; {_MAKE_ONE}") from error
         return where
 
     def _take(self, stream: IO[bytes], where: str) -> None:
@@ -126,16 +126,16 @@ class Files:
             for kind, item in found:
                 self._keep(str(kind), item, where)
         except objects.NotJson as error:
-            raise errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
+            raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
 
     def _keep(self, kind: str, item: objects.Json, where: str) -> None:
-        if kind in shape.KINDS and (wrong := shape.problem(item)):
-            raise errors.FileError(f"{where} has a {kind} that makes no sense: {wrong}")
+        if kind in saved_object.KINDS and (wrong := saved_object.problem(item)):
+            raise plugin_errors.FileError(f"{where} has a {kind} that makes no sense: {wrong}")
         if kind == contract.GPUNODE_KIND:
             try:
                 found = codec.read(item)
             except domain_errors.CodecError as error:
-                raise errors.FileError(f"{where} has a GPUNode that makes no sense: {error}") from error
+                raise plugin_errors.FileError(f"{where} has a GPUNode that makes no sense: {error}") from error
             self._nodes[found.name] = found
         elif kind == "Pod":
             namespace, name = pod.namespaced_name(item)
@@ -148,7 +148,7 @@ class Files:
             self._configurations = dict(item.get("data") or {})
         elif kind == "Event":
             self._events.append(item)
-        elif kind in shape.STORAGE:
+        elif kind in saved_object.STORAGE:
             self._storage.setdefault(kind, []).append(item)
 
 

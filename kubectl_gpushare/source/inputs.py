@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare import errors as domain_errors
-from kubectl_gpushare import errors
+from kubectl_gpushare import plugin_errors
 
 
 def name(path: str) -> str:
@@ -23,9 +23,9 @@ def documents(text: str | bytes, where: str) -> Iterator[Any]:
     try:
         yield from yaml_documents.read(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise errors.FileError(f"{where} cannot be read: it is no text") from error
+        raise plugin_errors.FileError(f"{where} cannot be read: it is no text") from error
     except domain_errors.CodecError as error:
-        raise errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
+        raise plugin_errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
 
 
 def text(path: str) -> str:
@@ -33,6 +33,6 @@ def text(path: str) -> str:
     try:
         return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except OSError as error:
-        raise errors.FileError(f"{name(path)} cannot be read: {error.strerror}") from error
+        raise plugin_errors.FileError(f"{name(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise errors.FileError(f"{name(path)} cannot be read: it is no text") from error
+        raise plugin_errors.FileError(f"{name(path)} cannot be read: it is no text") from error

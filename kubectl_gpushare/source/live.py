@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from gpushare import codec, contract
 from gpushare import errors as domain_errors
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import errors, kubectl
-from kubectl_gpushare.source import cluster
+from kubectl_gpushare import kubectl, plugin_errors
+from kubectl_gpushare.source import live_cluster
 
 RETRY_SECONDS = (0.5, 2.0, 5.0, 10.0)
 _READ_BYTES = 1 << 16
@@ -25,7 +25,7 @@ _READ_BYTES = 1 << 16
 class Feed:
     """The GPUNodes of a cluster, kept up to date by a watch."""
 
-    def __init__(self, source: cluster.Cluster, *, label_selector: str = "") -> None:
+    def __init__(self, source: live_cluster.LiveCluster, *, label_selector: str = "") -> None:
         """Lists once; what goes wrong there is the caller's to show."""
         self._source = source
         self._selector = label_selector
@@ -82,7 +82,7 @@ class Feed:
         before, trouble = self._nodes, self.trouble
         try:
             self._list()
-        except errors.PluginError as error:
+        except plugin_errors.PluginError as error:
             self._failed(str(error))
             return True
         self.trouble = ""
@@ -96,7 +96,7 @@ class Feed:
         self._retry_at = time.monotonic() + RETRY_SECONDS[0]
         try:
             watch.finish()
-        except errors.PluginError as error:
+        except plugin_errors.PluginError as error:
             self._failed(str(error))
 
     def _is_chosen(self, node: GpuNode) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpushare import pod
-from kubectl_gpushare import errors
-from kubectl_gpushare.source import inputs, shape
+from kubectl_gpushare import plugin_errors
+from kubectl_gpushare.source import inputs, saved_object
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ def read(path: str, *, namespace: str) -> list[Manifest]:
     where = inputs.name(path)
     found = [one for document in inputs.documents(inputs.text(path), where) for one in _of(document, namespace)]
     for one in found:
-        if wrong := shape.problem(one.pod):
-            raise errors.FileError(f"{where} has in {one.name} a pod that makes no sense: {wrong}")
+        if wrong := saved_object.problem(one.pod):
+            raise plugin_errors.FileError(f"{where} has in {one.name} a pod that makes no sense: {wrong}")
     if not found:
-        raise errors.FileError(
+        raise plugin_errors.FileError(
             f"{where} has no pod that asks for a share of a GPU: it needs an annotation such as "
             'gpushare.io/request: "0.5", on the pod itself or in the template of its owner'
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from kubectl_gpushare import errors
-from kubectl_gpushare.source import inputs, usage
+from kubectl_gpushare import plugin_errors
+from kubectl_gpushare.source import inputs, live_usage
 
 MEMORY = "gpushare_share_peak_memory_bytes"
 COMPUTE = "gpushare_share_peak_compute_ratio"  # the highest mean of 10 s; 1 is the GPU
@@ -16,7 +16,7 @@ Key = tuple[str, str, tuple[str, ...], str]  # namespace, pod, containers, UUID 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Peak:
+class ReportedPeak:
     """Of a share on one GPU. None: not measured, or the agent does not tell."""
 
     memory_bytes: int | None = None
@@ -24,28 +24,30 @@ class Peak:
     observed_seconds: float = 0.0
 
 
-def of(texts: Iterable[str]) -> dict[Key, Peak]:
+def of(texts: Iterable[str]) -> dict[Key, ReportedPeak]:
     """The peaks in the metrics of some agents. Of one that is there more than once the highest counts."""
-    found: dict[Key, Peak] = {}
+    found: dict[Key, ReportedPeak] = {}
     for text in texts:
-        for name, labels, value in usage.samples(text, (MEMORY, COMPUTE, OBSERVED)):
+        for name, labels, value in live_usage.samples(text, (MEMORY, COMPUTE, OBSERVED)):
             containers = tuple(part for part in labels.get("containers", "").split(",") if part)
             key = (labels.get("namespace", ""), labels.get("pod", ""), containers, labels.get("gpu", ""))
-            found[key] = _higher(found.get(key, Peak()), name, value)
+            found[key] = _higher(found.get(key, ReportedPeak()), name, value)
     return found
 
 
-def saved(paths: Iterable[str]) -> dict[Key, Peak]:
+def saved(paths: Iterable[str]) -> dict[Key, ReportedPeak]:
     """The peaks in files, as agents or a Prometheus print them. Raises `FileError`."""
     texts = []
     for path in paths:
         texts.append(inputs.text(path))
         if f"\n{MEMORY}{{" not in f"\n{texts[-1]}":
-            raise errors.FileError(f"{inputs.name(path)} has no {MEMORY}: save what an agent answers at /metrics")
+            raise plugin_errors.FileError(
+                f"{inputs.name(path)} has no {MEMORY}: save what an agent answers at /metrics"
+            )
     return of(texts)
 
 
-def _higher(known: Peak, name: str, value: float) -> Peak:
+def _higher(known: ReportedPeak, name: str, value: float) -> ReportedPeak:
     if name == MEMORY:
         return dataclasses.replace(known, memory_bytes=max(known.memory_bytes or 0, int(value)))
     if name == COMPUTE:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.preflight import cluster, devices, plan
-from gpushare.preflight.facts import KINDS, Facts, Trial, namespace
-from kubectl_gpushare import errors, kubectl
-from kubectl_gpushare.source.cluster import Cluster
+from gpushare.preflight import cluster_rules, devices, install_plan
+from gpushare.preflight.facts_of_cluster import KINDS, ClusterFacts, Trial, namespace
+from kubectl_gpushare import kubectl, plugin_errors
+from kubectl_gpushare.source.live_cluster import LiveCluster
 
 Json = dict[str, Any]
 
@@ -47,10 +47,10 @@ _EVERYTHING = "* *.*"  # as a right: of an administrator nothing more is asked
 
 def of_cluster(
     program: kubectl.Kubectl, manifests: Iterable[Json] = (), *, installing: bool, namespace_of_trial: str
-) -> Facts:
+) -> ClusterFacts:
     """What this cluster is like. `manifests`: what is to be installed; without any it is what is installed."""
     # The first question decides whether there is a cluster at all; everything else may be refused.
-    version = str(Cluster(program).document("/version").get("gitVersion") or "")
+    version = str(LiveCluster(program).document("/version").get("gitVersion") or "")
     unread: dict[str, str] = {}
     groups = _groups(program, unread)
     begun = {
@@ -63,16 +63,16 @@ def of_cluster(
     for kind, running in begun.items():
         try:
             objects[kind] = tuple(_kept(kind, (item for _, item in running.reader())))
-        except errors.NotInstalled:
+        except plugin_errors.NotInstalled:
             objects[kind] = ()
-        except (errors.ClusterError, ValueError) as error:
+        except (plugin_errors.KubectlError, ValueError) as error:
             unread[kind] = str(error)
     if "groups" in unread:  # what is not there cannot be told from what was not asked for
         for kind in [one for one in _PATHS if one not in begun]:
             del objects[kind]
             unread[kind] = unread["groups"]
     rights = _told("rights", unread, lambda: _rights(program)) if installing else None
-    return Facts(
+    return ClusterFacts(
         _plan(manifests, objects),
         installing=installing,
         version=version or None,
@@ -84,7 +84,7 @@ def of_cluster(
     )
 
 
-def of_objects(found: Iterable[Json], manifests: Iterable[Json] = (), *, installing: bool) -> Facts:
+def of_objects(found: Iterable[Json], manifests: Iterable[Json] = (), *, installing: bool) -> ClusterFacts:
     """What saved objects tell. A kind of which there is none was not saved, as far as anybody can tell."""
     objects: dict[str, list[Json]] = {}
     version, groups = "", set()
@@ -111,7 +111,7 @@ def of_objects(found: Iterable[Json], manifests: Iterable[Json] = (), *, install
         "trial": "no pod can be tried on saved objects",
     }
     known = frozenset(groups) if groups else None
-    return Facts(
+    return ClusterFacts(
         _plan(manifests, saved),
         installing=installing,
         version=version or None,
@@ -127,18 +127,18 @@ _CUSTOM: Final = frozenset({"ClusterPolicy", contract.GPUNODE_KIND})
 def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
     """API group → preferred version; the core group too."""
     try:
-        answer = Cluster(program).document("/apis")
-    except (errors.ClusterError, ValueError) as error:
+        answer = LiveCluster(program).document("/apis")
+    except (plugin_errors.KubectlError, ValueError) as error:
         unread["groups"] = str(error)
         return {"": "v1", "apps": "v1", "admissionregistration.k8s.io": "v1"}
     found = {str(one["name"]): str(one["preferredVersion"]["version"]) for one in answer.get("groups") or ()}
     return {"": "v1", **found}
 
 
-def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) -> plan.Plan:
+def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) -> install_plan.InstallPlan:
     kinds = ("DaemonSet", "Deployment", "ConfigMap")
     there = [one for kind in kinds for one in objects.get(kind, ()) if namespace(one) == contract.SYSTEM_NAMESPACE]
-    told, live = plan.of(manifests), plan.of(there)
+    told, live = install_plan.of(manifests), install_plan.of(there)
     if not told.told:
         return live
     return told if told.configurations else dataclasses.replace(told, configurations=live.configurations)
@@ -155,15 +155,15 @@ def _kept(kind: str, found: Iterable[Json]) -> Iterator[Json]:
 def _told(what: str, unread: dict[str, str], ask: Callable[[], Any]) -> Any:
     try:
         return ask()
-    except (errors.ClusterError, ValueError) as error:
+    except (plugin_errors.KubectlError, ValueError) as error:
         unread[what] = str(error)
         return None
 
 
 def _rights(program: kubectl.Kubectl) -> dict[str, bool]:
     if _allowed(_review(program, _EVERYTHING)):
-        return dict.fromkeys(cluster.RIGHTS, True)
-    begun = {right: _review(program, right) for right in cluster.RIGHTS}
+        return dict.fromkeys(cluster_rules.RIGHTS, True)
+    begun = {right: _review(program, right) for right in cluster_rules.RIGHTS}
     return {right: _allowed(running) for right, running in begun.items()}
 
 
@@ -186,7 +186,7 @@ def _allowed(running: kubectl.Running) -> bool:
 def _trial(running: kubectl.Running) -> Trial:
     try:
         return Trial(json.loads(running.text()))
-    except errors.ClusterError as error:
+    except plugin_errors.KubectlError as error:
         return Trial(None, str(error))
 
 

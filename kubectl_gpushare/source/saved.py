@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kubectl_gpushare import errors
-from kubectl_gpushare.source import inputs, objects, shape
+from kubectl_gpushare import plugin_errors
+from kubectl_gpushare.source import inputs, objects, saved_object
 
 
 def read(paths: Iterable[str]) -> list[objects.Json]:
@@ -15,8 +15,8 @@ def read(paths: Iterable[str]) -> list[objects.Json]:
 
 
 def _sound(item: objects.Json, where: str) -> objects.Json:
-    if item.get("kind") in (*shape.KINDS,) and (wrong := shape.problem(item)):
-        raise errors.FileError(f"{where} has a {item['kind']} that makes no sense: {wrong}")
+    if item.get("kind") in (*saved_object.KINDS,) and (wrong := saved_object.problem(item)):
+        raise plugin_errors.FileError(f"{where} has a {item['kind']} that makes no sense: {wrong}")
     return item
 
 
@@ -27,7 +27,7 @@ def _objects(path: str) -> Iterator[objects.Json]:
             for kind, item in objects.Reader([text.encode()]):
                 yield {"kind": kind, **item}
         except objects.NotJson as error:
-            raise errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
+            raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
         return
     for document in inputs.documents(text, where):
         yield from _flat(document, where)
@@ -37,7 +37,7 @@ def _flat(document: Any, where: str) -> Iterator[objects.Json]:
     if document is None:
         return
     if not isinstance(document, dict):
-        raise errors.FileError(f"{where} has something in it that is no Kubernetes object: {str(document)[:60]}")
+        raise plugin_errors.FileError(f"{where} has something in it that is no Kubernetes object: {str(document)[:60]}")
     items = document.get("items")
     if not isinstance(items, list):
         yield document

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from kubectl_gpushare import errors
+from kubectl_gpushare import plugin_errors
 
 Labels = Mapping[str, str]
 Selector = Callable[[Labels], bool]
@@ -38,4 +38,6 @@ def _term(part: str, text: str) -> Selector:
     if match := _EXISTS.fullmatch(part):
         negated, key = match.groups()
         return lambda labels: (key in labels) is not bool(negated)
-    raise errors.PluginError(f'"{text}" is not a label selector: write it as key=value, key!=value or "key in (a,b)"')
+    raise plugin_errors.PluginError(
+        f'"{text}" is not a label selector: write it as key=value, key!=value or "key in (a,b)"'
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from gpushare import pod
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
-from kubectl_gpushare.source.usage import Usage
+from kubectl_gpushare.source.live_usage import Usage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class Snapshot:
     """GPUNodes and pods at one moment.
 
     `pods` and `machines` (the Node objects) are None when they were not looked at or may not be read, `usage` when
-    nobody was asked for it; `storage` by kind (`gpushare.fitness.volumes`), None also where no pod in question mounts
-    anything. `notes` says, in sentences, what is missing and why.
+    nobody was asked for it; `storage` by kind (`gpushare.nodefilters.volumes`), None also where no pod in question
+    mounts anything. `notes` says, in sentences, what is missing and why.
     """
 
     nodes: tuple[GpuNode, ...]

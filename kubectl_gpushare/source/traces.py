@@ -18,7 +18,7 @@ from gpushare import contract, quantity
 from gpushare import errors as domain_errors
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import errors
+from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs
 
 _KEYS = {key.removeprefix(contract.PREFIX): key for key in contract.REQUEST_KEYS}
@@ -27,7 +27,7 @@ _MODEL, _MEMORY = "NVIDIA A100-SXM4-80GB", "80Gi"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Line:
+class TracePod:
     """A pod of a trace; `duration_seconds` is None if it stays."""
 
     start_seconds: float
@@ -35,7 +35,7 @@ class Line:
     pod: Mapping[str, Any]
 
 
-def read(path: str) -> list[Line]:
+def read(path: str) -> list[TracePod]:
     """The pods of a trace that ask for a share, by start. Raises `FileError`."""
     where = inputs.name(path)
     found = []
@@ -43,11 +43,13 @@ def read(path: str) -> list[Line]:
         try:
             line = _line(row, number)
         except ValueError as error:
-            raise errors.FileError(f"{where}, line {number}, makes no sense: {error}") from error
+            raise plugin_errors.FileError(f"{where}, line {number}, makes no sense: {error}") from error
         if line is not None:
             found.append(line)
     if not found:
-        raise errors.FileError(f"{where} has no pod that asks for a share: it needs a column such as request or gpus")
+        raise plugin_errors.FileError(
+            f"{where} has no pod that asks for a share: it needs a column such as request or gpus"
+        )
     return sorted(found, key=lambda line: line.start_seconds)
 
 
@@ -61,13 +63,13 @@ def nodes(text: str) -> list[GpuNode]:
     """`100x8`, `100x8:Tesla T4:16Gi`: so many nodes with so many GPUs each. Raises `PluginError`."""
     match = _NODES.fullmatch(text.strip())
     if match is None:
-        raise errors.PluginError(
+        raise plugin_errors.PluginError(
             f'--nodes "{text}" makes no sense: write NODESxGPUS[:MODEL[:MEMORY]], as 100x8 or "20x4:Tesla T4:16Gi"'
         )
     try:
         memory_bytes = quantity.parse_bytes(match[4] or _MEMORY)
     except domain_errors.QuantityError as error:
-        raise errors.PluginError(f'--nodes "{text}": {error}') from error
+        raise plugin_errors.PluginError(f'--nodes "{text}": {error}') from error
     model = match[3] or _MODEL
     stem = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
     found = []
@@ -78,7 +80,7 @@ def nodes(text: str) -> list[GpuNode]:
     return found
 
 
-def _line(row: Mapping[str, str | None], number: int) -> Line | None:
+def _line(row: Mapping[str, str | None], number: int) -> TracePod | None:
     given = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
     asked = dict(_asked(given))
     if not asked:
@@ -98,7 +100,7 @@ def _line(row: Mapping[str, str | None], number: int) -> Line | None:
     metadata = {"name": f"{name}-{number}", "namespace": "simulated", "annotations": asked}
     spec = {"containers": [{"name": "main", "resources": {"requests": host}}]}
     left = float(duration) if duration else max(0.0, float(end) - start) if end else None
-    return Line(start, left, {"metadata": metadata, "spec": spec})
+    return TracePod(start, left, {"metadata": metadata, "spec": spec})
 
 
 def _asked(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpushare import contract, pod
 from gpushare import errors as domain_errors
-from kubectl_gpushare import errors, options
-from kubectl_gpushare.source import origin as origins
+from kubectl_gpushare import options, plugin_errors
+from kubectl_gpushare.source import chosen_source as origins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,8 +44,8 @@ def _of(origin: origins.Source, kind: str, namespace: str, name: str) -> pod.Pod
     said = _last(event for event in origin.failures(namespace) if _is_about(event, kind, name))
     where = f'{kind} "{name}" in namespace "{namespace}"'
     if said:
-        raise errors.NotFound(f"{where} makes no pods: {domain_errors.shortened(said, longest=_LONGEST)}")
-    raise errors.NotFound(
+        raise plugin_errors.KubectlNotFound(f"{where} makes no pods: {domain_errors.shortened(said, longest=_LONGEST)}")
+    raise plugin_errors.KubectlNotFound(
         f"no pod of {where} asks for a share of a GPU: does its template have {contract.REQUEST} or {contract.MEMORY}?"
     )
 

@@ -9,19 +9,19 @@ import collections
 from collections.abc import Iterable, Iterator
 
 from gpushare import contract, errors
-from gpushare.config import reading, restrictions, settings
+from gpushare.config import config_file, node_settings, restrictions
 from gpushare.config.model import Config
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.mig import catalogue
-from gpushare.modes import naming, plan
+from gpushare.modes import mode_plan, naming
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card, MigDevice
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
     """A line a GPU, then the warnings. Raises ConfigError if the node could not be so."""
-    config = reading.read(text)
+    config = config_file.read(text)
     made = planned(node, config, strict=strict)
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
         yield f"GPU {gpu.index} ({gpu.model}, {gpu.uuid}): {_change(node, gpu, made.assignments.get(gpu.uuid))}"
@@ -29,18 +29,18 @@ def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
         yield f"warning: {warning}"
 
 
-def planned(node: GpuNode, config: Config, *, strict: bool = False) -> plan.Plan:
+def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan.ModePlan:
     """What the node's GPUs would be, and all warnings. Raises ConfigError if they could not be so."""
     if strict:
         config = restrictions.strict(config)
-    found = settings.effective(config, strict=strict)
+    found = node_settings.effective(config, strict=strict)
     cards = [_card(gpu) for gpu in node.gpus]
     if found.mig_strategy != naming.NONE:
         cut = [_is_cut(config, card) for card in cards]
         known = [not card.mig_enabled or bool(card.mig_devices) for card in cards]
         cards = [card for card, *told in zip(cards, cut, known, strict=True) if any(told)]
-    made = plan.plan(config, cards, mig_strategy=found.mig_strategy)
-    return plan.Plan(made.assignments, (*config.warnings, *made.warnings, *settings.too_late(config)))
+    made = mode_plan.plan(config, cards, mig_strategy=found.mig_strategy)
+    return mode_plan.ModePlan(made.assignments, (*config.warnings, *made.warnings, *node_settings.too_late(config)))
 
 
 def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
@@ -65,22 +65,22 @@ def _counted(profiles: Iterable[str]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(collections.Counter(profiles).items()))
 
 
-def _is_cut(config: Config, card: Card) -> bool:
+def _is_cut(config: Config, card: HardwareGpu) -> bool:
     if isinstance(config.mig, str):
         return card.mig_capable
     return any(entry.applies_to(index=card.index, hardware=None) for entry in config.mig)
 
 
-def _card(gpu: Gpu) -> Card:
+def _card(gpu: Gpu) -> HardwareGpu:
     geometry = catalogue.of_gpu(gpu.model, gpu.memory_bytes)
-    return Card(
+    return HardwareGpu(
         gpu.uuid,
         gpu.index,
         gpu.model,
         mig_capable=geometry is not None,
         mig_enabled=gpu.mode is Mode.MIG,
         mig_devices=tuple(
-            MigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
+            HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
         ),
         geometry=geometry,
     )
@@ -88,9 +88,9 @@ def _card(gpu: Gpu) -> Card:
 
 def text_of(text: str, entry: str) -> str:
     """The configuration in a text: the text itself, or the `entry` of the ConfigMap that it is."""
-    from kubectl_gpushare.views import configuration
+    from kubectl_gpushare.views import config_sentences
 
-    entries = configuration.entries_of(text)
+    entries = config_sentences.entries_of(text)
     if entries is None:
         return text
     if entry not in entries:

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare import contract, errors
-from gpushare.config import reading, selection
-from gpushare.config.selection import InForce
+from gpushare.config import config_choice, config_file
+from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Page, Section, field
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
-from kubectl_gpushare.views import cards, configuration, configuration_change
-from kubectl_gpushare.views.top import nodes
+from kubectl_gpushare.views import config_sentences, configuration_change, gpu_summary
+from kubectl_gpushare.views.top import node_table
 
 COLUMNS = (
     Column("NODE", least=14, middle=True),
@@ -38,7 +38,7 @@ Entries = Mapping[str, str]  # the ConfigMap's
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class State:
+class NodeConfigState:
     """A node and what is known of its configuration.
 
     asked: what its label and the ConfigMap pick, None if that is not known; why: how it is picked, or why it cannot be.
@@ -46,9 +46,9 @@ class State:
     """
 
     node: GpuNode
-    asked: InForce | None
+    asked: ActiveConfig | None
     why: str
-    in_force: InForce | None
+    in_force: ActiveConfig | None
 
     @property
     def status(self) -> tuple[str, str, str]:
@@ -66,21 +66,21 @@ class State:
 _VALID, _PENDING = contract.CONDITION_CONFIG_VALID, contract.CONDITION_CONFIG_PENDING
 
 
-def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None) -> State:
+def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None) -> NodeConfigState:
     """The state of a node; None is what is not known."""
     asked, why = None, ""
     if labels is not None:
         asked, why = _asked(labels, entries)
-    found = State(node, asked, why, None)
-    known = {selection.BUILT_IN.name: selection.BUILT_IN.text} if entries == {} else entries or {}
+    found = NodeConfigState(node, asked, why, None)
+    known = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text} if entries == {} else entries or {}
     # Where its own entry is refused, the agent keeps a text that nobody else has.
     kept = found.status[0] == "Refused" and (asked is None or asked.name == node.config)
-    if not kept and (node.config in known or node.config == selection.EMPTY):
-        return dataclasses.replace(found, in_force=InForce(node.config, known.get(node.config, "")))
+    if not kept and (node.config in known or node.config == config_choice.EMPTY):
+        return dataclasses.replace(found, in_force=ActiveConfig(node.config, known.get(node.config, "")))
     return found
 
 
-def page(state: State, notes: Sequence[str]) -> Page:
+def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
     """A node's configuration."""
     word, style, message = state.status
     return (
@@ -96,7 +96,7 @@ def page(state: State, notes: Sequence[str]) -> Page:
     )
 
 
-def table(states: Sequence[State]) -> Table:
+def table(states: Sequence[NodeConfigState]) -> Table:
     """A row for each node."""
     return Table(COLUMNS, [_row(one) for one in states], what="nodes")
 
@@ -112,8 +112,8 @@ def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
 
 def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
     """A configuration, and the nodes that go by it."""
-    following = sorted((node.name for node in followers if node.config == name), key=cards.natural)
-    checked = next(configuration.checked(name, text))
+    following = sorted((node.name for node in followers if node.config == name), key=gpu_summary.natural)
+    checked = next(config_sentences.checked(name, text))
     return (
         *field("Name", name),
         *field("It Says", checked.summary),
@@ -123,7 +123,7 @@ def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
     )
 
 
-def document(states: Sequence[State], entries: Entries | None) -> documents.Document:
+def document(states: Sequence[NodeConfigState], entries: Entries | None) -> documents.Document:
     """All as a `ConfigurationList`."""
     return documents.listing(
         "ConfigurationList",
@@ -134,25 +134,25 @@ def document(states: Sequence[State], entries: Entries | None) -> documents.Docu
 
 def effective(text: str) -> dict[str, Any]:
     """The configuration with all defaults. Raises ConfigError."""
-    return configuration.effective(reading.read(text))
+    return config_sentences.effective(config_file.read(text))
 
 
-def _asked(labels: Mapping[str, str], entries: Entries | None) -> tuple[InForce | None, str]:
-    label = selection.label_of(labels)
-    key = next((one for one in selection.LABELS if labels.get(one)), "")
+def _asked(labels: Mapping[str, str], entries: Entries | None) -> tuple[ActiveConfig | None, str]:
+    label = config_choice.label_of(labels)
+    key = next((one for one in config_choice.LABELS if labels.get(one)), "")
     why = f"the node's label {key}" if label else "the node has no label that names another"
     if entries is None:
-        return (InForce(label), why) if label else (None, why)
+        return (ActiveConfig(label), why) if label else (None, why)
     if not entries and not label:
-        return selection.BUILT_IN, "there is no ConfigMap, and so every GPU takes shares by annotation"
+        return config_choice.BUILT_IN, "there is no ConfigMap, and so every GPU takes shares by annotation"
     try:
-        name = selection.select(entries, label=label)
+        name = config_choice.select(entries, label=label)
     except errors.ConfigError as error:
-        return (InForce(label) if label else None), str(error)
-    return InForce(name, entries.get(name, "")), why
+        return (ActiveConfig(label) if label else None), str(error)
+    return ActiveConfig(name, entries.get(name, "")), why
 
 
-def _says(state: State) -> str:
+def _says(state: NodeConfigState) -> str:
     if state.in_force is not None:
         return _what(state.in_force.text)
     if state.status[0] == "Refused":
@@ -161,11 +161,11 @@ def _says(state: State) -> str:
 
 
 def _what(text: str) -> str:
-    checked = next(configuration.checked("", text))
+    checked = next(config_sentences.checked("", text))
     return checked.summary or f"nothing, as it would be refused: {checked.problem}"
 
 
-def _gpus(state: State) -> Table:
+def _gpus(state: NodeConfigState) -> Table:
     wanted = _wanted(state)
     rows = [_gpu_row(state.node, gpu, wanted) for gpu in sorted(state.node.gpus, key=lambda gpu: gpu.index)]
     return Table(_GPU_COLUMNS, rows)
@@ -179,23 +179,23 @@ def _gpu_row(node: GpuNode, gpu: Gpu, wanted: Mapping[str, str]) -> Row:
         gpu.model,
         gpu.mode.value,
         Cell(later or ("" if changes else gpu.mode.value), "warn" if changes else ""),
-        sentence(cards.why_not_yet(node, gpu)) if changes else NONE,
+        sentence(gpu_summary.why_not_yet(node, gpu)) if changes else NONE,
     )
 
 
-def _wanted(state: State) -> dict[str, str]:
+def _wanted(state: NodeConfigState) -> dict[str, str]:
     """What each GPU is to be, by UUID, as far as the text that says so is known and good."""
     config = state.asked if state.asked is not None and state.asked.text else state.in_force
     if config is None:
         return {}
     try:
-        made = configuration_change.planned(state.node, reading.read(config.text))
+        made = configuration_change.planned(state.node, config_file.read(config.text))
     except errors.ConfigError:
         return {}  # the conditions say what is the matter
     return {uuid: str(one) for uuid, one in made.assignments.items()}
 
 
-def _row(state: State) -> Row:
+def _row(state: NodeConfigState) -> Row:
     word, style, message = state.status
     modes = [gpu.mode.value for gpu in state.node.gpus]
     return (
@@ -203,12 +203,12 @@ def _row(state: State) -> Row:
         plain(state.node.config),
         Cell(word, style),
         str(len(modes)),
-        nodes.mixed(modes),
+        node_table.mixed(modes),
         sentence(message),
     )
 
 
-def _item(state: State) -> dict[str, Any]:
+def _item(state: NodeConfigState) -> dict[str, Any]:
     word, _, message = state.status
     return {
         "node": state.node.name,

@@ -10,9 +10,9 @@ from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field
 from kubectl_gpushare.output.table import NONE, Column, Table
 from kubectl_gpushare.planning import evicting
-from kubectl_gpushare.planning.defragmentation import Plan, Step
+from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
 from kubectl_gpushare.planning.playing import Move
-from kubectl_gpushare.views import figures
+from kubectl_gpushare.views import cell_figures
 
 _MOST_NAMES = 3  # of pods that wait for one reason; programs get all
 _COLUMNS = (
@@ -27,7 +27,7 @@ _COLUMNS = (
 )
 
 
-def page(plan: Plan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
+def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
     """The plan as a page; `kept`: which GPUs other runs keep or have left cordoned."""
     moves = plan.moves
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
@@ -43,11 +43,11 @@ def page(plan: Plan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
     )
 
 
-def document(plan: Plan, notes: Sequence[str]) -> documents.Document:
+def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
     """The plan as the content of a `DefragmentationPlan`."""
     return {
-        "before": figures.fragmentation_document(plan.before),
-        "after": figures.fragmentation_document(plan.after),
+        "before": cell_figures.fragmentation_document(plan.before),
+        "after": cell_figures.fragmentation_document(plan.after),
         "steps": [
             {
                 "for": step.name,
@@ -63,7 +63,7 @@ def document(plan: Plan, notes: Sequence[str]) -> documents.Document:
     }
 
 
-def _room(steps: Sequence[Step]) -> Iterator[Field]:
+def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:
     made = [f"{step.name}, by {_count(step)}: on {step.gpus}" for step in steps if step.gpus and step.moves]
     there = [f"{step.name}: on {step.gpus}" for step in steps if step.gpus and not step.moves]
     alike: dict[str, list[str]] = {}
@@ -83,7 +83,7 @@ def _several(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _count(step: Step) -> str:
+def _count(step: DefragStep) -> str:
     return f"{len(step.moves)} move{'' if len(step.moves) == 1 else 's'}"
 
 
@@ -119,5 +119,5 @@ def _state(found: Fragmentation) -> str:
     largest = (
         f"{quantity.format_compute(found.largest_percent)} with {memory}" if found.largest_memory_bytes else "none"
     )
-    stranded = f"{figures.gpus(found.stranded_gpus)} of {figures.gpus(found.free_gpus)} free GPUs stranded"
+    stranded = f"{cell_figures.gpus(found.stranded_gpus)} of {cell_figures.gpus(found.free_gpus)} free GPUs stranded"
     return f"{stranded} ({found.ratio:.0%}); largest single share {largest}"

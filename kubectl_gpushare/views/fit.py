@@ -9,15 +9,15 @@ from gpushare import quantity
 from gpushare.fragmentation import Fragmentation
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field
-from kubectl_gpushare.planning import changes
-from kubectl_gpushare.planning.capacity import MOST, Answer, Fit
-from kubectl_gpushare.views import figures
-from kubectl_gpushare.views.describe import pod as described
+from kubectl_gpushare.planning import remedies
+from kubectl_gpushare.planning.capacity import MOST, CapacityAnswer, FitResult
+from kubectl_gpushare.views import cell_figures
+from kubectl_gpushare.views.describe import pod_page as described
 
 _MOST_PLACES = 12
 
 
-def page(answer: Answer, notes: Sequence[str]) -> Page:
+def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
     """The answer as a page."""
     several = len(answer.fits) > 1
     each = tuple(entry for one in answer.fits for entry in _one(one, several=several))
@@ -31,8 +31,8 @@ def page(answer: Answer, notes: Sequence[str]) -> Page:
     )
 
 
-def document(answer: Answer, notes: Sequence[str]) -> documents.Document:
-    """The same as the content of a `Fit`."""
+def document(answer: CapacityAnswer, notes: Sequence[str]) -> documents.Document:
+    """The same as the content of a `FitResult`."""
     return {
         "fits": answer.all_fit,
         "pods": [
@@ -48,14 +48,14 @@ def document(answer: Answer, notes: Sequence[str]) -> documents.Document:
             }
             for one in answer.fits
         ],
-        "before": figures.fragmentation_document(answer.before),
-        "after": figures.fragmentation_document(answer.after),
+        "before": cell_figures.fragmentation_document(answer.before),
+        "after": cell_figures.fragmentation_document(answer.after),
         "more": answer.more,
         "notes": list(notes),
     }  # fmt: skip
 
 
-def _one(one: Fit, *, several: bool) -> Iterator[Field]:
+def _one(one: FitResult, *, several: bool) -> Iterator[Field]:
     name = one.wanted.name if several or one.wanted.name else ""
     yield from field("Name", name)
     yield from field("Asks For", *described.asked(one.wanted.asked.manifest)[0])
@@ -66,7 +66,7 @@ def _one(one: Fit, *, several: bool) -> Iterator[Field]:
     yield from field("Fits", said, style="bad")
     yield from field("Reason", str(one.refusal), style="warn")
     told = [f"{change.sentence}: on {change.gpus}" for change in one.changes]
-    yield from field("Would Fit", *(told or [changes.NONE]))
+    yield from field("Would Fit", *(told or [remedies.NONE]))
 
 
 def _places(gpus: Sequence[str]) -> str:
@@ -79,8 +79,9 @@ def _places(gpus: Sequence[str]) -> str:
 
 def _change(before: Fragmentation, after: Fragmentation) -> str:
     return (
-        f"{figures.gpus(before.stranded_gpus)} of {figures.gpus(before.free_gpus)} free GPUs now ({before.ratio:.0%}), "
-        f"{figures.gpus(after.stranded_gpus)} of {figures.gpus(after.free_gpus)} then ({after.ratio:.0%})"
+        f"{cell_figures.gpus(before.stranded_gpus)} of {cell_figures.gpus(before.free_gpus)} free GPUs now "
+        f"({before.ratio:.0%}), "
+        f"{cell_figures.gpus(after.stranded_gpus)} of {cell_figures.gpus(after.free_gpus)} then ({after.ratio:.0%})"
     )
 
 
@@ -91,7 +92,7 @@ def _largest(after: Fragmentation) -> str:
     return f"{quantity.format_compute(after.largest_percent)} with {memory}"
 
 
-def _more(answer: Answer) -> str:
+def _more(answer: CapacityAnswer) -> str:
     if answer.more is None:
         return ""
     return f"at least {MOST} more like the last" if answer.more >= MOST else f"{answer.more} more like the last"

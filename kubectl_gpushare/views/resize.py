@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gpushare import ledger, pod, quantity, resizing
 from gpushare.allocation import GivenShare
-from gpushare.resizing import Cause
+from gpushare.resizing import ResizeCause
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Page, field
-from kubectl_gpushare.planning.resizing import Plan
+from kubectl_gpushare.planning.resize_plan import ResizePlan
 
 
-def page(manifest: pod.PodJson, plan: Plan) -> Page:
+def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
     """The plan as a page."""
     used = ledger.use(plan.node)
     free = [
@@ -24,12 +24,12 @@ def page(manifest: pod.PodJson, plan: Plan) -> Page:
         *field("Holds", resizing.amounts(plan.entry.shares)),
         *field("Would Hold", resizing.amounts(plan.wish)),
         *field("Free Beside It", *free),
-        *field("Fits", *_verdict(plan), style="bad" if plan.cause is Cause.ROOM else "good"),
+        *field("Fits", *_verdict(plan), style="bad" if plan.cause is ResizeCause.ROOM else "good"),
         *field("Annotations", *(f'{key}: "{value}"' for key, value in plan.changes.items())),
     )
 
 
-def document(manifest: pod.PodJson, plan: Plan) -> documents.Document:
+def document(manifest: pod.PodJson, plan: ResizePlan) -> documents.Document:
     """The plan as the content of a `Resize`."""
     namespace, name = pod.namespaced_name(manifest)
     return {
@@ -39,20 +39,20 @@ def document(manifest: pod.PodJson, plan: Plan) -> documents.Document:
         "annotations": dict(plan.changes),
         "holds": [_share(share) for share in plan.entry.shares],
         "wouldHold": [_share(share) for share in plan.wish],
-        "fits": plan.cause is not Cause.ROOM,
+        "fits": plan.cause is not ResizeCause.ROOM,
         "waitsFor": plan.cause.value,
         "reason": plan.waits_for,
     }
 
 
-def _verdict(plan: Plan) -> tuple[str, ...]:
+def _verdict(plan: ResizePlan) -> tuple[str, ...]:
     if plan.entry.shares == plan.wish:
         return ("it holds that already",)
     return {
-        Cause.NOTHING: ("yes, at once",),
-        Cause.ROOM: (f"no: {plan.waits_for}",),
-        Cause.AGENT: ("yes, if no more memory than that is in use",),
-        Cause.USE: (f"not yet: {plan.waits_for}",),
+        ResizeCause.NOTHING: ("yes, at once",),
+        ResizeCause.ROOM: (f"no: {plan.waits_for}",),
+        ResizeCause.AGENT: ("yes, if no more memory than that is in use",),
+        ResizeCause.USE: (f"not yet: {plan.waits_for}",),
     }[plan.cause]
 
 

@@ -12,7 +12,7 @@ from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Size, Suggestion
-from kubectl_gpushare.views import ages, cards, figures, wishes
+from kubectl_gpushare.views import ages, cell_figures, gpu_summary, suggested_sizes
 
 COLUMNS = (
     Column("NAMESPACE", least=6),
@@ -52,12 +52,12 @@ class View:
         """A row for each share."""
         rows = [_row(one, self.names) for one in self.found]
         whole = Table(COLUMNS, rows, _totals(self.found), what="pods that hold shares")
-        return whole if namespaces else figures.without(whole, COLUMNS[:1])
+        return whole if namespaces else cell_figures.without(whole, COLUMNS[:1])
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
         """What becomes free, GPU by GPU."""
         sums = rightsizing.freed(self.found)
-        rows = [_freed_row(card, sums[card.gpu.uuid]) for card in cards.of(nodes) if card.gpu.uuid in sums]
+        rows = [_freed_row(card, sums[card.gpu.uuid]) for card in gpu_summary.of(nodes) if card.gpu.uuid in sums]
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
@@ -83,14 +83,14 @@ class View:
 
     def commands(self) -> Iterator[str]:
         """A command line for each suggestion."""
-        return wishes.commands(self.found, self.manifests)
+        return suggested_sizes.commands(self.found, self.manifests)
 
     def document(self) -> documents.Document:
         """All as a `RightsizingList`."""
         sums = rightsizing.freed(self.found)
         return documents.listing(
             "RightsizingList",
-            (_item(one, self.names, wishes.own(one, self.manifests)) for one in self.found),
+            (_item(one, self.names, suggested_sizes.own(one, self.manifests)) for one in self.found),
             freed=_size_document(rightsizing.total(sums.values())),
             gpus=[
                 {"name": self.names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
@@ -110,7 +110,7 @@ def _row(one: Suggestion, names: Mapping[str, str]) -> Row:
         _change(one.given.request_percent, wanted.request_percent, quantity.format_compute),
         quantity.format_bytes(one.given.memory_bytes),
         UNKNOWN if peak.memory_bytes is None else quantity.format_bytes(peak.memory_bytes),
-        _change(one.given.memory_bytes, wanted.memory_bytes, wishes.exactly),
+        _change(one.given.memory_bytes, wanted.memory_bytes, suggested_sizes.exactly),
         UNKNOWN if peak.memory_bytes is None else ages.text(peak.observed_seconds),
         Cell(str(one.advice), _STYLES.get(one.advice, "")),
         ",".join(one.containers) or NONE,
@@ -146,15 +146,15 @@ def _all(one: Suggestion, size: Size) -> Size:
     return Size(size.request_percent * len(one.gpus), size.memory_bytes * len(one.gpus))
 
 
-def _freed_row(card: cards.Card, size: Size) -> Row:
+def _freed_row(card: gpu_summary.GpuSummary, size: Size) -> Row:
     percent, memory_bytes = card.free
     after = (max(0, percent + size.request_percent), max(0, memory_bytes + size.memory_bytes))
     return (
         card.name,
-        figures.share(percent, memory_bytes),
+        cell_figures.share(percent, memory_bytes),
         _signed(size.request_percent, quantity.format_compute),
         _signed(size.memory_bytes, quantity.format_bytes),
-        figures.share(*after),
+        cell_figures.share(*after),
     )
 
 
@@ -180,7 +180,9 @@ def _item(one: Suggestion, names: Mapping[str, str], container: str) -> dict[str
         },
         "observedSeconds": round(one.peak.observed_seconds),
         "suggested": _size_document(wanted or one.given),
-        "annotations": {f"{key}{suffix}": value for key, value in wishes.asked(wanted).items()} if wanted else {},
+        "annotations": {f"{key}{suffix}": value for key, value in suggested_sizes.asked(wanted).items()}
+        if wanted
+        else {},
     }
 
 

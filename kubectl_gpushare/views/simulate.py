@@ -7,10 +7,10 @@ from typing import Any
 
 from gpushare import quantity
 from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.drawing import Anchor, Box, Drawing, Line, Text
+from kubectl_gpushare.output.drawing import Anchor, Box, Drawing, PolyLine, Text
 from kubectl_gpushare.output.table import Cell, Column, Table
-from kubectl_gpushare.planning.simulation import Moment, Outcome
-from kubectl_gpushare.views import ages, figures
+from kubectl_gpushare.planning.simulation import Moment, SimulatedPod
+from kubectl_gpushare.views import ages, cell_figures
 
 MOST_LINES = 20  # of the table: programs get all moments
 
@@ -36,14 +36,14 @@ _LINES = (
 )
 
 
-def table(outcome: Outcome) -> Table:
+def table(outcome: SimulatedPod) -> Table:
     """The moments, evenly chosen, the last one among them."""
     step = max(1, -(-len(outcome.moments) // MOST_LINES))
     chosen = [*reversed(outcome.moments[::-1][::step])]
     return Table(COLUMNS, [_row(one, outcome) for one in chosen], what="pods")
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: SimulatedPod) -> str:
     """What came of it, in a sentence."""
     told = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
     ran = outcome.waited - outcome.never
@@ -54,7 +54,7 @@ def summary(outcome: Outcome) -> str:
     return told + (f"; the first because {outcome.first_refusal}" if outcome.first_refusal else "")
 
 
-def document(outcome: Outcome) -> documents.Document:
+def document(outcome: SimulatedPod) -> documents.Document:
     """All moments as the content of a `Simulation`."""
     return {
         "arrived": outcome.arrived,
@@ -65,7 +65,7 @@ def document(outcome: Outcome) -> documents.Document:
     }
 
 
-def picture(outcome: Outcome) -> Drawing:
+def picture(outcome: SimulatedPod) -> Drawing:
     """The moments drawn: parts of the cluster over arrivals."""
     right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
     most = max((one.arrived for one in outcome.moments), default=1)
@@ -74,13 +74,13 @@ def picture(outcome: Outcome) -> Drawing:
         x = _EDGE + (right - _EDGE) * arrived / most
         return x, bottom - (bottom - 20) * min(1.0, max(0.0, part))
 
-    shapes: list[Line | Box | Text] = []
+    shapes: list[PolyLine | Box | Text] = []
     for tenth in range(0, 11, 2):
         height = bottom - (bottom - 20) * tenth / 10
-        shapes.append(Line(((_EDGE, height), (right, height)), "#dddddd"))
+        shapes.append(PolyLine(((_EDGE, height), (right, height)), "#dddddd"))
         shapes.append(Text(_EDGE - 8, height + 4, f"{tenth * 10}%", Anchor.END))
     for number, (name, colour) in enumerate(_LINES):
-        shapes.append(Line([at(_parts(one, outcome)[number], one.arrived) for one in outcome.moments], colour, 2))
+        shapes.append(PolyLine([at(_parts(one, outcome)[number], one.arrived) for one in outcome.moments], colour, 2))
         x, y = _EDGE + 210 * number, _HEIGHT - 14
         shapes += [Box(x, y - 9, 12, 12, colour), Text(x + 18, y + 2, name)]
     for part in (0, 1, 2, 3, 4):
@@ -90,7 +90,7 @@ def picture(outcome: Outcome) -> Drawing:
     return Drawing(_WIDTH, _HEIGHT, shapes)
 
 
-def _row(one: Moment, outcome: Outcome) -> Sequence[str | Cell]:
+def _row(one: Moment, outcome: SimulatedPod) -> Sequence[str | Cell]:
     found = one.fragmentation
     fits = found.largest_memory_bytes
     return (
@@ -98,15 +98,15 @@ def _row(one: Moment, outcome: Outcome) -> Sequence[str | Cell]:
         str(one.arrived),
         str(one.running),
         Cell(str(one.waiting), "warn" if one.waiting else ""),
-        figures.compute(one.request_percent, outcome.total_percent),
-        figures.memory(one.memory_bytes, outcome.total_bytes),
-        figures.gpus(found.stranded_gpus),
-        figures.fragmentation(found.free_gpus, found.stranded_gpus),
-        figures.share(found.largest_percent, found.largest_memory_bytes) if fits else "<none>",
+        cell_figures.compute(one.request_percent, outcome.total_percent),
+        cell_figures.memory(one.memory_bytes, outcome.total_bytes),
+        cell_figures.gpus(found.stranded_gpus),
+        cell_figures.fragmentation(found.free_gpus, found.stranded_gpus),
+        cell_figures.share(found.largest_percent, found.largest_memory_bytes) if fits else "<none>",
     )
 
 
-def _item(one: Moment, outcome: Outcome) -> dict[str, Any]:
+def _item(one: Moment, outcome: SimulatedPod) -> dict[str, Any]:
     return {
         "seconds": one.at_seconds,
         "arrived": one.arrived,
@@ -114,12 +114,12 @@ def _item(one: Moment, outcome: Outcome) -> dict[str, Any]:
         "waiting": one.waiting,
         "compute": {"allocatedPercent": one.request_percent, "totalPercent": outcome.total_percent},
         "memory": {"allocatedBytes": one.memory_bytes, "totalBytes": outcome.total_bytes},
-        **figures.fragmentation_document(one.fragmentation),
+        **cell_figures.fragmentation_document(one.fragmentation),
         "largest": quantity.format_bytes(one.fragmentation.largest_memory_bytes),
     }
 
 
-def _parts(one: Moment, outcome: Outcome) -> tuple[float, ...]:
+def _parts(one: Moment, outcome: SimulatedPod) -> tuple[float, ...]:
     gpus = outcome.total_percent / 100 or 1.0
     return (
         one.request_percent / (outcome.total_percent or 1),

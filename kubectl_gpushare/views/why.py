@@ -11,11 +11,11 @@ from gpushare.refusal import Rejected
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Page, Section, field
 from kubectl_gpushare.output.table import Cell, Column, Table
-from kubectl_gpushare.planning import changes
+from kubectl_gpushare.planning import remedies
 from kubectl_gpushare.planning.ranking import Choice
 from kubectl_gpushare.planning.reasons import Reasons
-from kubectl_gpushare.views import cards, figures
-from kubectl_gpushare.views.describe import pod as described
+from kubectl_gpushare.views import cell_figures, gpu_summary
+from kubectl_gpushare.views.describe import pod_page as described
 
 MOST_CANDIDATES = 24  # lines, the nearest misses; programs get all
 
@@ -33,7 +33,7 @@ _CHOICES = (
 )
 
 
-def page(found: described.Found, reasons: Reasons, notes: Sequence[str]) -> Page:
+def page(found: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Page:
     """The pod's reasons as a page."""
     namespace, name = pod.namespaced_name(found.manifest)
     head = (*field("Name", name), *field("Namespace", namespace), *field("Placement", described.placement(found)))
@@ -42,7 +42,7 @@ def page(found: described.Found, reasons: Reasons, notes: Sequence[str]) -> Page
     return (*head, *field("Asks For", *described.asked(found.manifest)[0]), *body, *missing)
 
 
-def document(found: described.Found, reasons: Reasons, notes: Sequence[str]) -> documents.Document:
+def document(found: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> documents.Document:
     """The same as the content of a `PodReasons`."""
     namespace, name = pod.namespaced_name(found.manifest)
     return {
@@ -70,7 +70,7 @@ def document(found: described.Found, reasons: Reasons, notes: Sequence[str]) -> 
     }
 
 
-def _waiting(found: described.Found, reasons: Reasons) -> Page:
+def _waiting(found: described.DescribedPod, reasons: Reasons) -> Page:
     told = str(pod.annotations_of(found.manifest).get(contract.REASON, ""))
     if reasons.refusal is None:
         where = reasons.choices[0].gpus if reasons.choices else ""
@@ -96,7 +96,7 @@ def _waiting(found: described.Found, reasons: Reasons) -> Page:
     )
 
 
-def _placed(found: described.Found, reasons: Reasons) -> Page:
+def _placed(found: described.DescribedPod, reasons: Reasons) -> Page:
     here = _held(found)
     total = reasons.fits + sum(count for rule, count in reasons.ruled_out.items() if rule in filters.RULES)
     first = reasons.choices[0].gpus if reasons.choices else ""
@@ -126,8 +126,8 @@ def _ranked(reasons: Reasons, *, here: str) -> tuple[Section, ...]:
             (
                 str(number),
                 Cell(one.gpus, style),
-                figures.share(*one.left),
-                f"{figures.gpus(one.after.stranded_gpus)} ({more:+.2f})",
+                cell_figures.share(*one.left),
+                f"{cell_figures.gpus(one.after.stranded_gpus)} ({more:+.2f})",
                 Cell("it is here", "good") if one.gpus == here else "",
             )
         )
@@ -138,7 +138,7 @@ def _changes(reasons: Reasons) -> Iterator[str]:
     for one in reasons.changes:
         yield f"{one.sentence}: on {one.gpus}"
     if not reasons.changes:
-        yield changes.NONE
+        yield remedies.NONE
 
 
 def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
@@ -151,14 +151,14 @@ def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
 
 def _nearest(reasons: Reasons) -> list[Rejected]:
     missed = reasons.refusal.rejected if reasons.refusal else ()
-    return sorted(missed, key=lambda miss: (miss.shortfall, cards.natural(miss.node), miss.gpu_index or 0))
+    return sorted(missed, key=lambda miss: (miss.shortfall, gpu_summary.natural(miss.node), miss.gpu_index or 0))
 
 
 def _place(miss: Rejected) -> str:
     return miss.node if miss.gpu_index is None else f"{miss.node}/{miss.gpu_index}"
 
 
-def _held(found: described.Found) -> str:
+def _held(found: described.DescribedPod) -> str:
     """As `world.gpus` names a placement."""
     if found.owner is None or found.entry is None:
         return ""

@@ -21,7 +21,7 @@ from lab import access, build, cluster
 from tests.chart.conftest import CHART, RELEASE, Helm
 from tests.chart.test_same_objects import SWITCHES, TOGETHER, kustomized
 from webhook.certificates import issuing
-from webhook.certificates.rotation import Step
+from webhook.certificates.rotation import RotationStep
 
 pytestmark = pytest.mark.apiserver
 
@@ -46,7 +46,7 @@ def own() -> Iterator[access.Access]:
 @pytest.fixture(scope="module")
 def bundle() -> str:
     """A caBundle: the API server reads them."""
-    held = issuing.take(Step.START, None, ("localhost",), now=datetime.datetime.now(datetime.UTC))
+    held = issuing.take(RotationStep.START, None, ("localhost",), now=datetime.datetime.now(datetime.UTC))
     return base64.b64encode(held.bundle.encode()).decode()
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import gpushare
-from deviceplugin import settings as agent_settings
+from deviceplugin import agent_settings
 from gpushare import contract
 from tests.chart.conftest import CHART, Helm
-from webhook import settings as webhook_settings
+from webhook import webhook_settings
 
 pytestmark = pytest.mark.apiserver  # not the server, but what is built for it
 

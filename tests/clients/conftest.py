@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.allocation import GivenShare
-from lab import errors, unpacked
+from lab import lab_errors, unpacked
 from tests.clients import clients
 from tests.deviceplugin import arbiter_node, simulated
 from tests.interposer import container
@@ -44,7 +44,7 @@ class Debian:
 def debian() -> Debian:
     try:
         found = {name: unpacked.other(name) for name in unpacked.OTHERS}
-    except errors.LabError as error:
+    except lab_errors.LabError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"{error}: connect to a mirror of Debian and run again")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lab import access, errors
+from lab import access, lab_errors
 from tests.config import manifests
 
 WAIT_SECONDS = 30.0
@@ -42,13 +42,13 @@ class Cluster:
 
     def refused(self, manifest: dict[str, Any], *flags: str) -> str:
         """The sentence with which creating an object is refused."""
-        with pytest.raises(errors.LabError) as caught:
+        with pytest.raises(lab_errors.LabError) as caught:
             self.create(manifest, *flags)
         return str(caught.value)
 
     def run_refused(self, *arguments: str, **given: Any) -> str:
         """The sentence with which a kubectl command is refused."""
-        with pytest.raises(errors.LabError) as caught:
+        with pytest.raises(lab_errors.LabError) as caught:
             self.kubectl(*arguments, **given)
         return str(caught.value)
 
@@ -120,7 +120,7 @@ def _wait_for_policies(cluster: Cluster) -> None:
         while True:
             try:
                 cluster.create(manifest, *flags)
-            except errors.LabError as error:
+            except lab_errors.LabError as error:
                 if policy in str(error):
                     break
                 raise

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import access, cluster, errors
+from lab import access, cluster, lab_errors
 from tests.config import manifests
 
 SYSTEM = "gpushare-system"
@@ -110,7 +110,7 @@ def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
     """What the controller manager does: a namespace that is to go, goes."""
     finalized = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}, "spec": {"finalizers": []}}
     while not ended.wait(0.5):
-        with contextlib.suppress(errors.LabError):
+        with contextlib.suppress(lab_errors.LabError):
             if own.kubectl("get", "namespace", SYSTEM, "-o", "jsonpath={.status.phase}") == "Terminating":
                 path = f"/api/v1/namespaces/{SYSTEM}/finalize"
                 own.kubectl("replace", "--raw", path, "-f", "-", input=json.dumps(finalized))

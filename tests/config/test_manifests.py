@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpushare
-from deviceplugin import settings as agent_settings
+from deviceplugin import agent_settings
 from deviceplugin.mps import places
 from gpushare import contract, errors, quantity
 from gpushare import request as requests
-from gpushare.config.settings import Settings
+from gpushare.config.node_settings import NodeSettings
 from lab import access
 from tests import builders
 from tests.config import manifests
-from webhook import settings
+from webhook import webhook_settings
 
 CEL_KEY = re.compile(r"'(gpushare\.io/[^']*)'")
 
@@ -53,8 +53,8 @@ def test_names_are_those_of_the_contract() -> None:
     assert hook["name"] == contract.WEBHOOK_NAME
     service = hook["clientConfig"]["service"]
     assert service["path"] == contract.WEBHOOK_PATH
-    assert (service["name"], service["namespace"]) == (settings.SERVICE, contract.SYSTEM_NAMESPACE)
-    manifests.named("Service", settings.SERVICE)
+    assert (service["name"], service["namespace"]) == (webhook_settings.SERVICE, contract.SYSTEM_NAMESPACE)
+    manifests.named("Service", webhook_settings.SERVICE)
 
 
 def test_the_role_names_the_lease_and_the_secret_of_the_contract() -> None:
@@ -173,7 +173,7 @@ def test_the_webhook_survives_a_drain_and_keeps_to_the_restricted_standard() -> 
 
 def test_the_webhook_takes_its_arguments_and_serves_on_the_ports_of_its_probes() -> None:
     _, container = workload("Deployment", "gpushare-webhook")
-    parsed = settings.parse(container["args"], {entry["name"]: "x" for entry in container["env"]})
+    parsed = webhook_settings.parse(container["args"], {entry["name"]: "x" for entry in container["env"]})
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"reviews": parsed.port, "probes": parsed.probe_port}
     assert parsed.instance == "x"
@@ -241,14 +241,14 @@ def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
     assert ({"BPF", "NET_ADMIN", "PERFMON"} <= set(adds)) is parsed.deny_unregistered
     assert ({str(parsed.bpf_root), str(parsed.cgroup_root)} <= mounted) is parsed.deny_unregistered
     if component.name in {"cdi", "driver-root"}:
-        assert {str(parsed.cdi_directory), Settings().container_driver_root} <= mounted
+        assert {str(parsed.cdi_directory), NodeSettings().container_driver_root} <= mounted
 
 
 def test_the_webhook_takes_what_cert_manager_adds_and_serves_what_it_makes() -> None:
     directory = manifests.CONFIG / "components" / "cert-manager"
     spec = patched(directory, "Deployment", "gpushare-webhook")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    parsed = settings.parse(container["args"], {})
+    parsed = webhook_settings.parse(container["args"], {})
     (mounted,) = [one["name"] for one in container["volumeMounts"] if one["mountPath"] == str(parsed.certificate_files)]
     (secret,) = [one["secret"]["secretName"] for one in spec["volumes"] if one["name"] == mounted]
     made = {one["metadata"]["name"]: one["spec"] for one in manifests.documents(directory / "certificates.yaml")}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
-from lab import access, errors, kubeconfig
+from lab import access, kubeconfig, lab_errors
 from tests import builders
 from tests.config.conftest import Cluster
 
@@ -76,7 +76,7 @@ def test_it_says_nothing_about_other_nodes(agent: Agent) -> None:
     assert f"the agent of node {OWN} may not write about node {OTHER}" in sentence
     capacity = {"status": {"capacity": {contract.RESOURCE_MEMORY: "640Gi"}}}
     assert "may not write about node" in agent.refused(f"/api/v1/nodes/{OTHER}/status", capacity)
-    with pytest.raises(errors.LabError, match="may not write about node somewhere"):
+    with pytest.raises(lab_errors.LabError, match="may not write about node somewhere"):
         agent.kubectl("create", "--filename=-", input=json.dumps(codec.to_document(builders.node("somewhere"))))
 
 

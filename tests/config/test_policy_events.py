@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import client, errors, events
+from gpushare.cluster import api_client, api_errors, events
 from lab import access, kubeconfig
 from tests import rights
 from tests.config.conftest import Cluster
@@ -82,10 +82,10 @@ async def told(
     """The sentence with which it is refused, or None."""
     body = event(teller, cluster.namespace, **changes)
     namespace = body["metadata"]["namespace"] = body["regarding"].get("namespace", "default")
-    async with client.connect(teller.kubeconfig(administrator, directory / "kubeconfig"), component="test") as api:
+    async with api_client.connect(teller.kubeconfig(administrator, directory / "kubeconfig"), component="test") as api:
         try:
             await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body, dry_run=True)
-        except errors.ClusterError as error:
+        except api_errors.ClusterError as error:
             return str(error)
     return None
 
@@ -101,7 +101,7 @@ async def test_each_tells_what_it_lives_by_and_counts_what_happens_again(
     now = 0.0
     credentials = teller.kubeconfig(api_server, tmp_path / "kubeconfig")
     component = teller.account.removeprefix("gpushare-")
-    async with client.connect(credentials, component=component) as api:
+    async with api_client.connect(credentials, component=component) as api:
         recorder = events.Recorder(
             api, controller=teller.controller, instance=teller.bound[1], clock=lambda: now, wall_clock=lambda: 1.8e9
         )
@@ -174,8 +174,10 @@ async def test_what_others_have_told_is_not_changed(
     cluster.create(other)
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events/others"
     seen = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}}
-    async with client.connect(AGENT_OF_NODE.kubeconfig(api_server, tmp_path / "kubeconfig"), component="test") as api:
-        with pytest.raises(errors.ClusterError, match=r"Events of gpushare\.io/agent only"):
+    async with api_client.connect(
+        AGENT_OF_NODE.kubeconfig(api_server, tmp_path / "kubeconfig"), component="test"
+    ) as api:
+        with pytest.raises(api_errors.ClusterError, match=r"Events of gpushare\.io/agent only"):
             await api.patch(path, seen)
-        with pytest.raises(errors.ClusterError, match=r"immutable|Events of"):
+        with pytest.raises(api_errors.ClusterError, match=r"immutable|Events of"):
             await api.patch(path, {"reportingController": "gpushare.io/agent", "reportingInstance": NODE})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from lab import errors
+from lab import lab_errors
 from tests.config.conftest import USER, WAIT_SECONDS, Cluster, calling_nobody
 from tests.config.test_policy_pods import MUTATED, pod
 
@@ -84,7 +84,7 @@ def as_it_was(installed: Cluster) -> Iterator[Callable[[dict[str, Any] | None], 
 def passes(installed: Cluster) -> bool:
     try:
         installed.create(forged(), AS_USER, DRY)
-    except errors.LabError:
+    except lab_errors.LabError:
         return False
     return True
 
@@ -100,7 +100,7 @@ def until(there: Callable[[], bool]) -> None:
 def refused(installed: Cluster, words: str) -> bool:
     try:
         installed.create(forged(), AS_USER, DRY)
-    except errors.LabError as error:
+    except lab_errors.LabError as error:
         return words in str(error)
     return False
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare import contract
-from lab import errors
+from lab import lab_errors
 from tests import builders
 from tests.config import manifests
 from tests.config.conftest import Cluster
@@ -63,6 +63,6 @@ def test_nor_does_one_whose_keys_ask_for_nothing_by_themselves(registered: Clust
 @pytest.mark.parametrize("namespace", ["kube-system", contract.SYSTEM_NAMESPACE])
 def test_nor_do_the_namespaces_it_needs_itself(registered: Cluster, namespace: str) -> None:
     manifest = json.dumps(builders.pod("asks", namespace=namespace, request="1"))
-    with pytest.raises(errors.LabError) as caught:
+    with pytest.raises(lab_errors.LabError) as caught:
         registered.kubectl("create", "--filename=-", "--dry-run=server", input=manifest)
     assert CALLED not in str(caught.value)

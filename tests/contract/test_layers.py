@@ -67,16 +67,24 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gpushare/ledger.py", "import numpy", "numpy only inside gpushare.placement"),
         ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
         ("webhook/ledger/planted.py", "from webhook.placer import gang", "The placer is above the books"),
-        ("deviceplugin/arbiter/wire.py", "from gpushare.cluster import client", "The arbiter's process has nothing of"),
+        (
+            "deviceplugin/arbiter/wire.py",
+            "from gpushare.cluster import api_client",
+            "The arbiter's process has nothing of",
+        ),
         (
             "deviceplugin/arbiter/planted.py",
-            "from deviceplugin.link import shares",
+            "from deviceplugin.link import running_shares",
             "The arbiter's process has nothing of",
         ),
         ("webhook/planted.py", "import grpc", "grpc and protobuf only in deviceplugin"),
         ("webhook/planted.py", "import click", "click only in kubectl_gpushare and lab"),
-        ("kubectl_gpushare/planted.py", "from gpushare.cluster import client", "speaks to the cluster through kubectl"),
-        ("gpushare/daemon/planted.py", "from lab import layout", "The product does not know the lab"),
+        (
+            "kubectl_gpushare/planted.py",
+            "from gpushare.cluster import api_client",
+            "speaks to the cluster through kubectl",
+        ),
+        ("gpushare/daemon/planted.py", "from lab import lab_layout", "The product does not know the lab"),
     ],
 )
 def test_a_planted_violation_is_found(copy: Path, module: str, line: str, rule: str) -> None:

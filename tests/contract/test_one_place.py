@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,28 @@ from gpushare import contract
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("gpushare", "webhook", "deviceplugin", "kubectl_gpushare", "lab")
 SOURCES = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
+
+
+# A verb's command and its view bear the verb's name; every other name says by itself which module it is.
+VERBS = {path.stem for path in (REPOSITORY / "kubectl_gpushare" / "commands").glob("*.py")}
+
+
+def test_no_two_modules_bear_the_same_name() -> None:
+    places = collections.defaultdict(list)
+    for path in SOURCES:
+        if not path.name.startswith("__"):
+            places[path.stem].append(str(path.relative_to(REPOSITORY)))
+    of_verbs = {verb: [f"kubectl_gpushare/commands/{verb}.py", f"kubectl_gpushare/views/{verb}.py"] for verb in VERBS}
+    assert {name: found for name, found in places.items() if len(found) > 1 and sorted(found) != of_verbs.get(name)} == {}
+
+
+def test_no_two_public_classes_bear_the_same_name() -> None:
+    places = collections.defaultdict(list)
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{path.relative_to(REPOSITORY)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from deviceplugin import node_view
-from deviceplugin.live import book
-from gpushare.config import selection
+from deviceplugin import node_parts
+from deviceplugin.live import mode_checkpoint
+from gpushare.config import config_choice
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
 from tests.deviceplugin import simulated, waiting
@@ -112,4 +112,6 @@ async def running(
 def has_served(directory: Path, gpus: Path) -> None:
     """An agent before has left what the GPUs are used for: a first one waits until it knows."""
     assignments = dict.fromkeys(simulated.uuids(gpus), Assignment(Mode.FRACTIONAL))
-    book.write(directory / "root" / node_view.BOOK, book.Book(selection.BUILT_IN, assignments))
+    mode_checkpoint.write(
+        directory / "root" / node_parts.BOOK, mode_checkpoint.Checkpoint(config_choice.BUILT_IN, assignments)
+    )

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import groups, resizing, server
+from deviceplugin.arbiter import share_ledgers, share_resizing, socket_server
 from deviceplugin.arbiter.identity import Container
-from deviceplugin.denial.registered import Registered
+from deviceplugin.denial.registered import RegisteredMap
 from deviceplugin.link import lookup
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import errors
+from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.refusal import Refusal
 
@@ -76,8 +76,8 @@ class ArbiterNode:
         self.writes_status = True
         self.measured = True
         self.context_bytes: Callable[[str], int] = lambda _: 0
-        self.unclaimed_bytes = groups.nothing_known
-        self.registered: Registered | None = None  # what the kernel is told by
+        self.unclaimed_bytes = share_ledgers.nothing_known
+        self.registered: RegisteredMap | None = None  # what the kernel is told by
         self.asked = 0
         self.api_server_answers = True
         self.stack = contextlib.AsyncExitStack()
@@ -125,7 +125,7 @@ class ArbiterNode:
         async def ask_pods() -> list[dict[str, Any]]:
             self.asked += 1
             if not self.api_server_answers:
-                raise errors.Unavailable("it does not answer")
+                raise api_errors.Unavailable("it does not answer")
             return self.pods
 
         async def ask_node() -> GpuNode:
@@ -145,15 +145,15 @@ class ArbiterNode:
         return GpuNode("node-a", allocations=tuple(self.seen_allocations), resizes=self.resizes)
 
     async def start(self) -> None:
-        self.groups = groups.Groups(
+        self.groups = share_ledgers.ShareLedgers(
             self.directory / "state",
             context_bytes=lambda uuid: self.context_bytes(uuid),
             unclaimed_bytes=lambda *asked: self.unclaimed_bytes(*asked),
             registered=self.registered,
         )
         self.groups.inherit()
-        self.server = server.Server(self.socket, lookup=self.lookup(), groups=self.groups, identify=identify)
-        self.resizing = resizing.Resizing(
+        self.server = socket_server.Server(self.socket, lookup=self.lookup(), groups=self.groups, identify=identify)
+        self.resizing = share_resizing.Resizing(
             self.groups, self.server.leases, node=self.seen_node, tell=self.write_status, measured=lambda: self.measured
         )
         await self.server.__aenter__()

@@ -23,7 +23,7 @@ from typing import Any
 import prometheus_client
 from prometheus_client.registry import Collector
 
-from deviceplugin.audit import auditor, contexts, figures
+from deviceplugin.audit import audit_metrics, auditor, contexts
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from gpushare.allocation import GivenShare
@@ -49,7 +49,7 @@ class Node:
         self.auditor = auditor.Auditor(
             Driver(opened),
             link.arbiter,
-            contexts.Contexts(directory),
+            contexts.ContextCheckpoint(directory),
             auditor.Surroundings(
                 gpus=lambda: self.gpus,
                 node=lambda: self.given or made.gpunode(),
@@ -99,7 +99,7 @@ class Node:
 
         class Audited(Collector):
             def collect(self) -> Any:
-                return figures.figures(made.auditor.audit, node_name="node-a")
+                return audit_metrics.figures(made.auditor.audit, node_name="node-a")
 
         registry = prometheus_client.CollectorRegistry()
         registry.register(Audited())

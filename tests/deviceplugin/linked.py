@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 
-from deviceplugin.arbiter.agent import Agent
+from deviceplugin.arbiter.agent_channel import AgentChannel
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.link.arbiter import Arbiter
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -22,7 +22,7 @@ class Linked:
         self.arbiter = Arbiter(
             self.ends[0], lookup=node.lookup(), node=node.seen_node, tell=self._tell, context_bytes=context_bytes
         )
-        self.agent = Agent(self.ends[1])
+        self.agent = AgentChannel(self.ends[1])
         self.agent.serve(node.groups, node.server, node.resizing)
         # What the arbiter asks of its surroundings, it asks by the channel.
         node.server._lookup = self.agent

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from deviceplugin.gpunode_status import GpuNodeStatus, Statement
-from deviceplugin.offer import Followed, Offer
+from deviceplugin.offer import Observable, Offer
 from gpushare import codec, contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode, Resize
 from lab import access
 from lab import kubeconfig as files
@@ -320,11 +320,11 @@ async def test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_no
         return (promised,)
 
     credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
-    async with client.connect(str(credentials), component="agent") as api:
-        status = GpuNodeStatus(api, node_name=cluster.node, offer=Offer(), statement=Followed(Statement()))
+    async with api_client.connect(str(credentials), component="agent") as api:
+        status = GpuNodeStatus(api, node_name=cluster.node, offer=Offer(), statement=Observable(Statement()))
         await status.step()
         status.resizes = resizes
-        with pytest.raises(errors.Conflict):
+        with pytest.raises(api_errors.Conflict):
             await status.step()
         assert codec.read(await cluster.gpunode()).resizes == ()
         await status.step()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import node_view
-from deviceplugin.arbiter import process
+from deviceplugin import node_parts
+from deviceplugin.arbiter import kernel_process
 from gpushare import contract
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated
@@ -37,7 +37,7 @@ def _known(short_path: Path, gpus: Path) -> None:
 
 async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:
     """What is given by it, on a node that is to be used otherwise, keeps its GPU as it is."""
-    (short_path / "root" / node_view.BOOK).unlink()
+    (short_path / "root" / node_parts.BOOK).unlink()
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -47,7 +47,7 @@ async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: P
         assert "configuration: the node's configuration is not known yet" in text
         await asyncio.sleep(3)  # longer than an agent waits for the API server that has served the node before
         assert not kubelet.devices
-        assert not (short_path / "root" / node_view.BOOK).exists()
+        assert not (short_path / "root" / node_parts.BOOK).exists()
     await kubelet.stop()
 
 
@@ -85,7 +85,7 @@ async def test_the_audit_goes_on_and_says_what_it_does_not_know(short_path: Path
 async def test_taking_over_ledgers_leaves_what_else_the_last_agent_left(short_path: Path, gpus: Path) -> None:
     kept = short_path / "state" / "faults.json"
     kept.parent.mkdir()
-    kept.write_text(json.dumps({"boot": process.boot_id(), "faults": {}}))
+    kept.write_text(json.dumps({"boot": kernel_process.boot_id(), "faults": {}}))
     async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
         await agent.until("Serving")
         assert not agent.said("Dropped a ledger's record")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from deviceplugin import announcing
-from deviceplugin.kubelet.pod_resources import Held
+from deviceplugin.kubelet.pod_resources import ContainerDevices
 from gpushare import contract, ledger
 from tests import builders
 
@@ -37,10 +37,10 @@ def test_one_that_is_ill_at_the_start_is_told() -> None:
 def test_pods_by_ledger_and_by_kubelet_are_told_once_each() -> None:
     node = ledger.reserve(builders.node(gpus=2), builders.allocation("a", WELL[0].uuid))
     held = [
-        Held("ml", "whole", "main", "nvidia.com/gpu", (WELL[0].uuid,)),
-        Held("ml", "whole", "side", "nvidia.com/gpu", (f"{WELL[0].uuid}::1",)),
-        Held("ml", "other", "main", "nvidia.com/gpu", (WELL[1].uuid,)),
-        Held("ml", "share", "main", contract.RESOURCE_PERCENT, (f"{WELL[0].uuid}::1",)),  # a counter
+        ContainerDevices("ml", "whole", "main", "nvidia.com/gpu", (WELL[0].uuid,)),
+        ContainerDevices("ml", "whole", "side", "nvidia.com/gpu", (f"{WELL[0].uuid}::1",)),
+        ContainerDevices("ml", "other", "main", "nvidia.com/gpu", (WELL[1].uuid,)),
+        ContainerDevices("ml", "share", "main", contract.RESOURCE_PERCENT, (f"{WELL[0].uuid}::1",)),  # a counter
     ]
     gpu_of = {card.uuid: card.uuid for card in WELL}
     found = announcing.concerned(WELL[0].uuid, node, held, gpu_of)

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import charges, holders
-from deviceplugin.holders import Holder
-from deviceplugin.kubelet.pod_resources import Held
+from deviceplugin import charges, device_holders
+from deviceplugin.device_holders import DeviceHolder
+from deviceplugin.kubelet.pod_resources import ContainerDevices
 from gpushare import ledger
 from gpushare.allocation import PodRef
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
-from gpushare.modes.card import Card, MigDevice
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from gpushare.modes.offering import Offered
 from tests import builders
 
 GIB = 1 << 30
 
 
-def told(node: GpuNode | None, *held: Holder) -> dict[tuple[str, ...], float]:
+def told(node: GpuNode | None, *held: DeviceHolder) -> dict[tuple[str, ...], float]:
     """By namespace, pod and container."""
     family = charges.allocation(node, held, node_name="node-a")
     found = {}
@@ -69,7 +69,7 @@ def test_a_reservation_and_what_is_held_are_charged_to_nobody() -> None:
 
 
 def test_a_whole_gpu_counts_1_and_a_container_with_both_counts_both() -> None:
-    whole = Holder("ml", "p", "main", "nvidia.com/gpu", "GPU-x", 1)
+    whole = DeviceHolder("ml", "p", "main", "nvidia.com/gpu", "GPU-x", 1)
     assert told(None, whole) == {("ml", "p", "main"): 1.0}
     assert told(quarters(PodRef("ml", "p", "u")), whole) == {("ml", "p", "main"): 1.25}
 
@@ -78,22 +78,22 @@ def test_a_whole_gpu_counts_1_and_a_container_with_both_counts_both() -> None:
     ("profile", "part"), [("1g.10gb", 0.125), ("3g.40gb", 0.5), ("7g.80gb", 1.0), ("1g.20gb", 0.25), ("?", 1.0)]
 )
 def test_a_mig_device_is_charged_by_its_memory(profile: str, part: float) -> None:
-    card = Card("GPU-a", 0, mig_enabled=True, mig_devices=(MigDevice("MIG-a", 0, profile),))
-    found = holders.parts([card], {"GPU-a": 80 * GIB})
+    card = HardwareGpu("GPU-a", 0, mig_enabled=True, mig_devices=(HardwareMigDevice("MIG-a", 0, profile),))
+    found = device_holders.parts([card], {"GPU-a": 80 * GIB})
     assert found == {"GPU-a": ("GPU-a", 1.0), "MIG-a": ("GPU-a", part)}
 
 
 def test_replicas_of_a_gpu_are_charged_as_parts_of_it() -> None:
     replicas = tuple(Offered(f"GPU-a::{n}", "GPU-a", "GPU-a", "0", Mode.TIME_SLICING, replicas=4) for n in range(4))
     held = (
-        Held("ml", "one", "main", "nvidia.com/gpu", ("GPU-a::0",)),
-        Held("ml", "two", "main", "nvidia.com/gpu", ("GPU-a::1", "GPU-a::2")),
-        Held("ml", "share", "main", "gpushare.io/gpu-percent", ("GPU-a::7",)),  # a counter, and no GPU
+        ContainerDevices("ml", "one", "main", "nvidia.com/gpu", ("GPU-a::0",)),
+        ContainerDevices("ml", "two", "main", "nvidia.com/gpu", ("GPU-a::1", "GPU-a::2")),
+        ContainerDevices("ml", "share", "main", "gpushare.io/gpu-percent", ("GPU-a::7",)),  # a counter, and no GPU
     )
     witness: Any = types.SimpleNamespace(held=held)
-    made = holders.Holders(
+    made = device_holders.DeviceHolders(
         witness,
-        cards=lambda: [Card("GPU-a", 0)],
+        cards=lambda: [HardwareGpu("GPU-a", 0)],
         memory=lambda: {"GPU-a": 80 * GIB},
         offered=lambda: {"nvidia.com/gpu": replicas},
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
-from lab import access, gpushare, image, layout
+from lab import access, gpushare, image, lab_layout
 from tests.deviceplugin.test_lab_modes import eventually
 
 pytestmark = pytest.mark.lab
@@ -25,7 +25,7 @@ OWN_LOADER = (
 class Node:
     """The lab's node, and a namespace on it."""
 
-    def __init__(self, lab: access.Access, where: layout.Layout, namespace: str) -> None:
+    def __init__(self, lab: access.Access, where: lab_layout.Layout, namespace: str) -> None:
         self.lab, self.namespace = lab, namespace
         self.name = where.nodes[0].name
         self._where = where.nodes[0]
@@ -68,7 +68,7 @@ class Node:
 
 @pytest.fixture
 def node(lab: access.Access) -> Iterator[Node]:
-    where = layout.load(lab.kubeconfig.parents[1])
+    where = lab_layout.load(lab.kubeconfig.parents[1])
     gpushare.install(where, lab)
     with lab.namespace("audit") as namespace:
         yield Node(lab, where, namespace)

@@ -11,20 +11,20 @@ from collections.abc import Callable
 import pytest
 
 from gpushare import contract
-from lab import access, cluster, gpushare, layout, process
+from lab import access, cluster, daemon_process, gpushare, lab_layout
 from tests.deviceplugin import simulated
 
 pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(scope="module")
-def installed(lab: access.Access) -> layout.Layout:
-    where = layout.load(lab.kubeconfig.parents[1])
+def installed(lab: access.Access) -> lab_layout.Layout:
+    where = lab_layout.load(lab.kubeconfig.parents[1])
     gpushare.install(where, lab)
     return where
 
 
-def node(lab: access.Access, installed: layout.Layout, amounts: str) -> dict[str, str]:
+def node(lab: access.Access, installed: lab_layout.Layout, amounts: str) -> dict[str, str]:
     """Our resources in the node's `capacity` or `allocatable`."""
     found = json.loads(lab.kubectl("get", "node", installed.nodes[0].name, "--output=json"))["status"][amounts]
     return {name: str(amount) for name, amount in found.items() if name.startswith(contract.PREFIX)}
@@ -37,12 +37,12 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.2)
 
 
-def kill(name: str, installed: layout.Layout) -> None:
+def kill(name: str, installed: lab_layout.Layout) -> None:
     """SIGKILL, by the recorded pid."""
-    pid = process.pid_of(name, installed.processes)
+    pid = daemon_process.pid_of(name, installed.processes)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: process.pid_of(name, installed.processes) is None)
+    eventually(lambda: daemon_process.pid_of(name, installed.processes) is None)
 
 
 WHOLE_NODE = {
@@ -52,12 +52,12 @@ WHOLE_NODE = {
 }
 
 
-def test_the_node_offers_all_its_gpus(lab: access.Access, installed: layout.Layout) -> None:
+def test_the_node_offers_all_its_gpus(lab: access.Access, installed: lab_layout.Layout) -> None:
     for amounts in ("capacity", "allocatable"):
         eventually(lambda amounts=amounts: node(lab, installed, amounts) == WHOLE_NODE)  # type: ignore[misc]
 
 
-def test_the_kubelet_is_told_of_a_lost_gpu_and_of_its_return(lab: access.Access, installed: layout.Layout) -> None:
+def test_the_kubelet_is_told_of_a_lost_gpu_and_of_its_return(lab: access.Access, installed: lab_layout.Layout) -> None:
     gpus = installed.gpus(installed.nodes[0])
     simulated.command("fail", gpus, "3", "lost")
     try:
@@ -69,13 +69,13 @@ def test_the_kubelet_is_told_of_a_lost_gpu_and_of_its_return(lab: access.Access,
     eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
 
 
-def test_after_a_kubelet_restart_everything_is_offered_again(lab: access.Access, installed: layout.Layout) -> None:
+def test_after_a_kubelet_restart_everything_is_offered_again(lab: access.Access, installed: lab_layout.Layout) -> None:
     kill(f"{installed.nodes[0].name}.kubelet", installed)
     cluster.up(installed.directory)
     eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
 
 
-def test_after_an_agent_restart_everything_is_offered_again(lab: access.Access, installed: layout.Layout) -> None:
+def test_after_an_agent_restart_everything_is_offered_again(lab: access.Access, installed: lab_layout.Layout) -> None:
     with gpushare.without_agent(installed, installed.nodes[0], lab):
         # The kubelet takes a plugin that is gone for one whose devices are all ill.
         eventually(lambda: node(lab, installed, "allocatable")[contract.RESOURCE_PERCENT] == "0")

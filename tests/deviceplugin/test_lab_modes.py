@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
-from lab import access, gpushare, image, layout
+from lab import access, gpushare, image, lab_layout
 from tests.deviceplugin import simulated
 
 pytestmark = pytest.mark.lab
@@ -42,7 +42,7 @@ mig:
 class Node:
     """The lab's node, as an administrator sees it."""
 
-    def __init__(self, lab: access.Access, where: layout.Layout, namespace: str) -> None:
+    def __init__(self, lab: access.Access, where: lab_layout.Layout, namespace: str) -> None:
         self.lab, self.where, self.namespace = lab, where, namespace
         self.name = where.nodes[0].name
         self.uuids = simulated.uuids(where.gpus(where.nodes[0]))
@@ -111,7 +111,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 90.0) -> None:
 
 @pytest.fixture(scope="module")
 def node(lab: access.Access) -> Iterator[Node]:
-    where = layout.load(lab.kubeconfig.parents[1])
+    where = lab_layout.load(lab.kubeconfig.parents[1])
     gpushare.install(where, lab)
     metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
     document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": CONFIGS}

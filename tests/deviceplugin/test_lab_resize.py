@@ -12,7 +12,7 @@ import pytest
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
-from lab import access, gpushare, image, layout
+from lab import access, gpushare, image, lab_layout
 from tests.deviceplugin import simulated
 
 pytestmark = pytest.mark.lab
@@ -23,7 +23,7 @@ GIB = 1 << 30
 class User:
     """Somebody with a namespace on the lab's node."""
 
-    def __init__(self, lab: access.Access, where: layout.Layout, namespace: str) -> None:
+    def __init__(self, lab: access.Access, where: lab_layout.Layout, namespace: str) -> None:
         self.lab, self.namespace = lab, namespace
         self.node_name = where.nodes[0].name
         self.uuids = simulated.uuids(where.gpus(where.nodes[0]))
@@ -87,7 +87,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @pytest.fixture
 def user(lab: access.Access) -> Iterator[User]:
-    where = layout.load(lab.kubeconfig.parents[1])
+    where = lab_layout.load(lab.kubeconfig.parents[1])
     gpushare.install(where, lab)
     with lab.namespace("resize") as namespace:
         yield User(lab, where, namespace)

@@ -15,9 +15,9 @@ from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.link import arbiter
-from deviceplugin.link import process as processes
-from deviceplugin.link.process import ArbiterError
-from deviceplugin.link.shares import Share
+from deviceplugin.link import arbiter_process as processes
+from deviceplugin.link.arbiter_process import ArbiterError
+from deviceplugin.link.running_shares import RunningShare
 from gpushare import contract
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Resize
@@ -166,7 +166,7 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
     looks: list[object] = []
     goes_on = asyncio.Event()
 
-    async def look(share: Share, asker: tuple[int, int], card: int) -> int | None:
+    async def look(share: RunningShare, asker: tuple[int, int], card: int) -> int | None:
         looks.append(([member.pid for member in share.members.values()], asker, card))
         assert share.used_bytes() == group.used_bytes()
         await goes_on.wait()
@@ -222,12 +222,16 @@ async def test_only_what_has_changed_of_the_gpunode_is_told(
     send = link.ends[0].send
     monkeypatch.setattr(link.ends[0], "send", lambda message, *more: (told.append(message), send(message, *more)))
     assert await link.arbiter.follow(node.gpunode()) == ()
-    assert [type(one).__name__ for one in told] == ["Entry"] * 5 + ["Follow"]
+    assert [type(one).__name__ for one in told] == ["HasAllocation"] * 5 + ["ApplyAllocations"]
     told.clear()
     node.allocations[1] = dataclasses.replace(node.allocations[1], latency=True)
     del node.allocations[3]
     assert await link.arbiter.follow(node.gpunode()) == ()
-    assert told == [messages.NoEntry("of-pod3"), messages.Entry(node.allocations[1]), messages.Follow(())]
+    assert told == [
+        messages.AllocationGone("of-pod3"),
+        messages.HasAllocation(node.allocations[1]),
+        messages.ApplyAllocations(()),
+    ]
     assert link.agent.node is not None
     assert {one.id: one for one in link.agent.node.allocations} == {one.id: one for one in node.allocations}
 
@@ -276,7 +280,7 @@ async def test_an_agent_that_fails_at_what_the_arbiter_says_heeds_no_more_of_it(
     link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.05)
-    link.ends[1].send(messages.Follow(()))
+    link.ends[1].send(messages.ApplyAllocations(()))
     with pytest.raises(ArbiterError, match="the agent failed at a message of the arbiter"):
         await link.arbiter.run()
 
@@ -285,6 +289,6 @@ async def test_an_arbiter_that_fails_at_what_the_agent_says_ends(short_path: Pat
     async with processes.running(
         short_path / "arbiter.sock", ledgers=short_path / "ledgers", proc=Path("/proc"), log_level="info"
     ) as running:
-        running.channel.send(messages.Listening())
+        running.channel.send(messages.ArbiterReady())
         with pytest.raises(ArbiterError, match="has ended with exit code 1"):
             await asyncio.wait_for(running.watched(), 20)

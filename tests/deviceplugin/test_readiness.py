@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from deviceplugin import agent
-from gpushare.cluster import client, errors, informer
+from gpushare.cluster import api_client, api_errors, informer
 
 
-class Api(client.Client):
+class Api(api_client.ApiClient):
     """An API server that answers until the credentials are no good any more."""
 
     def __init__(self) -> None:
         self.refuses = False
 
-    async def list(self, *_: object, **__: object) -> client.Listing[Any]:
+    async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
         self._check()
-        return client.Listing([], "1")
+        return api_client.ObjectList([], "1")
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
@@ -32,7 +32,7 @@ class Api(client.Client):
 
     def _check(self) -> None:
         if self.refuses:
-            raise errors.Unauthorized("the API server answered 401: Unauthorized", status=401)
+            raise api_errors.Unauthorized("the API server answered 401: Unauthorized", status=401)
 
 
 async def test_one_that_is_refused_everything_is_not_ready_for_long() -> None:

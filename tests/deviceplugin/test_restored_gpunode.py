@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from deviceplugin.gpunode_status import GpuNodeStatus, Statement
-from deviceplugin.offer import Followed, Offer
+from deviceplugin.offer import Observable, Offer
 from gpushare import codec
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from tests import builders
 
 
@@ -20,7 +20,7 @@ def document(*held: str, version: int) -> dict[str, Any]:
     return made
 
 
-class Api(client.Client):
+class Api(api_client.ApiClient):
     """An API server with one GPUNode, whose count of versions is that of the GPUNode."""
 
     def __init__(self, stored: dict[str, Any]) -> None:
@@ -31,13 +31,13 @@ class Api(client.Client):
         return int(self.stored["metadata"]["resourceVersion"])
 
     async def list(
-        self, path: str, query: client.Query | None = None, *, keep: Callable[[client.Json], client.Kept]
-    ) -> client.Listing[client.Kept]:
+        self, path: str, query: api_client.Query | None = None, *, keep: Callable[[api_client.Json], api_client.Kept]
+    ) -> api_client.ObjectList[api_client.Kept]:
         assert path.endswith("/gpunodes")
         named = str((query or {}).get("resourceVersion") or "0")
         if int(named) > self.version:
-            raise errors.Unavailable("Too large resource version", status=504)
-        return client.Listing([keep({**self.stored})], str(self.version))
+            raise api_errors.Unavailable("Too large resource version", status=504)
+        return api_client.ObjectList([keep({**self.stored})], str(self.version))
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
@@ -50,7 +50,7 @@ class Api(client.Client):
 
 async def test_what_is_there_now_counts_though_it_is_older() -> None:
     api = Api(document("a", "b", version=100))
-    status = GpuNodeStatus(api, node_name="node-a", offer=Offer(), statement=Followed(Statement()))
+    status = GpuNodeStatus(api, node_name="node-a", offer=Offer(), statement=Observable(Statement()))
     await status.informer.step()
     assert status.node is not None
     assert [entry.id for entry in status.node.allocations] == ["a", "b"]

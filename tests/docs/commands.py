@@ -17,12 +17,12 @@ from typing import Final
 import click
 import yaml
 
-from deviceplugin import settings as agent_settings
+from deviceplugin import agent_settings
 from gpushare.config import flags
 from kubectl_gpushare import cli
 from lab.__main__ import main as lab_group
 from tests.docs.pages import ROOT
-from webhook import settings as webhook_settings
+from webhook import webhook_settings
 
 _SEPARATORS: Final = {"|", "||", "&&", ";", "&"}
 _TARGET: Final = re.compile(r"^([a-z-]+):.*## ", re.MULTILINE)

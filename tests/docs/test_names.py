@@ -11,11 +11,11 @@ import pytest
 from prometheus_client import Metric
 
 from bench.gpu import __main__ as bench
-from deviceplugin import metrics as agent_metrics
+from deviceplugin import agent_metrics
 from deviceplugin.offer import Offer
 from gpushare import contract, policies
 from gpushare.config import flags
-from gpushare.division import State
+from gpushare.division import PartState
 from gpushare.mix import Mix
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Cause
@@ -111,9 +111,9 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     sources = (
         "hardware/inventory.py",
         "live/statement.py",
-        "audit/document.py",
+        "audit/audit_document.py",
         "injection/decision.py",
-        "denial/pods.py",
+        "denial/denied_pods.py",
     )
     written = {
         reason
@@ -154,7 +154,7 @@ def test_every_reason_to_wait_and_every_state_of_a_gpu_is_told() -> None:
     text = (pages.ROOT / REFERENCE).read_text()
     states = re.search(r"The `state` of a part of a GPU is (.*?)They add up", text, re.DOTALL)
     assert states
-    assert set(re.findall(r"`([a-z-]+)`", states.group(1))) == set(State)
+    assert set(re.findall(r"`([a-z-]+)`", states.group(1))) == set(PartState)
 
 
 def test_an_alert_asks_for_outcomes_that_there_are() -> None:

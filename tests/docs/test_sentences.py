@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab import access, errors
+from lab import access, lab_errors
 from tests.docs import pages, printed
 
 LINES = (pages.ROOT / "docs" / "troubleshooting.md").read_text().splitlines()
@@ -59,5 +59,5 @@ def test_kubernetes_says_so_of_a_number_without_quotes(api_server: access.Access
     block = next(block for block in pages.blocks() if block.page == "docs/first-pod.md" and "name: first" in block.text)
     text = block.text.replace('"0.5"', "0.5")
     sentence = next(line.partition(": ")[2].strip("`") for line in LINES if line.startswith("> Kubernetes: `cannot un"))
-    with pytest.raises(errors.LabError, match=re.escape(sentence)):
+    with pytest.raises(lab_errors.LabError, match=re.escape(sentence)):
         api_server.kubectl("apply", "--dry-run=server", "--filename=-", input=text)

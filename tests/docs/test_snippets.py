@@ -107,7 +107,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_a_flag_that_is_quoted_in_a_text_is_a_flag_of_something(page: Path) -> None:
-    ours = ("webhook", "deviceplugin", "deviceplugin.mps.keeper", "lab", "bench.gpu", "./install.sh")
+    ours = ("webhook", "deviceplugin", "deviceplugin.mps.supervisor", "lab", "bench.gpu", "./install.sh")
     known = {*FOREIGN, *commands.plugins_options(), *itertools.chain(*(commands.options(one) for one in ours))}
     quoted = {flag for text in pages.quoted(page) for flag in re.findall(r"(?:^|[ (])(--[a-z][a-z-]+)", text)}
     assert sorted(quoted - known) == []

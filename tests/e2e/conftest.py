@@ -6,26 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab import access, gpushare, layout
+from lab import access, gpushare, lab_layout
 from tests.e2e.observation import Observer, Reviews
 
 
 @pytest.fixture(scope="session")
-def installed(lab: access.Access) -> layout.Layout:
+def installed(lab: access.Access) -> lab_layout.Layout:
     """The lab, with gpushare running in it."""
-    where = layout.load(lab.kubeconfig.parents[1])
+    where = lab_layout.load(lab.kubeconfig.parents[1])
     gpushare.install(where, lab)
     return where
 
 
 @pytest.fixture
-def user(installed: layout.Layout, lab: access.Access) -> Iterator[Observer]:
+def user(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Observer]:
     """Somebody with a namespace of his own."""
     with lab.namespace("e2e") as namespace:
         yield Observer(lab, namespace)
 
 
 @pytest.fixture
-def reviews(installed: layout.Layout, lab: access.Access) -> Reviews:
+def reviews(installed: lab_layout.Layout, lab: access.Access) -> Reviews:
     """The webhook's own count of what it was asked."""
     return Reviews(lab)

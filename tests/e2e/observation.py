@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from gpushare import codec, contract
 from gpushare.gpunode import GpuNode
-from lab import errors, gpushare
+from lab import gpushare, lab_errors
 from lab.access import Access
 
 _Value = TypeVar("_Value")
@@ -54,7 +54,7 @@ class Observer:
         """The error of an apply that must fail."""
         try:
             answer = self.apply(document)
-        except errors.LabError as error:
+        except lab_errors.LabError as error:
             return str(error)
         raise AssertionError(f"it was accepted: {answer}")
 

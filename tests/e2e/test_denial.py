@@ -21,7 +21,7 @@ from config.images import build as images
 from deviceplugin.denial import program
 from gpushare import contract
 from gpushare.gpunode import Condition
-from lab import access, gpushare, layout, mounts
+from lab import access, gpushare, lab_layout, node_mounts
 from lab.runtime import create
 from tests.deviceplugin.denial import kernel_node
 from tests.e2e import denied
@@ -44,7 +44,7 @@ NO_BPF = "no bpf file system is mounted at /sys/fs/bpf"
 class Node:
     """The lab's node with the driver's device file; `bpf` is what the agent is told is /sys/fs/bpf there."""
 
-    def __init__(self, where: layout.Layout, administrator: access.Access) -> None:
+    def __init__(self, where: lab_layout.Layout, administrator: access.Access) -> None:
         self._where, self._administrator = where, administrator
         self._hierarchy = kernel_node.hierarchy()
         (self._node,) = where.nodes
@@ -85,7 +85,7 @@ class Node:
         return gpushare.without_agent(self._where, self._node, self._administrator)
 
     def _inside(self, *command: str) -> None:
-        subprocess.run(mounts.inside(self._where, self._node, command), check=True)
+        subprocess.run(node_mounts.inside(self._where, self._node, command), check=True)
 
     def _change(self, changes: list[dict[str, Any]]) -> None:
         patch = f"--patch={json.dumps(changes)}"
@@ -94,7 +94,7 @@ class Node:
 
 
 @pytest.fixture
-def node(installed: layout.Layout, lab: access.Access) -> Iterator[Node]:
+def node(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Node]:
     made = Node(installed, lab)
     yield made
     made.end()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lab import layout
+from lab import lab_layout
 from tests.e2e.observation import Observer, eventually
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.ground import Ground
@@ -21,7 +21,9 @@ FEWEST_A_SECOND = 20
 AGENT_BYTES = 256 << 20  # what its container may have
 
 
-def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(user: Observer, installed: layout.Layout) -> None:
+def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(
+    user: Observer, installed: lab_layout.Layout
+) -> None:
     """All of them together, for as long as the node takes to do what nodes do; then those that go past the library."""
     ground = Ground(user, installed)
     ground.neighbour(request=REQUEST, memory=str(MEMORY_BYTES))

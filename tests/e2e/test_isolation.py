@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from kubectl_gpushare.source import usage
-from lab import gpushare, layout
+from kubectl_gpushare.source import live_usage
+from lab import gpushare, lab_layout
 from tests import builders
 from tests.e2e.observation import Observer, eventually
 from tests.e2e.test_life_of_a_pod import sleeper
@@ -58,7 +58,7 @@ def works(user: Observer, name: str) -> float:
     )
 
 
-def test_two_containers_do_work_as_their_requests_are(user: Observer, installed: layout.Layout) -> None:
+def test_two_containers_do_work_as_their_requests_are(user: Observer, installed: lab_layout.Layout) -> None:
     requests = {"small": 0.3, "large": 0.7}
     for name, request in requests.items():
         share(user, name, str(request))
@@ -75,7 +75,7 @@ def test_two_containers_do_work_as_their_requests_are(user: Observer, installed:
     text = gpushare.agent_page(user.access, installed.nodes[0])
     node = user.gpunode()
     used = {
-        name: usage.of({node.name: text}).of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])
+        name: live_usage.of({node.name: text}).of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])
         for name in requests
     }
     busy = {name: each.compute_percent for name, each in used.items() if each is not None}

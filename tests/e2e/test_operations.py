@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
-from lab import access, build, cluster, gpushare, layout
+from lab import access, build, cluster, gpushare, lab_layout
 from tests.chart.conftest import CHART, Helm
 from tests.e2e.observation import Observer, annotation, eventually
 from tests.e2e.test_life_of_a_pod import sleeper
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.lab
 
 
 def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
-    user: Observer, installed: layout.Layout, lab: access.Access
+    user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("early", request="0.25"))
     user.running("early")
@@ -42,13 +42,13 @@ def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
 
 
 @pytest.fixture
-def own() -> Iterator[tuple[access.Access, layout.Layout]]:
+def own() -> Iterator[tuple[access.Access, lab_layout.Layout]]:
     """A lab of its own, without gpushare: to uninstall is to take away what other tests have installed."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
             administrator = cluster.up(directory, node_count=1, owner=os.getpid())
-            where = layout.load(directory)
+            where = lab_layout.load(directory)
             gpushare.prepare(where)
             # The check before an installation goes by what the kubelet tells of its images, twice a minute.
             eventually(lambda: "gpushare/agent" in told_images(administrator), what="told by the kubelet", seconds=90)
@@ -80,7 +80,7 @@ def by_helm(version: str, administrator: access.Access, *arguments: str) -> None
 
 @pytest.mark.timeout(900)
 def test_every_way_to_install_ends_with_shares_and_a_pod_that_runs_keeps_its_own_over_all_of_them(
-    own: tuple[access.Access, layout.Layout],
+    own: tuple[access.Access, lab_layout.Layout],
 ) -> None:
     administrator, _ = own
     with administrator.namespace("e2e") as namespace:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lab import layout
+from lab import lab_layout
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(720)]  # a busy machine takes its time
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "outages.py"
@@ -22,7 +22,7 @@ MOST_LOST = 40  # two seconds' worth; mostly it is none or one
 
 
 @pytest.fixture(scope="module")
-def counted(installed: layout.Layout) -> dict[str, Any]:
+def counted(installed: lab_layout.Layout) -> dict[str, Any]:
     """What was counted, by scenario."""
     command = [sys.executable, str(BENCH), f"--lab={installed.directory}", f"--only={','.join(SCENARIOS)}", "--kills=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=700, check=False)

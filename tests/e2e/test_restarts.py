@@ -8,23 +8,23 @@ import signal
 import pytest
 
 from gpushare import contract, ledger
-from lab import access, cluster, gpushare, layout, process
+from lab import access, cluster, daemon_process, gpushare, lab_layout
 from tests.e2e.observation import Observer, annotation, eventually
 from tests.e2e.test_life_of_a_pod import sleeper
 
 pytestmark = pytest.mark.lab
 
 
-def kill(where: layout.Layout, name: str) -> None:
+def kill(where: lab_layout.Layout, name: str) -> None:
     """SIGKILL, by the recorded pid."""
-    pid = process.pid_of(name, where.processes)
+    pid = daemon_process.pid_of(name, where.processes)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: process.pid_of(name, where.processes) is None, what=f"{name} gone")
+    eventually(lambda: daemon_process.pid_of(name, where.processes) is None, what=f"{name} gone")
 
 
 def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
-    user: Observer, installed: layout.Layout, lab: access.Access
+    user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("holder", request="0.25"))
     pod = user.running("holder")
@@ -51,7 +51,9 @@ def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
     user.ledger_is_empty()
 
 
-def test_pods_share_again_after_a_kubelet_restart(user: Observer, installed: layout.Layout, lab: access.Access) -> None:
+def test_pods_share_again_after_a_kubelet_restart(
+    user: Observer, installed: lab_layout.Layout, lab: access.Access
+) -> None:
     user.apply(sleeper("before", request="0.25"))
     user.running("before")
     kill(installed, f"{installed.nodes[0].name}.kubelet")
@@ -64,7 +66,7 @@ def test_pods_share_again_after_a_kubelet_restart(user: Observer, installed: lay
 
 
 def test_without_the_webhook_shares_are_refused_and_other_pods_are_not(
-    user: Observer, installed: layout.Layout, lab: access.Access
+    user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("early", request="0.25"))
     user.running("early")
@@ -81,7 +83,7 @@ def test_without_the_webhook_shares_are_refused_and_other_pods_are_not(
 
 
 def test_everything_survives_an_api_server_restart(
-    user: Observer, installed: layout.Layout, lab: access.Access
+    user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("first", request="0.5"))
     user.running("first")

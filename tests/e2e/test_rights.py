@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
-from lab import access, errors, kubeconfig, layout
+from lab import access, kubeconfig, lab_errors, lab_layout
 from tests import rights
 from tests.e2e.observation import Observer, annotation
 from tests.e2e.test_life_of_a_pod import sleeper
@@ -39,7 +39,7 @@ ELSEWHERE: dict[tuple[str, str, str], str] = {
 }
 
 
-def test_every_right_is_used(user: Observer, installed: layout.Layout, lab: access.Access) -> None:
+def test_every_right_is_used(user: Observer, installed: lab_layout.Layout, lab: access.Access) -> None:
     (node,) = installed.nodes
     uuid = user.gpunode().gpus[0].uuid
     user.apply(sleeper("placed", request="1", uuid=uuid))
@@ -65,7 +65,7 @@ def test_every_right_is_used(user: Observer, installed: layout.Layout, lab: acce
 
 
 def test_an_agent_reads_the_pods_of_its_own_node_alone_where_the_api_server_is_told_so(
-    installed: layout.Layout, lab: access.Access, tmp_path: Path
+    installed: lab_layout.Layout, lab: access.Access, tmp_path: Path
 ) -> None:
     (node,) = installed.nodes
     bound = ("--bound-object-kind=Node", f"--bound-object-name={node.name}", f"--namespace={contract.SYSTEM_NAMESPACE}")
@@ -82,7 +82,7 @@ def test_an_agent_reads_the_pods_of_its_own_node_alone_where_the_api_server_is_t
         "fieldSelector=spec.nodeName%3Danother",
         f"fieldSelector=spec.nodeName!%3D{node.name}",
     ):
-        with pytest.raises(errors.LabError, match="connection refused"):
+        with pytest.raises(lab_errors.LabError, match="connection refused"):
             agent.kubectl("get", "--raw", f"/api/v1/pods?{query}")
     assert json.loads(agent.kubectl("get", "--raw", "/api/v1/nodes"))["items"]  # it may that by its role
 

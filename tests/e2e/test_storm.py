@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lab import layout
+from lab import lab_layout
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]  # a busy machine takes its time
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "storm.py"
 
 
 def test_the_kubelet_refuses_no_pod_while_there_is_an_agent_and_all_that_are_placed_run(
-    installed: layout.Layout,
+    installed: lab_layout.Layout,
 ) -> None:
     command = [sys.executable, str(BENCH), f"--lab={installed.directory}", "--seconds=0", "--pause=0.6"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.arbiter import resizing
+from deviceplugin.arbiter import share_resizing
 from tests.clients.cuda import share
 from tests.deviceplugin import simulated
 from tests.interposer import container
@@ -270,7 +270,7 @@ async def test_processes_of_a_share_never_have_more_than_it(
 async def test_a_share_is_resized_under_load(
     pytorch: Path, shares: share.Shares, gpus: Path, allocator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resizing, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
     node, dice, grown, shrunk = shares.node, random.Random(3), 0, 0
     pod = shares.add()
 

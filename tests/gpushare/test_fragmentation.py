@@ -3,32 +3,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import fragmentation
-from gpushare.ledger import Use
+from gpushare.ledger import GpuUse
 from gpushare.typical import Typical
 from tests import builders
 from tests.builders import GIB
 
 
 def test_an_empty_card_is_free_and_nothing_is_stranded() -> None:
-    found = fragmentation.measure([(builders.gpu(), Use())])
+    found = fragmentation.measure([(builders.gpu(), GpuUse())])
     assert found == fragmentation.Fragmentation(1.0, 0.0, 100, 80 * GIB)
     assert found.ratio == 0.0
 
 
 def test_what_the_typical_request_cannot_use_is_stranded() -> None:
     mix = (Typical(0.5, 0.5, 1.0),)
-    found = fragmentation.measure([(builders.gpu(), Use(request_percent=60, memory_bytes=48 * GIB))], mix)
+    found = fragmentation.measure([(builders.gpu(), GpuUse(request_percent=60, memory_bytes=48 * GIB))], mix)
     assert found.free_gpus == pytest.approx(0.4)
     assert found.ratio == 1.0
 
 
 def test_free_compute_without_memory_is_stranded() -> None:
-    free, stranded = fragmentation.stranded(builders.gpu(), Use(request_percent=0, memory_bytes=80 * GIB))
+    free, stranded = fragmentation.stranded(builders.gpu(), GpuUse(request_percent=0, memory_bytes=80 * GIB))
     assert (free, stranded) == (0.5, 0.5)
 
 
 def test_the_largest_share_is_not_on_a_card_without_memory() -> None:
-    full, half = Use(request_percent=10, memory_bytes=80 * GIB), Use(request_percent=50, memory_bytes=8 * GIB)
+    full, half = GpuUse(request_percent=10, memory_bytes=80 * GIB), GpuUse(request_percent=50, memory_bytes=8 * GIB)
     found = fragmentation.measure([(builders.gpu(0), full), (builders.gpu(1), half)])
     assert (found.largest_percent, found.largest_memory_bytes) == (50, 72 * GIB)
     assert fragmentation.largest(builders.gpu(0), full) is None
@@ -36,10 +36,10 @@ def test_the_largest_share_is_not_on_a_card_without_memory() -> None:
 
 @pytest.mark.parametrize("closed", [{"healthy": False}, {"cordoned": True}])
 def test_a_card_that_takes_nothing_has_nothing_free(closed: dict[str, bool]) -> None:
-    assert fragmentation.measure([(builders.gpu(**closed), Use())]).free_gpus == 0.0
+    assert fragmentation.measure([(builders.gpu(**closed), GpuUse())]).free_gpus == 0.0
 
 
 @given(st.integers(0, 100), st.integers(0, 80))
 def test_stranded_is_a_part_of_free(percent: int, gib: int) -> None:
-    free, stranded = fragmentation.stranded(builders.gpu(), Use(percent, gib * GIB))
+    free, stranded = fragmentation.stranded(builders.gpu(), GpuUse(percent, gib * GIB))
     assert 0.0 <= stranded <= free <= 1.0

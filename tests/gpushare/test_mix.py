@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import mix, request
-from gpushare.mix import Asked, Host, Mix
+from gpushare.mix import Host, Mix, RequestClass
 from gpushare.share import Memory
 from tests import builders
 from tests.builders import GIB
@@ -30,7 +30,7 @@ def test_the_more_pods_the_less_is_unknown() -> None:
 
 
 def test_a_little_is_expected_that_was_not_seen_and_it_counts_less_the_more_was() -> None:
-    whole = Asked(1, 100, Memory(percent=100))
+    whole = RequestClass(1, 100, Memory(percent=100))
     for pods in (60, 6000):
         found = mix_of(pods, request="0.1").expecting(gpus=800)
         assert found.weights[whole] == 40
@@ -59,8 +59,8 @@ def test_each_demand_of_a_pod_counts_and_they_share_the_host() -> None:
 
 
 def test_the_size_is_the_larger_of_compute_and_memory() -> None:
-    assert Asked(2, 25, Memory(bytes=40 * GIB)).size_on(80 * GIB) == 1.0
-    assert Asked(1, 75, Memory(bytes=40 * GIB)).size_on(80 * GIB) == 0.75
+    assert RequestClass(2, 25, Memory(bytes=40 * GIB)).size_on(80 * GIB) == 1.0
+    assert RequestClass(1, 75, Memory(bytes=40 * GIB)).size_on(80 * GIB) == 0.75
 
 
 def test_typical_requests_are_parts_of_the_card_at_hand() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare import placement
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement, filters
-from gpushare.placement.filters import Question, Verdict
+from gpushare.placement.filters import FilterInput, Verdict
 from gpushare.placement.fleet import Fleet
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -18,7 +18,7 @@ from tests.gpushare.laws import strategies
 nodes = st.lists(strategies.gpu_nodes("node-a") | strategies.gpu_nodes("node-b"), min_size=1, max_size=4)
 
 
-def numa(ask: Question) -> Verdict:
+def numa(ask: FilterInput) -> Verdict:
     return ("is on NUMA node 1", 4.0) if ask.card.numa_node == 1 else None
 
 

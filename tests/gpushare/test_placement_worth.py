@@ -5,22 +5,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.mix import Asked, Host, Mix
+from gpushare.mix import Host, Mix, RequestClass
 from gpushare.placement import cutting_stock, pricing
-from gpushare.placement.grid import POINTS, Columns, Ints, Kind, empty
+from gpushare.placement.grid import POINTS, Columns, GpuModel, Ints, empty
 from gpushare.placement.worth import Worth
 from gpushare.share import Memory
 from tests.builders import GIB
 
-KINDS = [None, Kind("NVIDIA A100", 80 * GIB, (8, 0)), Kind("NVIDIA L4", 24 * GIB, (8, 9))]
+KINDS = [None, GpuModel("NVIDIA A100", 80 * GIB, (8, 0)), GpuModel("NVIDIA L4", 24 * GIB, (8, 9))]
 
 
-def mix_of(weights: dict[Asked, float]) -> Mix:
+def mix_of(weights: dict[RequestClass, float]) -> Mix:
     return Mix(weights, pods=1000)
 
 
-def share(percent: int, **fields: object) -> Asked:
-    return Asked(1, percent, Memory(percent=percent), **fields)  # type: ignore[arg-type]
+def share(percent: int, **fields: object) -> RequestClass:
+    return RequestClass(1, percent, Memory(percent=percent), **fields)  # type: ignore[arg-type]
 
 
 def test_a_part_that_no_size_fits_is_worth_nothing() -> None:
@@ -76,7 +76,7 @@ def test_the_lightest_demand_is_served_first() -> None:
 
 
 def test_memory_asked_in_bytes_is_a_larger_part_of_a_smaller_card() -> None:
-    worth = Worth(mix_of({Asked(1, 10, Memory(bytes=12 * GIB)): 1.0}), KINDS)
+    worth = Worth(mix_of({RequestClass(1, 10, Memory(bytes=12 * GIB)): 1.0}), KINDS)
     full, half = np.array([[100], [100]]), np.array([[50], [50]])
     columns = columns_of(compute=full, memory=half)
     large, small = worth.of_cards(columns)[:, 0]
@@ -119,6 +119,6 @@ def test_a_kind_that_more_ask_for_than_is_free_is_dear() -> None:
 
 
 def test_whole_sets_get_dear_as_they_get_rare() -> None:
-    eights = mix_of({share(50): 1.0, Asked(8, 100, Memory(percent=100)): 1.0})
+    eights = mix_of({share(50): 1.0, RequestClass(8, 100, Memory(percent=100)): 1.0})
     assert prices(eights, (100.0, 0.0), [1000.0]).sets.tolist() == [0]
     assert prices(eights, (100.0, 0.0), [2.0]).sets.tolist() == [1]

@@ -61,7 +61,7 @@ def test_what_grows_is_written_at_once_when_there_is_room() -> None:
 def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, str], said: str) -> None:
     found = node(builders.allocation("b", request=30, memory_gib=72))
     step = resizing.step(found, "a1", wish(found, **asked))
-    assert step == resizing.Step(found, said, resizing.Cause.ROOM)
+    assert step == resizing.ResizeStep(found, said, resizing.ResizeCause.ROOM)
     assert step.node is found
 
 
@@ -80,8 +80,8 @@ def test_less_memory_counts_until_the_agent_holds_the_pod_to_it() -> None:
     assert (share(step.node).memory_bytes, share(step.node).shrink_to_bytes) == (8 * GIB, 4 * GIB)
     assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
     refused = told(step.node, 8, used=5.2)
-    assert resizing.step(refused, "a1", less) == resizing.Step(
-        refused, "it uses 5.2Gi of the 4Gi asked", resizing.Cause.USE
+    assert resizing.step(refused, "a1", less) == resizing.ResizeStep(
+        refused, "it uses 5.2Gi of the 4Gi asked", resizing.ResizeCause.USE
     )
     done = resizing.step(told(refused, 4, used=3), "a1", less)
     assert (share(done.node).memory_bytes, share(done.node).shrink_to_bytes) == (4 * GIB, None)
@@ -187,4 +187,4 @@ def test_what_was_given_is_what_is_asked_whatever_was_rounded(empty: GpuNode, as
     )
     step = resizing.step(found, "a1", resizing.asked(asked, found.allocations[0], found))
     assert step.node is found
-    assert step == resizing.Step(found)
+    assert step == resizing.ResizeStep(found)

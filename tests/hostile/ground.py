@@ -16,7 +16,7 @@ from typing import Any
 
 from config.images import build as images
 from gpushare import contract
-from lab import cgroups, gpushare, layout
+from lab import gpushare, lab_layout, node_cgroup
 from tests.e2e.observation import Observer, eventually
 from tests.hostile.attacks import ATTACKS
 
@@ -75,7 +75,7 @@ class Said:
 class Ground:
     """`user` in a namespace of a lab with gpushare. All pods are on its first GPU."""
 
-    def __init__(self, user: Observer, where: layout.Layout) -> None:
+    def __init__(self, user: Observer, where: lab_layout.Layout) -> None:
         self.user, self._where = user, where
         self.card = user.gpunode().gpus[0]
         files = {path.replace("/", "."): (ROOT / path).read_text() for path in PROGRAMS}
@@ -181,7 +181,7 @@ class Ground:
         """How it is."""
         (pod,) = gpushare.pods(self.user.access, "agent")
         (status,) = pod["status"]["containerStatuses"]
-        pids = cgroups.members_below(self._where.cgroup, status["containerID"].rpartition("/")[2])
+        pids = node_cgroup.members_below(self._where.cgroup, status["containerID"].rpartition("/")[2])
         sizes = [_sizes(pid) for pid in pids]
         now, most = (sum(size[which] for size in sizes) for which in (0, 1))
         return Agent(status["restartCount"], frozenset(pids), now, most)
@@ -217,7 +217,7 @@ class Ground:
 
     def _tell_to_end(self, pod: str) -> None:
         (status,) = (self.user.pod(pod) or {})["status"]["containerStatuses"]
-        for pid in cgroups.members_below(self._where.cgroup, status["containerID"].rpartition("/")[2]):
+        for pid in node_cgroup.members_below(self._where.cgroup, status["containerID"].rpartition("/")[2]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGALRM)  # which the first process of a container is not told
 

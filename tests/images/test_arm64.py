@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from config.images import build, contents, layers, push
-from lab import errors, prerequisites
+from lab import lab_errors, prerequisites
 from tests.images import image
 
 EMULATOR = "qemu-aarch64-static"
@@ -54,5 +54,5 @@ def test_one_name_leads_to_both(registry: str, both: build.Archives, archives: b
 
 
 def test_a_processor_that_there_are_no_images_for_is_named() -> None:
-    with pytest.raises(errors.LabError, match=r"no images for riscv64; .* amd64, arm64"):
+    with pytest.raises(lab_errors.LabError, match=r"no images for riscv64; .* amd64, arm64"):
         build.ensure(("riscv64",))

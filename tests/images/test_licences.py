@@ -10,7 +10,7 @@ from license_expression import get_spdx_licensing
 
 from config.images import contents, licences
 from config.krew import make as krew
-from lab import errors
+from lab import lab_errors
 
 SPDX = get_spdx_licensing()
 # What metadata from before licence expressions says, and means.
@@ -53,5 +53,5 @@ def test_so_does_what_the_plugin_brings_along(name: str) -> None:
 
 
 def test_what_nobody_has_read_is_not_shipped() -> None:
-    with pytest.raises(errors.LabError, match=r"the licence of left-pad is not known: read it, and write it into"):
+    with pytest.raises(lab_errors.LabError, match=r"the licence of left-pad is not known: read it, and write it into"):
         licences.of("pypi", "left-pad")

@@ -10,7 +10,7 @@ import pytest
 
 from config.images import apt, contents, layers, packages
 from lab import build as lab_build
-from lab import errors
+from lab import lab_errors
 
 
 def test_the_lock_has_every_package_for_both_processors() -> None:
@@ -22,7 +22,7 @@ def test_the_lock_has_every_package_for_both_processors() -> None:
 @pytest.mark.parametrize("line", ["libc6 amd64 2.36", "libc6 amd64 2.36 md5:00", "libc6 amd64 2.36 sha256:00 more"])
 def test_a_line_that_is_no_package_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "lock").write_text(f"# a comment\n{line}\n")
-    with pytest.raises(errors.LabError, match=r"lock:2 is no package of the lock; .* make images-lock"):
+    with pytest.raises(lab_errors.LabError, match=r"lock:2 is no package of the lock; .* make images-lock"):
         packages.locked("amd64", tmp_path / "lock")
 
 
@@ -30,7 +30,7 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:
     lines = [line for line in packages.LOCK.read_text().splitlines() if not line.startswith("zlib1g arm64")]
     (tmp_path / "lock").write_text("\n".join(lines))
     assert packages.locked("amd64", tmp_path / "lock")
-    with pytest.raises(errors.LabError, match=r"lacks zlib1g for arm64; .* make images-lock"):
+    with pytest.raises(lab_errors.LabError, match=r"lacks zlib1g for arm64; .* make images-lock"):
         packages.locked("arm64", tmp_path / "lock")
 
 
@@ -59,7 +59,7 @@ def test_a_mirror_that_does_not_answer_is_no_version_that_is_gone(
     # A proxy on a reserved port, where nobody listens.
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")
-    with pytest.raises(errors.LabError, match=r"apt could not download libuuid1:.*127\.0\.0\.1"):
+    with pytest.raises(lab_errors.LabError, match=r"apt could not download libuuid1:.*127\.0\.0\.1"):
         packages.fetch(wanted)
 
 
@@ -68,5 +68,5 @@ def test_sources_of_another_release_are_refused(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "empty.sources").write_text("")
     monkeypatch.setenv(apt.SOURCES, str(tmp_path / "empty.sources"))
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(errors.LabError, match=r"have no libc6, zlib1g of Debian bookworm .*GPUSHARE_APT_SOURCES"):
+    with pytest.raises(lab_errors.LabError, match=r"have no libc6, zlib1g of Debian bookworm .*GPUSHARE_APT_SOURCES"):
         packages.newest(["zlib1g", "libc6"], layers.native())

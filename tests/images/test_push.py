@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from config.images import build, push
-from lab import errors, prerequisites
+from lab import lab_errors, prerequisites
 
 PLAIN = ("--dest-tls-verify=false",)
 
@@ -35,7 +35,9 @@ def test_what_was_pushed_is_there_by_digest(registry: str, archives: build.Archi
 @pytest.mark.timeout(900)
 def test_a_registry_that_does_not_answer_is_named(archives: build.Archives) -> None:
     # Port 1 is reserved and nobody listens there.
-    with pytest.raises(errors.LabError, match=r"^127\.0\.0\.1:1/a/webhook:\S+ was not pushed: .*refused.*skopeo login"):
+    with pytest.raises(
+        lab_errors.LabError, match=r"^127\.0\.0\.1:1/a/webhook:\S+ was not pushed: .*refused.*skopeo login"
+    ):
         push.push(archives, "127.0.0.1:1/a", options=PLAIN)
 
 
@@ -44,7 +46,7 @@ def test_a_registry_that_does_not_answer_is_named(archives: build.Archives) -> N
     ["gpushare", "docker.io/", "https://registry.example.com", "registry.example.com/A", "x y.z/a", "/a", "a.b:c"],
 )
 def test_what_is_no_registry_is_refused_before_anything_is_sent(prefix: str) -> None:
-    with pytest.raises(errors.LabError, match=r"is no registry and folder; name them like"):
+    with pytest.raises(lab_errors.LabError, match=r"is no registry and folder; name them like"):
         push.checked(prefix)
 
 

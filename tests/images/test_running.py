@@ -142,5 +142,5 @@ def test_a_kubeconfig_is_refused_with_a_sentence(laid_out: dict[str, Image], dir
 
 
 def test_the_keeper_of_mps_is_in_the_agents_image(laid_out: dict[str, Image]) -> None:
-    shown = laid_out["agent"].python("-m", "deviceplugin.mps.keeper", "--help")
+    shown = laid_out["agent"].python("-m", "deviceplugin.mps.supervisor", "--help")
     assert "--socket" in shown

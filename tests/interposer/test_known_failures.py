@@ -19,7 +19,7 @@ TESTS: Final = ROOT / "tests"
 GUARDED: Final[dict[str, tuple[str, ...]]] = {
     "two shares that asked for 30 and 70 get the same": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",
-        "deviceplugin/arbiter/test_turns.py::test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs",
         "gpu/test_shares.py::test_two_tenants_get_what_they_asked_for",
     ),
     "loops that wait for every step are never held back": (
@@ -40,8 +40,8 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
         "interposer/test_captures.py::test_a_capture_survives_the_end_of_a_lease",
     ),
     "programs with collectives over two GPUs stop for ever": (
-        "deviceplugin/arbiter/test_turns.py::test_two_shares_that_need_two_gpus_at_once_both_go_on",
-        "deviceplugin/arbiter/test_turns.py::test_who_never_gives_back_holds_up_nobody_for_long",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_two_shares_that_need_two_gpus_at_once_both_go_on",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_who_never_gives_back_holds_up_nobody_for_long",
     ),
     "each process takes a third of a second to start, one after another": (
         "interposer/test_programs.py::test_many_processes_of_a_container_start_at_once",

@@ -10,24 +10,26 @@ from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.output.table import Table
 from kubectl_gpushare.planning import auditing, rightsizing
 from kubectl_gpushare.source import peaks
-from kubectl_gpushare.views import cards, configuration, configuration_state, rightsize
-from kubectl_gpushare.views.audit import problems, shares
+from kubectl_gpushare.views import config_sentences, configuration_state, gpu_summary, rightsize
+from kubectl_gpushare.views.audit import audit_problems, audit_table
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import ROOT
 
 
 def audited(name: str) -> Table:
     verdict = auditing.judge(sample.nodes(), answers.read(answers.troubled()))
-    made: Table = {"problems": problems, "shares": shares}[name].table(verdict, cards.names(sample.nodes()))
+    made: Table = {"problems": audit_problems, "shares": audit_table}[name].table(
+        verdict, gpu_summary.names(sample.nodes())
+    )
     return made
 
 
 def rightsized() -> rightsize.View:
     found = rightsizing.suggest(sample.nodes(), peaks.of([answers.metrics()]), rightsizing.Rules())
-    return rightsize.View(found, cards.names(sample.nodes()), {})
+    return rightsize.View(found, gpu_summary.names(sample.nodes()), {})
 
 
-def configured() -> list[configuration_state.State]:
+def configured() -> list[configuration_state.NodeConfigState]:
     changing, refused, _ = sample.nodes()
     entries = configurations()
     labels = {contract.NODE_CONFIG_LABEL: "mps"}
@@ -39,7 +41,7 @@ def configured() -> list[configuration_state.State]:
 
 def configurations() -> dict[str, str]:
     text = (ROOT / "config" / "samples" / "config" / "configmap.yaml").read_text()
-    return configuration.entries_of(text) or {}
+    return config_sentences.entries_of(text) or {}
 
 
 def waiting_for_pods(node: GpuNode) -> GpuNode:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.source import audits, peaks
-from kubectl_gpushare.source.audits import Audit
+from kubectl_gpushare.source.audits import ReportedAudit
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.sample import GIB, uuid
 
@@ -89,7 +89,7 @@ def troubled() -> dict[str, Any]:
     return found
 
 
-def read(*documents: dict[str, Any]) -> dict[str, Audit]:
+def read(*documents: dict[str, Any]) -> dict[str, ReportedAudit]:
     """As the plugin has them."""
     return {one["node"]: audits.read(json.dumps(one)) for one in documents}
 

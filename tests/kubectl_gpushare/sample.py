@@ -10,9 +10,9 @@ from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import Condition, GpuNode
-from kubectl_gpushare.source import usage
+from kubectl_gpushare.source import live_usage
+from kubectl_gpushare.source.live_usage import Usage
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.source.usage import Usage
 
 GIB = 2**30
 NOW = codec.parse_time("2026-03-01T12:00:00Z")
@@ -148,9 +148,9 @@ def used() -> Usage:
         ("ml", "llm", uuid("gpu-1", 2), 71 * GIB, 0.95),
         ("web", "small", uuid("gpu-1", 3), 11 * GIB, 0.1),
     )
-    text = [line.format(usage.MEMORY, *share[:3], float(share[3])) for share in shares]
-    text += [line.format(usage.COMPUTE, *share[:3], share[4]) for share in shares]
-    return usage.of({"gpu-1": "\n".join(["# HELP x y", "up 1", *text]), "gpu-2": ""})
+    text = [line.format(live_usage.MEMORY, *share[:3], float(share[3])) for share in shares]
+    text += [line.format(live_usage.COMPUTE, *share[:3], share[4]) for share in shares]
+    return live_usage.of({"gpu-1": "\n".join(["# HELP x y", "up 1", *text]), "gpu-2": ""})
 
 
 def events() -> tuple[dict[str, Any], ...]:

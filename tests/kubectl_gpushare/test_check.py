@@ -11,7 +11,7 @@ import yaml
 
 from gpushare.preflight import rules
 from gpushare.preflight.finding import Finding, Severity
-from kubectl_gpushare.output import report
+from kubectl_gpushare.output import page_layout
 from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.views import check
 from lab.access import Access
@@ -45,16 +45,16 @@ def findings() -> tuple[Finding, ...]:
 
 @pytest.mark.parametrize(("name", "place"), [("check", PIPE), ("check-80", SMALL)])
 def test_the_page_looks_as_it_should(name: str, place: Terminal) -> None:
-    lines = [*report.lines(check.page(findings(), all_of_them=False), place), "", check.sentence(findings())]
+    lines = [*page_layout.lines(check.page(findings(), all_of_them=False), place), "", check.sentence(findings())]
     compare(name, lines)
 
 
 def test_wide_has_what_is_as_it_should_be() -> None:
-    compare("check-wide", report.lines(check.page(findings(), all_of_them=True), PIPE)[-20:])
+    compare("check-wide", page_layout.lines(check.page(findings(), all_of_them=True), PIPE)[-20:])
 
 
 def test_commands_are_never_wrapped_so_that_they_can_be_pasted() -> None:
-    lines = report.lines(check.page(findings(), all_of_them=False), Terminal(columns=40))
+    lines = page_layout.lines(check.page(findings(), all_of_them=False), Terminal(columns=40))
     commands = [line for one in findings() for command in one.commands for line in command.splitlines()]
     assert len(commands) >= 5
     assert {f"     {command}" for command in commands} <= set(lines)

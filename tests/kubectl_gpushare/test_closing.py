@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 
 from gpushare import codec
-from kubectl_gpushare import closing, errors, kubectl
-from kubectl_gpushare.source import cluster
+from kubectl_gpushare import closing, kubectl, plugin_errors
+from kubectl_gpushare.source import live_cluster
 from tests import builders
 from tests.kubectl_gpushare import owners
 
-Keeping = Callable[[str], tuple[closing.Keeper, list[str]]]
+Keeping = Callable[[str], tuple[closing.TemporaryCordon, list[str]]]
 
 
 @pytest.fixture
 def keeping(tmp_path: Path) -> Keeping:
     """A keeper on the nodes n0 and n1 of two GPUs each, and what it says."""
 
-    def make(mode: str) -> tuple[closing.Keeper, list[str]]:
+    def make(mode: str) -> tuple[closing.TemporaryCordon, list[str]]:
         program, path = owners.program(tmp_path, mode), tmp_path / "state.json"
         state = json.loads(path.read_text())
         state["gpunodes"].append(codec.to_document(builders.node("n1", gpus=2)))
         path.write_text(json.dumps(state))
         said: list[str] = []
-        return closing.Keeper(cluster.Cluster(kubectl.Kubectl(program=program)), said.append), said
+        return closing.TemporaryCordon(live_cluster.LiveCluster(kubectl.Kubectl(program=program)), said.append), said
 
     return make
 
@@ -37,7 +37,7 @@ BOTH = (("n0", "GPU-n0-0"), ("n1", "GPU-n1-0"))
 
 def test_where_one_node_cannot_be_opened_the_others_are(keeping: Keeping, tmp_path: Path) -> None:
     keeper, said = keeping("locked")
-    with pytest.raises(errors.ClusterError, match="timed out"), keeper.kept():
+    with pytest.raises(plugin_errors.KubectlError, match="timed out"), keeper.kept():
         keeper.close(BOTH, seconds=60)
     nodes = json.loads((tmp_path / "state.json").read_text())["gpunodes"]
     assert [node["spec"]["cordoned"] for node in nodes] == [["GPU-n0-0"], []]
@@ -57,7 +57,7 @@ def test_what_an_admin_keeps_closed_is_not_said_to_be_opened(keeping: Keeping, t
 
 
 def test_what_was_renewed_since_it_was_seen_is_not_opened(tmp_path: Path) -> None:
-    origin = cluster.Cluster(kubectl.Kubectl(program=owners.program(tmp_path, "placed")))
+    origin = live_cluster.LiveCluster(kubectl.Kubectl(program=owners.program(tmp_path, "placed")))
     owners.mark(tmp_path, "GPU-n0-1", "1f2e3d4c.20260301T120000Z")
     seen, said = origin.gpu_nodes(), list[str]()
     owners.mark(tmp_path, "GPU-n0-1", "1f2e3d4c.29990301T120000Z")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpushare import codec, contract
-from gpushare.config import reading, settings
+from gpushare.config import config_file, node_settings
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from tests.kubectl_gpushare import sample
@@ -192,9 +192,9 @@ def test_show_fills_in_every_default_and_what_it_prints_can_be_read(plugin: Plug
     files = ("--from", saved, "--from", CONFIGURATIONS)
     for name, text in yaml.safe_load(CONFIGURATIONS.read_text())["data"].items():
         printed = plugin("config", "show", name, "-o", "yaml", *files).out
-        whole, short = reading.read(printed), reading.read(text)
+        whole, short = config_file.read(printed), config_file.read(text)
         assert whole.warnings == short.warnings
-        assert settings.values_of(whole) == settings.values_of(short)
+        assert node_settings.values_of(whole) == node_settings.values_of(short)
         assert (whole.sharing, whole.mig, whole.resources) == (short.sharing, short.mig, short.resources)
         assert "deviceIDStrategy: uuid" in printed
     assert json.loads(plugin("config", "show", "gpu-1", "-o", "json", *files).out)["flags"]["failOnInitError"] is True

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kubectl_gpushare import errors, kubectl
+from kubectl_gpushare import kubectl, plugin_errors
 from tests.kubectl_gpushare.conftest import Plugin
 
 FORBIDDEN = (
@@ -20,41 +20,45 @@ FORBIDDEN_PODS = (
 SAYINGS = {
     "not installed": (
         "Error from server (NotFound): the server could not find the requested resource",
-        errors.NotInstalled,
+        plugin_errors.NotInstalled,
         r"gpushare is not installed in this cluster .* run \./install\.sh",
     ),
     "forbidden": (
         FORBIDDEN,
-        errors.Forbidden,
+        plugin_errors.KubectlForbidden,
         r'user "jane" may not list gpunodes\.gpushare\.io at the cluster scope: .*--clusterrole=gpushare-viewer --user=jane',
     ),
     "forbidden pods": (
         FORBIDDEN_PODS,
-        errors.Forbidden,
+        plugin_errors.KubectlForbidden,
         r'user "jane" may not list pods in the namespace "ml": ask an admin for a role that allows "list" on "pods"',
     ),
-    "not found": ('Error from server (NotFound): pods "x" not found', errors.NotFound, r'^pods "x" not found$'),
+    "not found": (
+        'Error from server (NotFound): pods "x" not found',
+        plugin_errors.KubectlNotFound,
+        r'^pods "x" not found$',
+    ),
     "credentials": (
         "error: You must be logged in to the server (Unauthorized)",
-        errors.ClusterError,
+        plugin_errors.KubectlError,
         "does not accept the credentials: log in again",
     ),
     "refused": (
         "The connection to the server localhost:8080 was refused - did you specify the right host or port?",
-        errors.ClusterError,
+        plugin_errors.KubectlError,
         r"cannot be reached: .*localhost:8080.*kubectl cluster-info",
     ),
     "no such host": (
         "Unable to connect to the server: dial tcp: lookup nope on 10.0.0.2:53: no such host",
-        errors.ClusterError,
+        plugin_errors.KubectlError,
         r"cannot be reached: .*no such host",
     ),
     "bad request": (
         "Error from server (BadRequest): unable to parse requirement",
-        errors.ClusterError,
+        plugin_errors.KubectlError,
         "^the API server says BadRequest: unable to parse requirement$",
     ),
-    "no context": ('error: context "x" does not exist', errors.ClusterError, '^context "x" does not exist$'),
+    "no context": ('error: context "x" does not exist', plugin_errors.KubectlError, '^context "x" does not exist$'),
 }
 
 

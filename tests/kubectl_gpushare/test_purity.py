@@ -15,7 +15,7 @@ IMPURE = {"os", "sys", "time", "pathlib", "subprocess", "threading", "select", "
 OURS = {
     "kubectl_gpushare.kubectl",
     "kubectl_gpushare.commands",
-    "kubectl_gpushare.applying",
+    "kubectl_gpushare.moving",
     "kubectl_gpushare.closing",
     "kubectl_gpushare.cordoning",
 }
@@ -49,4 +49,4 @@ def test_only_three_modules_write_to_the_cluster() -> None:
         for path in PACKAGE.rglob("*.py")
         if ".kubectl.patch(" in path.read_text() or ".kubectl.create(" in path.read_text()
     }
-    assert writers == {"cordoning.py", "applying.py", "resizing.py"}
+    assert writers == {"cordoning.py", "moving.py", "resize_watch.py"}

@@ -39,14 +39,14 @@ UNASKED = {
 
 # All of ours that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
-    "gpushare": "allocation codec codec.allocations codec.document codec.fields codec.gpus contract errors fragmentation gpu gpunode ledger node pod printable quantity",
-    "kubectl_gpushare": "candidates cli commands early errors kubectl options output source start views",
+    "gpushare": "allocation codec codec.allocations codec.entry_fields codec.gpunode_document codec.status_gpus contract errors fragmentation gpu gpunode ledger node pod printable quantity",
+    "kubectl_gpushare": "candidates cli commands early kubectl options output plugin_errors source start views",
     "kubectl_gpushare.commands": "top",
-    "kubectl_gpushare.output": "colour documents layout printing table terminal",
+    "kubectl_gpushare.output": "colour documents printing table table_layout terminal",
     "kubectl_gpushare.planning": "away",
-    "kubectl_gpushare.source": "cluster objects origin snapshot usage",
-    "kubectl_gpushare.views": "cards figures problems top",
-    "kubectl_gpushare.views.top": "gpus summary",
+    "kubectl_gpushare.source": "chosen_source live_cluster live_usage objects snapshot",
+    "kubectl_gpushare.views": "cell_figures gpu_summary ledger_problems top",
+    "kubectl_gpushare.views.top": "free_summary gpu_table",
 }
 
 
@@ -79,7 +79,10 @@ def test_top_talks_through_kubectl_and_imports_no_client(saved: Path, fake_kubec
     kubectl = fake_kubectl(f"exec cat {saved}")
     expected = {*TOP, *(f"{package}.{name}" for package, names in TOP.items() for name in names.split())}
     library = modules_after("import tabulate")  # for a short list, where its 30 ms are no part of a long wait
-    for before, others in (("", library), ("from kubectl_gpushare.output import layout; layout.FEW_LINES = 0", set())):
+    for before, others in (
+        ("", library),
+        ("from kubectl_gpushare.output import table_layout; table_layout.FEW_LINES = 0", set()),
+    ):
         imported = modules_after(f"{before}\n{top}; assert start.main() == 0", KUBECTL_PATH=kubectl)
         assert ours(imported) == expected
         assert not imported & (NEVER | UNASKED | {"tabulate"}) - others

@@ -14,19 +14,19 @@ import pytest
 
 from kubectl_gpushare.commands import top
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output import layout, printing, report
+from kubectl_gpushare.output import page_layout, printing, table_layout
 from kubectl_gpushare.output.page import Page
 from kubectl_gpushare.output.table import Cell, Column, Table
 from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.planning import auditing, capacity, defragmentation, reasons, simulation
 from kubectl_gpushare.planning.simulation import Arrival
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import cards, configuration_state, defrag, fit, simulate, why
-from kubectl_gpushare.views.audit import document as audit_document
-from kubectl_gpushare.views.describe import cards as described_cards
-from kubectl_gpushare.views.describe import pod as described_pod
-from kubectl_gpushare.views.top import gpus, nodes, pods
+from kubectl_gpushare.views import configuration_state, defrag, fit, gpu_summary, simulate, why
+from kubectl_gpushare.views.audit import audit_items as audit_document
+from kubectl_gpushare.views.describe import gpu_page as described_cards
+from kubectl_gpushare.views.describe import pod_page as described_pod
+from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
 from tests import builders
 from tests.kubectl_gpushare import answered, answers, sample
 from tests.kubectl_gpushare.planning.test_defragmentation import NONE, hole, owned
@@ -48,16 +48,16 @@ def compare(name: str, lines: Iterable[str]) -> None:
 
 
 def of_gpus() -> Table:
-    return gpus.table(gpus.of(sample.nodes()))
+    return gpu_table.table(gpu_table.of(sample.nodes()))
 
 
 def of_nodes() -> Table:
-    return nodes.table(nodes.of(sample.nodes()), now=sample.NOW)
+    return node_table.table(node_table.of(sample.nodes()), now=sample.NOW)
 
 
 def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
     taken = dataclasses.replace(sample.snapshot(), usage=sample.used() if used else None)
-    return pods.table(pods.of(taken), now=sample.NOW, namespaces=namespaces, with_used=used)
+    return pod_table.table(pod_table.of(taken), now=sample.NOW, namespaces=namespaces, with_used=used)
 
 
 def node(name: str) -> Page:
@@ -66,7 +66,7 @@ def node(name: str) -> Page:
 
 
 def gpu(name: str, snapshot: Snapshot | None = None) -> Page:
-    found = next(card for card in cards.of(sample.nodes()) if card.name == name)
+    found = next(card for card in gpu_summary.of(sample.nodes()) if card.name == name)
     owner = next(one for one in sample.nodes() if one.name == found.node)
     return described_cards.gpu(found, owner, snapshot or sample.snapshot(), now=sample.NOW)
 
@@ -93,8 +93,8 @@ def placed(name: str) -> Page:
 
 def fitting(count: int = 1, **annotations: str) -> Page:
     world = World(sample.nodes(), None, sample.pods())
-    asked = Asked.of(builders.pod("asked", **annotations))
-    return fit.page(capacity.answer(world, [capacity.Wanted("", asked, count)]), ("a note",))
+    asked = RequestingPod.of(builders.pod("asked", **annotations))
+    return fit.page(capacity.answer(world, [capacity.PodBatch("", asked, count)]), ("a note",))
 
 
 def defragmented(*placed: tuple[str, str, str], **asks: str) -> Page:
@@ -108,7 +108,9 @@ ALL = ("n0/0", "n0/1", "n1/0", "n1/1")
 
 def simulated() -> Table:
     arrivals = [
-        Arrival(60.0 * number, 900.0, Asked.of(builders.pod(f"p{number}", request=("0.3", "0.5", "1")[number % 3])))
+        Arrival(
+            60.0 * number, 900.0, RequestingPod.of(builders.pod(f"p{number}", request=("0.3", "0.5", "1")[number % 3]))
+        )
         for number in range(60)
     ]
     return simulate.table(simulation.run(World([builders.node("a"), builders.node("b")]), arrivals))
@@ -140,13 +142,13 @@ TABLES = TABLES_OF_ANSWERS | {
     "top-gpus-120": (of_gpus, USUAL, Options()),
     "top-gpus-80": (of_gpus, SMALL, Options()),
     "top-gpus-40": (of_gpus, SMALLEST, Options()),
-    "top-gpus-used-200": (lambda: gpus.table(gpus.of(sample.nodes()), sample.used()), WIDEST, Options()),
+    "top-gpus-used-200": (lambda: gpu_table.table(gpu_table.of(sample.nodes()), sample.used()), WIDEST, Options()),
     "top-gpus-colours": (of_gpus, COLOURED, Options()),
     "top-gpus-ascii": (of_gpus, ASCII, Options()),
     "top-gpus-no-headers": (of_gpus, PIPE, Options(no_headers=True)),
-    "top-gpus-used": (lambda: gpus.table(gpus.of(sample.nodes()), sample.used()), PIPE, Options()),
-    "top-gpus-used-80": (lambda: gpus.table(gpus.of(sample.nodes()), sample.used()), SMALL, Options()),
-    "top-nodes-used": (lambda: nodes.table(nodes.of(sample.nodes()), sample.used()), PIPE, Options()),
+    "top-gpus-used": (lambda: gpu_table.table(gpu_table.of(sample.nodes()), sample.used()), PIPE, Options()),
+    "top-gpus-used-80": (lambda: gpu_table.table(gpu_table.of(sample.nodes()), sample.used()), SMALL, Options()),
+    "top-nodes-used": (lambda: node_table.table(node_table.of(sample.nodes()), sample.used()), PIPE, Options()),
     "top-pods-pipe": (of_pods, PIPE, Options()),
     "top-pods-pipe-wide": (of_pods, PIPE, Options(output="wide")),
     "top-pods-used": (lambda: of_pods(used=True), PIPE, Options()),
@@ -156,7 +158,7 @@ TABLES = TABLES_OF_ANSWERS | {
     "top-nodes-160": (of_nodes, WIDE, Options()),
     "top-nodes-80": (of_nodes, SMALL, Options()),
     "top-nodes-40": (of_nodes, SMALLEST, Options()),
-    "top-nodes-used-200": (lambda: nodes.table(nodes.of(sample.nodes()), sample.used()), WIDEST, Options()),
+    "top-nodes-used-200": (lambda: node_table.table(node_table.of(sample.nodes()), sample.used()), WIDEST, Options()),
     "top-pods-40": (lambda: of_pods(used=True, namespaces=False), SMALLEST, Options()),
     "top-pods-200": (lambda: of_pods(used=True), WIDEST, Options()),
     "simulate-40": (simulated, SMALLEST, Options()),
@@ -238,17 +240,17 @@ def test_a_table_looks_as_it_should(name: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_looks_as_it_should(name: str) -> None:
     make, place = PAGES[name]
-    compare(name, report.lines(make(), place))
+    compare(name, page_layout.lines(make(), place))
 
 
 def test_documents_keep_their_schema() -> None:
     snapshot = sample.snapshot()
     first, troubled = sample.nodes()[:2]
-    card = cards.of([troubled])[0]
+    card = gpu_summary.of([troubled])[0]
     documents: dict[str, Any] = {
-        "gpus": gpus.document(gpus.of(sample.nodes())),
-        "nodes": nodes.document(nodes.of(sample.nodes())),
-        "pods": pods.document(pods.of(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
+        "gpus": gpu_table.document(gpu_table.of(sample.nodes())),
+        "nodes": node_table.document(node_table.of(sample.nodes())),
+        "pods": pod_table.document(pod_table.of(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
         "node": described_cards.node_document(first, snapshot),
         "gpu": described_cards.gpu_document(card, troubled, snapshot),
         "pod": described_pod.document(described_pod.find(sample.pods()[0], sample.nodes()), snapshot),
@@ -257,7 +259,7 @@ def test_documents_keep_their_schema() -> None:
         ),
         "audit": audit_document.of(
             auditing.judge(sample.nodes()[:1], answers.read(answers.troubled())),
-            cards.names(sample.nodes()),
+            gpu_summary.names(sample.nodes()),
             ("a note",),
         ),
         "rightsizing": answered.rightsized().document(),
@@ -274,63 +276,65 @@ def test_documents_keep_their_schema() -> None:
 @pytest.mark.parametrize("columns", range(40, 200))
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     for table in (of_gpus(), of_nodes(), of_pods(used=True), *(make() for make, *_ in TABLES_OF_ANSWERS.values())):
-        lines, _ = layout.draw(table, Terminal(columns=columns))
+        lines, _ = table_layout.draw(table, Terminal(columns=columns))
         assert max(map(len, lines)) <= columns
 
 
 @pytest.mark.parametrize("columns", [40, 57, 80, 100, 120, 200])
 def test_no_line_of_a_page_is_wider_than_the_terminal(columns: int) -> None:
     for make, _ in PAGES.values():
-        assert max(map(layout.width, report.lines(make(), Terminal(columns=columns, colours=True)))) <= columns
+        assert (
+            max(map(table_layout.width, page_layout.lines(make(), Terminal(columns=columns, colours=True)))) <= columns
+        )
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_what_is_the_matter_is_seen_on_the_narrowest_terminal(columns: int) -> None:
     for table, state in ((of_gpus(), "Unheal"), (of_nodes(), "NotRea"), (of_pods(used=True), "Gated")):
-        lines, left_out = layout.draw(table, Terminal(columns=columns))
+        lines, left_out = table_layout.draw(table, Terminal(columns=columns))
         assert not {"STATUS", "STATE"} & set(left_out)
         assert any(state in line for line in lines)
 
 
 def test_columns_that_find_no_place_are_named() -> None:
-    _, left_out = layout.draw(of_gpus(), Terminal(columns=80))
+    _, left_out = table_layout.draw(of_gpus(), Terminal(columns=80))
     assert "MODE" in left_out
-    assert not layout.draw(of_gpus(), Terminal(columns=200))[1]
+    assert not table_layout.draw(of_gpus(), Terminal(columns=200))[1]
 
 
 def test_describe_leaves_nothing_out_on_a_narrow_terminal() -> None:
-    drawn = "".join(line.strip() for line in report.lines(gpu("gpu-10/0"), SMALL))
+    drawn = "".join(line.strip() for line in page_layout.lines(gpu("gpu-10/0"), SMALL))
     assert "x9z8q" in drawn
     assert "…" not in drawn
 
 
-@pytest.mark.parametrize("column", gpus.SORT_KEYS)
+@pytest.mark.parametrize("column", gpu_table.SORT_KEYS)
 def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
-    found = gpus.of(sample.nodes(), column)
-    key, largest_first = gpus.SORT_KEYS[column]
+    found = gpu_table.of(sample.nodes(), column)
+    key, largest_first = gpu_table.SORT_KEYS[column]
     assert len(found) == 13
     assert [key(card) for card in found] == sorted(map(key, found), reverse=largest_first)
     for one, other in itertools.pairwise(found):
         if key(one) == key(other):
-            assert cards.natural(one.name) < cards.natural(other.name)
+            assert gpu_summary.natural(one.name) < gpu_summary.natural(other.name)
 
 
-@pytest.mark.parametrize("column", nodes.SORT_KEYS)
+@pytest.mark.parametrize("column", node_table.SORT_KEYS)
 def test_nodes_can_be_sorted_by_every_column(column: str) -> None:
-    found = nodes.of(sample.nodes(), column)
-    key, largest_first = nodes.SORT_KEYS[column]
+    found = node_table.of(sample.nodes(), column)
+    key, largest_first = node_table.SORT_KEYS[column]
     assert [key(row) for row in found] == sorted(map(key, found), reverse=largest_first)
 
 
-@pytest.mark.parametrize("column", pods.SORT_KEYS)
+@pytest.mark.parametrize("column", pod_table.SORT_KEYS)
 def test_pods_can_be_sorted_by_every_column(column: str) -> None:
-    found = pods.of(sample.snapshot(), sort_by=column)
-    key, largest_first = pods.SORT_KEYS[column]
+    found = pod_table.of(sample.snapshot(), sort_by=column)
+    key, largest_first = pod_table.SORT_KEYS[column]
     assert [key(row) for row in found] == sorted(map(key, found), reverse=largest_first)
 
 
 def test_the_command_line_offers_the_columns_that_the_views_have() -> None:
-    for kind, view in (("gpus", gpus), ("nodes", nodes), ("pods", pods)):
+    for kind, view in (("gpus", gpu_table), ("nodes", node_table), ("pods", pod_table)):
         assert top.SORT_KEYS[kind] == tuple(view.SORT_KEYS)
 
 
@@ -338,5 +342,5 @@ def test_nothing_that_others_write_is_obeyed_by_the_terminal() -> None:
     evil = "\x1b[2Jx\ny"
     snapshot = Snapshot((), None, (evil,))
     table = Table((Column("NAME"),), [[evil], [Cell(evil, "good")]])
-    for text in (*report.lines(gpu("gpu-1/0", snapshot), PIPE), *layout.draw(table, PIPE)[0]):
+    for text in (*page_layout.lines(gpu("gpu-1/0", snapshot), PIPE), *table_layout.draw(table, PIPE)[0]):
         assert text.isprintable()

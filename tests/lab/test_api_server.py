@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import access, cluster, errors, layout, process
+from lab import access, cluster, daemon_process, lab_errors, lab_layout
 
 pytestmark = pytest.mark.apiserver
 
@@ -33,12 +33,12 @@ def directory() -> Iterator[Path]:
         cluster.down(directory)
 
 
-def kill(name: str, lab: layout.Layout) -> int:
-    pid = process.pid_of(name, lab.processes)
+def kill(name: str, lab: lab_layout.Layout) -> int:
+    pid = daemon_process.pid_of(name, lab.processes)
     assert pid is not None
     handle = os.pidfd_open(pid)
     signal.pidfd_send_signal(handle, signal.SIGKILL)
-    assert process._ended(handle, 10.0)
+    assert daemon_process._ended(handle, 10.0)
     os.close(handle)
     return pid
 
@@ -59,7 +59,7 @@ def test_a_service_account_kubeconfig_has_the_rights_of_that_service_account_onl
         assert path.stat().st_mode & 0o077 == 0
         who = limited.kubectl("auth", "whoami", "--output=jsonpath={.status.userInfo.username}")
         assert who == f"system:serviceaccount:{namespace}:default"
-        with pytest.raises(errors.LabError, match="cannot list resource"):
+        with pytest.raises(lab_errors.LabError, match="cannot list resource"):
             limited.kubectl("get", "pods")
 
 
@@ -67,7 +67,7 @@ def test_ones_own_cluster_is_reached_by_its_kubeconfig(api_server: access.Access
     own = access.from_kubeconfig(api_server.kubeconfig, tmp_path)
     assert (own.server, own.ca_file.read_bytes()) == (api_server.server, api_server.ca_file.read_bytes())
     assert own.kubectl("get", "--raw=/readyz") == "ok"
-    with pytest.raises(errors.LabError, match="cannot be used"):
+    with pytest.raises(lab_errors.LabError, match="cannot be used"):
         access.from_kubeconfig(tmp_path / "missing", tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_an_admission_policy_is_enforced(api_server: access.Access) -> None:
     def refused(namespace: str, name: str) -> bool:
         try:
             api_server.kubectl("create", "configmap", name, f"--namespace={namespace}")
-        except errors.LabError as error:
+        except lab_errors.LabError as error:
             assert "a good name, please" in str(error)
             return True
         return False
@@ -121,24 +121,24 @@ def test_an_admission_policy_is_enforced(api_server: access.Access) -> None:
 def test_it_starts_and_ends_again_and_again_in_the_same_directory(directory: Path) -> None:
     for _ in range(2):
         cluster.up(directory, node_count=0)
-        lab = layout.load(directory)
-        pids = [process.pid_of(name, lab.processes) for name in ("etcd", "kube-apiserver")]
+        lab = lab_layout.load(directory)
+        pids = [daemon_process.pid_of(name, lab.processes) for name in ("etcd", "kube-apiserver")]
         assert None not in pids
         assert cluster.down(directory)
         assert not directory.exists()
-        assert [pid for pid in pids if pid and process.start_time(pid)] == []
+        assert [pid for pid in pids if pid and daemon_process.start_time(pid)] == []
     assert not cluster.down(directory)
 
 
 def test_what_was_stored_is_there_after_both_processes_were_killed(directory: Path) -> None:
     administrator = cluster.up(directory, node_count=0)
-    lab = layout.load(directory)
+    lab = lab_layout.load(directory)
     administrator.kubectl("create", "configmap", "kept")
     killed = kill("kube-apiserver", lab), kill("etcd", lab)
     again = cluster.up(directory, node_count=0)
     assert again == administrator
     assert "kept" in again.kubectl("get", "configmaps", "--output=name")
-    assert process.pid_of("kube-apiserver", lab.processes) not in {None, *killed}
+    assert daemon_process.pid_of("kube-apiserver", lab.processes) not in {None, *killed}
 
 
 def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(directory: Path) -> None:
@@ -149,16 +149,16 @@ def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(direc
     )
     owner = subprocess.run([sys.executable, "-c", script, str(directory)], check=False)
     assert owner.returncode == -signal.SIGKILL
-    lab = layout.load(directory)
-    guard = process.pid_of("guard", lab.processes)
+    lab = lab_layout.load(directory)
+    guard = daemon_process.pid_of("guard", lab.processes)
     assert guard is not None
-    assert process._ended(os.pidfd_open(guard), 30.0)
+    assert daemon_process._ended(os.pidfd_open(guard), 30.0)
     assert not directory.exists()
 
 
 def test_a_directory_with_other_files_is_refused_and_left_alone() -> None:
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as directory:
         (Path(directory) / "thesis.tex").touch()
-        with pytest.raises(errors.LabError, match="is not empty and no lab"):
+        with pytest.raises(lab_errors.LabError, match="is not empty and no lab"):
             cluster.up(Path(directory), node_count=0)
         assert (Path(directory) / "thesis.tex").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import build, errors, go_build
+from lab import build, go_build, lab_errors
 
 REQUIRED = re.compile(r"^\s*(\S+) (v\S+)(?: // indirect)?$", re.MULTILINE)
 REPLACED = re.compile(r"^\s*(\S+) => (\S+) (v\S+)$", re.MULTILINE)
@@ -58,7 +58,7 @@ def test_no_two_programs_have_one_directory_and_a_change_of_the_module_makes_a_n
 
 def test_a_module_without_the_version_is_told(tmp_path: Path) -> None:
     (tmp_path / "go.mod").write_text("module x\n")
-    with pytest.raises(errors.LabError, match=r"go\.mod requires no helm\.sh/helm/v4; restore the file"):
+    with pytest.raises(lab_errors.LabError, match=r"go\.mod requires no helm\.sh/helm/v4; restore the file"):
         go_build.required_version(tmp_path, "helm.sh/helm/v4")
 
 
@@ -72,7 +72,7 @@ def test_a_build_that_fails_says_how_to_repeat_it_and_leaves_nothing(
     (module / "go.mod").write_text("module x\n\ngo 1.26.0\n")
     (module / "main.go").write_text("package main\n\nfunc main() { nothing }\n")
     broken = go_build.Build("broken", "v1", module, ".", "broken", 1)
-    with pytest.raises(errors.LabError, match=rf"building broken failed; repeat it by: cd {module} && "):
+    with pytest.raises(lab_errors.LabError, match=rf"building broken failed; repeat it by: cd {module} && "):
         go_build.ensure(broken)
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 

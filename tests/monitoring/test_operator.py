@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpushare import contract
-from lab import access, errors
+from lab import access, lab_errors
 from tests.config import manifests
 from tests.monitoring import rules
 
@@ -55,5 +55,5 @@ def test_an_object_is_taken(operators: access.Access, file: str) -> None:
 def test_one_with_a_slip_is_not(operators: access.Access) -> None:
     (monitor,) = manifests.documents(rules.FOLDER / "podmonitor.yaml")
     monitor["spec"]["podMetricsEndpoints"][0]["honorLabel"] = True
-    with pytest.raises(errors.LabError, match="honorLabel"):
+    with pytest.raises(lab_errors.LabError, match="honorLabel"):
         take(operators, yaml.safe_dump(monitor))

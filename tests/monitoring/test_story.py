@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
-from lab import access, gpushare, image, layout
+from lab import access, gpushare, image, lab_layout
 from tests.deviceplugin.test_lab_audit import OWN_LOADER
 from tests.e2e.observation import eventually
 from tests.monitoring import dashboards, prometheus, rules
@@ -55,7 +55,7 @@ def at_once(text: str) -> str:
 
 
 class Night:
-    def __init__(self, lab: access.Access, where: layout.Layout, seen: Prometheus, team: str, other: str) -> None:
+    def __init__(self, lab: access.Access, where: lab_layout.Layout, seen: Prometheus, team: str, other: str) -> None:
         self.lab, self.where, self.seen, self.team, self.other = lab, where, seen, team, other
         self.node = where.nodes[0].name
         status = json.loads(lab.kubectl("get", "gpunode", self.node, "-o", "json"))["status"]
@@ -93,7 +93,7 @@ class Night:
 
 @pytest.fixture
 def night(lab: access.Access, tmp_path: Path) -> Iterator[Night]:
-    where = layout.load(lab.kubeconfig.parents[1])
+    where = lab_layout.load(lab.kubeconfig.parents[1])
     gpushare.install(where, lab)
     text = at_once(rules.FILE.read_text())
     with (

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ class Release:
     name: str
     library: Path
     python_path: tuple[Path, ...]
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # those of today by what it calls them
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -36,6 +38,8 @@ class Release:
 
     def run(self, code: str, given: Any = None) -> Any:
         """What a program of its packages, which has `given` and sets `answer`, makes of it: both are JSON."""
+        for name, now in self.names.items():
+            code = re.sub(rf"\b{now}\b", name, code)
         program = f"import json, sys\ngiven = json.load(sys.stdin)\n{code}\njson.dump(answer, sys.stdout)"
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
@@ -50,11 +54,28 @@ class Release:
         return json.loads(done.stdout)
 
 
+# By release, of the names that the tests' programs use, those that were others then: what they were, and are today.
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "0.1.0": {
+        "Book": "Checkpoint",
+        "InForce": "ActiveConfig",
+        "Record": "LedgerRecord",
+        "Use": "ShareUse",
+        "book": "mode_checkpoint",
+        "groups": "share_ledgers",
+        "health": "gpu_health",
+        "peaks": "share_peaks",
+        "record": "ledger_record",
+        "selection": "config_choice",
+    },
+}
+
+
 def kept(version: str) -> Release:
     """One of the past."""
     directory = HERE / version
     library = directory / f"libgpushare-{platform.machine()}.so"
-    return Release(version, library, (directory / "programs.zip", ROOT))
+    return Release(version, library, (directory / "programs.zip", ROOT), NAMES[version])
 
 
 BEFORE = kept("0.1.0")  # the release before this one

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import peaks, whole_file
-from deviceplugin.arbiter import groups, process, record
+from deviceplugin import share_peaks, whole_file
+from deviceplugin.arbiter import kernel_process, ledger_record, share_ledgers
 from deviceplugin.audit import contexts
 from deviceplugin.hardware import faults
-from deviceplugin.live import book
+from deviceplugin.live import mode_checkpoint
 from gpushare import contract
 from tests.deviceplugin import agent_process
 from tests.deviceplugin.test_agent_without_cluster import unreachable
@@ -27,16 +27,16 @@ BOTH_WAYS = pytest.mark.parametrize(
 FILES: Mapping[str, tuple[str, str]] = {
     "ledgers": (
         """
-from deviceplugin.arbiter import record
+from deviceplugin.arbiter import ledger_record
 from deviceplugin.arbiter.tenant import Grant, Tenant
 grants = (Grant("GPU-00000000-0000-0000-0000-000000000000", 100, 50, 100), Grant("GPU-00000000-0000-0000-0000-000000000001", 100, 50, 100))
 tenant = Tenant("u", "ml", "trainer", ("main", "side"), 1, grants, True, "a1")
-record.write(there, record.Record("boot", tenant, (1, 2), 64, {0: (12, 345), 7: (13, 346)}))
+ledger_record.write(there, ledger_record.LedgerRecord("boot", tenant, (1, 2), 64, {0: (12, 345), 7: (13, 346)}))
 """,
         """
-from deviceplugin.arbiter import record
-(path,) = record.all_in(there)
-one = record.read(path)
+from deviceplugin.arbiter import ledger_record
+(path,) = ledger_record.all_in(there)
+one = ledger_record.read(path)
 grants = [[each.uuid, each.memory_bytes, each.request_percent, each.limit_percent] for each in one.tenant.grants]
 who = [one.tenant.pod_uid, one.tenant.namespace, one.tenant.pod, one.tenant.containers, one.tenant.share]
 answer = [one.boot_id, who, one.tenant.latency, one.tenant.allocation, grants, one.ledger, one.slot_count]
@@ -49,17 +49,17 @@ answer.append(sorted(one.slots.items()))
     ),
     "peaks": (
         """
-from deviceplugin.arbiter.groups import Use
+from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.peaks import Peaks
+from deviceplugin.share_peaks import Peaks
 tenant = Tenant("u", "ml", "trainer", ("main",), 0, (Grant("GPU-0", 100, 50, 100),))
-made = Peaks(there, uses=lambda: (Use(tenant, (77,), 1, (5,)),), leases=lambda: (), pods=lambda: None)
+made = Peaks(there, uses=lambda: (ShareUse(tenant, (77,), 1, (5,)),), leases=lambda: (), pods=lambda: None)
 made.look()
 made.look()
 made.keep()
 """,
         """
-from deviceplugin.peaks import Peaks
+from deviceplugin.share_peaks import Peaks
 found = Peaks(there, uses=lambda: (), leases=lambda: (), pods=lambda: None).all
 answer = [[one.pod_uid, one.namespace, one.pod, one.containers, one.gpu, one.memory_bytes] for one in found]
 """,
@@ -70,8 +70,8 @@ answer = [[one.pod_uid, one.namespace, one.pod, one.containers, one.gpu, one.mem
     ),
     "faults": (
         """
-from deviceplugin.hardware import faults, health
-faults.Notebook(there).write({"GPU-0": health.Fault("XID 79", None, 12.5, 79)})
+from deviceplugin.hardware import (faults, gpu_health)
+faults.Notebook(there).write({"GPU-0": gpu_health.Fault("XID 79", None, 12.5, 79)})
 """,
         """
 from deviceplugin.hardware import faults
@@ -81,16 +81,16 @@ answer = [[uuid, one.reason, one.until, one.since, one.number] for uuid, one in 
     ),
     "what GPUs are used for": (
         """
-from deviceplugin.live import book
-from gpushare.config.selection import InForce
+from deviceplugin.live import mode_checkpoint
+from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
 shared = Assignment(Mode.TIME_SLICING, "nvidia.com/gpu.shared", 4, True, "short")
-book.write(there / "book.json", book.Book(InForce("a", "text"), {"GPU-0": shared, "GPU-1": None}))
+mode_checkpoint.write(there / "book.json", mode_checkpoint.Checkpoint(ActiveConfig("a", "text"), {"GPU-0": shared, "GPU-1": None}))
 """,
         """
-from deviceplugin.live import book
-found = book.read(there / "book.json")
+from deviceplugin.live import mode_checkpoint
+found = mode_checkpoint.read(there / "book.json")
 gpus = {uuid: one and [one.mode, one.resource, one.replicas, one.alone] for uuid, one in found.gpus.items()}
 answer = [found.current.name, found.current.text, gpus]
 """,
@@ -120,14 +120,16 @@ NOT_KNOWN = '{"version": 99, "of": "a newer agent"}'
 def test_what_cannot_be_read_is_set_aside_with_a_sentence_and_the_agent_starts_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = (peaks.NAME, contexts.NAME, faults.NAME, "book.json")
+    names = (share_peaks.NAME, contexts.NAME, faults.NAME, "book.json")
     for name in names:
         (tmp_path / name).write_text(NOT_KNOWN)
-    assert peaks.Peaks(tmp_path, uses=tuple, leases=tuple, pods=lambda: None).all == ()
-    assert contexts.Contexts(tmp_path, until_learned_bytes=7).bytes_of("any") == 7
+    assert share_peaks.Peaks(tmp_path, uses=tuple, leases=tuple, pods=lambda: None).all == ()
+    assert contexts.ContextCheckpoint(tmp_path, until_learned_bytes=7).bytes_of("any") == 7
     assert faults.Notebook(tmp_path).read() == {}
-    with pytest.raises(book.BookError, match=r"book\.json makes no sense .* and is now book\.json\.unreadable: "):
-        book.read(tmp_path / "book.json")
+    with pytest.raises(
+        mode_checkpoint.CheckpointError, match=r"book\.json makes no sense .* and is now book\.json\.unreadable: "
+    ):
+        mode_checkpoint.read(tmp_path / "book.json")
     said = [str(vars(entry).get("set_aside", "")) for entry in caplog.records]
     for name in names:
         aside = tmp_path / f"{name}{whole_file.UNREADABLE}"
@@ -140,24 +142,24 @@ async def test_a_ledger_with_pages_of_a_layout_that_is_not_known_is_set_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     does(BEFORE, FILES["ledgers"][0], tmp_path)
-    (path,) = record.all_in(tmp_path)
+    (path,) = ledger_record.all_in(tmp_path)
     found = json.loads(path.read_text())
-    path.write_text(json.dumps({**found, "layout": contract.PAGES_LAYOUT + 1, "boot_id": process.boot_id()}))
-    groups.Groups(tmp_path).inherit()
+    path.write_text(json.dumps({**found, "layout": contract.PAGES_LAYOUT + 1, "boot_id": kernel_process.boot_id()}))
+    share_ledgers.ShareLedgers(tmp_path).inherit()
     (problem,) = [entry for entry in caplog.records if entry.message == "Dropped a ledger's record"]
     assert "its pages have layout 1, unknown to this agent" in str(vars(problem)["err"])
-    assert record.all_in(tmp_path) == []
+    assert ledger_record.all_in(tmp_path) == []
     assert path.with_name(f"{path.name}{whole_file.UNREADABLE}").exists()
 
 
 def test_fields_of_a_ledgers_record_that_only_a_newer_agent_knows_are_passed_over(tmp_path: Path) -> None:
     does(BEFORE, FILES["ledgers"][0], tmp_path)
-    (path,) = record.all_in(tmp_path)
-    meant, found = record.read(path), json.loads(path.read_text())
+    (path,) = ledger_record.all_in(tmp_path)
+    meant, found = ledger_record.read(path), json.loads(path.read_text())
     found["tenant"]["newer"] = found["newer"] = 1
     found["tenant"]["grants"][0]["newer"] = [1]
     path.write_text(json.dumps(found))
-    assert record.read(path) == meant
+    assert ledger_record.read(path) == meant
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare import codec, contract, ledger
 from gpushare.gpunode import GpuNode
-from lab import access, errors
+from lab import access, lab_errors
 from tests import builders
 from tests.webhook import balancer, replica
 from tests.webhook.replica import until
@@ -55,7 +55,7 @@ class Cluster:
         """Whether the API server already knows: it learns of a new registration by a watch."""
         try:
             self.create(builders.pod("nobody", request="0.01"), "--dry-run=server")
-        except errors.LabError:
+        except lab_errors.LabError:
             return False
         return True
 

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from gpushare import contract
-from gpushare.fitness import ports as host_ports
+from gpushare.nodefilters import ports as host_ports
 
 ZONES = ("z1", "z2", "z3")
 EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
@@ -98,7 +98,7 @@ class MadeUp:
             spec["affinity"] = affinity
         return self._manifest(name, spec)
 
-    def occupant(self, name: str, node: str) -> dict[str, Any]:
+    def pod_info(self, name: str, node: str) -> dict[str, Any]:
         """One that is on a node already; the API server does not ask whether it fits."""
         made = self.pod(name)
         spec = made["spec"]

@@ -10,33 +10,33 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gpushare import contract
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from webhook import review, server
 from webhook.certificates import issuing
-from webhook.certificates.rotation import Step
+from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 SIDECAR = {"op": "add", "path": "/spec/containers/-", "value": {"name": "injected", "image": "gpushare/sample:0.1"}}
 
 
-async def inject(request: review.AdmissionRequest) -> review.Answer:
+async def inject(request: review.AdmissionRequest) -> review.ReviewResponse:
     """Add a container, so that ours is asked again."""
     names = [container["name"] for container in request["object"]["spec"]["containers"]]
-    return review.Answer("injected", patch=() if "injected" in names else (SIDECAR,))
+    return review.ReviewResponse("injected", patch=() if "injected" in names else (SIDECAR,))
 
 
 @contextlib.asynccontextmanager
 async def running(cluster: Cluster, admit: server.Admit, directory: Path) -> AsyncIterator[None]:
     """Called after ours: webhooks are called in the order of their configurations' names."""
-    held = issuing.take(Step.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
+    held = issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
     tls = Tls(directory)
     tls.load(held)
     async with (
         server.serve(admit, tls.context, host="127.0.0.1", port=0) as port,
-        client.connect(str(cluster.administrator.kubeconfig), component="test") as api,
+        api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api,
     ):
         authority = base64.b64encode(held.bundle.encode()).decode()
         webhook = {
@@ -64,11 +64,11 @@ async def running(cluster: Cluster, admit: server.Admit, directory: Path) -> Asy
             await api.delete(f"{CONFIGURATIONS}/{name}")
 
 
-async def is_called(cluster: Cluster, api: client.Client) -> bool:
+async def is_called(cluster: Cluster, api: api_client.ApiClient) -> bool:
     """Whether the API server already knows: it learns of a new configuration by a watch."""
     plain = builders.pod("nobody", namespace=cluster.namespace)
     try:
         planned = await api.create(f"/api/v1/namespaces/{cluster.namespace}/pods", plain, dry_run=True)
-    except errors.ClusterError:
+    except api_errors.ClusterError:
         return True
     return len(planned["spec"]["containers"]) > 1

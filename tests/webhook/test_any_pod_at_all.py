@@ -44,7 +44,7 @@ ASKED = st.one_of(
 )
 
 
-def answer(pod: Any, **more: Any) -> tuple[review.Answer, MemoryStore]:
+def answer(pod: Any, **more: Any) -> tuple[review.ReviewResponse, MemoryStore]:
     store = MemoryStore([codec.to_document(builders.node(gpus=2))])
     admission = Admission(store, Reservation(store, policy="fragmentation"), metrics.Metrics())
     request = {"uid": "u", "operation": "CREATE", "namespace": "default", "object": pod, **more}
@@ -52,7 +52,7 @@ def answer(pod: Any, **more: Any) -> tuple[review.Answer, MemoryStore]:
     return asyncio.run(admission.answer(review.read(body))), store
 
 
-def judged(pod: Any) -> review.Answer:
+def judged(pod: Any) -> review.ReviewResponse:
     """With all that must hold of every answer."""
     found, store = answer(pod)
     assert found.outcome != "error", found.message

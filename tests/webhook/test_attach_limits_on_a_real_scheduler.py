@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from lab import errors
+from lab import lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
@@ -82,7 +82,7 @@ class Storage:
         self._cluster.kubectl("delete", kind, name, *where, "--wait=false", "--ignore-not-found")
         try:
             self._cluster.kubectl("patch", kind, name, *where, '--patch={"metadata":{"finalizers":null}}')
-        except errors.LabError:
+        except lab_errors.LabError:
             return  # it has gone
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from tests import builders
 from tests.webhook import other_webhook
 from tests.webhook.conftest import Cluster
@@ -18,13 +18,13 @@ from webhook import review
 pytestmark = pytest.mark.apiserver
 
 
-async def reject(_: review.AdmissionRequest) -> review.Answer:
+async def reject(_: review.AdmissionRequest) -> review.ReviewResponse:
     return review.deny(403, "not today")
 
 
 async def create(cluster: Cluster) -> dict[str, object]:
     """Create a pod from this process's event loop, which also serves the other webhook."""
-    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+    async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         manifest = builders.pod(namespace=cluster.namespace, request="0.5")
         return await api.create(f"/api/v1/namespaces/{cluster.namespace}/pods", manifest)
 
@@ -42,7 +42,7 @@ async def test_a_pod_that_another_webhook_changes_keeps_its_one_share(cluster: C
 async def test_the_share_of_a_pod_that_another_webhook_rejects_lapses(cluster: Cluster, tmp_path: Path) -> None:
     started = cluster.start("--reservation-seconds=4")
     async with other_webhook.running(cluster, reject, tmp_path / "other"):
-        with pytest.raises(errors.Forbidden, match="not today"):
+        with pytest.raises(api_errors.Forbidden, match="not today"):
             await create(cluster)
         assert len(cluster.node().allocations) == 1
     until(lambda: cluster.node().allocations == (), cluster.explain)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract, ledger
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.webhook import other_webhook
@@ -34,12 +34,12 @@ class Between:
     """The pod that is held up: `reserved` is set once ours has answered, and it goes on when `go_on` is."""
 
     cluster: Cluster
-    api: client.Client
+    api: api_client.ApiClient
     reserved: asyncio.Event
     go_on: asyncio.Event
     refuses: bool = False
 
-    async def judge(self, request: review.AdmissionRequest) -> review.Answer:
+    async def judge(self, request: review.AdmissionRequest) -> review.ReviewResponse:
         if HELD_UP not in (request["object"]["metadata"].get("labels") or {}):
             return await other_webhook.inject(request) if request.get("dryRun") else review.allow("passed")
         self.reserved.set()
@@ -61,7 +61,7 @@ class Between:
 
 @contextlib.asynccontextmanager
 async def between(cluster: Cluster, directory: Path) -> AsyncIterator[Between]:
-    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+    async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         made = Between(cluster, api, asyncio.Event(), asyncio.Event())
         async with other_webhook.running(cluster, made.judge, directory):
             yield made
@@ -111,7 +111,7 @@ async def test_one_whose_pod_never_comes_lapses_there_too(cluster: Cluster, tmp_
         assert len(cluster.node().allocations) == 1
         on_its_way.refuses = True
         on_its_way.go_on.set()
-        with pytest.raises(errors.Forbidden, match="not today"):
+        with pytest.raises(api_errors.Forbidden, match="not today"):
             await storing
         await on_its_way.until(lambda: cluster.node().allocations == ())
 
@@ -168,11 +168,11 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
         assert started.reviews()["kept"] == 2
         await on_its_way.until(lambda: all(entry.pod.uid for entry in cluster.node().allocations))
         on_its_way.go_on.set()
-        beaten = await storing
+        conflicts = await storing
     names = {one["metadata"]["name"] for one in claimed}
     # Who has an owner is made anew; the other one stays, and is told.
     until(lambda: {one["metadata"]["name"] for one in cluster.pods()} == names, cluster.explain)
-    assert beaten["metadata"]["name"] not in names
+    assert conflicts["metadata"]["name"] not in names
     until(lambda: len(cluster.notes(contract.EVENT_LOST)) == 2, cluster.explain)
     (held,) = cluster.node().allocations
     assert held.pod.name in names

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gpushare import contract
-from webhook import bounds, review, server, settings
+from webhook import bounds, review, server, webhook_settings
 from webhook.certificates import issuing
-from webhook.certificates.rotation import Step
+from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
 
 REVIEW = json.dumps(
@@ -31,14 +31,14 @@ REVIEW = json.dumps(
 ).encode()
 
 
-async def admit(_: review.AdmissionRequest) -> review.Answer:
+async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
     return review.allow("ignored")
 
 
 @contextlib.asynccontextmanager
 async def serving(directory: Path, client_ca_file: Path | None = None) -> AsyncIterator[int]:
     tls = Tls(directory, client_ca_file)
-    tls.load(issuing.take(Step.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+    tls.load(issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
     async with server.serve(admit, tls.context, host="127.0.0.1", port=0) as port:
         yield port
 
@@ -122,7 +122,7 @@ async def test_who_stops_in_the_middle_is_left_and_others_are_answered(
 async def test_half_a_header_is_not_waited_for_and_an_unused_connection_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds.Timing.__init__, "__defaults__", (0.5,))
+    monkeypatch.setattr(bounds.ConnectionWatch.__init__, "__defaults__", (0.5,))
     async with serving(tmp_path) as port:
         unused, half, again = [await Client.connect(port) for _ in range(3)]
         await again.send(REVIEW)
@@ -216,5 +216,5 @@ async def test_with_an_authority_only_who_has_its_certificate_is_answered(tmp_pa
 
 
 def test_an_authority_that_is_not_there_is_named() -> None:
-    with pytest.raises(settings.UsageError, match="--client-ca-file /nowhere is no file"):
-        settings.parse(["--client-ca-file=/nowhere"], {})
+    with pytest.raises(webhook_settings.UsageError, match="--client-ca-file /nowhere is no file"):
+        webhook_settings.parse(["--client-ca-file=/nowhere"], {})

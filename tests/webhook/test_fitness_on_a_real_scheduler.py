@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import client, errors, informer
+from gpushare.cluster import api_client, api_errors, informer
 from lab import access
 from tests.webhook import made_up
 from tests.webhook.made_up import MadeUp
@@ -45,7 +45,7 @@ SEED = int(
 class Scheduler:
     """The cluster, and what its scheduler decides."""
 
-    def __init__(self, api: client.Client, namespace: str) -> None:
+    def __init__(self, api: api_client.ApiClient, namespace: str) -> None:
         self.api = api
         self.pods_path = f"/api/v1/namespaces/{namespace}/pods"
         self.namespace = namespace
@@ -128,7 +128,7 @@ class Scheduler:
         """The first of what is made up that the API server takes; with `dry_run`, as it was made up."""
         for _ in range(20):
             made = make()
-            with contextlib.suppress(errors.Invalid):
+            with contextlib.suppress(api_errors.Invalid):
                 stored = await self.api.create(self.pods_path, made, dry_run=dry_run)
                 return made if dry_run else stored
         raise AssertionError("nothing that is made up is valid")
@@ -169,7 +169,7 @@ async def trial(scheduler: access.Access) -> AsyncIterator[Trial]:
     scheduler.kubectl("apply", "--server-side", "-k", str(REPOSITORY / "config" / "base" / "crd"))
     scheduler.kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpushare.io", "--timeout=30s")
     with scheduler.namespace() as namespace:
-        async with client.connect(str(scheduler.kubeconfig), component="test") as api:
+        async with api_client.connect(str(scheduler.kubeconfig), component="test") as api:
             store = ApiStore(api, metrics.Metrics(), Occupancy(api))
             made = Trial(Scheduler(api, namespace), store, [], MadeUp(random.Random(SEED)))
             tasks = [asyncio.create_task(made.scheduler.run())]
@@ -214,7 +214,7 @@ async def _populate(trial: Trial) -> None:
                 await trial.scheduler.attach(made.draw.choice(made_up.DISKS), node["metadata"]["name"])
         for number in range(made.draw.choice((0, 0, 1, 2, 3))):
             name = f"on-{node['metadata']['name']}-{number}"
-            make = functools.partial(made.occupant, name, node["metadata"]["name"])
+            make = functools.partial(made.pod_info, name, node["metadata"]["name"])
             stored = await trial.scheduler.valid(make)
             if made.draw.random() < 0.3:
                 await api.patch(f"{trial.scheduler.pods_path}/{name}/status", {"status": made.resized(stored)})

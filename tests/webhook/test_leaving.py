@@ -18,7 +18,7 @@ from gpushare import contract
 from gpushare.daemon import shutdown
 from webhook import review, server
 from webhook.certificates import issuing
-from webhook.certificates.rotation import Step
+from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
 
 REVIEW = {
@@ -55,13 +55,13 @@ class Connection:
 class Replica:
     def __init__(self, directory: Path) -> None:
         tls = Tls(directory)
-        tls.load(issuing.take(Step.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+        tls.load(issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
         self._tls = tls.context
         self.stop, self.slow = asyncio.Event(), asyncio.Event()
         self.slow.set()
         self.port = 0
 
-    async def _admit(self, _: review.AdmissionRequest) -> review.Answer:
+    async def _admit(self, _: review.AdmissionRequest) -> review.ReviewResponse:
         await self.slow.wait()
         return review.allow("ignored")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract, ledger
-from lab import errors as lab_errors
+from lab import lab_errors
 from tests import builders, rights
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until

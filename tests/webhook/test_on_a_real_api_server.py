@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from gpushare import contract, ledger
-from gpushare.cluster import client
-from gpushare.cluster import errors as cluster_errors
-from lab import access, audit
-from lab import errors as lab_errors
+from gpushare.cluster import api_client, api_errors
+from lab import access, api_audit, lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.apiserver
 
 async def create_all(cluster: Cluster, manifests: list[dict[str, Any]]) -> list[dict[str, Any] | Exception]:
     """Create pods all at once; what became of each."""
-    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+    async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
 
         async def create(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +60,7 @@ def test_a_pod_is_placed_confirmed_and_released(cluster: Cluster) -> None:
 def watches_of_all_pods(administrator: access.Access) -> set[str]:
     """Their ids, as the API server has written them down."""
     assert administrator.lab is not None
-    found = audit.calls(administrator.lab.audit_log)
+    found = api_audit.calls(administrator.lab.audit_log)
     return {one.id for one in found if (one.verb, one.resource, one.namespace) == ("watch", "pods", "")}
 
 
@@ -207,7 +205,7 @@ async def test_a_replica_killed_in_a_burst_leaves_nothing_for_long(cluster: Clus
     victim.kill()
     made = await burst
     lost = [one for one in made if isinstance(one, Exception)]
-    assert all(isinstance(one, cluster_errors.ClusterError) for one in lost)
+    assert all(isinstance(one, api_errors.ClusterError) for one in lost)
     assert ledger.violations(cluster.node()) == []
     # The victim led, as it was first: its Lease has to run out before the survivor keeps the books.
     until(cluster.is_settled, cluster.explain, seconds=60)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpushare import contract
-from lab import errors
+from lab import lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.apiserver
 
 
 def refused(cluster: Cluster, name: str, *, said: str) -> None:
-    with pytest.raises(errors.LabError) as caught:
+    with pytest.raises(lab_errors.LabError) as caught:
         cluster.create(builders.pod(name, request="1"))
     assert said in str(caught.value)
 
@@ -42,7 +42,7 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
 def is_placed(cluster: Cluster) -> bool:
     try:
         made = cluster.create(builders.pod("tried", request="0.1"), "--dry-run=server")
-    except errors.LabError:
+    except lab_errors.LabError:
         return False
     return contract.ALLOCATION in made["metadata"]["annotations"]
 

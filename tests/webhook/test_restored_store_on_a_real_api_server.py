@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract, ledger
-from lab import access, layout, process
+from lab import access, daemon_process, lab_layout
 from lab import cluster as labs
 from tests import builders
 from tests.webhook.conftest import Cluster, _cluster, _installed
@@ -45,7 +45,7 @@ class Store:
 
     def __init__(self, directory: Path, copy: Path) -> None:
         self._directory, self._copy = directory, copy
-        self._lab = layout.load(directory)
+        self._lab = lab_layout.load(directory)
 
     def save(self) -> None:
         self._stop()
@@ -59,8 +59,8 @@ class Store:
         labs.up(self._directory, node_count=0)
 
     def _stop(self) -> None:
-        process.stop([("kube-apiserver", STOP_SECONDS)], self._lab.processes)
-        process.stop([("etcd", STOP_SECONDS)], self._lab.processes)
+        daemon_process.stop([("kube-apiserver", STOP_SECONDS)], self._lab.processes)
+        daemon_process.stop([("etcd", STOP_SECONDS)], self._lab.processes)
 
 
 def write(cluster: Cluster, count: int) -> None:

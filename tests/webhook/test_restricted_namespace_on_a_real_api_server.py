@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpushare import contract
-from lab import errors
+from lab import lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 
@@ -29,5 +29,5 @@ def test_pods_with_shares_are_placed_and_gated_there_and_hostpath_is_refused(clu
     assert {"name": contract.SCHEDULING_GATE} in made["gated"]["spec"]["schedulingGates"]
     manifest["metadata"]["name"] = "intruder"
     manifest["spec"]["volumes"] = [{"name": "host", "hostPath": {"path": "/run/gpushare"}}]
-    with pytest.raises(errors.LabError, match="hostPath"):
+    with pytest.raises(lab_errors.LabError, match="hostPath"):
         cluster.create(manifest)

@@ -42,7 +42,7 @@ def test_what_is_no_review_is_named(body: str, says: str) -> None:
 
 def test_a_patch_travels_in_base64() -> None:
     patch = [{"op": "add", "path": "/metadata/labels", "value": {"ü": "1"}}]
-    response = review.respond(REQUEST, review.Answer("placed", patch=patch))["response"]
+    response = review.respond(REQUEST, review.ReviewResponse("placed", patch=patch))["response"]
     assert response["uid"] == "u-1"
     assert response["allowed"] is True
     assert response["patchType"] == "JSONPatch"
@@ -62,7 +62,7 @@ def test_a_denial_has_its_sentence_and_its_code() -> None:
 
 
 def test_warnings_are_cut_to_what_clients_show() -> None:
-    response = review.respond(REQUEST, review.Answer("placed", warnings=("short", "x" * 300)))["response"]
+    response = review.respond(REQUEST, review.ReviewResponse("placed", warnings=("short", "x" * 300)))["response"]
     assert response["warnings"] == ["short", "x" * 127 + "…" + "x" * 128]
 
 
@@ -70,7 +70,7 @@ def test_of_a_warning_that_is_too_long_the_nearest_miss_at_its_end_is_kept() -> 
     sentence = (
         "waits for a GPU: no GPU fits " + "0.5 GPU with 100Gi and " * 12 + "; nearest: lab-node-0/0 has 40Gi in all"
     )
-    (told,) = review.respond(REQUEST, review.Answer("gated", warnings=(sentence,)))["response"]["warnings"]
+    (told,) = review.respond(REQUEST, review.ReviewResponse("gated", warnings=(sentence,)))["response"]["warnings"]
     assert told.startswith("waits for a GPU: no GPU fits")
     assert told.endswith("nearest: lab-node-0/0 has 40Gi in all")
     assert len(told) == review.LONGEST_WARNING

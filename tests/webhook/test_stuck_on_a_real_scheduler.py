@@ -12,7 +12,7 @@ import pytest
 
 from gpushare import contract
 from lab import cluster as lab_cluster
-from lab import process
+from lab import daemon_process
 from tests import builders, rights
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
@@ -64,10 +64,10 @@ def stop_scheduler(cluster: Cluster) -> None:
     """So that something can happen between placement and binding."""
     lab = cluster.administrator.lab
     assert lab is not None
-    pid = process.pid_of("kube-scheduler", lab.processes)
+    pid = daemon_process.pid_of("kube-scheduler", lab.processes)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: process.pid_of("kube-scheduler", lab.processes) is None)
+    until(lambda: daemon_process.pid_of("kube-scheduler", lab.processes) is None)
 
 
 def start_scheduler(cluster: Cluster) -> None:

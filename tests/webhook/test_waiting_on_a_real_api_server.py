@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from gpushare import contract, ledger
-from gpushare.cluster import client
-from lab import errors as lab_errors
+from gpushare.cluster import api_client
+from lab import lab_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
-from webhook.ledger import holds
+from webhook.ledger import backfill_reservation
 
 pytestmark = pytest.mark.apiserver
 
@@ -191,7 +191,7 @@ def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
     for round_ in range(4, 40):
         cluster.create(builders.pod(f"small-{round_}", request="0.5"))
         cluster.delete(f"small-{round_ - 4}")
-        if any(holds.is_hold(entry) for entry in cluster.node().allocations):
+        if any(backfill_reservation.is_hold(entry) for entry in cluster.node().allocations):
             break
         time.sleep(0.2)  # the clock is what is tested
     else:
@@ -279,7 +279,7 @@ def test_two_who_fight_over_a_pod_do_not_keep_it_from_its_turn(cluster: Cluster)
     cluster.create(builders.pod("waiting", request="1"))
 
     async def fight() -> int:
-        async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+        async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
             path = f"/api/v1/namespaces/{cluster.namespace}/pods/waiting"
             for number in range(3000):
                 fought = await api.patch(path, {"metadata": {"annotations": {"example.com/mine": str(number)}}})

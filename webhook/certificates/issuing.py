@@ -13,21 +13,23 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gpushare.daemon import certificate
 from webhook.certificates import rotation
-from webhook.certificates.rotation import Certificates, Step
+from webhook.certificates.rotation import Certificates, RotationStep
 
 
-def take(step: Step, held: Certificates | None, names: Sequence[str], *, now: datetime.datetime) -> Certificates:
+def take(
+    step: RotationStep, held: Certificates | None, names: Sequence[str], *, now: datetime.datetime
+) -> Certificates:
     """The certificates after one step."""
-    if held is None or step is Step.START:
+    if held is None or step is RotationStep.START:
         authority, key = _authority(now)
         return _with_new_serving(Certificates((authority,), key, "", ""), names, now)
     match step:
-        case Step.TRUST_NEW_AUTHORITY:
+        case RotationStep.TRUST_NEW_AUTHORITY:
             authority, key = _authority(now)
             return dataclasses.replace(held, trusted=(authority, *held.trusted), authority_key=key)
-        case Step.ISSUE:
+        case RotationStep.ISSUE:
             return _with_new_serving(held, names, now)
-        case Step.FORGET_OLD_AUTHORITIES:
+        case RotationStep.FORGET_OLD_AUTHORITIES:
             return dataclasses.replace(held, trusted=held.trusted[:1])
         case _:
             return held

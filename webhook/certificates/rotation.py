@@ -48,7 +48,7 @@ class Certificates:
         return "".join(self.trusted)
 
 
-class Step(enum.StrEnum):
+class RotationStep(enum.StrEnum):
     """What to do next; at most one at a time."""
 
     KEEP = "keep"
@@ -65,30 +65,30 @@ def judge(
     now: datetime.datetime,
     asked: bool = False,
     spread: datetime.timedelta = SPREAD,
-) -> Step:
+) -> RotationStep:
     """The next step for a server that is reached under `names` (DNS names or IP addresses).
 
     asked: somebody wants a new authority; it begins as soon as no rotation is under way.
     """
     if held is None:
-        return Step.START
+        return RotationStep.START
     try:
         authority, serving = _check(held)
     except UnusableError:
-        return Step.START
+        return RotationStep.START
     if authority.not_valid_after_utc <= now or authority.not_valid_before_utc > now:
-        return Step.START
+        return RotationStep.START
     issued_by_newest = _issued(serving, authority)
     if issued_by_newest and (_is_old(authority, now) or (asked and len(held.trusted) == 1)):
-        return Step.TRUST_NEW_AUTHORITY
+        return RotationStep.TRUST_NEW_AUTHORITY
     wanting = _is_old(serving, now) or not issued_by_newest or names_of(serving) != frozenset(map(_canonical, names))
     if wanting:
         last_moment = serving.not_valid_after_utc - now < _LAST_MOMENT
         is_spread = len(held.trusted) == 1 or now - _made_at(authority) >= spread
-        return Step.ISSUE if is_spread or last_moment else Step.KEEP
+        return RotationStep.ISSUE if is_spread or last_moment else RotationStep.KEEP
     if len(held.trusted) > 1 and now - _made_at(serving) >= spread:
-        return Step.FORGET_OLD_AUTHORITIES
-    return Step.KEEP
+        return RotationStep.FORGET_OLD_AUTHORITIES
+    return RotationStep.KEEP
 
 
 def serving_ends(held: Certificates) -> datetime.datetime:

@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare.cluster import client, informer
-from gpushare.cluster import store as objects
-from gpushare.fitness import resources
+from gpushare.cluster import api_client, informer
+from gpushare.cluster import object_store as objects
+from gpushare.nodefilters import pod_requests
 
 QUOTAS_PATH: Final = "/api/v1/resourcequotas"
 _REQUESTS: Final = "requests."
@@ -22,7 +22,7 @@ _REQUESTS: Final = "requests."
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allowance:
-    """One ResourceQuota; amounts in the units of `gpushare.fitness.resources`."""
+    """One ResourceQuota; amounts in the units of `gpushare.nodefilters.pod_requests`."""
 
     name: str
     hard: Mapping[str, int]
@@ -33,7 +33,7 @@ class Allowance:
         for name, most in self.hard.items():
             amount, left = asked.get(name, 0), max(0, most - self.used.get(name, 0))
             if amount > left:
-                has, wants = resources.format_amount(name, left), resources.format_amount(name, amount)
+                has, wants = pod_requests.format_amount(name, left), pod_requests.format_amount(name, amount)
                 return f"the ResourceQuota {self.name} of its namespace leaves {has} of {name}, {wants} are asked"
         return None
 
@@ -41,7 +41,7 @@ class Allowance:
 class Allowances:
     """Keeps the quotas of all namespaces while `run` does."""
 
-    def __init__(self, api: client.Client) -> None:
+    def __init__(self, api: api_client.ApiClient) -> None:
         self._by_namespace: dict[str, dict[str, Allowance]] = collections.defaultdict(dict)
         self._quotas = informer.Informer(api, QUOTAS_PATH, transform=kept)
         self._quotas.subscribe(self._changed)
@@ -68,7 +68,7 @@ class Allowances:
         found = (one.lacks(asked) for one in self._by_namespace.get(namespace, {}).values())
         return next((sentence for sentence in found if sentence is not None), None)
 
-    def _changed(self, change: objects.Change) -> None:
+    def _changed(self, change: objects.Delta) -> None:
         namespace, name = change.key.namespace, change.key.name
         allowance = change.new["allowance"] if change.new is not None else None
         if allowance is not None:
@@ -90,4 +90,4 @@ def kept(item: dict[str, Any]) -> dict[str, Any]:
 
 def _amounts(declared: Mapping[str, Any] | None) -> dict[str, int]:
     """Of what a pod asks; limits and numbers of other objects are left to the API server."""
-    return resources.allocatable({name.removeprefix(_REQUESTS): text for name, text in (declared or {}).items()})
+    return pod_requests.allocatable({name.removeprefix(_REQUESTS): text for name, text in (declared or {}).items()})

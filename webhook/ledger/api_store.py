@@ -10,25 +10,24 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
 from gpushare import codec, contract, errors, pod
-from gpushare.cluster import backoff, client, informer
-from gpushare.cluster import errors as cluster_errors
-from gpushare.cluster import store as objects
-from gpushare.fitness import Census, Machine, footprint, resources
+from gpushare.cluster import api_client, api_errors, backoff, informer
+from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
+from gpushare.nodefilters import NodeSpec, SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
-from webhook.ledger import chooser, store
+from webhook.ledger import chooser, ledger_store
 from webhook.ledger.allowances import Allowances
+from webhook.ledger.assumed_pods import AssumedPods
 from webhook.ledger.chooser import Chooser
 from webhook.ledger.contention import Contention
-from webhook.ledger.judging import Judging
-from webhook.ledger.node_ledger import NodeLedger, Waiting
+from webhook.ledger.deleted_nodes import DeletedNodes
+from webhook.ledger.filtering import Filtering
+from webhook.ledger.node_ledger import NodeLedger, PendingChange
 from webhook.ledger.occupancy import Occupancy
-from webhook.ledger.predecessors import Predecessors
-from webhook.ledger.promises import Promises
-from webhook.ledger.unclaimed import Unclaimed
+from webhook.ledger.unconfirmed import UnconfirmedReservations
 from webhook.ledger.unwritable import Unwritable
 from webhook.metrics import Metrics
 
@@ -46,8 +45,8 @@ STALE_SECONDS: Final = 300.0  # longer than an API server is away that restarts,
 MOST_ASKED_SECONDS: Final = 2.0  # a review cannot wait longer, whatever the API server asks for
 
 
-class ApiStore(Judging):
-    """See `store.Store`. `run` keeps it true.
+class ApiStore(Filtering):
+    """See `ledger_store.Store`. `run` keeps it true.
 
     occupancy: the pods of the cluster; without it only what this process has promised takes room on a node. allowances:
     the quotas; without them nobody is refused by one. told: called with a GPUNode that the API server does not store,
@@ -56,7 +55,7 @@ class ApiStore(Judging):
 
     def __init__(
         self,
-        api: client.Client,
+        api: api_client.ApiClient,
         measures: Metrics,
         occupancy: Occupancy | None = None,
         allowances: Allowances | None = None,
@@ -76,25 +75,25 @@ class ApiStore(Judging):
         self._unwritable = Unwritable()
         self._told = told
         self._clock = clock
-        self.predecessors = Predecessors(clock)
+        self.deleted = DeletedNodes(clock)
         self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH, clock=clock)
         self._gpunodes.subscribe(self._gpunode_changed)
         self._nodes = informer.Informer(api, NODES_PATH, transform=_machine)
         self._nodes.subscribe(self._node_changed)
         self._occupancy = occupancy
-        self._census = occupancy.census if occupancy is not None else Census()
-        self._census.is_full = self._is_full
-        self._promises = Promises(self._census, self._holds)
+        self._cache = occupancy.cache if occupancy is not None else SchedulerCache()
+        self._cache.is_full = self._is_full
+        self._assumed = AssumedPods(self._cache, self._holds)
         self._allowances = allowances
         is_named = occupancy.is_named if occupancy is not None else lambda _: False
-        self._unclaimed = Unclaimed(clock, is_named, lifetime_seconds=lifetime_seconds)
+        self._unclaimed = UnconfirmedReservations(clock, is_named, lifetime_seconds=lifetime_seconds)
         avoided = {} if occupancy is None else {"avoided": occupancy.unbindable.avoided}
-        self._chooser = Chooser(self.view, self._census, self._key, **avoided)
+        self._chooser = Chooser(self.view, self._cache, self._key, **avoided)
         self._lesson = asyncio.Event()
         self.mix = Mix()  # what placement has learned last
         if occupancy is not None:
-            occupancy.follow(self._holds, self._freed, self._promises, self._unclaimed.seen, self._tell)
-            occupancy.lessons.due = lambda: self._lesson.set()
+            occupancy.follow(self._holds, self._freed, self._assumed, self._unclaimed.seen, self._tell)
+            occupancy.workload.due = lambda: self._lesson.set()
 
     async def run(self) -> None:
         """Keep the copies true until cancelled."""
@@ -170,8 +169,8 @@ class ApiStore(Judging):
         """Why nothing is reserved for a pod before it is stored."""
         lacks = None
         if self._allowances is not None:
-            shape, _ = footprint.of(manifest, request)
-            lacks = self._allowances.lacks(namespace, {**dict(shape.amounts), **dict(shape.own), resources.PODS: 1})
+            shape, _ = share_resources.of(manifest, request)
+            lacks = self._allowances.lacks(namespace, {**dict(shape.amounts), **dict(shape.own), pod_requests.PODS: 1})
         return super().premature(namespace, manifest, request) if lacks is None else Refusal(lacks, cause=Cause.QUOTA)
 
     async def refresh(self, name: str) -> None:
@@ -183,13 +182,13 @@ class ApiStore(Judging):
         try:
             async with asyncio.timeout(MOST_ASKED_SECONDS):
                 stored = await self._api.get(f"{contract.GPUNODE_PATH}/{name}")
-        except cluster_errors.NotFound:
+        except api_errors.NotFound:
             return
-        except (cluster_errors.ClusterError, TimeoutError) as error:
-            raise store.UnreachableError(str(error) or f"no answer in {MOST_ASKED_SECONDS:g} s") from error
+        except (api_errors.ClusterError, TimeoutError) as error:
+            raise ledger_store.UnreachableError(str(error) or f"no answer in {MOST_ASKED_SECONDS:g} s") from error
         ledger.see(objects.drop_managed_fields(stored), instead_of=known)
 
-    async def commit(self, name: str, change: store.Change) -> GpuNode:
+    async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
         """Write the change together with whatever else waits for this node."""
         ledger = self._ledgers.get(name)
         if ledger is None:
@@ -197,14 +196,14 @@ class ApiStore(Judging):
         self._committing += 1
         try:
             done = ledger.add(change)
-            self._census.forget(name)
+            self._cache.forget(name)
             if ledger not in self._writers:
                 self._writers[ledger] = asyncio.create_task(self._write_all(name, ledger), name=f"write {name}")
             return await done
         finally:
             self._committing -= 1
-            self._promises.sweep(name)
-            self._census.forget(name)
+            self._assumed.sweep(name)
+            self._cache.forget(name)
 
     async def close(self) -> None:
         """Stop writing; whoever still waits is told."""
@@ -217,7 +216,7 @@ class ApiStore(Judging):
         while True:
             await self._lesson.wait()
             self._lesson.clear()
-            mix = occupancy.lessons.take()
+            mix = occupancy.workload.take()
             await self._chooser.learn_aside(mix)
             self.mix = mix
             logger.info("Placement has learned what is asked for", extra={"pods": mix.pods})
@@ -232,15 +231,15 @@ class ApiStore(Judging):
                 await self._write(name, ledger, ledger.begin())
                 ledger.end()
         except asyncio.CancelledError:
-            ledger.fail(store.UnreachableError("shutting down"))
+            ledger.fail(ledger_store.UnreachableError("shutting down"))
             raise
         except Exception as error:
             logger.exception("Failed to write a GPUNode", extra={"node": name})
-            ledger.fail(store.UnreachableError(str(error)))
+            ledger.fail(ledger_store.UnreachableError(str(error)))
         finally:
             del self._writers[ledger]
 
-    async def _write(self, name: str, ledger: NodeLedger, batch: list[Waiting]) -> None:
+    async def _write(self, name: str, ledger: NodeLedger, batch: list[PendingChange]) -> None:
         path = f"{contract.GPUNODE_PATH}/{name}"
         for attempt in range(1, ATTEMPTS + 1):
             document, batch = ledger.draft(batch)
@@ -251,13 +250,13 @@ class ApiStore(Judging):
             try:
                 stored = objects.drop_managed_fields(await self._api.replace(path, document))
                 self._write_seconds = self._clock() - began
-            except cluster_errors.NotFound:
+            except api_errors.NotFound:
                 if self._ledgers.get(name) is ledger:  # and not the one that was made anew meanwhile
                     self._forget(name)
                 _refuse(batch, errors.LedgerError(f"there is no GPUNode {name} any more"))
                 return
-            except (cluster_errors.Conflict, cluster_errors.Unavailable) as error:
-                is_conflict = isinstance(error, cluster_errors.Conflict)
+            except (api_errors.Conflict, api_errors.Unavailable) as error:
+                is_conflict = isinstance(error, api_errors.Conflict)
                 if is_conflict:
                     self.contention.lost(name, now=self._clock())
                 self._metrics.wrote("conflict" if is_conflict else "failed", changes=0)
@@ -266,9 +265,9 @@ class ApiStore(Judging):
                 if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, asked_seconds):
                     if not is_conflict:
                         self._unwritable.refused(name, now=self._clock())
-                    _refuse(batch, store.UnreachableError(str(error)))
+                    _refuse(batch, ledger_store.UnreachableError(str(error)))
                     return
-            except cluster_errors.ClusterError as error:
+            except api_errors.ClusterError as error:
                 self._metrics.wrote("refused", changes=0)
                 if len(batch) > 1:
                     await self._write_singly(name, ledger, batch)
@@ -276,7 +275,7 @@ class ApiStore(Judging):
                 logger.error("The API server refused a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
                 self._unwritable.refused(name, now=self._clock())
                 self._told(ledger.document, str(error))
-                _refuse(batch, store.RefusedError(str(error)))
+                _refuse(batch, ledger_store.WriteRefusedError(str(error)))
                 return
             else:
                 self._unwritable.written(name)
@@ -285,13 +284,13 @@ class ApiStore(Judging):
                 _answer(batch, ledger.node if ledger.document is stored else codec.read(stored))
                 return
 
-    async def _write_singly(self, name: str, ledger: NodeLedger, batch: list[Waiting]) -> None:
+    async def _write_singly(self, name: str, ledger: NodeLedger, batch: list[PendingChange]) -> None:
         """After a refusal of all together: it may be on account of one."""
         in_a_row = 0
         for position, one in enumerate(batch):
             await self._write(name, ledger, [one])
             error = one.done.exception() if one.done.done() and not one.done.cancelled() else None
-            if not isinstance(error, store.RefusedError):
+            if not isinstance(error, ledger_store.WriteRefusedError):
                 in_a_row = 0
                 continue
             in_a_row += 1
@@ -315,13 +314,13 @@ class ApiStore(Judging):
         known = ledger.document
         try:
             ledger.see(objects.drop_managed_fields(await self._api.get(path)), instead_of=known)
-        except cluster_errors.ClusterError as error:
+        except api_errors.ClusterError as error:
             logger.warning("Could not read a GPUNode", extra={"path": path, "err": str(error)})
-            return isinstance(error, cluster_errors.Unavailable | cluster_errors.NotFound)
+            return isinstance(error, api_errors.Unavailable | api_errors.NotFound)
         return True
 
-    def _gpunode_changed(self, change: objects.Change) -> None:
-        self.predecessors.changed(change, watching=self._gpunodes.is_watching, listed_at=self._gpunodes.listed_at)
+    def _gpunode_changed(self, change: objects.Delta) -> None:
+        self.deleted.changed(change, watching=self._gpunodes.is_watching, listed_at=self._gpunodes.listed_at)
         if change.new is None:
             self._forget(change.key.name)
         elif (known := self._ledgers.get(change.key.name)) is not None:
@@ -329,21 +328,21 @@ class ApiStore(Judging):
         else:
             name = change.key.name
             self._ledgers[name] = NodeLedger(change.new, lambda ledger: self._moved(name, ledger))
-        self._promises.sweep(change.key.name)
-        self._census.forget(change.key.name)
+        self._assumed.sweep(change.key.name)
+        self._cache.forget(change.key.name)
         if self._occupancy is not None:
             self._occupancy.ledger_changed(change.key.name)
         self._tell()
 
-    def _node_changed(self, change: objects.Change) -> None:
+    def _node_changed(self, change: objects.Delta) -> None:
         before, after = (one["machine"] if one is not None else None for one in (change.old, change.new))
         if before != after:  # most changes are heartbeats, of which nothing is left in what we keep
-            self._census.put_machine(change.key.name, after)
+            self._cache.put_machine(change.key.name, after)
             self._tell()
 
     def _key(self, manifest: Mapping[str, Any]) -> Hashable:
         """By which key the census may count the pod."""
-        promised = self._promises.key(manifest)
+        promised = self._assumed.key(manifest)
         return objects.key_of(manifest) if promised is None and pod.uid(manifest) else promised
 
     def _holds(self, name: str, allocation_id: str) -> bool:
@@ -372,13 +371,13 @@ class ApiStore(Judging):
             listener()
 
 
-def _answer(batch: Iterable[Waiting], stored: GpuNode) -> None:
+def _answer(batch: Iterable[PendingChange], stored: GpuNode) -> None:
     for one in batch:
         if not one.done.done():
             one.done.set_result(stored)
 
 
-def _refuse(batch: Iterable[Waiting], error: Exception) -> None:
+def _refuse(batch: Iterable[PendingChange], error: Exception) -> None:
     for one in batch:
         if not one.done.done():
             one.done.set_exception(error)
@@ -389,5 +388,5 @@ def _machine(item: dict[str, Any]) -> dict[str, Any]:
     metadata = item["metadata"]
     return {
         "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata},
-        "machine": Machine.of(item),
+        "machine": NodeSpec.of(item),
     }

@@ -12,9 +12,9 @@ import types
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
-from gpushare.fitness import Census, footprint, resources
-from gpushare.fitness import Shape as NodeShape
 from gpushare.mix import NO_HOST, Host, Mix
+from gpushare.nodefilters import PodKey as NodeShape
+from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
@@ -39,18 +39,18 @@ class Chooser:
     def __init__(
         self,
         view: Callable[[str], NodeView | None],
-        census: Census,
+        cache: SchedulerCache,
         key: Callable[[PodJson], Hashable],
         avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
     ) -> None:
         self.avoided = avoided
         self._view = view
-        self._census = census
+        self._cache = cache
         self._key = key
         self._fleet = Fleet()
         self._moved: set[str] = set()  # nodes that the fleet has not been shown as they are
         self._instead: dict[str, NodeView] = {}  # what it was shown last in place of what is
-        census.changed = self.moved
+        cache.changed = self.moved
 
     def moved(self, name: str) -> None:
         """Something has changed on this node: its GPUs, or what it has room for."""
@@ -81,11 +81,11 @@ class Chooser:
         is_left: nodes that are only taken where no other will do.
         """
         self._show(instead)
-        shape, relations = footprint.of(manifest, request)
+        shape, relations = share_resources.of(manifest, request)
         key = self._key(manifest)
         # Where the pod itself takes room already, that is no reason against it; only the census can tell it apart.
-        host = NO_HOST if key is not None and self._census.occupant(key) is not None else _host(shape)
-        judge = self._census.judge(shape, relations, itself=key)
+        host = NO_HOST if key is not None and self._cache.pod_info(key) is not None else _host(shape)
+        judge = self._cache.judge(shape, relations, itself=key)
         avoided = self.avoided(manifest)
         unless = {**avoided.barred, **unless}
         unfit: Callable[[str], str | None] = judge
@@ -110,7 +110,7 @@ class Chooser:
 
     def unfit(self, manifest: PodJson) -> Callable[[str], str | None]:
         """A judge of nodes for one pod."""
-        judge = self._census.judge(*footprint.of(manifest), itself=self._key(manifest))
+        judge = self._cache.judge(*share_resources.of(manifest), itself=self._key(manifest))
         barred = self.avoided(manifest).barred
         return (lambda name: barred.get(name) or judge(name)) if barred else judge
 
@@ -128,7 +128,7 @@ class Chooser:
         self._moved.clear()
 
     def _room(self, name: str) -> Room:
-        return Room(*(self._census.room(name) or ()))
+        return Room(*(self._cache.room(name) or ()))
 
 
 _LEFT: Final = "is left to others"
@@ -136,4 +136,4 @@ _LEFT: Final = "is left to others"
 
 def _host(shape: NodeShape) -> Host:
     amounts = dict(shape.amounts)
-    return Host(amounts.get(resources.CPU, 0), amounts.get(resources.MEMORY, 0))
+    return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))

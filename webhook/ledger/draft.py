@@ -10,13 +10,13 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.ledger import chooser, store
+from webhook.ledger import chooser, ledger_store
 
 
 class _Over:
     """A store that stands over another."""
 
-    def __init__(self, under: store.Store) -> None:
+    def __init__(self, under: ledger_store.LedgerStore) -> None:
         self._under = under
 
     def missing(self) -> str | None:
@@ -82,7 +82,7 @@ class _Over:
 class Draft(_Over):
     """A store whose commits nobody else ever sees: to find out whether several pods fit together. `end` it."""
 
-    def __init__(self, under: store.Store) -> None:
+    def __init__(self, under: ledger_store.LedgerStore) -> None:
         super().__init__(under)
         self._views: dict[str, NodeView] = {}  # those that were committed to
         self._expected: list[Callable[[], None]] = []
@@ -108,7 +108,7 @@ class Draft(_Over):
         for ends in self._expected:
             ends()
 
-    async def commit(self, node: str, change: store.Change) -> GpuNode:
+    async def commit(self, node: str, change: ledger_store.Change) -> GpuNode:
         """Make the change, here only."""
         view = self.view(node)
         if view is None:
@@ -121,7 +121,7 @@ class Draft(_Over):
 class Without(_Over):
     """The real ledger as if some allocations were not there; whatever is committed to a node takes their place."""
 
-    def __init__(self, under: store.Store, gone: Mapping[str, Collection[str]]) -> None:
+    def __init__(self, under: ledger_store.LedgerStore, gone: Mapping[str, Collection[str]]) -> None:
         """`gone`: node → ids."""
         super().__init__(under)
         self._gone = gone
@@ -136,7 +136,7 @@ class Without(_Over):
         view = self._under.view(node)
         return None if view is None else self._cleared(view)
 
-    async def commit(self, node: str, change: store.Change) -> GpuNode:
+    async def commit(self, node: str, change: ledger_store.Change) -> GpuNode:
         """Release them on this node and make the change, in one write."""
         gone = self._gone.get(node, ())
 

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import codec, contract, errors, node, pod
-from gpushare.fitness import Census, Machine, Occupant, volumes
 from gpushare.gpunode import GpuNode
+from gpushare.nodefilters import NodeSpec, PodInfo, SchedulerCache, volumes
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.ledger import chooser, lessons, store
+from webhook.ledger import chooser, ledger_store, workload_mix
+from webhook.ledger.assumed_pods import AssumedPods
 from webhook.ledger.chooser import Chooser
-from webhook.ledger.judging import Judging
-from webhook.ledger.promises import Promises
-from webhook.ledger.unclaimed import Unclaimed
+from webhook.ledger.filtering import Filtering
+from webhook.ledger.unconfirmed import UnconfirmedReservations
 
 
-class MemoryStore(Judging):
+class MemoryStore(Filtering):
     """GPUNodes and, where they are known, Nodes, pods and storage (objects of the kinds that `volumes` reads).
 
     A GPUNode without a Node is taken for a ready one without limits.
@@ -34,26 +34,26 @@ class MemoryStore(Judging):
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
-        self._census = Census()
-        self._census.is_full = self._is_full
-        self._promises = Promises(self._census, self._holds)
-        self._unclaimed = Unclaimed(time.monotonic)
-        self._chooser = Chooser(self.view, self._census, self._promises.key)
+        self._cache = SchedulerCache()
+        self._cache.is_full = self._is_full
+        self._assumed = AssumedPods(self._cache, self._holds)
+        self._unclaimed = UnconfirmedReservations(time.monotonic)
+        self._chooser = Chooser(self.view, self._cache, self._assumed.key)
         for view in self._views.values():
             self._unclaimed.look(view.node, view.node)
         known = {node.name(document): document for document in nodes}
         for name in {*known, *self._documents}:
-            self._census.put_machine(name, Machine.of(known.get(name) or _plain(name)))
+            self._cache.put_machine(name, NodeSpec.of(known.get(name) or _plain(name)))
         for one in storage:
-            self._census.put_storage(pod.namespaced_name(one), None, volumes.read(one))
-        asked = lessons.Lessons()
+            self._cache.put_storage(pod.namespaced_name(one), None, volumes.read(one))
+        asked = workload_mix.WorkloadMix()
         for one in pods:
             where = (one.get("spec") or {}).get("nodeName") or pod.annotations_of(one).get(contract.NODE)
             if where and not pod.is_terminal(one):
-                occupant = Occupant.of(one, str(where))
-                self._census.put(pod.namespaced_name(one), occupant)
+                pod_info = PodInfo.of(one, str(where))
+                self._cache.put(pod.namespaced_name(one), pod_info)
                 if pod.annotations_of(one).get(contract.ALLOCATION):
-                    asked.change((), lessons.asks_of(one, occupant.amounts))
+                    asked.change((), workload_mix.asks_of(one, pod_info.amounts))
         self._chooser.learn(asked.take())
 
     def missing(self) -> str | None:
@@ -87,11 +87,11 @@ class MemoryStore(Judging):
     async def refresh(self, name: str) -> None:
         """Nothing: the view is all there is."""
 
-    async def commit(self, name: str, change: store.Change) -> GpuNode:
+    async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
         """Make the change."""
         return self.change(name, change)
 
-    def change(self, name: str, change: store.Change) -> GpuNode:
+    def change(self, name: str, change: ledger_store.Change) -> GpuNode:
         """Make the change; nothing comes between reading and writing, as nothing here waits."""
         view = self._views.get(name)
         if view is None:
@@ -101,8 +101,8 @@ class MemoryStore(Judging):
             self._views[name] = NodeView.of(after)
             self._unclaimed.look(after, after)
         finally:
-            self._promises.sweep(name)
-            self._census.forget(name)
+            self._assumed.sweep(name)
+            self._cache.forget(name)
         return after
 
     def _holds(self, name: str, allocation_id: str) -> bool:
@@ -115,7 +115,7 @@ class MemoryStore(Judging):
 
     def leave(self, name: tuple[str, str]) -> None:
         """The pod of this namespace and name is gone, and its room on its node is free."""
-        self._census.put(name, None)
+        self._cache.put(name, None)
 
     def documents(self) -> list[dict[str, Any]]:
         """The GPUNode objects as they are now."""

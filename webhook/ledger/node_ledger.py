@@ -14,16 +14,16 @@ from typing import Any
 from gpushare import codec, errors
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
-from webhook.ledger import adoption, store
+from webhook.ledger import ledger_store, restoring
 
 Document = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class PendingChange:
     """A change, and who waits for the node as it is stored with it."""
 
-    change: store.Change
+    change: ledger_store.Change
     done: asyncio.Future[GpuNode]
 
 
@@ -37,8 +37,8 @@ class NodeLedger:
     def __init__(self, document: Document, changed: Callable[[NodeLedger], None] = lambda _: None) -> None:
         """`changed`: called when there is another view."""
         self._changed = changed
-        self._waiting: list[Waiting] = []
-        self._written: list[Waiting] = []  # in the write that is under way
+        self._waiting: list[PendingChange] = []
+        self._written: list[PendingChange] = []  # in the write that is under way
         self._stored(document)
 
     @property
@@ -63,20 +63,20 @@ class NodeLedger:
         """Whether there is this allocation, written or about to be."""
         return allocation_id in self._ids
 
-    def add(self, change: store.Change) -> asyncio.Future[GpuNode]:
+    def add(self, change: ledger_store.Change) -> asyncio.Future[GpuNode]:
         """Let a change wait for the next write. Raises what the change raises, if it can not be made even now."""
         self._show(change(self.view.node))
         done: asyncio.Future[GpuNode] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(change, done))
+        self._waiting.append(PendingChange(change, done))
         return done
 
-    def begin(self) -> list[Waiting]:
+    def begin(self) -> list[PendingChange]:
         """Take all that waits into the write that begins now."""
         self._written = [one for one in self._waiting if not one.done.done()]
         self._waiting = []
         return self._written
 
-    def draft(self, batch: Iterable[Waiting]) -> tuple[Document | None, list[Waiting]]:
+    def draft(self, batch: Iterable[PendingChange]) -> tuple[Document | None, list[PendingChange]]:
         """The object to write and the changes it carries; None when it would be as it is.
 
         Whoever's change cannot be made on what is stored now is told so.
@@ -110,7 +110,7 @@ class NodeLedger:
 
     def _stored(self, document: Document) -> None:
         self.document = document
-        self.node = adoption.as_open(document, codec.read(document))
+        self.node = restoring.as_open(document, codec.read(document))
         self._look()
 
     def _look(self) -> None:

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
-from gpushare.cluster import client, informer, part
-from gpushare.cluster import store as objects
-from gpushare.fitness import Census, Occupant
-from webhook.ledger import lessons
-from webhook.ledger.lessons import Lessons
-from webhook.ledger.promises import Promises
+from gpushare.cluster import api_client, informer, part
+from gpushare.cluster import object_store as objects
+from gpushare.nodefilters import PodInfo, SchedulerCache
+from webhook.ledger import workload_mix
+from webhook.ledger.assumed_pods import AssumedPods
 from webhook.ledger.storage import Storage
 from webhook.ledger.unbindable import Unbindable
-from webhook.pods import copies, origin, unbound
+from webhook.ledger.workload_mix import WorkloadMix
+from webhook.pods import copies, provenance, unbindable_pods
 
 PODS_PATH: Final = "/api/v1/pods"
 LONGEST_WORDS: Final = 400
@@ -35,7 +35,7 @@ _OURS: Final = "ours"
 class _Unbound:
     """That the scheduler cannot bind it where it was placed, and whether it leaves."""
 
-    maker: unbound.Maker
+    maker: unbindable_pods.Maker
     why: str
     leaves: bool
 
@@ -44,10 +44,10 @@ class _Unbound:
 class _Seen:
     """A pod: what it takes of its node; the allocation that it names; the share it asked for, if it has been placed."""
 
-    occupant: Occupant
+    pod_info: PodInfo
     allocation_id: str
     is_bound: bool
-    asks: lessons.Asks = ()
+    asks: workload_mix.Asks = ()
     unbound: _Unbound | None = None
 
 
@@ -57,26 +57,26 @@ class Occupancy:
     ours: a copy of the pods with a share, with what `copies` keeps of each; `census` knows of a change before it does.
     """
 
-    def __init__(self, api: client.Client, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.census = Census()
+    def __init__(self, api: api_client.ApiClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cache = SchedulerCache()
         self.unbindable = Unbindable(clock)
-        self.lessons = Lessons()
+        self.workload = WorkloadMix()
         self._holds: Callable[[str, str], bool] = lambda *_: False
         self._freed: Callable[[str], None] = lambda _: None
-        self._promises: Promises | None = None
+        self._assumed: AssumedPods | None = None
         self._came: Callable[[str], None] = lambda _: None
         self._named: collections.Counter[str] = collections.Counter()  # ids of allocations, by how many pods
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
         self._pods = informer.Informer(api, PODS_PATH, transform=kept, clock=clock)
         self._pods.subscribe(self._pod_changed)
         self.ours = part.Part(self._pods, _OURS)
-        self._storage = Storage(api, self.census)
+        self._storage = Storage(api, self.cache)
 
     def follow(
         self,
         holds: Callable[[str, str], bool],
         freed: Callable[[str], None],
-        promises: Promises,
+        assumed: AssumedPods,
         came: Callable[[str], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -86,7 +86,7 @@ class Occupancy:
         or what nodes can attach of them are others.
         """
         self._storage.changed = changed
-        self._holds, self._freed, self._promises, self._came = holds, freed, promises, came
+        self._holds, self._freed, self._assumed, self._came = holds, freed, assumed, came
 
     def is_named(self, allocation_id: str) -> bool:
         """Whether a pod that names this allocation is there."""
@@ -118,7 +118,7 @@ class Occupancy:
         await self.synced()
         is_left = True
         while is_left:
-            is_left = self.census.count_volumes(NODES_AT_ONCE)
+            is_left = self.cache.count_volumes(NODES_AT_ONCE)
             await asyncio.sleep(0)
 
     def ledger_changed(self, node: str) -> None:
@@ -126,35 +126,35 @@ class Occupancy:
         for key, seen in list(self._unbound.get(node, {}).items()):
             self._count(key, seen)
 
-    def _pod_changed(self, change: objects.Change) -> None:
+    def _pod_changed(self, change: objects.Delta) -> None:
         before, seen = _seen(change.old), _seen(change.new)
         if before is not None and not before.is_bound:
-            self._unbound[before.occupant.node].pop(change.key, None)
-            if not self._unbound[before.occupant.node]:
-                del self._unbound[before.occupant.node]
+            self._unbound[before.pod_info.node].pop(change.key, None)
+            if not self._unbound[before.pod_info.node]:
+                del self._unbound[before.pod_info.node]
         if seen is not None and not seen.is_bound:
-            self._unbound[seen.occupant.node][change.key] = seen
+            self._unbound[seen.pod_info.node][change.key] = seen
         self._name(before, seen)
         self._look_unbound(before, seen)
         self._count(change.key, seen)
-        self.lessons.change(before.asks if before is not None else (), seen.asks if seen is not None else ())
-        if before is not None and (seen is None or seen.occupant != before.occupant):
-            self._freed(before.occupant.node)
+        self.workload.change(before.asks if before is not None else (), seen.asks if seen is not None else ())
+        if before is not None and (seen is None or seen.pod_info != before.pod_info):
+            self._freed(before.pod_info.node)
 
     def _count(self, key: objects.Key, seen: _Seen | None) -> None:
-        counts = seen is not None and (seen.is_bound or self._holds(seen.occupant.node, seen.allocation_id))
-        self.census.put(key, seen.occupant if seen is not None and counts else None)
-        if seen is not None and counts and self._promises is not None:
-            self._promises.settle(seen.allocation_id)
+        counts = seen is not None and (seen.is_bound or self._holds(seen.pod_info.node, seen.allocation_id))
+        self.cache.put(key, seen.pod_info if seen is not None and counts else None)
+        if seen is not None and counts and self._assumed is not None:
+            self._assumed.settle(seen.allocation_id)
 
     def _look_unbound(self, before: _Seen | None, seen: _Seen | None) -> None:
         was = before.unbound if before is not None else None
         if before is None or was is None or was.leaves:
             return
         if seen is not None and seen.is_bound:
-            self.unbindable.bound(was.maker, before.occupant.node)
+            self.unbindable.bound(was.maker, before.pod_info.node)
         elif seen is None or (seen.unbound is not None and seen.unbound.leaves):
-            self.unbindable.left(was.maker, before.occupant.node, was.why)
+            self.unbindable.left(was.maker, before.pod_info.node, was.why)
 
     def _name(self, before: _Seen | None, seen: _Seen | None) -> None:
         gone, come = before.allocation_id if before is not None else "", seen.allocation_id if seen is not None else ""
@@ -172,7 +172,7 @@ class Occupancy:
 def kept(item: dict[str, Any]) -> dict[str, Any] | None:
     """What is kept of a pod; None where it takes no room and has no share."""
     seen = _taken(item)
-    if origin.has_share(item):
+    if provenance.has_share(item):
         ours = copies.trimmed(item)
         return {"metadata": ours["metadata"], "seen": seen, _OURS: ours}
     return {"metadata": objects.identity_of(item), "seen": seen} if seen is not None else None
@@ -185,14 +185,14 @@ def _taken(item: Mapping[str, Any]) -> _Seen | None:
     node = bound or (str(annotations.get(contract.NODE, "")) if allocation_id else "")
     if not node or pod.is_terminal(item):
         return None
-    occupant = Occupant.of(item, node)
-    asks = lessons.asks_of(item, occupant.amounts) if allocation_id else ()
-    return _Seen(occupant, allocation_id, bool(bound), asks, _unbound(item))
+    pod_info = PodInfo.of(item, node)
+    asks = workload_mix.asks_of(item, pod_info.amounts) if allocation_id else ()
+    return _Seen(pod_info, allocation_id, bool(bound), asks, _unbound(item))
 
 
 def _unbound(item: Mapping[str, Any]) -> _Unbound | None:
-    words = unbound.why(item)
-    maker = unbound.maker(item) if words is not None else None
+    words = unbindable_pods.why(item)
+    maker = unbindable_pods.maker(item) if words is not None else None
     if maker is None:
         return None
     said = f"could not take {maker[1]} before, and is left out for a while; the scheduler said: {words or 'nothing'}"

@@ -18,13 +18,13 @@ from gpushare import contract, ledger, pod
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from gpushare.placement import choice, filters
+from gpushare.placement import filters, reference
 from gpushare.request import Constraints, Demand, Request
-from webhook.ledger import store
+from webhook.ledger import ledger_store
 
 
 async def find(
-    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: store.Store
+    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LedgerStore
 ) -> tuple[GpuNode, Allocation] | None:
     """The reservation that this pod was given a moment ago, with its node; None if it has none.
 
@@ -39,7 +39,7 @@ async def find(
 
 
 def own_reservation(
-    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: store.Store
+    manifest: Mapping[str, Any], request: Request, holder: PodRef, ledger_now: ledger_store.LedgerStore
 ) -> tuple[GpuNode, Allocation] | None:
     """The same, in what our copy has. Pure."""
     annotations = pod.annotations_of(manifest)
@@ -70,8 +70,8 @@ def _fulfils(given: Iterable[GivenShare], demand: Demand, constraints: Constrain
     own = [cards[uuid] for share in mine for uuid in share.gpu_uuids if uuid in cards]
     return (
         len({card.uuid for card in own}) == demand.gpus
-        and mine == [choice.given(demand, own)]
+        and mine == [reference.given(demand, own)]
         and all(
-            filters.reject(filters.Question(card, ledger.NOTHING, demand.share, constraints)) is None for card in own
+            filters.reject(filters.FilterInput(card, ledger.NOTHING, demand.share, constraints)) is None for card in own
         )
     )

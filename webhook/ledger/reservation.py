@@ -24,7 +24,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
-from webhook.ledger import store
+from webhook.ledger import ledger_store
 from webhook.pods import mutation
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Reservation:
 
     def __init__(
         self,
-        ledger_now: store.Store,
+        ledger_now: ledger_store.LedgerStore,
         *,
         policy: str,
         lifetime_seconds: float = LIFETIME_SECONDS,
@@ -76,7 +76,7 @@ class Reservation:
         self._on_conflict = on_conflict
         self._unstorable: dict[str, tuple[float, str]] = {}  # by uid of the pod: until when by `clock`, and why
 
-    def on(self, ledger_now: store.Store) -> Reservation:
+    def on(self, ledger_now: ledger_store.LedgerStore) -> Reservation:
         """The same rules on another ledger."""
         other = copy.copy(self)
         other._store = ledger_now
@@ -106,7 +106,7 @@ class Reservation:
         try:
             async with asyncio.timeout(self._deadline_seconds):
                 return await self._reserve(manifest, request, holder, waited or Waited())
-        except (store.UnreachableError, TimeoutError) as error:
+        except (ledger_store.UnreachableError, TimeoutError) as error:
             # If it was written after all, it is given back, or lapses: nobody knows its id.
             why = str(error) or f"no answer in {self._deadline_seconds:g} s"
             logger.warning(
@@ -140,7 +140,7 @@ class Reservation:
             except errors.LedgerError:
                 self._on_conflict()
                 continue
-            except store.RefusedError as error:
+            except ledger_store.WriteRefusedError as error:
                 refused[found.node] = f"cannot be written ({error})"
                 if len(refused) == MOST_REFUSED:
                     return self._unstored(holder, f"the API server does not store its share on any node ({error})")
@@ -161,7 +161,9 @@ class Reservation:
         """
 
         async def give_back() -> None:
-            with contextlib.suppress(store.UnreachableError, store.RefusedError, errors.LedgerError):  # then it lapses
+            with contextlib.suppress(
+                ledger_store.UnreachableError, ledger_store.WriteRefusedError, errors.LedgerError
+            ):  # then it lapses
                 await self._store.commit(name, lambda node: _without(node, identity))
 
         task = asyncio.create_task(give_back(), name=f"give back {identity}")
@@ -178,7 +180,7 @@ class Reservation:
 
     def _change(
         self, manifest: PodJson, request: Request, holder: PodRef, identity: str, chosen: Placement
-    ) -> store.Change:
+    ) -> ledger_store.Change:
         seen = self._store.view(chosen.node)
 
         def change(node: GpuNode) -> GpuNode:
@@ -214,7 +216,7 @@ def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:
     )
 
 
-def _holders(held: ledger.Use) -> list[tuple[str, tuple[GivenShare, ...]]]:
+def _holders(held: ledger.GpuUse) -> list[tuple[str, tuple[GivenShare, ...]]]:
     return [(entry.id, entry.shares) for entry in held.holders]
 
 

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from gpushare.cluster import client, informer
-from gpushare.cluster import store as objects
-from gpushare.fitness import Census, volumes
+from gpushare.cluster import api_client, informer
+from gpushare.cluster import object_store as objects
+from gpushare.nodefilters import SchedulerCache, volumes
 
 logger = logging.getLogger(__name__)
 
@@ -21,18 +21,18 @@ SURE_SECONDS: Final = 60.0  # after so long without a word of claims nobody is t
 
 
 class Storage:
-    """Fills `census`. `changed` is called when it has."""
+    """Fills `cache`. `changed` is called when it has."""
 
-    def __init__(self, api: client.Client, census: Census) -> None:
+    def __init__(self, api: api_client.ApiClient, cache: SchedulerCache) -> None:
         self.changed: Callable[[], None] = lambda: None
-        self._census = census
+        self._cache = cache
         self._copies = {
             kind: informer.Informer(api, path, transform=_kept(kind)) for kind, path in volumes.PATHS.items()
         }
         for copy in self._copies.values():
             copy.subscribe(self._changed)
         claims = self._copies[volumes.CLAIM]
-        census.knows_claims = lambda: claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
+        cache.knows_claims = lambda: claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
 
     @property
     def volumes(self) -> informer.Informer:
@@ -70,10 +70,10 @@ class Storage:
                     extra={"kind": kind, "err": copy.problem},
                 )
 
-    def _changed(self, change: objects.Change) -> None:
+    def _changed(self, change: objects.Delta) -> None:
         before, after = (one["found"] if one is not None else None for one in (change.old, change.new))
         if before != after:
-            self._census.put_storage(change.key, before, after)
+            self._cache.put_storage(change.key, before, after)
             self.changed()
 
 

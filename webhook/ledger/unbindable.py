@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from webhook.pods import unbound
+from webhook.pods import unbindable_pods
 
 FIRST_SECONDS: Final = 120.0  # as long as one owner's pods are let be between two evictions: see `placer.stuck`
 MOST_SECONDS: Final = 3600.0
@@ -45,9 +45,9 @@ class Unbindable:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._of: collections.OrderedDict[unbound.Maker, dict[str, _Node]] = collections.OrderedDict()
+        self._of: collections.OrderedDict[unbindable_pods.Maker, dict[str, _Node]] = collections.OrderedDict()
 
-    def left(self, maker: unbound.Maker, node: str, why: str) -> None:
+    def left(self, maker: unbindable_pods.Maker, node: str, why: str) -> None:
         """A pod of this maker has gone that could not be bound there."""
         now = self._clock()
         known = {name: one for name, one in self._of.pop(maker, {}).items() if now < one.barred_until + LAST_SECONDS}
@@ -57,7 +57,7 @@ class Unbindable:
         if len(self._of) > MOST_MAKERS:
             self._of.popitem(last=False)
 
-    def bound(self, maker: unbound.Maker, node: str) -> None:
+    def bound(self, maker: unbindable_pods.Maker, node: str) -> None:
         """One could be bound there after all."""
         known = self._of.get(maker, {})
         known.pop(node, None)
@@ -66,7 +66,7 @@ class Unbindable:
 
     def avoided(self, manifest: Mapping[str, Any]) -> Avoided:
         """The nodes that are not for this pod."""
-        found = unbound.maker(manifest) if self._of else None
+        found = unbindable_pods.maker(manifest) if self._of else None
         known = self._of.get(found[0]) if found is not None else None
         if not known:
             return NOTHING

@@ -80,6 +80,6 @@ class ClusterFigures(Collector):
             for key, part in parts.items():
                 total[key] += part
         for model in sorted({model for model, _ in total}):
-            for state in division.State:  # all of them, so that a line in a graph ends at 0 and does not break off
+            for state in division.PartState:  # all of them, so that a line in a graph ends at 0 and does not break off
                 gpus.add_metric([model, state], total[model, state])
         yield from (gpus, by_node)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from webhook.placer import queue
-from webhook.pods import waits
+from webhook.pods import gate_reason
 from webhook.pods.mutation import Placed
 
 PodJson = Mapping[str, Any]
@@ -77,7 +77,7 @@ class Arranger:
         for uid, one in gated.items():
             known = before.get(uid)
             if known is None or known.pod is not one:
-                known = _Known(one, Unit((one,)), group_of(one), waits.foreign_gates(one))
+                known = _Known(one, Unit((one,)), group_of(one), gate_reason.foreign_gates(one))
             self._known[uid] = known
             if uid not in opened:
                 waiting.append(known)
@@ -87,7 +87,7 @@ class Arranger:
         ready: dict[Group, list[PodJson]] = collections.defaultdict(list)
         for known in waiting:
             if known.foreign:
-                held_back.append((known.pod, waits.for_gates(known.foreign)))
+                held_back.append((known.pod, gate_reason.for_gates(known.foreign)))
             elif known.group is None:
                 units.append(known.alone)
             else:

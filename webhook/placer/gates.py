@@ -15,19 +15,18 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
-from gpushare.cluster import client, events
-from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import api_client, api_errors, events
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
 from webhook.metrics import Metrics
-from webhook.placer import backfill, gang, queue, waiting
+from webhook.placer import backfill, gang, pending_counts, queue
+from webhook.placer.gated_pods import GatedPodScheduler
 from webhook.placer.index import Index
-from webhook.placer.setbacks import Setbacks
-from webhook.placer.telling import Telling
-from webhook.placer.turns import Turns
-from webhook.pods import difference, mutation, waits
+from webhook.placer.pending_reasons import PendingReasonReporter
+from webhook.placer.write_backoff import WriteBackoff
+from webhook.pods import difference, gate_reason, mutation
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ class Gates:
 
     def __init__(
         self,
-        api: client.Client,
+        api: api_client.ApiClient,
         ledger_now: ApiStore,
         reservation: Reservation,
         recorder: events.Recorder,
@@ -61,13 +60,13 @@ class Gates:
         self._metrics = measures
         self._clock = clock
         self._wall_clock = wall_clock
-        self._telling = Telling(api, recorder, clock=clock)
+        self._reporter = PendingReasonReporter(api, recorder, clock=clock)
         self._arranger = gang.Arranger()
         self._opened: dict[str, str] = {}  # uid -> the version that was opened, until our copy shows a later one
         self._shut: dict[str, Refusal] = {}  # uid -> why its gate could not be opened
-        self._setbacks = Setbacks(most_seconds=MOST_SHUT_SECONDS)
+        self._backoff = WriteBackoff(most_seconds=MOST_SHUT_SECONDS)
         self._unanswered: dict[str, tuple[str, float]] = {}  # uid -> the version that a patch was for, and until when
-        self._turns = Turns(
+        self._turns = GatedPodScheduler(
             ledger_now,
             reservation,
             opens=self._open,
@@ -86,17 +85,18 @@ class Gates:
         self._opened = {uid: version for uid, version in self._opened.items() if shown.get(uid) == version}
         arranged = self._arranger.arrange(pods.waiting, pods.members, opened=self._opened)
         gated = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
-        self._telling.forget_all_but(pod.uid(one) for one in gated)
+        self._reporter.forget_all_but(pod.uid(one) for one in gated)
         self._forget_shut({pod.uid(one) for one in gated} if self._shut or self._unanswered else set())
         now = self._wall_clock() if now is None else now
         await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
         told = await self._turns.take(pods, arranged, now=now)
         self._metrics.waiting(
-            waiting.counts(told), longest_seconds=waiting.longest_seconds((one for one, _ in told), now=now)
+            pending_counts.counts(told),
+            longest_seconds=pending_counts.longest_seconds((one for one, _ in told), now=now),
         )
         await asyncio.sleep(0)
-        tell_again = await self._telling.tell([(one, refusal.reason) for one, refusal in told])
-        waits = [self._setbacks.wait_seconds(uid, now=self._clock()) for uid in self._shut]
+        tell_again = await self._reporter.tell([(one, refusal.reason) for one, refusal in told])
+        waits = [self._backoff.wait_seconds(uid, now=self._clock()) for uid in self._shut]
         waits += [tell_again or 0.0, BEHIND_SECONDS if self._turns.is_behind else 0.0]
         return min((seconds for seconds in waits if seconds > 0), default=None)
 
@@ -127,15 +127,15 @@ class Gates:
                 return self._shuts(one, said, not self._is_on_its_way(uid, ANY_VERSION))
             try:
                 await self._api.patch(
-                    _path(one), [*_is_still(known, is_whole=attempt > 1), *changes], client.JSON_PATCH
+                    _path(one), [*_is_still(known, is_whole=attempt > 1), *changes], api_client.JSON_PATCH
                 )
                 break
-            except cluster_errors.NotFound:
+            except api_errors.NotFound:
                 return None  # deleted meanwhile: its share is released like any other
-            except cluster_errors.ClusterError as error:
+            except api_errors.ClusterError as error:
                 logger.info("Could not open a gate", extra={"pod": who, "attempt": attempt, "err": str(error)})
                 words = errors.shortened(str(error), longest=LONGEST_WORDS)
-                is_answer = not isinstance(error, cluster_errors.Unavailable | cluster_errors.Unauthorized)
+                is_answer = not isinstance(error, api_errors.Unavailable | api_errors.Unauthorized)
             if not is_answer:
                 # A patch that goes by what the pod says may be carried out on any version of it.
                 of_version = _version(known) if attempt == 1 else ANY_VERSION
@@ -150,7 +150,7 @@ class Gates:
                 return self._shuts(one, f"its scheduling gate could not be opened yet: {words}", False)
             known = fresh
         self._opened[uid] = _version(one)
-        self._setbacks.worked(uid)
+        self._backoff.worked(uid)
         self._shut.pop(uid, None)
         self._metrics.placed()
         uuids = ",".join(uuid for share in placed.shares for uuid in share.gpu_uuids)
@@ -161,13 +161,13 @@ class Gates:
     def _is_shut(self, one: PodJson) -> Refusal | None:
         """Why its gate is not tried now."""
         uid = pod.uid(one)
-        return self._shut.get(uid) if self._setbacks.wait_seconds(uid, now=self._clock()) > 0 else None
+        return self._shut.get(uid) if self._backoff.wait_seconds(uid, now=self._clock()) > 0 else None
 
     def _shuts(self, one: PodJson, sentence: str, is_refused: bool) -> Refusal:
         """It could not be opened. is_refused: nor will it be by what we have sent already."""
         found = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
         self._shut[pod.uid(one)] = found
-        pause = self._setbacks.failed(pod.uid(one), now=self._clock())
+        pause = self._backoff.failed(pod.uid(one), now=self._clock())
         logger.warning("A gate stays shut", extra={"pod": _path(one), "err": sentence, "pause_seconds": pause})
         return found
 
@@ -196,7 +196,7 @@ class Gates:
     async def _read(self, one: PodJson) -> PodJson | None:
         try:
             return await self._api.get(_path(one))
-        except cluster_errors.ClusterError as error:
+        except api_errors.ClusterError as error:
             logger.info("Could not read a gated pod", extra={"pod": _path(one), "err": str(error)})
             return None
 
@@ -206,7 +206,7 @@ def _is_as_judged(fresh: PodJson, one: PodJson) -> bool:
     return (
         pod.uid(fresh) == pod.uid(one)
         and contract.SCHEDULING_GATE in pod.gates(fresh)
-        and waits.foreign_gates(fresh) == waits.foreign_gates(one)
+        and gate_reason.foreign_gates(fresh) == gate_reason.foreign_gates(one)
         and queue.kind(fresh) == queue.kind(one)
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, pod
-from webhook.placer import gang, queue, stuck
+from webhook.placer import gang, queue, unschedulable_pods
 
 PodJson = Mapping[str, Any]
 
@@ -38,7 +38,10 @@ class Index:
                 found.pop(pod.uid(before or {}), None)
             return
         uid = pod.uid(after)
-        for found, belongs in ((self.waiting, queue.waits(after)), (self.stuck, stuck.why(after) is not None)):
+        for found, belongs in (
+            (self.waiting, queue.waits(after)),
+            (self.stuck, unschedulable_pods.why(after) is not None),
+        ):
             if belongs:
                 found[uid] = after
             else:

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from gpushare.cluster import object_store as objects
 from gpushare.cluster import part
-from gpushare.cluster import store as objects
-from webhook.books.bookkeeper import Bookkeeper
+from webhook.books.allocation_controller import AllocationController
 from webhook.ledger.api_store import ApiStore
+from webhook.placer.evictor import Evictor
 from webhook.placer.gates import Gates
 from webhook.placer.index import Index
-from webhook.placer.replacing import Replacing
 from webhook.placer.resizer import Resizer
 
 logger = logging.getLogger(__name__)
@@ -36,20 +36,20 @@ class Placer:
         self,
         ledger_now: ApiStore,
         pods: part.Copy,
-        bookkeeper: Bookkeeper,
+        allocations_controller: AllocationController,
         gates: Gates,
         *,
         leads: Callable[[], bool],
-        replacing: Replacing | None = None,
+        evictions: Evictor | None = None,
         resizer: Resizer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = ledger_now
         self._pods = pods
-        self._bookkeeper = bookkeeper
+        self._allocations_controller = allocations_controller
         self._gates = gates
         self._leads = leads
-        self._replacing = replacing
+        self._evictions = evictions
         self._resizer = resizer
         self._clock = clock
         self._index = Index()
@@ -62,7 +62,7 @@ class Placer:
         """Something has changed."""
         self._woken.set()
 
-    def _pod_changed(self, change: objects.Change) -> None:
+    def _pod_changed(self, change: objects.Delta) -> None:
         self.wake()
         self._index.pod(change.old, change.new)
         if change.old is None and change.new is not None:
@@ -88,7 +88,7 @@ class Placer:
                 self._sleep_seconds = await self.work()
             except Exception:
                 # One pod that nobody foresaw must not take the webhook down, which shares this process.
-                self._bookkeeper.look_again()
+                self._allocations_controller.look_again()
                 logger.exception("The placer failed, and goes on")
         # Never busy for more than half of the time: the event loop is the webhook's too.
         spent = time.monotonic() - started
@@ -96,21 +96,21 @@ class Placer:
 
     async def work(self) -> float:
         """Do all that can be done now; return in how many seconds to look again if nothing changes before."""
-        touched = self._bookkeeper.look()
-        next_expiry = await self._bookkeeper.keep(touched)
+        touched = self._allocations_controller.look()
+        next_expiry = await self._allocations_controller.keep(touched)
         resize_again = None
         if self._resizer is not None:
             # Before the gated ones: what grows is on a GPU already and cannot go anywhere else.
             try:
                 resize_again = await self._resizer.resize(touched, self._pods.objects)
             except Exception:
-                self._bookkeeper.look_again()
+                self._allocations_controller.look_again()
                 # They have no part in it, and would all wait for ever.
                 logger.exception("The resizer failed, and the gated pods have their turn")
         tell_again = await self._gates.open_all(self._index)
         stuck_again = None
-        if self._replacing is not None:
-            stuck_again = await self._replacing.look(list(self._index.stuck.values()), touched)
+        if self._evictions is not None:
+            stuck_again = await self._evictions.look(list(self._index.stuck.values()), touched)
         waits = (again for again in (resize_again, tell_again, stuck_again) if again is not None)
         pause = min([RESYNC_SECONDS, *waits])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from gpushare import contract, pod
 from gpushare import request as requests
-from gpushare.fitness import volumes
-from webhook.pods import origin
+from gpushare.nodefilters import volumes
+from webhook.pods import provenance
 from webhook.pods.copies import CONTAINER_KEYS, FITNESS_KEYS
 
 PodJson = Mapping[str, Any]
@@ -63,4 +63,4 @@ def waits(one: PodJson) -> bool:
     if contract.SCHEDULING_GATE not in pod.gates(one):
         return False
     leaves = (one.get("metadata") or {}).get("deletionTimestamp")
-    return not leaves and not pod.is_terminal(one) and not origin.is_exempt(one)
+    return not leaves and not pod.is_terminal(one) and not provenance.is_exempt(one)

@@ -17,10 +17,9 @@ from typing import Any, Final
 
 from gpushare import contract, errors, quantity, resizing
 from gpushare.allocation import GivenShare
-from gpushare.cluster import client
-from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
-from webhook.placer.wishes import Wish
+from webhook.placer.resize_requests import ResizeRequest
 
 logger = logging.getLogger(__name__)
 
@@ -35,32 +34,32 @@ Amounts = Mapping[str, int]  # of our resources
 class Quotas:
     """Reads quotas when they are needed, and remembers them for a moment."""
 
-    def __init__(self, api: client.Client, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: api_client.ApiClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
         self._read: dict[str, tuple[float, Amounts | None]] = {}  # by namespace
         self._holdings = Holdings()
 
-    async def judge(self, wishes: Sequence[Wish], nodes: Iterable[GpuNode]) -> list[Wish]:
+    async def judge(self, wishes: Sequence[ResizeRequest], nodes: Iterable[GpuNode]) -> list[ResizeRequest]:
         """The same wishes in the same order; those that a quota does not allow have a problem instead of a request."""
         if not wishes:
             return []
         by_name = {node.name: node for node in nodes}
         held: dict[str, collections.Counter[str]] = {}
         judged = []
-        for wish in wishes:
-            more = _more(wish, by_name)
+        for resize_request in wishes:
+            more = _more(resize_request, by_name)
             if more:
-                namespace = wish.entry.pod.namespace
+                namespace = resize_request.entry.pod.namespace
                 hard = await self._hard(namespace)
                 if hard and namespace not in held:
                     held[namespace] = await self._holdings.of(namespace, by_name)
                 lacks = _UNREAD if hard is None else lacking(hard, held.get(namespace, {}), more)
                 if lacks:
-                    wish = dataclasses.replace(wish, request=None, problem=lacks)
+                    resize_request = dataclasses.replace(resize_request, request=None, problem=lacks)
                 elif hard:
                     held[namespace].update(more)
-            judged.append(wish)
+            judged.append(resize_request)
         return judged
 
     async def _hard(self, namespace: str) -> Amounts | None:
@@ -68,9 +67,9 @@ class Quotas:
         self._read = {name: known for name, known in self._read.items() if now - known[0] < KEPT_SECONDS}
         if namespace not in self._read:
             try:
-                found = await self._api.list(f"/api/v1/namespaces/{namespace}/resourcequotas", keep=client.whole)
+                found = await self._api.list(f"/api/v1/namespaces/{namespace}/resourcequotas", keep=api_client.whole)
                 self._read[namespace] = now, least(found.items)
-            except (cluster_errors.ClusterError, errors.QuantityError) as error:
+            except (api_errors.ClusterError, errors.QuantityError) as error:
                 logger.warning("Could not read quotas", extra={"namespace": namespace, "err": str(error)})
                 self._read[namespace] = now, None
         return self._read[namespace][1]
@@ -128,15 +127,15 @@ def lacking(hard: Amounts, held: Amounts, more: Amounts) -> str:
     return ""
 
 
-def _more(wish: Wish, nodes: Mapping[str, GpuNode]) -> dict[str, int]:
+def _more(resize_request: ResizeRequest, nodes: Mapping[str, GpuNode]) -> dict[str, int]:
     """How much more than it holds it asks for; empty if of nothing."""
-    if wish.request is None or wish.node not in nodes:
+    if resize_request.request is None or resize_request.node not in nodes:
         return {}
     try:
-        wanted = _amounts(resizing.asked(wish.request, wish.entry, nodes[wish.node]))
+        wanted = _amounts(resizing.asked(resize_request.request, resize_request.entry, nodes[resize_request.node]))
     except errors.LedgerError:
         return {}
-    held = _amounts(wish.entry.shares)
+    held = _amounts(resize_request.entry.shares)
     return {name: wanted[name] - held[name] for name in wanted if wanted[name] > held[name]}
 
 

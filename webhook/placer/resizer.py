@@ -15,19 +15,18 @@ from typing import Any, Final
 
 from gpushare import codec, contract, errors, pod, resizing
 from gpushare import request as requests
-from gpushare.cluster import client, events
-from gpushare.cluster import errors as cluster_errors
-from gpushare.cluster import store as objects
+from gpushare.cluster import api_client, api_errors, events
+from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
-from webhook.books import bookkeeper
-from webhook.books.changes import Touched
-from webhook.ledger import holds, store
+from webhook.books import allocation_controller
+from webhook.books.touched_nodes import Touched
+from webhook.ledger import backfill_reservation, ledger_store
 from webhook.metrics import Metrics
+from webhook.placer.pending_reasons import PendingReasonReporter
 from webhook.placer.quotas import Quotas
-from webhook.placer.setbacks import Setbacks
-from webhook.placer.telling import Telling
-from webhook.placer.wishes import Wish, Wishes, standing, turn
+from webhook.placer.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.placer.write_backoff import WriteBackoff
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +43,8 @@ class Resizer:
 
     def __init__(
         self,
-        api: client.Client,
-        ledger_now: store.Store,
+        api: api_client.ApiClient,
+        ledger_now: ledger_store.LedgerStore,
         recorder: events.Recorder,
         measures: Metrics,
         *,
@@ -58,64 +57,66 @@ class Resizer:
         self._metrics = measures
         self._grew = grew
         self._clock = clock
-        self._setbacks = Setbacks()
-        self._telling = Telling(api, recorder, event=contract.EVENT_RESIZE_WAITS, clock=clock)
+        self._backoff = WriteBackoff()
+        self._reporter = PendingReasonReporter(api, recorder, event=contract.EVENT_RESIZE_WAITS, clock=clock)
         self._quotas = Quotas(api, clock=clock)
-        self._wishes = Wishes()
-        self._waiting: dict[str, list[Wish]] = {}  # by node, as of the last round
+        self._wishes = ResizeRequests()
+        self._waiting: dict[str, list[ResizeRequest]] = {}  # by node, as of the last round
         self._cleared: dict[str, str] = {}  # uid -> the version without what we took off since
 
-    async def resize(self, touched: Touched, pods: bookkeeper.Pods) -> float | None:
+    async def resize(self, touched: Touched, pods: allocation_controller.Pods) -> float | None:
         """Do what can be done now; return in how many seconds there is more to tell, None if there is nothing.
 
         touched: what has changed since the last time. pods: our copy of all.
         """
         await self._search(touched)
         wishes = await self._quotas.judge(self._wishes.all(), self._store.stored())
-        by_node: dict[str, list[Wish]] = {}
-        for wish in wishes:
-            by_node.setdefault(wish.node, []).append(wish)
+        by_node: dict[str, list[ResizeRequest]] = {}
+        for resize_request in wishes:
+            by_node.setdefault(resize_request.node, []).append(resize_request)
         self._waiting = by_node
         stored = {node.name: node for node in self._store.stored() if node.name in by_node}
-        held_for = holds.asked_for(stored.values(), pods)
+        held_for = backfill_reservation.asked_for(stored.values(), pods)
         told: list[tuple[PodJson, str]] = []
         held: dict[str, str] = {}
-        self._cleared = {pod.uid(wish.pod): self._cleared.get(pod.uid(wish.pod), "") for wish in wishes}
+        self._cleared = {
+            pod.uid(resize_request.pod): self._cleared.get(pod.uid(resize_request.pod), "") for resize_request in wishes
+        }
         # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
         nodes = await asyncio.gather(*(self._write(stored.get(name), here, held_for) for name, here in by_node.items()))
         for node, here in zip(nodes, by_node.values(), strict=True):
-            for wish in here:
-                now = standing(node, wish) if node is not None else None
+            for resize_request in here:
+                now = existing(node, resize_request) if node is not None else None
                 if now is None:
                     continue  # it is found as it is then in the next round
                 if now[1]:
-                    told.append((wish.pod, now[1]))
-                    held[pod.uid(wish.pod)] = codec.shares_text(now[0])
+                    told.append((resize_request.pod, now[1]))
+                    held[pod.uid(resize_request.pod)] = codec.shares_text(now[0])
                 else:
-                    await self._done(wish, now[0])
+                    await self._done(resize_request, now[0])
         self._metrics.resizes_waiting(len(told))
-        self._telling.forget_all_but(pod.uid(one) for one, _ in told)
-        return await self._telling.tell(told, held)
+        self._reporter.forget_all_but(pod.uid(one) for one, _ in told)
+        return await self._reporter.tell(told, held)
 
     async def _search(self, touched: Touched) -> None:
         for number, _ in enumerate(self._wishes.search(touched)):
             if number % NODES_AT_ONCE == 0:
                 await asyncio.sleep(0)  # the event loop is the webhook's too
 
-    def waiting_on(self, name: str, pods: bookkeeper.Pods) -> list[tuple[str, Request]]:
+    def waiting_on(self, name: str, pods: allocation_controller.Pods) -> list[tuple[str, Request]]:
         """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""
         found = []
-        for wish in self._waiting.get(name, ()):
-            one = pods.get(objects.key_of(wish.pod))
-            if wish.request is None or one is None or pod.uid(one) != pod.uid(wish.pod):
+        for resize_request in self._waiting.get(name, ()):
+            one = pods.get(objects.key_of(resize_request.pod))
+            if resize_request.request is None or one is None or pod.uid(one) != pod.uid(resize_request.pod):
                 continue
             with contextlib.suppress(errors.RequestError):
-                if requests.parse(one) == wish.request:  # another wish has yet to be judged
-                    found.append((wish.entry.id, wish.request))
+                if requests.parse(one) == resize_request.request:  # another wish has yet to be judged
+                    found.append((resize_request.entry.id, resize_request.request))
         return found
 
     async def _write(
-        self, stored: GpuNode | None, wishes: Sequence[Wish], held_for: Mapping[str, Request]
+        self, stored: GpuNode | None, wishes: Sequence[ResizeRequest], held_for: Mapping[str, Request]
     ) -> GpuNode | None:
         """Write the turn of these; return the node as it is stored then, None if that is not known."""
 
@@ -126,16 +127,19 @@ class Resizer:
             return stored
         try:
             return await self._store.commit(stored.name, change)
-        except (store.UnreachableError, errors.LedgerError) as error:
+        except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not resize shares", extra={"node": stored.name, "err": str(error)})
             return None
 
-    async def _done(self, wish: Wish, shares: resizing.Shares) -> None:
+    async def _done(self, resize_request: ResizeRequest, shares: resizing.Shares) -> None:
         """It is as asked: say so if something was changed, and take off what was written on it while it waited."""
-        namespace, name = pod.namespaced_name(wish.pod)
-        annotations, version = pod.annotations_of(wish.pod), str(wish.pod["metadata"].get("resourceVersion", ""))
-        uid, now = pod.uid(wish.pod), self._clock()
-        if self._cleared[uid] == version or self._setbacks.wait_seconds(uid, now=now) > 0:
+        namespace, name = pod.namespaced_name(resize_request.pod)
+        annotations, version = (
+            pod.annotations_of(resize_request.pod),
+            str(resize_request.pod["metadata"].get("resourceVersion", "")),
+        )
+        uid, now = pod.uid(resize_request.pod), self._clock()
+        if self._cleared[uid] == version or self._backoff.wait_seconds(uid, now=now) > 0:
             return  # and our copy does not show it yet; or nobody lets us
         if contract.REASON in annotations or contract.HELD in annotations:
             taken_off = {contract.REASON: None, contract.HELD: None}
@@ -144,28 +148,28 @@ class Resizer:
                     f"/api/v1/namespaces/{namespace}/pods/{name}",
                     {"metadata": {"uid": uid, "annotations": taken_off}},
                 )
-            except cluster_errors.ClusterError as error:
+            except api_errors.ClusterError as error:
                 logger.info("Could not tell a pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
-                self._setbacks.failed(uid, now=now)
+                self._backoff.failed(uid, now=now)
                 return  # found again in a later round
-            self._setbacks.worked(uid)
+            self._backoff.worked(uid)
         self._cleared[uid] = version
-        before = _held_before(wish)
+        before = _held_before(resize_request)
         if codec.shares_text(before) != codec.shares_text(shares):
             self._metrics.resized()
             if any(
                 now.request_percent > was.request_percent or now.memory_bytes > was.memory_bytes
                 for was, now in zip(before, shares, strict=False)
             ):
-                self._grew(wish.pod)
-            logger.info("Resized a share", extra={"pod": f"{namespace}/{name}", "node": wish.node})
+                self._grew(resize_request.pod)
+            logger.info("Resized a share", extra={"pod": f"{namespace}/{name}", "node": resize_request.node})
             note = f"has {resizing.amounts(shares)} now, as its annotations ask"
-            self._recorder.record(wish.pod, contract.EVENT_RESIZED, note, action="Resize")
+            self._recorder.record(resize_request.pod, contract.EVENT_RESIZED, note, action="Resize")
 
 
-def _held_before(wish: Wish) -> resizing.Shares:
+def _held_before(resize_request: ResizeRequest) -> resizing.Shares:
     """What it held before it asked for something else, as far as that is known."""
     try:
-        return codec.read_shares(pod.annotations_of(wish.pod)[contract.HELD])
+        return codec.read_shares(pod.annotations_of(resize_request.pod)[contract.HELD])
     except (KeyError, errors.CodecError):
-        return wish.entry.shares
+        return resize_request.entry.shares

@@ -13,7 +13,7 @@ from typing import Any
 from gpushare import contract, errors, pod, quantity
 from gpushare import request as requests
 from gpushare.allocation import GivenShare
-from gpushare.fitness import footprint
+from gpushare.nodefilters import share_resources
 from gpushare.refusal import Refusal
 from gpushare.request import Demand, Request
 from webhook.pods import difference
@@ -135,7 +135,7 @@ def _gate(after: _Mutable, refusal: Refusal) -> None:
 
 
 def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
-    wanted = footprint.resources(demand, container["name"])
+    wanted = share_resources.resources(demand, container["name"])
     if not has_resources(container, wanted):
         declared = container["resources"] = {**(container.get("resources") or {})}
         for side in ("limits", "requests"):

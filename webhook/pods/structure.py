@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gpushare.fitness import volumes
+from gpushare.nodefilters import volumes
 
 _TEXT: Final = "text"
 _COUNT: Final = "a whole number"

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
-from gpushare.fitness import footprint
+from gpushare.nodefilters import share_resources
 from gpushare.request import Request
-from webhook.pods import mounts, mutation
+from webhook.pods import covered_mounts, mutation
 
 PodJson = Mapping[str, Any]
 
@@ -90,7 +90,7 @@ def _privileged(manifest: PodJson, _request: Request) -> Denial | None:
 
 
 def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
-    found = mounts.over_ours(manifest)
+    found = covered_mounts.over_ours(manifest)
     if found is None:
         return None
     name, path, ours = found
@@ -102,7 +102,7 @@ def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
 
 
 def _own_resources(manifest: PodJson, request: Request) -> Denial | None:
-    wanted = {name: footprint.resources(demand, name) for demand in request.demands for name in demand.containers}
+    wanted = {name: share_resources.resources(demand, name) for demand in request.demands for name in demand.containers}
     for container in _all_containers(manifest):
         name = str(container.get("name"))
         for key, value in _declared(container):

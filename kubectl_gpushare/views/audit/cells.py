@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpushare import quantity
 from kubectl_gpushare.output.table import NONE, Column
-from kubectl_gpushare.planning.auditing import Held
+from kubectl_gpushare.planning.auditing import ShareVerdict
 
 GPU, POD = Column("GPU", least=8, middle=True), Column("POD", least=10, middle=True)
 CONTAINERS, REASON = Column("CONTAINERS", least=8, leave_out=4), Column("REASON", least=20, wrap=True, leave_out=1)
@@ -15,6 +15,6 @@ def pod(namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if name else NONE
 
 
-def used(one: Held) -> str:
+def used(one: ShareVerdict) -> str:
     """What is charged to a share, its contexts included."""
     return quantity.format_bytes(one.seen.charged_bytes + one.seen.overhead_bytes) if one.seen else NONE

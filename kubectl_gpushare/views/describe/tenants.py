@@ -11,10 +11,10 @@ from gpushare.allocation import Allocation, GivenShare
 from kubectl_gpushare.output import page
 from kubectl_gpushare.output.page import Picture
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table
+from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.source.usage import Usage, Used
-from kubectl_gpushare.views import ages, figures, podstate
-from kubectl_gpushare.views.cards import Card
+from kubectl_gpushare.views import ages, cell_figures, podstate
+from kubectl_gpushare.views.gpu_summary import GpuSummary
 
 _USED = (Column("Used"), Column("Busy"))
 COLUMNS = (
@@ -63,7 +63,7 @@ class Pods:
         return self.by_name.get((entry.pod.namespace, entry.pod.name))
 
 
-def letters(cards: Iterable[Card]) -> dict[str, int]:
+def letters(cards: Iterable[GpuSummary]) -> dict[str, int]:
     """Position of each allocation among the tenants of the cards, by its id."""
     found: dict[str, int] = {}
     for card in cards:
@@ -72,7 +72,7 @@ def letters(cards: Iterable[Card]) -> dict[str, int]:
     return found
 
 
-def pictures(card: Card, order: Mapping[str, int]) -> tuple[Picture, Picture]:
+def pictures(card: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Picture]:
     """The card's compute and memory with their tenants."""
     compute, memory = [], []
     for holder in card.used.holders:
@@ -99,7 +99,7 @@ def pictures(card: Card, order: Mapping[str, int]) -> tuple[Picture, Picture]:
     )
 
 
-def table(cards: Sequence[Card], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:
+def table(cards: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:
     """A row for each share on the cards; a share on several cards is one row."""
     names = {card.gpu.uuid: str(card.gpu.index) if not card.gone else card.gpu.uuid for card in cards}
     holders = {holder.id: holder for card in cards for holder in card.used.holders}
@@ -110,10 +110,10 @@ def table(cards: Sequence[Card], order: Mapping[str, int], pods: Pods, *, now: f
         if any(uuid in names for uuid in share.gpu_uuids)
     ]
     whole = Table(COLUMNS, rows)
-    return whole if pods.usage else figures.without(whole, _USED)
+    return whole if pods.usage else cell_figures.without(whole, _USED)
 
 
-def items(card: Card, pods: Pods) -> list[dict[str, Any]]:
+def items(card: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
     """The card's tenants in a document."""
     return [
         {
@@ -126,7 +126,7 @@ def items(card: Card, pods: Pods) -> list[dict[str, Any]]:
             "memoryBytes": share.memory_bytes,
             "state": _state(holder, pods)[0],
             "since": _since(holder, pods),
-            **figures.used_document(_used(holder, [card.gpu.uuid], pods, card.node)),
+            **cell_figures.used_document(_used(holder, [card.gpu.uuid], pods, card.node)),
         }
         for holder in card.used.holders
         for share in _on(holder, card)
@@ -155,7 +155,7 @@ def _row(
         quantity.format_compute(share.request_percent),
         quantity.format_compute(share.limit_percent),
         quantity.format_bytes(share.memory_bytes),
-        *figures.used(_used(holder, uuids, pods, node), share.memory_bytes * len(uuids)),
+        *cell_figures.used(_used(holder, uuids, pods, node), share.memory_bytes * len(uuids)),
         Cell(state, style),
         ages.since(_since(holder, pods), now=now) or UNKNOWN,
     )
@@ -182,5 +182,5 @@ def _since(holder: Allocation, pods: Pods) -> str:
     return podstate.started(manifest) if manifest else ""
 
 
-def _on(holder: Allocation, card: Card) -> Iterable[GivenShare]:
+def _on(holder: Allocation, card: GpuSummary) -> Iterable[GivenShare]:
     return (share for share in holder.shares if card.gpu.uuid in share.gpu_uuids)

@@ -6,9 +6,9 @@ import collections
 import itertools
 from typing import Any
 
-from deviceplugin.allocation import aligned, answer, cdi, greedy, preference, request
+from deviceplugin.allocation import aligned, answer, cdi, greedy, preference, refusing_containers
 from deviceplugin.hardware import pci
-from gpushare.config.settings import Settings
+from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes import sharing
 from gpushare.modes.offering import Offered
@@ -107,12 +107,12 @@ def validate_request(case: Case) -> None:
         identity: offered(identity, mode=MODES[given["strategy"]], alone=bool(given.get("failRequestsGreaterThanOne")))
         for identity in given["devices"]
     }
-    request.check(given.get("resource", "nvidia.com/gpu"), given["requested"], devices)
+    refusing_containers.check(given.get("resource", "nvidia.com/gpu"), given["requested"], devices)
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(given: dict[str, Any]) -> NodeSettings:
     channels = given.get("imex_channels") or ()
-    return Settings(
+    return NodeSettings(
         device_list_strategies=tuple(given.get("deviceListStrategy", ["envvar"])),
         device_id_strategy=given.get("deviceIDStrategy", "uuid"),
         cdi_annotation_prefix=given.get("cdiAnnotationPrefix", "cdi.k8s.io/"),
@@ -148,7 +148,7 @@ def allocate(case: Case) -> Any:
             _settings(given),
             answer_id=given.get("response_id", "uuid"),
             nodes=nodes,
-            mps=answer.Mps.below(given.get("mpsRoot", ""), resource) if by_mps else None,
+            mps=answer.MpsPaths.below(given.get("mpsRoot", ""), resource) if by_mps else None,
             cdi_vendor=given.get("cdi_vendor", cdi.VENDOR),
         )
         wanted = case.expect["containers"][number] if number < len(case.expect["containers"]) else {}
@@ -156,7 +156,7 @@ def allocate(case: Case) -> Any:
     return {"containers": containers}
 
 
-def _fields(found: answer.Answer, wanted: dict[str, Any], *, by_index: bool) -> dict[str, Any]:
+def _fields(found: answer.ContainerResponse, wanted: dict[str, Any], *, by_index: bool) -> dict[str, Any]:
     """An answer's fields; those that are empty only where the case names them."""
     envs = dict(found.envs)
     visible = "NVIDIA_VISIBLE_DEVICES"

@@ -7,31 +7,31 @@ from typing import Any
 
 from gpushare.config import (
     checks,
-    document,
+    config_file,
     flags,
     model,
     names,
-    reading,
+    node_settings,
     references,
     restrictions,
-    settings,
     writing,
+    yaml_tree,
 )
 from tests.conformance.runner import Case, Facets
 
 
-def _json(case: Case) -> document.Item:
-    return document.of(json.loads(case.input))
+def _json(case: Case) -> yaml_tree.Item:
+    return yaml_tree.of(json.loads(case.input))
 
 
 def load_config_yaml(case: Case) -> Any:
-    config = reading.read(case.input)
+    config = config_file.read(case.input)
     written: dict[str, Any] = {}
     _flatten(writing.config(config), "", written)
     for path, shared in (("sharing.timeSlicing", config.sharing.time_slicing), ("sharing.mps", config.sharing.mps)):
         if shared is not None:
             written[f"{path}.failRequestsGreaterThanOne"] = bool(shared.fail_requests_greater_than_one)
-    effective = settings.values_of(config)
+    effective = node_settings.values_of(config)
     for key, value in effective.items():
         shown = list(value) if isinstance(value, tuple) else value
         written |= {key: shown, f"flags.{key}": shown}
@@ -48,18 +48,18 @@ def _flatten(value: Any, path: str, into: dict[str, Any]) -> None:
 
 
 def parse_flags_json(case: Case) -> Any:
-    found = reading.flags(_json(case), [])
+    found = config_file.flags(_json(case), [])
     shown: dict[str, Any] = {section: {} for section in sorted(found.sections)}
     for key, value in found.values.items():
         section, _, name = key.rpartition(".")
-        if flags.BY_KEY[key].kind is flags.Kind.DURATION:
+        if flags.BY_KEY[key].kind is flags.FlagType.DURATION:
             name += "_ns"
         (shown.setdefault(section, {}) if section else shown)[name] = list(value) if isinstance(value, tuple) else value
     return shown
 
 
 def dump_flags_json(case: Case) -> Any:
-    return writing.flags(reading.flags(document.of(_nanoseconds(case.input)), []))
+    return writing.flags(config_file.flags(yaml_tree.of(_nanoseconds(case.input)), []))
 
 
 def _nanoseconds(value: Any) -> Any:
@@ -69,13 +69,13 @@ def _nanoseconds(value: Any) -> Any:
 
 
 def parse_imex_json(case: Case) -> Any:
-    found = reading.imex(_json(case), [])
+    found = config_file.imex(_json(case), [])
     required = {} if found.required is None else {"required": found.required}
     return {"channelIDs": found.channel_ids} | required
 
 
 def parse_devices_json(case: Case) -> Any:
-    return _devices(reading.devices(_json(case)))
+    return _devices(config_file.devices(_json(case)))
 
 
 def _devices(found: model.Devices) -> dict[str, Any]:
@@ -96,11 +96,11 @@ def dump_devices_json(case: Case) -> Any:
 
 
 def parse_replicated_resource_json(case: Case) -> Any:
-    return _shown(writing.replicated_resource(reading.replicated_resource(_json(case))), case)
+    return _shown(writing.replicated_resource(config_file.replicated_resource(_json(case))), case)
 
 
 def parse_replicated_resources_json(case: Case) -> Any:
-    return writing.replicated_resources(reading.replicated_resources(_json(case)))
+    return writing.replicated_resources(config_file.replicated_resources(_json(case)))
 
 
 def _shown(written: dict[str, Any], case: Case) -> dict[str, Any]:
@@ -116,17 +116,17 @@ def effective_setting(case: Case) -> Any:
         section, _, name = key.rpartition(".")
         written = {name: case.input["file"]}
         flag_file = {"imex": written} if section == "imex" else {"flags": {section: written} if section else written}
-        config = reading.read(json.dumps(flag_file))
-    return settings.values_of(config, arguments=case.input.get("cli") or (), environment=case.input.get("env") or {})[
-        key
-    ]
+        config = config_file.read(json.dumps(flag_file))
+    return node_settings.values_of(
+        config, arguments=case.input.get("cli") or (), environment=case.input.get("env") or {}
+    )[key]
 
 
 def validate_flags(case: Case) -> None:
     given = dict(case.input)
-    strategy = model.Strategy(given.pop("strategy", "none"))
+    strategy = model.ReplicaStrategy(given.pop("strategy", "none"))
     has_nvml = given.pop("has_nvml", True)
-    values = settings.values_of(model.Config())
+    values = node_settings.values_of(model.Config())
     for name, value in given.items():
         key = next(key for key in flags.BY_KEY if name in (key, key.rpartition(".")[2]))
         values[key] = tuple(value) if isinstance(value, list) else value
@@ -138,9 +138,9 @@ def apply_shipped_restrictions(case: Case) -> Any:
     given = dict(case.input)
     sections = {key: value for key, value in given.items() if key not in ("resources", "renameByDefault")}
     if isinstance(given.get("resources"), dict) or "sharing" in sections:  # a whole file
-        config = restrictions.strict(reading.read(json.dumps(given)))
+        config = restrictions.strict(config_file.read(json.dumps(given)))
         return Facets(writing.config(config) | {"warning": bool(config.warnings)})
-    shared = reading.replicated_resources(document.of(given))
+    shared = config_file.replicated_resources(yaml_tree.of(given))
     found = writing.replicated_resources(restrictions.replicated(shared, "sharing.timeSlicing", warnings))
     return Facets(found | {"warning": bool(warnings)})
 

@@ -30,9 +30,9 @@ def handle_nvml_event(case: Case) -> Any:
     }
     environment = case.input.get("env") or {}
     found = {identity for identity, device in case.input["devices"].items() if _problem(device)}
-    if given["type"] in list(xid.Kind):
-        event = xid.Event(
-            xid.Kind(given["type"]),
+    if given["type"] in list(xid.XidKind):
+        event = xid.XidEvent(
+            xid.XidKind(given["type"]),
             number=given.get("xid", 0),
             gpu=given.get("gpu"),
             gpu_instance=given.get("gi", xid.WHOLE_GPU),

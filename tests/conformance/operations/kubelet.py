@@ -12,16 +12,16 @@ from typing import Any
 
 import grpc
 
-from deviceplugin.kubelet import registration, service
-from deviceplugin.kubelet.advertisement import Device, socket_name
+from deviceplugin.kubelet import plugin_registration, plugin_service
+from deviceplugin.kubelet.advertisement import AdvertisedDevice, socket_name
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
-from deviceplugin.offer import Followed
+from deviceplugin.offer import Observable
 from tests.conformance import kubelet
 from tests.conformance.runner import Case, Facets, OutsideError
 
 GPU = "nvidia.com/gpu"
-LISTED = tuple(Device(identity, healthy=True) for identity in "ab")
+LISTED = tuple(AdvertisedDevice(identity, healthy=True) for identity in "ab")
 
 
 class Answers:
@@ -38,12 +38,12 @@ class Answers:
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:  # noqa: ARG002 - as the agent asks
         if self._refusal:
-            raise service.RefusedError(self._refusal)
+            raise plugin_service.AllocateRefusedError(self._refusal)
         return messages.ContainerAllocateResponse()
 
     def preferred(self, resource: str, **_: Any) -> Sequence[str]:  # noqa: ARG002
         if self._refusal:
-            raise service.RefusedError(self._refusal)
+            raise plugin_service.AllocateRefusedError(self._refusal)
         return self._preferred
 
 
@@ -52,12 +52,14 @@ class Node:
 
     def __init__(self, asked: kubelet.Kubelet) -> None:
         self.kubelet = asked
-        self.advertised = Followed({GPU: LISTED})
-        self._plugin: registration.Registration | None = None
+        self.advertised = Observable({GPU: LISTED})
+        self._plugin: plugin_registration.Registration | None = None
 
     async def plug(self, answers: Answers | None = None) -> None:
-        served = service.Served(GPU, answers or Answers())
-        self._plugin = registration.Registration(served, advertised=self.advertised, directory=self.kubelet.directory)
+        served = plugin_service.Served(GPU, answers or Answers())
+        self._plugin = plugin_registration.Registration(
+            served, advertised=self.advertised, directory=self.kubelet.directory
+        )
         await self._plugin.step()
         assert not self._plugin.problem, self._plugin.problem
         await self.kubelet.until_lists(1)
@@ -99,7 +101,7 @@ async def foreign(node: Node, plugin: services.DevicePluginServicer) -> Any:
         await server.stop(None)
 
 
-async def register(node: Node, name: str = GPU, version: str = registration.API_VERSION) -> None:
+async def register(node: Node, name: str = GPU, version: str = plugin_registration.API_VERSION) -> None:
     """Only the call, without a plugin's server."""
     async with grpc.aio.insecure_channel(f"unix:{node.kubelet.directory}/kubelet.sock") as channel:
         request = messages.RegisterRequest(version=version, endpoint=socket_name(GPU), resource_name=name)
@@ -167,9 +169,9 @@ async def why_not_admitted(node: Node) -> Any:
     return Facets(pod_reason="", error=False)
 
 
-class _Foreign(service.DevicePlugin):
+class _Foreign(plugin_service.DevicePlugin):
     def __init__(self, *, options: messages.DevicePluginOptions | None = None) -> None:
-        super().__init__(service.Served(GPU, Answers()), Followed({GPU: LISTED}))
+        super().__init__(plugin_service.Served(GPU, Answers()), Observable({GPU: LISTED}))
         self._options = options or messages.DevicePluginOptions()
 
     async def GetDevicePluginOptions(self, _: Any, __: Any) -> messages.DevicePluginOptions:  # noqa: N802
@@ -237,7 +239,7 @@ async def recovered(node: Node) -> Any:
 
 
 async def with_topology(node: Node) -> Any:
-    node.advertised = Followed({GPU: (dataclasses.replace(LISTED[0], numa_node=1), LISTED[1])})
+    node.advertised = Observable({GPU: (dataclasses.replace(LISTED[0], numa_node=1), LISTED[1])})
     await node.plug()
     return Facets(hints=node.kubelet.hints(GPU), numa_nodes=node.kubelet.hints(GPU))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deviceplugin.labels import resources, whole, words
+from deviceplugin.labels import gpu_resources, whole, words
 from tests.conformance.runner import Case, Facets
 
 Json = Mapping[str, Any]
@@ -13,26 +13,26 @@ ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 KINDS = (("mps", "mps"), ("timeSlicing", "time-slicing"))
 
 
-def sharing(given: Json | None) -> resources.Sharing:
+def sharing(given: Json | None) -> gpu_resources.LabelledSharing:
     """As in a file; where MPS is there, it alone counts."""
     for key, kind in KINDS:
         listed = (given or {}).get(key)
         if listed is not None:
             entries = listed.get("resources") or []
-            return resources.Sharing(
+            return gpu_resources.LabelledSharing(
                 kind,
                 tuple(
-                    resources.Replication(
-                        one.get("name", resources.GPU), int(one.get("replicas", 1)), _rename(one, listed)
+                    gpu_resources.Replication(
+                        one.get("name", gpu_resources.GPU), int(one.get("replicas", 1)), _rename(one, listed)
                     )
                     for one in entries
                 ),
             )
-    return resources.NOT_SHARED
+    return gpu_resources.NOT_SHARED
 
 
 def _rename(entry: Json, listed: Json) -> str:
-    by_default = f"{entry.get('name', resources.GPU)}.shared" if listed.get("renameByDefault") else ""
+    by_default = f"{entry.get('name', gpu_resources.GPU)}.shared" if listed.get("renameByDefault") else ""
     return entry.get("rename") or by_default
 
 
@@ -41,8 +41,8 @@ def capability(text: Any) -> tuple[int, int]:
     return int(major), int(minor or 0)
 
 
-def mig_device(given: Json) -> resources.MigDevice:
-    return resources.MigDevice(
+def mig_device(given: Json) -> gpu_resources.LabelledMigDevice:
+    return gpu_resources.LabelledMigDevice(
         profile=given["profile_name"],
         memory_mib=given.get("memory_mib", 0),
         gi_slices=given.get("gi", 0),
@@ -52,8 +52,8 @@ def mig_device(given: Json) -> resources.MigDevice:
     )
 
 
-def card(given: Json) -> resources.Card:
-    return resources.Card(
+def card(given: Json) -> gpu_resources.LabelledGpu:
+    return gpu_resources.LabelledGpu(
         model=given["name"],
         memory_mib=given.get("memory_mib", 0),
         capability=capability(given.get("compute")),
@@ -64,14 +64,14 @@ def card(given: Json) -> resources.Card:
 
 def gpu_resource_labels(case: Case) -> Any:
     given = case.input
-    return resources.of_gpu(card(given["device"]), given["count"], sharing(given.get("sharing")))
+    return gpu_resources.of_gpu(card(given["device"]), given["count"], sharing(given.get("sharing")))
 
 
 def mig_resource_labels(case: Case) -> Any:
     given = case.input
     device = given["device"]
-    return resources.of_mig(
-        given.get("resource", resources.GPU),
+    return gpu_resources.of_mig(
+        given.get("resource", gpu_resources.GPU),
         device["parent"],
         mig_device(device),
         given["count"],
@@ -81,13 +81,13 @@ def mig_resource_labels(case: Case) -> Any:
 
 def resource_labels(case: Case) -> Any:
     given = case.input
-    return resources.of_node(list(map(card, given["gpus"])), given["migStrategy"], sharing(given.get("sharing")))
+    return gpu_resources.of_node(list(map(card, given["gpus"])), given["migStrategy"], sharing(given.get("sharing")))
 
 
 def mps_capable_label(case: Case) -> Any:
     config = case.input["config"]
     config = (config or {}).get("sharing", config)
-    labels = resources.mps_capable(sharing(config), case.input.get("gpus_mig_enabled") or ())
+    labels = gpu_resources.mps_capable(sharing(config), case.input.get("gpus_mig_enabled") or ())
     return Facets(labels=labels)
 
 
@@ -99,20 +99,20 @@ def version_labels(case: Case) -> Any:
 def gfd_oneshot(case: Case) -> Any:
     """The labels of a node with one GPU, whose driver may not start."""
 
-    def ask() -> whole.Facts:
+    def ask() -> whole.NodeFacts:
         if case.input["nvml_init_fails"]:
             raise ValueError("the driver does not start")
         return FULL
 
     facts = whole.asked(ask, fail_on_init_error=case.input["failOnInitError"])
-    return whole.labels(facts, strategy=case.input["migStrategy"], sharing=resources.NOT_SHARED, started=0)
+    return whole.labels(facts, strategy=case.input["migStrategy"], sharing=gpu_resources.NOT_SHARED, started=0)
 
 
-FULL = whole.Facts(
+FULL = whole.NodeFacts(
     driver_version="550.54.15",
     cuda_version=(12, 4),
     machine="DGX H100\n",
-    cards=(resources.Card("NVIDIA H100 80GB HBM3", 81559, (9, 0)),),
+    cards=(gpu_resources.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),),
     pci_classes=(0x030200,),
     mig_capable=(True,),
 )
@@ -122,14 +122,14 @@ def gfd_label_names(case: Case) -> Any:
     """Upstream has those of vGPUs in a list of their own, and writes them beside all others."""
     of_vgpus = bool(case.input.get("vgpu"))
     strategy = case.input.get("migStrategy", "none")
-    cut = resources.MigDevice("1g.10gb", 9984, 1, 1, 16, dict.fromkeys(ENGINES, 1))
+    cut = gpu_resources.LabelledMigDevice("1g.10gb", 9984, 1, 1, 16, dict.fromkeys(ENGINES, 1))
     cards = (
         FULL.cards
         if strategy == "none"
-        else (resources.Card("NVIDIA H100 80GB HBM3", 81559, (9, 0), mig_enabled=True, mig_devices=(cut,)),)
+        else (gpu_resources.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0), mig_enabled=True, mig_devices=(cut,)),)
     )
-    facts = whole.Facts(FULL.driver_version, FULL.cuda_version, FULL.machine, cards, (0x030200,), (True,))
-    made = whole.labels(facts, strategy=strategy, sharing=resources.NOT_SHARED, started=1_700_000_000)
+    facts = whole.NodeFacts(FULL.driver_version, FULL.cuda_version, FULL.machine, cards, (0x030200,), (True,))
+    made = whole.labels(facts, strategy=strategy, sharing=gpu_resources.NOT_SHARED, started=1_700_000_000)
     return Facets(allowed=Allowed(key for key in made if (key == whole.VGPU) is of_vgpus))
 
 
@@ -154,7 +154,7 @@ OPERATIONS: dict[str, Callable[[Case], Any]] = {
     "mig_resource_labels": mig_resource_labels,
     "resource_labels": resource_labels,
     "sanitise_label_value": lambda case: words.sanitised(case.input),
-    "mig_capable_label": lambda case: resources.mig_capable(case.input),
+    "mig_capable_label": lambda case: gpu_resources.mig_capable(case.input),
     "mps_capable_label": mps_capable_label,
     "gpu_mode_label": lambda case: words.mode([int(text, 16) for text in case.input["pci_classes"]]),
     "arch_family": lambda case: words.family(capability(case.input)),

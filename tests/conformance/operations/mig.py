@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpushare.mig import catalogue, check, device_id, generation, orders, parted, profile
+from gpushare.mig import catalogue, device_id, feasibility, generation, orders, parted, profile
 from gpushare.mig.geometry import Geometry
 from tests.conformance.runner import Case, Facets
 from tests.gpushare.mig import sequences
@@ -87,7 +87,7 @@ def _model(name: str) -> Geometry:
 
 def mig_layout_feasible(case: Case) -> Any:
     found = _model(case.input["model"])
-    result = Facets(feasible=check.config_error(found, case.input["instances"]) is None)
+    result = Facets(feasible=feasibility.config_error(found, case.input["instances"]) is None)
     # A placement is one of several: ours may be another, but ours has to be able to be this one.
     example = case.expect.get("example_placement")
     if example is not None and _sequence_error(found.name, example) is None:
@@ -124,7 +124,7 @@ def _document(text: Any) -> Any:
 
 
 def valid_mig_config(case: Case) -> Any:
-    problem = check.config_error(_model(case.input["model"]), case.input["config"])
+    problem = feasibility.config_error(_model(case.input["model"]), case.input["config"])
     if problem is not None:
         raise ValueError(problem)
     return Facets()
@@ -150,7 +150,7 @@ def _models(gpus: Any) -> list[generation.Model]:
     ]
 
 
-def _entry(entry: parted.Entry) -> dict[str, Any]:
+def _entry(entry: parted.MigConfigEntry) -> dict[str, Any]:
     document = parted.written(entry)
     if "device-filter" in document:
         document["device-filter"] = set(document["device-filter"])  # their order says nothing
@@ -183,7 +183,7 @@ def creation_order_attempts(case: Case) -> Any:
         attempts += 1
         return attempts == succeeds_at
 
-    orders.first_that_works(check.named(case.input["config"]), attempt)
+    orders.first_that_works(feasibility.named(case.input["config"]), attempt)
     return Facets(attempts=attempts, ok=succeeds_at is not None and attempts == succeeds_at)
 
 

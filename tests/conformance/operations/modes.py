@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushare.config import document, reading
+from gpushare.config import config_file, yaml_tree
 from gpushare.gpu import Mode
 from gpushare.modes import naming, sharing
-from gpushare.modes.card import Card, Device, MigDevice
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDevice
 from tests.conformance.runner import Case
 
 
 def advertised_resources(case: Case) -> Any:
     cards = [
-        Card(
+        HardwareGpu(
             uuid=f"GPU-{index}",
             index=index,
             mig_capable=True,
             mig_enabled=gpu["migEnabled"],
             mig_devices=tuple(
-                MigDevice(f"MIG-{index}-{number}", number, profile) for number, profile in enumerate(gpu["migDevices"])
+                HardwareMigDevice(f"MIG-{index}-{number}", number, profile)
+                for number, profile in enumerate(gpu["migDevices"])
             ),
         )
         for index, gpu in enumerate(case.input["gpus"])
@@ -31,12 +32,12 @@ def advertised_resources(case: Case) -> Any:
 def replicate_devices(case: Case) -> Any:
     resources = {
         name: tuple(
-            Device(uuid, index, uuid if ":" not in index else f"GPU of {uuid}") for uuid, index in devices.items()
+            WholeDevice(uuid, index, uuid if ":" not in index else f"GPU of {uuid}") for uuid, index in devices.items()
         )
         for name, devices in case.input["resources"].items()
     }
     shared = [
-        sharing.replicated(reading.replicated_resource(document.of(entry)), Mode.TIME_SLICING)
+        sharing.replicated(config_file.replicated_resource(yaml_tree.of(entry)), Mode.TIME_SLICING)
         for entry in case.input["sharing"]
     ]
     owners = sharing.claims(resources, shared)

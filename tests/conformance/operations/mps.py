@@ -68,7 +68,7 @@ def _stopped(spec: steps.Spec) -> list[steps.Step]:
 def _spec(resource: str, gpus: Any, replicas: Any) -> steps.Spec:
     """One daemon for all GPUs of a resource, as NVIDIA has it."""
     shared = (
-        steps.Shared(
+        steps.MpsGpu(
             uuid,
             int(gpu["index"]),
             gpu["memory"],

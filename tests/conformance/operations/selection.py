@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushare.config import selection
+from gpushare.config import config_choice
 from tests.conformance.runner import Case, Facets, OutsideError
 
 
 def select_config(case: Case) -> Any:
     given = case.input
-    return selection.select(
+    return config_choice.select(
         given["files"],
         label=given.get("label"),
         default=given.get("default_config") or "",
@@ -26,15 +26,15 @@ def apply_config_change(case: Case) -> Any:
     asked = given.get("label", selected)
     old, new = "before", "after" if given.get("content_changed") else "before"
     entries = dict.fromkeys({current, selected} - {None, ""}, new) or {"another": ""}
-    decision = selection.decide(
-        selection.InForce(current, old if current else ""),
+    decision = config_choice.decide(
+        config_choice.ActiveConfig(current, old if current else ""),
         entries,
         label=asked or None,
         fallbacks=("empty",),
     )
     in_force = decision.in_force.name if decision.in_force else None
     return Facets(
-        link="/dev/null" if in_force == selection.EMPTY else in_force,
+        link="/dev/null" if in_force == config_choice.EMPTY else in_force,
         signal=decision.reload,
         reload=decision.reload,
         sidecar_exits=False,  # there is none, and the agent goes on

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation import answer, greedy, request
-from gpushare.config.settings import Settings
+from deviceplugin.allocation import answer, greedy, refusing_containers
+from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.offering import Offered
 
@@ -29,35 +29,35 @@ def whole(gpu: str, index: str = "0") -> Offered:
 
 def test_an_id_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(greedy.AllocationError, match=r'"nvidia\.com/gpu": invalid request: unknown device: GPU-z'):
-        request.check(GPU, ["GPU-z"], {"GPU-a": whole("GPU-a")})
+        refusing_containers.check(GPU, ["GPU-z"], {"GPU-a": whole("GPU-a")})
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_two_shares_are_refused_where_the_configuration_says_so(alone: bool) -> None:
     devices = {one.id: one for one in (replica("GPU-a", 0, alone=alone), replica("GPU-a", 1, alone=alone))}
-    request.check(GPU, ["GPU-a::0"], devices)
+    refusing_containers.check(GPU, ["GPU-a::0"], devices)
     if not alone:
-        request.check(GPU, list(devices), devices)
+        refusing_containers.check(GPU, list(devices), devices)
         return
     with pytest.raises(greedy.AllocationError, match="shared resources is 1; found 2"):
-        request.check(GPU, list(devices), devices)
+        refusing_containers.check(GPU, list(devices), devices)
 
 
 def test_whole_gpus_are_never_refused_for_their_number() -> None:
     devices = {one.id: one for one in (whole("GPU-a"), whole("GPU-b", "1"))}
-    request.check(GPU, list(devices), devices)
+    refusing_containers.check(GPU, list(devices), devices)
 
 
 def test_two_shares_of_one_gpu_are_listed_once_in_the_order_asked_for() -> None:
     devices = [replica("GPU-b", 1, index="1"), replica("GPU-a", 0), replica("GPU-b", 0, index="1")]
-    found = answer.answer(GPU, devices, Settings(), answer_id="x")
-    assert found == answer.Answer(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"})
-    by_index = answer.answer(GPU, devices, Settings(device_id_strategy="index"), answer_id="x")
+    found = answer.answer(GPU, devices, NodeSettings(), answer_id="x")
+    assert found == answer.ContainerResponse(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"})
+    by_index = answer.answer(GPU, devices, NodeSettings(device_id_strategy="index"), answer_id="x")
     assert by_index.envs == {"NVIDIA_VISIBLE_DEVICES": "1,0"}
 
 
 def test_volume_mounts_take_the_list_out_of_the_environment() -> None:
-    settings = Settings(device_list_strategies=("envvar", "volume-mounts"), imex_channels=(0,))
+    settings = NodeSettings(device_list_strategies=("envvar", "volume-mounts"), imex_channels=(0,))
     found = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x")
     assert found.envs == {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices", "NVIDIA_IMEX_CHANNELS": "0"}
     assert found.mounts == tuple(
@@ -66,7 +66,7 @@ def test_volume_mounts_take_the_list_out_of_the_environment() -> None:
 
 
 def test_cdi_names_everything_that_is_switched_on() -> None:
-    settings = Settings(
+    settings = NodeSettings(
         device_list_strategies=("cdi-annotations", "cdi-cri"),
         cdi_annotation_prefix="example.com/",
         gds=True,
@@ -86,7 +86,7 @@ def test_device_nodes_are_those_that_exist_each_once() -> None:
     nodes = answer.Nodes(
         {"GPU-a": ("/dev/nvidia0", "/dev/caps/1"), "GPU-b": ("/dev/nvidia1", "/dev/caps/1")}, ("/dev/nvidia-uvm",)
     )
-    settings = Settings(pass_device_specs=True, dev_root="/run/driver/")
+    settings = NodeSettings(pass_device_specs=True, dev_root="/run/driver/")
     found = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x", nodes=nodes)
     assert [one.container for one in found.devices] == [
         "/dev/nvidia-uvm",
@@ -102,9 +102,9 @@ def test_mps_gets_its_pipe_and_its_memory_whatever_the_strategy() -> None:
         found = answer.answer(
             "nvidia.com/gpu.mps",
             [dataclasses.replace(replica("GPU-a", 0), mode=Mode.MPS)],
-            Settings(device_list_strategies=strategies),
+            NodeSettings(device_list_strategies=strategies),
             answer_id="x",
-            mps=answer.Mps(pipe="/host/pipe", shm="/host/shm"),
+            mps=answer.MpsPaths(pipe="/host/pipe", shm="/host/shm"),
         )
         assert found.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu.mps/pipe"
         assert found.mounts == (
@@ -117,7 +117,7 @@ def test_mps_gets_its_pipe_and_its_memory_whatever_the_strategy() -> None:
 def test_every_strategy_tells_of_the_gpu_in_its_own_way_only(
     strategies: tuple[str, ...], specs: bool, by_index: bool
 ) -> None:
-    settings = Settings(
+    settings = NodeSettings(
         device_list_strategies=strategies,
         pass_device_specs=specs,
         device_id_strategy="index" if by_index else "uuid",

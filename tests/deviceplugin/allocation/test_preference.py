@@ -169,7 +169,7 @@ def test_gpus_of_one_nvlink_group_go_together_then_those_of_one_cpu() -> None:
 def test_what_the_driver_says_of_a_pair_counts_more_than_what_is_guessed() -> None:
     gpus = [dataclasses.replace(card, link_group=None) for card in builders.node(gpus=3).gpus]
     one, other, third = (card.uuid for card in gpus)
-    paths = {(other, one): nvml_topology.Path("SingleSwitch", 2), (one, third): nvml_topology.Path("CrossCPU")}
+    paths = {(other, one): nvml_topology.NvmlPath("SingleSwitch", 2), (one, third): nvml_topology.NvmlPath("CrossCPU")}
     scores = joined.scores(gpus, paths)
     assert scores[one, other] == 250
     assert scores[one, third] == 10

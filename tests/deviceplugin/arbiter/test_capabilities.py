@@ -23,15 +23,15 @@ sys.stdin.read()
 """
 TAKE_OVER = """
 import sys
-from deviceplugin.arbiter import pages, process
+from deviceplugin.arbiter import (pages, kernel_process)
 from pathlib import Path
 pid, device, inode = map(int, sys.argv[1:])
-seen = process.mapping(pid, (device, inode))
+seen = kernel_process.mapping(pid, (device, inode))
 try:
     found = pages.Ledger.reopen(seen.link, 1, (device, inode)).used_bytes(64) if seen.link else None
 except OSError:
     found = None
-print(seen.known, found, process.missing_capabilities())
+print(seen.known, found, kernel_process.missing_capabilities())
 """
 
 

@@ -62,7 +62,7 @@ async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long
     sent = []
     for number in range(1000):
         # Some are longer than the socket takes at once.
-        message = messages.NoEntry(str(number) * (200_000 if number % 100 == 0 else 1))
+        message = messages.AllocationGone(str(number) * (200_000 if number % 100 == 0 else 1))
         contents = [f"{number}-{position}".encode() for position in range(number % 3)]
         files = [file(content) for content in contents]
         one.channel.send(message, files)
@@ -80,7 +80,7 @@ async def test_files_that_were_never_sent_or_never_heard_are_closed(ends: tuple[
     one.listen()
     for number in range(2000):
         made = file(b"")
-        one.channel.send(messages.NoEntry(str(number)), [made])
+        one.channel.send(messages.AllocationGone(str(number)), [made])
         os.close(made)
     assert opened() > 0
     other.channel.close()
@@ -93,7 +93,7 @@ async def test_files_that_were_never_sent_or_never_heard_are_closed(ends: tuple[
 async def test_an_end_that_was_closed_is_seen_after_all_that_it_said(ends: tuple[End, End]) -> None:
     one, other = ends
     for number in range(10):
-        one.channel.send(messages.NoEntry(str(number)))
+        one.channel.send(messages.AllocationGone(str(number)))
     one.channel.close()
     other.listen()
     await waiting.until(lambda: other.ended)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import connection, guests, server
+from deviceplugin.arbiter import client_connection, connection_limits, socket_server
 from gpushare import contract
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -121,7 +121,7 @@ async def test_another_version_of_the_protocol_is_refused_with_a_remedy(node: Ar
 
 
 async def test_who_says_nothing_is_disconnected(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HELLO_SECONDS", 0.05)
+    monkeypatch.setattr(client_connection, "HELLO_SECONDS", 0.05)
     node.add_pod("trainer")
     own_process(monkeypatch, node, "trainer")
     with await connect(node) as silent:
@@ -160,7 +160,7 @@ async def test_no_number_of_containers_that_take_all_connections_keeps_another_o
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node.server, "_most", 256)
-    monkeypatch.setattr(server, "CONTAINERS", 32)
+    monkeypatch.setattr(socket_server, "CONTAINERS", 32)
     hogs = [f"hog{number}" for number in range(30)]
     for name in (*hogs, "trainer", "newcomer"):
         node.add_pod(name)
@@ -194,7 +194,7 @@ async def test_no_number_of_containers_that_take_all_connections_keeps_another_o
 async def test_a_flood_of_messages_makes_only_its_sender_wait(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guests, "MESSAGE_BURST", 16)
+    monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     node.add_pod("trainer")
     one = await node.share()
@@ -223,14 +223,14 @@ async def test_a_flood_of_messages_makes_only_its_sender_wait(
             assert await one("reclaim") == 0
             assert time.monotonic() - asked < 0.5
         assert sent > answered
-        assert answered <= 16 + guests.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
+        assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
 
 
 async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(guests, "MESSAGES_PER_SECOND", 1e6)
-    monkeypatch.setattr(guests, "MESSAGE_BURST", 10**6)
+    monkeypatch.setattr(connection_limits, "MESSAGES_PER_SECOND", 1e6)
+    monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 10**6)
     node.add_pod("hog")
     node.add_pod("trainer")
     one = await node.share()
@@ -296,7 +296,7 @@ async def test_who_connects_and_goes_takes_few_places_before_a_newcomer(
             except BlockingIOError:
                 break
             taken += 1
-    assert taken <= server.ACCEPTS_A_TURN * 4, "at a thousand a second each of them is a millisecond"
+    assert taken <= socket_server.ACCEPTS_A_TURN * 4, "at a thousand a second each of them is a millisecond"
 
 
 async def test_descriptors_that_a_client_sends_are_not_kept(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ async def test_descriptors_that_a_client_sends_are_not_kept(node: ArbiterNode, m
 
 
 async def test_who_connects_anew_may_not_talk_faster_for_it(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guests, "MESSAGE_BURST", 16)
+    monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     own_process(monkeypatch, node, "hog")
     loop = asyncio.get_running_loop()
@@ -325,7 +325,7 @@ async def test_who_connects_anew_may_not_talk_faster_for_it(node: ArbiterNode, m
                     await loop.sock_sendall(hasty, sent)
                     answered += bool(await loop.sock_recv(hasty, contract.WIRE_MAX))
         await waiting.until(lambda: node.server.connections == 0)
-    assert answered <= 16 + guests.MESSAGES_PER_SECOND * (time.monotonic() - began) + 17
+    assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 17
 
 
 async def test_a_process_that_dies_before_it_is_known_whose_it_is_is_nobody(

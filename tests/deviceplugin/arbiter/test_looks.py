@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import looks, process
-from deviceplugin.arbiter.group import Group
+from deviceplugin.arbiter import kernel_process, looks
+from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -83,12 +83,12 @@ async def test_a_start_does_not_wait_for_a_look_at_each_process(
         await (await node.share())("hello")
     looked = []
 
-    def mapping(*asked: object, **named: object) -> process.Mapping:
+    def mapping(*asked: object, **named: object) -> kernel_process.Mapping:
         looked.append(known(*asked, **named))  # type: ignore[arg-type]
         return looked[-1]
 
-    known = process.mapping
-    monkeypatch.setattr(process, "mapping", mapping)
+    known = kernel_process.mapping
+    monkeypatch.setattr(kernel_process, "mapping", mapping)
     await node.stop()
     await node.start()
     (seen,) = looked  # which has the ledger
@@ -105,51 +105,51 @@ async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
         one = await node.share("hostile")
         await one("hello")
     looked_bytes = []
-    known = process.mapping
+    known = kernel_process.mapping
 
-    def mapping(pid: int, *_: object, most_bytes: int | None = None, **__: object) -> process.Mapping:
+    def mapping(pid: int, *_: object, most_bytes: int | None = None, **__: object) -> kernel_process.Mapping:
         seen = known(pid, (0, 0), most_bytes=most_bytes)  # as one that has it mapped nowhere
         looked_bytes.append(seen.looked_bytes)
-        return process.Mapping(known=False, link=None, looked_bytes=seen.looked_bytes)
+        return kernel_process.Mapping(known=False, link=None, looked_bytes=seen.looked_bytes)
 
     await node.stop()
-    monkeypatch.setattr(process, "MOST_MAPS_BYTES", 8192)
-    monkeypatch.setattr(process, "mapping", mapping)
+    monkeypatch.setattr(kernel_process, "MOST_MAPS_BYTES", 8192)
+    monkeypatch.setattr(kernel_process, "mapping", mapping)
     await node.start()
     assert sum(looked_bytes) <= 8192 + 4 * 4096  # a line of each may go beyond
     assert len(node.groups.unreachable()) == 1
 
 
 @pytest.fixture
-def member() -> process.Process:
-    found = process.identified(os.getpid())
+def member() -> kernel_process.KernelProcess:
+    found = kernel_process.identified(os.getpid())
     assert found is not None
-    return process.Process(*found, -1)
+    return kernel_process.KernelProcess(*found, -1)
 
 
-def group(key: str, *members: process.Process) -> Group:
-    made = Group.make(Tenant(key, "ml", key, ("main",), 0, (Grant(arbiter_node.GPUS[0], 1 << 30, 50, 100),)))
+def group(key: str, *members: kernel_process.KernelProcess) -> ShareLedger:
+    made = ShareLedger.make(Tenant(key, "ml", key, ("main",), 0, (Grant(arbiter_node.GPUS[0], 1 << 30, 50, 100),)))
     for slot, one in enumerate(members):
         made._members[slot] = one
     return made
 
 
 async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_however_often_it_is_asked(
-    member: process.Process, monkeypatch: pytest.MonkeyPatch
+    member: kernel_process.KernelProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took_seconds, starts, at_once = 0.02, list[float](), list[int]()
     going = threading.Semaphore(0)
 
-    def mapping(*_: object, **__: object) -> process.Mapping:
+    def mapping(*_: object, **__: object) -> kernel_process.Mapping:
         starts.append(time.monotonic())
         going.release()
         while time.thread_time() < took_seconds:
             pass
         at_once.append(going._value)
         going.acquire()
-        return process.Mapping(known=True, link=Path("mapped"))
+        return kernel_process.Mapping(known=True, link=Path("mapped"))
 
-    monkeypatch.setattr(process, "mapping", mapping)
+    monkeypatch.setattr(kernel_process, "mapping", mapping)
     gone: list[Callable[[], None]] = []
     one = group("a", member)
     looking = looks.Looks(lambda *_: gone.append(lambda: None))

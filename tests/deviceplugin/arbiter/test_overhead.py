@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceplugin.arbiter.group import Group
-from deviceplugin.arbiter.process import Process
+from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 
 UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(2)]
@@ -17,27 +17,27 @@ TENANT = Tenant("uid", "ml", "trainer", ("main",), 0, GRANTS)
 
 
 @pytest.fixture
-def group() -> Iterator[Group]:
-    made = Group.make(TENANT)
+def group() -> Iterator[ShareLedger]:
+    made = ShareLedger.make(TENANT)
     for slot in (0, 1):
-        made.admit(Process(os.getpid(), slot, os.pidfd_open(os.getpid())), slot)
+        made.admit(KernelProcess(os.getpid(), slot, os.pidfd_open(os.getpid())), slot)
     yield made
     made.close()
 
 
-def overheads(group: Group) -> list[int]:
+def overheads(group: ShareLedger) -> list[int]:
     assert [one.overhead_bytes for one in group.limits.read()] == list(group.limits.overhead_bytes())
     return list(group.limits.overhead_bytes())
 
 
-def test_it_is_the_sum_over_the_processes_on_each_gpu(group: Group) -> None:
+def test_it_is_the_sum_over_the_processes_on_each_gpu(group: ShareLedger) -> None:
     group.measured({0: [300, 0], 1: [200, 50]})
     assert overheads(group) == [500, 50]
     group.measured({0: [310, 0]})
     assert overheads(group) == [310, 0]
 
 
-def test_a_process_that_ends_takes_its_own_with_it_at_once(group: Group) -> None:
+def test_a_process_that_ends_takes_its_own_with_it_at_once(group: ShareLedger) -> None:
     group.measured({0: [300, 10], 1: [200, 50]})
     group.release(1)
     assert overheads(group) == [300, 10]
@@ -45,13 +45,13 @@ def test_a_process_that_ends_takes_its_own_with_it_at_once(group: Group) -> None
     assert overheads(group) == [0, 0]
 
 
-def test_a_slot_that_is_nobodys_any_more_counts_for_nothing(group: Group) -> None:
+def test_a_slot_that_is_nobodys_any_more_counts_for_nothing(group: ShareLedger) -> None:
     group.release(1)
     group.measured({0: [300, 10], 1: [200, 50]})
     assert overheads(group) == [300, 10]
 
 
-def test_other_limits_and_other_contexts_leave_it_as_it_is(group: Group) -> None:
+def test_other_limits_and_other_contexts_leave_it_as_it_is(group: ShareLedger) -> None:
     group.measured({0: [300, 10]})
     group.limits.expect(1, 250)
     group.limits.write([Grant(uuid, 4 << 30, 20, 30) for uuid in UUIDS])

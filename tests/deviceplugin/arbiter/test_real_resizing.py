@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import resizing
+from deviceplugin.arbiter import share_resizing
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import simulated, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -128,7 +128,7 @@ def step(node: ArbiterNode, dice: random.Random) -> str:
 async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_ever_in_use(
     box: container.Container, node: ArbiterNode, gpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resizing, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
     dice, done, most = random.Random(3), [], 0
     async with program(box, STORM) as one, program(box, STORM) as two, program(box, STORM) as three:
         with looking(gpus) as gpu:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.group import Group
+from deviceplugin.arbiter.share_ledger import ShareLedger
 from gpushare.gpunode import GpuNode, Resize
 from tests.deviceplugin import arbiter_node
 from tests.deviceplugin.arbiter_node import ArbiterNode, Share
@@ -216,8 +216,8 @@ def _forgetful(node: GpuNode, entry: Any, position: int) -> int:
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
     "what was told is not looked at": (tenant, "memory_bytes", _forgetful),
-    "pages of earlier agents are not looked at": (Group, "outdated", False),
-    "what is in use is not looked at": (Group, "held_bytes", lambda _: 0),
+    "pages of earlier agents are not looked at": (ShareLedger, "outdated", False),
+    "what is in use is not looked at": (ShareLedger, "held_bytes", lambda _: 0),
 }
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deviceplugin.arbiter import group, process
+from deviceplugin.arbiter import kernel_process, share_ledger
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 
@@ -106,7 +106,7 @@ async def test_a_process_whose_names_are_no_text_is_one_like_others(node: Arbite
     await one("disguise", node.directory)
     assert (await one("hello"))["slot"] == 0
     await one("charge", 0, 100)
-    who = process.identified(one.pid)
+    who = kernel_process.identified(one.pid)
     assert who is not None
     await restart(node)
     assert node.used() == (100,)
@@ -164,7 +164,7 @@ async def test_after_a_restart_no_slot_is_given_where_old_processes_do_not_look(
     one = await node.share()
     await one("hello")
     looked_at = (await one("limits"))["slots"]
-    assert looked_at == group.FIRST_SLOT_COUNT
+    assert looked_at == share_ledger.FIRST_SLOT_COUNT
     (path,) = (node.directory / "state").iterdir()
     await node.stop()
     found = json.loads(path.read_text())
@@ -187,7 +187,9 @@ async def test_a_ledger_that_cannot_be_opened_is_not_replaced_by_an_empty_one(
     await one("charge", 0, 100)
     await node.stop()
     with monkeypatch.context() as without_capabilities:
-        without_capabilities.setattr(process, "mapping", lambda *_, **__: process.Mapping(known=False, link=None))
+        without_capabilities.setattr(
+            kernel_process, "mapping", lambda *_, **__: kernel_process.Mapping(known=False, link=None)
+        )
         await node.start()
     two = await node.share()
     assert await two("hello") == {
@@ -205,7 +207,7 @@ async def test_a_ledger_that_cannot_be_opened_is_forgotten_with_its_last_process
     one = await node.share()
     await one("hello")
     await node.stop()
-    monkeypatch.setattr(process, "mapping", lambda *_, **__: process.Mapping(known=False, link=None))
+    monkeypatch.setattr(kernel_process, "mapping", lambda *_, **__: kernel_process.Mapping(known=False, link=None))
     await node.start()
     await one.kill()
     await waiting.until(lambda: not list((node.directory / "state").iterdir()))

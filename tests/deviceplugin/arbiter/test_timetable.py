@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.arbiter import timetable
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.arbiter.timetable import Turn
+from deviceplugin.arbiter.timetable import LaunchSlot
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -49,8 +49,8 @@ def nodes(draw: st.DrawFn, sets: list[list[str]] = ANY, most_percent: int = 100)
     return shares
 
 
-def by_gpu(shares: list[Tenant]) -> dict[str, list[tuple[Tenant, Turn]]]:
-    found: dict[str, list[tuple[Tenant, Turn]]] = {uuid: [] for uuid in GPUS}
+def by_gpu(shares: list[Tenant]) -> dict[str, list[tuple[Tenant, LaunchSlot]]]:
+    found: dict[str, list[tuple[Tenant, LaunchSlot]]] = {uuid: [] for uuid in GPUS}
     table = timetable.timetable(shares)
     for one in shares:
         for grant, turn in zip(one.grants, table[one.key], strict=True):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import turns
-from deviceplugin.arbiter.account import Account, Charge, Entitlement
+from deviceplugin.arbiter import lease_scheduler
+from deviceplugin.arbiter.account import Account, Entitlement, PayingAccount
 from tests.deviceplugin.arbiter import virtual_gpu
 from tests.deviceplugin.arbiter.virtual_gpu import MS, SECOND, BrokenLawError, VirtualGpu, Worker
 
@@ -98,8 +98,8 @@ def test_a_lower_limit_ends_the_turn_that_is_on() -> None:
 
 def test_a_debt_is_neither_forgiven_nor_made_greater_by_a_change() -> None:
     books = Account(Entitlement(50, 50), 0)
-    books.set(0, wanting=True, charge=Charge.OWED)
-    books.set(4 * SECOND, charge=Charge.NOTHING)  # a kernel of four seconds
+    books.set(0, wanting=True, charge=PayingAccount.OWED)
+    books.set(4 * SECOND, charge=PayingAccount.NOTHING)  # a kernel of four seconds
     before = (books.owed_ns, books.room_ns, books.surplus_ns, books.held_ns)
     books.change(Entitlement(10, 20), 4 * SECOND)
     assert (books.owed_ns, books.room_ns, books.surplus_ns, books.held_ns) == before
@@ -132,7 +132,7 @@ def test_who_becomes_of_the_latency_class_while_it_waits_is_served_at_once() -> 
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "a turn goes on by the old limit": (turns.Turns, "_curtail", lambda *_: None),
+    "a turn goes on by the old limit": (lease_scheduler.LeaseScheduler, "_curtail", lambda *_: None),
     "a change is not taken": (Account, "change", lambda *_: None),
     "a change forgives": (Account, "change", lambda self, given, now: self.__init__(given, now)),
 }

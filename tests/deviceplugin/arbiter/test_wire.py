@@ -98,7 +98,7 @@ NOT_SPOKEN = {"too new": (3, 4, "versions 3 to 4"), "too new, one": (3, 0, "vers
 
 @pytest.mark.parametrize(("oldest", "newest", "named"), NOT_SPOKEN.values(), ids=NOT_SPOKEN.keys())
 def test_a_range_of_which_nothing_is_spoken_here_is_refused_with_a_remedy(oldest: int, newest: int, named: str) -> None:
-    with pytest.raises(wire.VersionError) as raised:
+    with pytest.raises(wire.ProtocolVersionError) as raised:
         wire.hello(hello(oldest=oldest, newest=newest))
     assert str(raised.value) == (
         f"the library speaks {named} of the protocol and this node's agent versions 1 to 2: recreate the pod, so that "
@@ -112,7 +112,7 @@ def test_a_range_of_which_nothing_is_spoken_here_is_refused_with_a_remedy(oldest
 def test_what_is_agreed_on_is_in_both_ranges(oldest: int, newest: int) -> None:
     try:
         agreed = wire.hello(hello(oldest=oldest, newest=newest)).version
-    except wire.VersionError:
+    except wire.ProtocolVersionError:
         assert max(oldest, newest) < contract.WIRE_OLDEST or oldest > contract.WIRE_VERSION
     else:
         assert max(oldest, contract.WIRE_OLDEST) <= agreed <= min(max(oldest, newest), contract.WIRE_VERSION)
@@ -121,7 +121,7 @@ def test_what_is_agreed_on_is_in_both_ranges(oldest: int, newest: int) -> None:
 def test_all_that_is_said_later_is_of_the_version_that_was_agreed_on() -> None:
     data = HEADER.pack(contract.WIRE_MAGIC, 1, contract.MESSAGE_RECLAIM, HEADER.size, 0)
     wire.check_version(data, 1)
-    with pytest.raises(wire.VersionError, match="version 1 of the protocol: version 2 was agreed on"):
+    with pytest.raises(wire.ProtocolVersionError, match="version 1 of the protocol: version 2 was agreed on"):
         wire.check_version(data, 2)
 
 
@@ -145,5 +145,5 @@ def test_a_hello_with_one_byte_changed_is_read_or_refused_but_never_fails(positi
     try:
         if wire.read(bytes(data)) == contract.MESSAGE_HELLO:
             wire.hello(bytes(data))
-    except (wire.WireError, wire.VersionError):
+    except (wire.WireError, wire.ProtocolVersionError):
         assert position < HEADER.size

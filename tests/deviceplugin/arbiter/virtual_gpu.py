@@ -13,8 +13,8 @@ import itertools
 from collections.abc import Callable
 
 from deviceplugin.arbiter.account import MILLISECOND_NS, Entitlement
-from deviceplugin.arbiter.seat import Command, Open, Phase
-from deviceplugin.arbiter.turns import Turns
+from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
+from deviceplugin.arbiter.seat import Command, LeasePhase, Open
 
 MS = MILLISECOND_NS
 SECOND = 1000 * MS
@@ -53,7 +53,7 @@ class VirtualGpu:
 
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = {str(number): worker for number, worker in enumerate(workers)}
-        self.turns = Turns()
+        self.turns = LeaseScheduler()
         self.now_ns = 0
         self.charged: dict[str, list[Span]] = {key: [] for key in self.workers}
         self.wanted: dict[str, list[Span]] = {key: [] for key in self.workers}
@@ -165,7 +165,7 @@ class VirtualGpu:
         ]
         if able and self.turns.holder is None:
             raise BrokenLawError(f"at {self.now_ns} the GPU is idle while {able} wait")
-        in_time = [seat for seat in self.turns.seats.values() if seat.phase not in {None, Phase.LATE}]
+        in_time = [seat for seat in self.turns.seats.values() if seat.phase not in {None, LeasePhase.LATE}]
         paying = [seat for seat in in_time if seat.account.charge.value != "nothing"]
         if len(paying) != bool(in_time):
             raise BrokenLawError(f"at {self.now_ns} {len(paying)} of {len(in_time)} pay")

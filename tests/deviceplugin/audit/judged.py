@@ -6,8 +6,8 @@ from typing import Any
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.identity import Container
-from deviceplugin.arbiter.pages import Record
-from deviceplugin.audit.seen import Member
+from deviceplugin.arbiter.pages import LimitsRecord
+from deviceplugin.audit.seen import SeenMember
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu
@@ -32,6 +32,6 @@ GIVEN = GivenShare(("main",), (A,), 50, 80, 8 * GIB)
 NODE = GpuNode("node-a", allocations=(Allocation("of-trainer", PodRef("ml", "trainer", "uid-trainer"), (GIVEN,)),))
 GRANT = tenant.Grant(A, 8 * GIB, 50, 80)
 TENANT = tenant.Tenant("uid-trainer", "ml", "trainer", ("main",), 0, (GRANT,), allocation="of-trainer")
-RECORD = Record(b"", 8 * GIB, 50, 80, 0, 0)
-MEMBER = Member((7, 70), (GIB,), with_library=True)
+RECORD = LimitsRecord(b"", 8 * GIB, 50, 80, 0, 0)
+MEMBER = SeenMember((7, 70), (GIB,), with_library=True)
 GPUS = (Gpu(A, 0, "A100", 40 * GIB), Gpu(B, 1, "A100", 40 * GIB))

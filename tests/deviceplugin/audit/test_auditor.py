@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.audit import auditor
-from deviceplugin.audit.contexts import Contexts
+from deviceplugin.audit.contexts import ContextCheckpoint
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.link.arbiter import Arbiter
@@ -29,10 +29,10 @@ class Listing:
         self.pids = pids
         self.problem: Exception | None = None
 
-    def users(self, _: str) -> list[nvml.Process]:
+    def users(self, _: str) -> list[nvml.NvmlProcess]:
         if self.problem is not None:
             raise self.problem
-        return [nvml.Process(pid, 1) for pid in self.pids]
+        return [nvml.NvmlProcess(pid, 1) for pid in self.pids]
 
     def utilization(self, *_: object) -> None:
         return None
@@ -47,7 +47,7 @@ class Node:
         self.auditor = auditor.Auditor(
             Driver(listing),  # type: ignore[arg-type]
             arbiter,
-            Contexts(directory),
+            ContextCheckpoint(directory),
             auditor.Surroundings(
                 gpus=lambda: (Gpu(UUID, 0, "A100", 40 << 30),),
                 node=lambda: GpuNode("node-a"),

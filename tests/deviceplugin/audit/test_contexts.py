@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.audit import contexts
-from deviceplugin.audit.contexts import Contexts
+from deviceplugin.audit.contexts import ContextCheckpoint
 
 A100 = "NVIDIA A100, driver 550"
 
 
 def test_the_least_of_those_measured_is_gone_by(tmp_path: Path) -> None:
-    known = Contexts(tmp_path)
+    known = ContextCheckpoint(tmp_path)
     assert known.bytes_of(A100) == 0
     known.learn({A100: (500, 300)})
     known.learn({A100: (400,)})
@@ -22,19 +22,19 @@ def test_the_least_of_those_measured_is_gone_by(tmp_path: Path) -> None:
 
 
 def test_a_setting_counts_until_something_was_measured(tmp_path: Path) -> None:
-    known = Contexts(tmp_path, until_learned_bytes=250)
+    known = ContextCheckpoint(tmp_path, until_learned_bytes=250)
     assert known.bytes_of(A100) == 250
     known.learn({A100: (300,)})
     assert known.bytes_of(A100) == 300
 
 
 def test_the_next_agent_knows_what_this_one_learned(tmp_path: Path) -> None:
-    Contexts(tmp_path).learn({A100: (500, 300)})
-    assert Contexts(tmp_path).bytes_of(A100) == 300
+    ContextCheckpoint(tmp_path).learn({A100: (500, 300)})
+    assert ContextCheckpoint(tmp_path).bytes_of(A100) == 300
 
 
 def test_a_figure_that_was_too_small_is_forgotten_after_enough_others(tmp_path: Path) -> None:
-    known = Contexts(tmp_path)
+    known = ContextCheckpoint(tmp_path)
     known.learn({A100: (1,)})
     for _ in range(contexts.REMEMBERED - 1):
         known.learn({A100: (300,)})
@@ -48,12 +48,12 @@ def test_a_file_that_makes_no_sense_is_no_reason_not_to_start(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / contexts.NAME).write_text(text, errors="surrogateescape")
-    assert Contexts(tmp_path, until_learned_bytes=7).bytes_of("a") == 7
+    assert ContextCheckpoint(tmp_path, until_learned_bytes=7).bytes_of("a") == 7
     assert "Starting without what the last agent knew of contexts" in caplog.text
 
 
 def test_a_disk_that_takes_nothing_is_told_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    known = Contexts(tmp_path / "file")
+    known = ContextCheckpoint(tmp_path / "file")
     (tmp_path / "file").write_text("not a directory")
     known.learn({A100: (300,)})
     assert known.bytes_of(A100) == 300

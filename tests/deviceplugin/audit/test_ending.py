@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import process as kernel
+from deviceplugin.arbiter import kernel_process as kernel
 from deviceplugin.arbiter.identity import Container
-from deviceplugin.audit import ending, judgement
-from deviceplugin.audit.report import Audit, State
-from deviceplugin.audit.seen import Member, Process, Seen, Share
+from deviceplugin.audit import ending, process_limits
+from deviceplugin.audit.node_audit import LimitState, NodeAudit
+from deviceplugin.audit.seen import Seen, SeenMember, SeenProcess, SeenShare
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
@@ -37,8 +37,8 @@ def victim() -> Iterator[subprocess.Popen[bytes]]:
     process.wait(10)
 
 
-def judged(pid: int, start_ticks: int, container: Container | None = TRAINER) -> Process:
-    return Process(A, pid, start_ticks, "python3", 1, container, with_library=False)
+def judged(pid: int, start_ticks: int, container: Container | None = TRAINER) -> SeenProcess:
+    return SeenProcess(A, pid, start_ticks, "python3", 1, container, with_library=False)
 
 
 def started(pid: int) -> int:
@@ -112,18 +112,18 @@ def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
 
 
 def to_be_ended(found: Seen, node: GpuNode | None = NODE) -> list[int]:
-    audit = Audit()
+    audit = NodeAudit()
     for _ in range(3):
-        audit = judgement.judge(found, pods=PODS, node=node, suspects=audit.suspects)
-    return [one.process.pid for one in judgement.to_be_ended(audit)]
+        audit = process_limits.judge(found, pods=PODS, node=node, suspects=audit.suspects)
+    return [one.process.pid for one in process_limits.to_be_ended(audit)]
 
 
-def process(pid: int = 9, **changes: Any) -> Process:
+def process(pid: int = 9, **changes: Any) -> SeenProcess:
     return dataclasses.replace(judged(pid, pid * 10), **changes)
 
 
-def seen(*processes: Process, gpus: tuple[Gpu, ...] = GPUS, members: tuple[Member, ...] = (MEMBER,)) -> Seen:
-    return Seen(gpus, processes, (Share(TENANT, (RECORD,), members),))
+def seen(*processes: SeenProcess, gpus: tuple[Gpu, ...] = GPUS, members: tuple[SeenMember, ...] = (MEMBER,)) -> Seen:
+    return Seen(gpus, processes, (SeenShare(TENANT, (RECORD,), members),))
 
 
 def test_who_got_around_is_to_be_ended() -> None:
@@ -162,10 +162,10 @@ def test_while_the_ledger_is_not_known_nobody_is() -> None:
 
 
 def test_whoever_was_seen_once_is_not() -> None:
-    audit = judgement.judge(seen(process()), pods=PODS, node=NODE)
-    assert judgement.to_be_ended(audit) == []
-    audit = judgement.judge(seen(process(start_ticks=91)), pods=PODS, node=NODE, suspects=audit.suspects)
-    assert judgement.to_be_ended(audit) == []
+    audit = process_limits.judge(seen(process()), pods=PODS, node=NODE)
+    assert process_limits.to_be_ended(audit) == []
+    audit = process_limits.judge(seen(process(start_ticks=91)), pods=PODS, node=NODE, suspects=audit.suspects)
+    assert process_limits.to_be_ended(audit) == []
 
 
 containers = st.sampled_from([None, TRAINER, SIDE, OTHER, UNKNOWN, Container("uid-nobody", "id")])
@@ -175,7 +175,7 @@ shares = st.sampled_from([("main",), ("side",), ("main", "side")])
 @given(
     listed=st.lists(
         st.builds(
-            Process,
+            SeenProcess,
             gpu=st.sampled_from([A, B, "GPU-gone"]),
             pid=st.integers(6, 9),
             start_ticks=st.sampled_from([60, 70, 80]),
@@ -190,31 +190,31 @@ shares = st.sampled_from([("main",), ("side",), ("main", "side")])
     modes=st.tuples(st.sampled_from(Mode), st.sampled_from(Mode)),
     given_to=shares,
     members=st.lists(
-        st.builds(Member, st.tuples(st.integers(6, 9), st.just(70)), st.just((0,)), st.none()), max_size=2
+        st.builds(SeenMember, st.tuples(st.integers(6, 9), st.just(70)), st.just((0,)), st.none()), max_size=2
     ),
     unreachable=st.frozensets(st.tuples(st.integers(6, 9), st.just(80)), max_size=1),
 )
 def test_only_an_unregistered_process_of_a_named_container_with_a_share_of_that_gpu_is(
-    listed: list[Process],
+    listed: list[SeenProcess],
     modes: tuple[Mode, Mode],
     given_to: tuple[str, ...],
-    members: list[Member],
+    members: list[SeenMember],
     unreachable: frozenset[tuple[int, int]],
 ) -> None:
     gpus = tuple(dataclasses.replace(card, mode=mode) for card, mode in zip(GPUS, modes, strict=True))
     share = GivenShare(given_to, GIVEN.gpu_uuids, 50, 80, GIVEN.memory_bytes)
     node = GpuNode("node-a", allocations=(Allocation("of-trainer", PodRef("ml", "trainer", "uid-trainer"), (share,)),))
     found = dataclasses.replace(seen(*listed, gpus=gpus, members=tuple(members)), unreachable=unreachable)
-    audit = Audit()
+    audit = NodeAudit()
     for _ in range(2):
-        audit = judgement.judge(found, pods=PODS, node=node, suspects=audit.suspects)
+        audit = process_limits.judge(found, pods=PODS, node=node, suspects=audit.suspects)
     with_share = {TRAINER: "main", SIDE: "side"}
-    for one in judgement.to_be_ended(audit):
+    for one in process_limits.to_be_ended(audit):
         process = one.process
         assert process.container is not None
         assert with_share[process.container] in given_to
         assert process.gpu == A
         assert modes[0] is Mode.FRACTIONAL
         assert process.who not in {member.who for member in members} | unreachable
-        assert one.state is State.UNLIMITED
+        assert one.state is LimitState.UNLIMITED
         assert not process.left_behind

@@ -12,13 +12,16 @@ import pytest
 
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import spec, specs
-from gpushare.config.settings import Settings
+from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
-from gpushare.modes.card import Card, MigDevice
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from gpushare.modes.offering import Offered
 
 GPU, OTHER, PART = "GPU-1111", "GPU-2222", "MIG-3333"
-CARDS = [Card(GPU, 0), Card(OTHER, 1, mig_enabled=True, mig_devices=(MigDevice(PART, 0, "1g.5gb"),))]
+CARDS = [
+    HardwareGpu(GPU, 0),
+    HardwareGpu(OTHER, 1, mig_enabled=True, mig_devices=(HardwareMigDevice(PART, 0, "1g.5gb"),)),
+]
 NODES = answer.Nodes(
     {
         GPU: ("/dev/nvidia0",),
@@ -65,7 +68,7 @@ def host(tmp_path: Path) -> Path:
     return tmp_path / "host"
 
 
-def made(tmp_path: Path, host: Path, *, cards: list[Card] = CARDS, in_use: bool = False) -> specs.Specs:
+def made(tmp_path: Path, host: Path, *, cards: list[HardwareGpu] = CARDS, in_use: bool = False) -> specs.Specs:
     directory = tmp_path / "cdi"
     return specs.Specs(directory, cards=lambda: cards, nodes=lambda: NODES, in_use=lambda: in_use, root=host)
 
@@ -76,7 +79,7 @@ def written(tmp_path: Path, kind: str = "gpu") -> dict[str, Any]:
 
 
 def test_each_device_is_described_by_uuid_and_index_and_all_together(tmp_path: Path, host: Path) -> None:
-    made(tmp_path, host).renew(Settings(device_list_strategies=CRI))
+    made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
     document = written(tmp_path)
     check(document)
     nodes = {
@@ -89,7 +92,7 @@ def test_each_device_is_described_by_uuid_and_index_and_all_together(tmp_path: P
 
 
 def test_a_container_gets_the_driver_by_every_name_and_nobody_adds_to_it(tmp_path: Path, host: Path) -> None:
-    made(tmp_path, host).renew(Settings(device_list_strategies=CRI, driver_root="/run/nvidia/driver"))
+    made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI, driver_root="/run/nvidia/driver"))
     common = written(tmp_path)["containerEdits"]
     assert common["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     folder = "/usr/lib/x86_64-linux-gnu"
@@ -106,7 +109,7 @@ def test_a_driver_of_the_operators_is_found_below_the_host(tmp_path: Path, host:
     host.rename(tmp_path / "machine/run/nvidia/driver")
     (tmp_path / "machine/usr/local/nvidia/toolkit").mkdir(parents=True)
     (tmp_path / "machine/usr/local/nvidia/toolkit/nvidia-cdi-hook").touch()
-    settings = Settings(device_list_strategies=CRI, container_driver_root=str(tmp_path / "machine"))
+    settings = NodeSettings(device_list_strategies=CRI, container_driver_root=str(tmp_path / "machine"))
     made(tmp_path, host).renew(settings)
     common = written(tmp_path)["containerEdits"]
     assert common["mounts"][0]["hostPath"] == "/run/nvidia/driver/usr/bin/nvidia-smi"
@@ -117,7 +120,7 @@ def test_a_driver_of_the_operators_is_found_below_the_host(tmp_path: Path, host:
 
 def test_a_hook_beside_a_driver_root_is_believed_if_it_is_named(tmp_path: Path, host: Path) -> None:
     (host / "usr/bin/nvidia-ctk").touch()  # in the driver's container, and not on the host
-    alone = Settings(device_list_strategies=CRI, container_driver_root=str(host), driver_root="/run/nvidia/driver")
+    alone = NodeSettings(device_list_strategies=CRI, container_driver_root=str(host), driver_root="/run/nvidia/driver")
     made(tmp_path, host).renew(alone)
     assert "hooks" not in written(tmp_path)["containerEdits"]
     named = dataclasses.replace(alone, cdi_hook="/usr/local/nvidia/toolkit/nvidia-cdi-hook")
@@ -128,7 +131,7 @@ def test_a_hook_beside_a_driver_root_is_believed_if_it_is_named(tmp_path: Path, 
 @pytest.mark.parametrize(("program", "words"), [("nvidia-ctk", ["hook"]), ("nvidia-cdi-hook", [])])
 def test_the_hook_is_named_where_the_host_has_it(tmp_path: Path, host: Path, program: str, words: list[str]) -> None:
     (host / "usr/bin" / program).touch()
-    made(tmp_path, host).renew(Settings(device_list_strategies=CRI, cdi_hook=f"/usr/bin/{program}"))
+    made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI, cdi_hook=f"/usr/bin/{program}"))
     (hook,) = written(tmp_path)["containerEdits"]["hooks"]
     arguments = [program, *words, "update-ldcache", "--folder", "/usr/lib/x86_64-linux-gnu"]
     assert hook == {"hookName": "createContainer", "path": f"/usr/bin/{program}", "args": arguments}
@@ -139,7 +142,7 @@ def test_every_name_that_a_container_is_told_is_in_a_file(tmp_path: Path, host: 
     (host / "dev/gdrdrv").touch()
     devices = [Offered(GPU, GPU, GPU, "0", Mode.EXCLUSIVE), Offered(PART, PART, OTHER, "1:0", Mode.MIG)]
     for by in ("uuid", "index"):
-        settings = Settings(device_list_strategies=CRI, device_id_strategy=by, gdrcopy=True, imex_channels=(0,))
+        settings = NodeSettings(device_list_strategies=CRI, device_id_strategy=by, gdrcopy=True, imex_channels=(0,))
         made(tmp_path, host).renew(settings)
         told = answer.answer("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
         known = set()
@@ -154,26 +157,26 @@ def test_every_name_that_a_container_is_told_is_in_a_file(tmp_path: Path, host: 
 def test_a_device_that_is_gone_is_described_no_more_and_the_file_goes_with_the_last_use(
     tmp_path: Path, host: Path
 ) -> None:
-    made(tmp_path, host).renew(Settings(device_list_strategies=CRI))
-    made(tmp_path, host, cards=CARDS[:1]).renew(Settings(device_list_strategies=CRI))
+    made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
+    made(tmp_path, host, cards=CARDS[:1]).renew(NodeSettings(device_list_strategies=CRI))
     assert {one["name"] for one in written(tmp_path)["devices"]} == {GPU, "0", "all"}
-    made(tmp_path, host, in_use=True).renew(Settings())
+    made(tmp_path, host, in_use=True).renew(NodeSettings())
     assert PART in {one["name"] for one in written(tmp_path)["devices"]}
     other = tmp_path / "cdi" / "nvidia.yaml"
     other.touch()
-    made(tmp_path, host).renew(Settings())
+    made(tmp_path, host).renew(NodeSettings())
     assert list((tmp_path / "cdi").iterdir()) == [other]
 
 
 def test_without_cdi_nothing_is_written(tmp_path: Path, host: Path) -> None:
-    made(tmp_path, host).renew(Settings())
+    made(tmp_path, host).renew(NodeSettings())
     assert not (tmp_path / "cdi").exists()
 
 
 def test_a_directory_that_cannot_be_written_is_a_sentence(tmp_path: Path, host: Path) -> None:
     (tmp_path / "cdi").touch()
     with pytest.raises(specs.SpecError, match="--cdi-directory names a directory of the host"):
-        made(tmp_path, host).renew(Settings(device_list_strategies=CRI))
+        made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
 
 
 def test_the_names_are_of_one_vendor() -> None:

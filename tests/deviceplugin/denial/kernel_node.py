@@ -93,16 +93,16 @@ class KernelNode:
         self._stack.callback(made.end)
         return made
 
-    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> denial.Denial:
+    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> denial.DenialProgram:
         """An agent's, as it begins."""
         made = denial.opened(self.bpf, self.cgroups, proc=Path("/proc"), majors=majors)
         self._stack.callback(made.close)
         return made
 
-    def enforced(self) -> registered.Registered:
+    def enforced(self) -> registered.RegisteredMap:
         """The program is attached to the pod, and an arbiter there; what is returned is what it tells the kernel by."""
         made = self.opened()
-        known = registered.Registered(made.map_descriptor)
+        known = registered.RegisteredMap(made.map_descriptor)
         known.beat()
         assert made.attach([self.uid]) == {self.uid}
         return known

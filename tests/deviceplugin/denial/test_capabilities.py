@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 from deviceplugin.denial import denial, registered
 if "trying" in sys.argv.pop():  # the kernel is to say it, and not we
-    denial.process.missing_capabilities = lambda *_, **__: ()
+    denial.kernel_process.missing_capabilities = lambda *_, **__: ()
 bpf, cgroups, uid = sys.argv[1:]
 try:
     for majors in {10}, {10, 195}:  # the second in place of the first
         made = denial.opened(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)
-        known = registered.Registered(made.map_descriptor)
+        known = registered.RegisteredMap(made.map_descriptor)
         known.beat()
         known.add(1, 1)
         known.keep([])

@@ -10,17 +10,19 @@ import pytest
 
 from deviceplugin.allocation import cdi
 from deviceplugin.arbiter import tenant
-from deviceplugin.denial import covering, denial, pods, registered
+from deviceplugin.denial import covering, denial, denied_pods, registered
 from deviceplugin.injection import decision
-from deviceplugin.injection.facts import Facts
-from deviceplugin.kubelet import pod_resources, service, share_start
+from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.kubelet import plugin_service, pod_resources, share_start
 from gpushare import contract
-from gpushare.config.settings import Settings
+from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
 from tests.deviceplugin.denial.kernel_node import KernelNode
 
 PERCENT = contract.RESOURCE_PERCENT
-BY_DEFAULT = decision.decide(Facts(True, "containerd://1.6.20", "", asked=True, given=True, undescribed="no"), ())
+BY_DEFAULT = decision.decide(
+    InjectionFacts(True, "containerd://1.6.20", "", asked=True, given=True, undescribed="no"), ()
+)
 
 
 def manifest(name: str, uid: str = "", *, allocation: str = "a", **container: Any) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too(
     whole = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     claimed = {"resources": {"claims": [{"name": "gpu"}]}}
     ended = {**manifest("ended"), "status": {"phase": "Succeeded"}}
-    found = pods.choose(
+    found = denied_pods.choose(
         [
             manifest("one"),
             manifest("none", allocation="", **whole),
@@ -43,17 +45,17 @@ def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too(
             ended,
         ]
     )
-    assert found == pods.Chosen(frozenset({"one", "other"}), ("ml/claims", "ml/mixed"))
+    assert found == denied_pods.Chosen(frozenset({"one", "other"}), ("ml/claims", "ml/mixed"))
 
 
 def test_what_is_said() -> None:
-    assert pods.condition("", ()).status == "True"
-    told = pods.condition("", ("ml/claims", "ml/mixed"))
+    assert denied_pods.condition("", ()).status == "True"
+    told = denied_pods.condition("", ("ml/claims", "ml/mixed"))
     assert (told.status, told.message.rpartition(", but ")[2]) == (
         "True",
         "in ml/claims, ml/mixed: another container there may have whole GPUs",
     )
-    impossible = pods.condition("there is no cgroup v2", ())
+    impossible = denied_pods.condition("there is no cgroup v2", ())
     assert (impossible.status, impossible.reason) == ("False", "NotPossible")
     assert impossible.message.startswith("there is no cgroup v2; ")
     assert impossible.trouble == "NotUnregisteredDenied"
@@ -66,15 +68,15 @@ class Holding:
         self.given: tenant.Given | Refusal = tenant.Given("ml", "trainer", ("GPU-1",), "", kernel.uid)
         self.start = share_start.ShareStart(
             injection=lambda: BY_DEFAULT,
-            settings=Settings,
+            settings=NodeSettings,
             held=self._held,
             given=self._given,
             descriptions=Nothing(),
             denied=made,
         )
 
-    async def _held(self) -> Sequence[pod_resources.Held]:
-        return [pod_resources.Held("ml", "trainer", "main", PERCENT, ("id",))]
+    async def _held(self) -> Sequence[pod_resources.ContainerDevices]:
+        return [pod_resources.ContainerDevices("ml", "trainer", "main", PERCENT, ("id",))]
 
     async def _given(self, *_: str) -> tenant.Given | Refusal:
         return self.given
@@ -86,7 +88,7 @@ class Nothing:
     def has_share(self, name: str) -> bool:
         raise AssertionError(name)
 
-    def share(self, name: str, uuids: Sequence[str], settings: Settings) -> None:
+    def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
         raise AssertionError(name, uuids, settings)
 
     def forget_share(self, name: str) -> None:
@@ -98,7 +100,7 @@ class Nothing:
 
 def covered(kernel: KernelNode, *known: dict[str, Any]) -> covering.Covering:
     made = kernel.opened()
-    registered.Registered(made.map_descriptor).beat()
+    registered.RegisteredMap(made.map_descriptor).beat()
     found = covering.Covering(made, "")
     found.begin(pods=lambda: known, changed=lambda: None)
     return found
@@ -123,13 +125,13 @@ async def test_an_init_container_starts_and_the_pods_that_are_known_are_covered(
 async def test_a_container_that_could_not_be_covered_is_not_made(kernel: KernelNode) -> None:
     holding = Holding(kernel, covered(kernel, manifest("trainer", "11111111-2222-3333-4444-555555555555")))
     holding.given = tenant.Given("ml", "trainer", ("GPU-1",), "", "11111111-2222-3333-4444-555555555555")
-    with pytest.raises(service.RefusedError, match=r"the cgroup of the pod 11111111-.* was not found"):
+    with pytest.raises(plugin_service.AllocateRefusedError, match=r"the cgroup of the pod 11111111-.* was not found"):
         await holding.start(PERCENT, ["id"])
 
 
 async def test_a_pod_that_the_agent_has_yet_to_hear_of_waits_for_that(kernel: KernelNode) -> None:
     holding = Holding(kernel, covered(kernel))
-    with pytest.raises(service.RefusedError, match="is not known to the agent yet"):
+    with pytest.raises(plugin_service.AllocateRefusedError, match="is not known to the agent yet"):
         await holding.start(PERCENT, ["id"])
 
 

@@ -73,7 +73,7 @@ def test_without_an_arbiter_for_long_it_is_as_if_nobody_had_ever_been_denied(ker
     seconds = registered.AWAY_SECONDS
     for ago_seconds, answer in ((seconds - 60, DENIED), (seconds + 1, "yes"), (0, DENIED)):
         of_then = time.monotonic_ns() - round(ago_seconds * 1e9)
-        registered.Registered(made.map_descriptor, clock_ns=lambda then=of_then: then).beat()
+        registered.RegisteredMap(made.map_descriptor, clock_ns=lambda then=of_then: then).beat()
         assert process.ask("open", kernel.device) == answer
 
 
@@ -85,10 +85,10 @@ def test_the_next_agent_has_who_is_registered_and_nobody_gets_in_between(kernel:
     following = kernel.opened(majors=frozenset({MISC, denial.program.DRIVERS_MAJOR}))
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
-    registered.Registered(following.map_descriptor).keep([process.who])
+    registered.RegisteredMap(following.map_descriptor).keep([process.who])
     following.attach([kernel.uid])
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
     assert process.ask("become") == "ready"
-    registered.Registered(following.map_descriptor).keep([process.who])
+    registered.RegisteredMap(following.map_descriptor).keep([process.who])
     assert process.ask("open", kernel.device) == DENIED

@@ -35,7 +35,7 @@ async def node(short_path: Path) -> AsyncIterator[tuple[ArbiterNode, Told]]:
     kernel_node.hierarchy()
     descriptor = registered.make()
     made = ArbiterNode(short_path)
-    made.registered = registered.Registered(descriptor)
+    made.registered = registered.RegisteredMap(descriptor)
     made.add_pod("trainer")
     await made.start()
     try:
@@ -86,7 +86,7 @@ async def test_the_next_arbiter_tells_of_those_that_still_live_and_of_no_others(
 async def test_nobody_is_welcomed_of_whom_the_kernel_cannot_be_told(node: tuple[ArbiterNode, Told]) -> None:
     arbiter, _ = node
     closed = os.open("/dev/null", os.O_RDONLY)
-    arbiter.groups._registered = registered.Registered(closed)
+    arbiter.groups._registered = registered.RegisteredMap(closed)
     share = await arbiter.share()
     answer = await share("hello")
     assert "the kernel could not be told that this process may use its GPU" in answer["refused"]

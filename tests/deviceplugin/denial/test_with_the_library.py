@@ -88,7 +88,7 @@ def uuid(gpus: Path) -> str:
 async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid: str) -> AsyncIterator[Pod]:
     made = ArbiterNode(short_path)
     denied = kernel.opened()
-    made.registered = registered.Registered(denied.map_descriptor)
+    made.registered = registered.RegisteredMap(denied.map_descriptor)
     made.registered.beat()
     made.add_pod("trainer", GivenShare(("main",), (uuid,), 50, 100, 1 << 29))
     await made.start()

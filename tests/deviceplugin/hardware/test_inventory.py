@@ -6,7 +6,7 @@ import dataclasses
 
 import yaml
 
-from deviceplugin.hardware import health, inventory, nvml
+from deviceplugin.hardware import gpu_health, inventory, nvml
 from deviceplugin.live import statement
 from gpushare.gpu import Mode
 from gpushare.gpunode import Condition
@@ -19,11 +19,11 @@ NOW, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
 
 
 def test_what_the_driver_says_is_what_there_is() -> None:
-    assert inventory.merged((), nvml.Snapshot(CARDS), faults={}, held=()) == CARDS
+    assert inventory.merged((), nvml.NvmlSnapshot(CARDS), faults={}, held=()) == CARDS
 
 
 def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
-    seen = nvml.Snapshot((CARDS[0], CARDS[2]), (nvml.Unreadable(1, "GPU is lost"),))
+    seen = nvml.NvmlSnapshot((CARDS[0], CARDS[2]), (nvml.Unreadable(1, "GPU is lost"),))
     found = inventory.merged(CARDS, seen, faults={}, held=())
     assert [card.uuid for card in found] == [card.uuid for card in CARDS]
     assert (found[1].healthy, found[1].health_reason) == (False, "it does not answer: GPU is lost")
@@ -32,12 +32,12 @@ def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
 
 
 def test_one_that_answers_again_is_healthy_again() -> None:
-    lost = inventory.merged(CARDS, nvml.Snapshot((), (nvml.Unreadable(0, "lost"),)), faults={}, held=())
-    assert inventory.merged(lost, nvml.Snapshot(CARDS), faults={}, held=()) == CARDS
+    lost = inventory.merged(CARDS, nvml.NvmlSnapshot((), (nvml.Unreadable(0, "lost"),)), faults={}, held=())
+    assert inventory.merged(lost, nvml.NvmlSnapshot(CARDS), faults={}, held=()) == CARDS
 
 
 def test_one_that_was_taken_out_is_gone_unless_somebody_holds_it() -> None:
-    seen = nvml.Snapshot(CARDS[:2])
+    seen = nvml.NvmlSnapshot(CARDS[:2])
     assert inventory.merged(CARDS, seen, faults={}, held=()) == CARDS[:2]
     found = inventory.merged(CARDS, seen, faults={}, held=[CARDS[2].uuid])
     assert [card.uuid for card in found] == [card.uuid for card in CARDS]
@@ -46,14 +46,14 @@ def test_one_that_was_taken_out_is_gone_unless_somebody_holds_it() -> None:
 
 def test_another_card_in_a_lost_ones_place_is_itself() -> None:
     fresh = dataclasses.replace(CARDS[1], uuid="GPU-fresh")
-    found = inventory.merged(CARDS, nvml.Snapshot((CARDS[0], fresh, CARDS[2])), faults={}, held=())
+    found = inventory.merged(CARDS, nvml.NvmlSnapshot((CARDS[0], fresh, CARDS[2])), faults={}, held=())
     assert [card.uuid for card in found] == [CARDS[0].uuid, "GPU-fresh", CARDS[2].uuid]
 
 
 def test_a_fault_makes_a_gpu_unhealthy_and_the_drivers_own_reason_comes_first() -> None:
     ill = dataclasses.replace(CARDS[1], healthy=False, health_reason="rows wait to be remapped")
-    faults = {card.uuid: health.Fault("XID 48 happened", None) for card in CARDS[:2]}
-    found = inventory.merged((), nvml.Snapshot((CARDS[0], ill, CARDS[2])), faults=faults, held=())
+    faults = {card.uuid: gpu_health.Fault("XID 48 happened", None) for card in CARDS[:2]}
+    found = inventory.merged((), nvml.NvmlSnapshot((CARDS[0], ill, CARDS[2])), faults=faults, held=())
     assert [card.health_reason for card in found] == ["XID 48 happened", "rows wait to be remapped", ""]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.hardware import xid
-from deviceplugin.hardware.xid import Event, Filter, Kind, Watched
+from deviceplugin.hardware.xid import Filter, Watched, XidEvent, XidKind
 
 DEVICES = {
     "GPU-a::0": Watched("GPU-a"),
@@ -21,20 +21,20 @@ DEVICES = {
 @pytest.mark.parametrize(
     ("event", "ids"),
     [
-        (Event(Kind.XID, 79, "GPU-a"), {"GPU-a::0", "GPU-a::1"}),
-        (Event(Kind.XID, 79, "GPU-b"), {"MIG-1", "MIG-2", "MIG-3"}),
-        (Event(Kind.XID, 79, "GPU-b", 1, 0), {"MIG-1"}),
-        (Event(Kind.XID, 79, "GPU-b", 1), {"MIG-1", "MIG-2"}),
-        (Event(Kind.XID, 79, "GPU-b", 3, 0), set()),
-        (Event(Kind.XID, 79, "GPU-z"), set()),
-        (Event(Kind.XID, 79), set(DEVICES)),
-        (Event(Kind.WAIT_ERROR), set(DEVICES)),
-        (Event(Kind.XID, 13, "GPU-a"), set()),
-        (Event(Kind.DOUBLE_BIT_ECC, gpu="GPU-a"), set()),
-        (Event(Kind.TIMEOUT), set()),
+        (XidEvent(XidKind.XID, 79, "GPU-a"), {"GPU-a::0", "GPU-a::1"}),
+        (XidEvent(XidKind.XID, 79, "GPU-b"), {"MIG-1", "MIG-2", "MIG-3"}),
+        (XidEvent(XidKind.XID, 79, "GPU-b", 1, 0), {"MIG-1"}),
+        (XidEvent(XidKind.XID, 79, "GPU-b", 1), {"MIG-1", "MIG-2"}),
+        (XidEvent(XidKind.XID, 79, "GPU-b", 3, 0), set()),
+        (XidEvent(XidKind.XID, 79, "GPU-z"), set()),
+        (XidEvent(XidKind.XID, 79), set(DEVICES)),
+        (XidEvent(XidKind.WAIT_ERROR), set(DEVICES)),
+        (XidEvent(XidKind.XID, 13, "GPU-a"), set()),
+        (XidEvent(XidKind.DOUBLE_BIT_ECC, gpu="GPU-a"), set()),
+        (XidEvent(XidKind.TIMEOUT), set()),
     ],
 )
-def test_an_event_strikes_every_replica_and_every_part_that_it_is_about(event: Event, ids: set[str]) -> None:
+def test_an_event_strikes_every_replica_and_every_part_that_it_is_about(event: XidEvent, ids: set[str]) -> None:
     assert set(xid.stricken(DEVICES, event, Filter())) == ids
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.injection import arrival, decision
-from deviceplugin.injection.facts import Facts
+from deviceplugin.injection.injection_facts import InjectionFacts
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode
@@ -116,7 +116,7 @@ async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> Non
 
 
 def test_what_has_not_come_counts_more_than_what_should_have() -> None:
-    found = decision.decide(Facts(True, "containerd://1.6.20", "", asked=True, given=True), ())
+    found = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True, given=True), ())
     assert found.shown(()) == found.condition
     shown = found.shown([f"ml/pod-{number}/main" for number in range(25)])
     assert (shown.status, shown.reason) == ("False", "DevicesMissing")

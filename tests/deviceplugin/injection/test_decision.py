@@ -8,13 +8,13 @@ import itertools
 import pytest
 
 from deviceplugin.injection import decision
-from deviceplugin.injection.facts import Facts
+from deviceplugin.injection.injection_facts import InjectionFacts
 from gpushare import contract
 
 ENV, CRI, ANNOTATIONS, VOLUMES = ("envvar",), ("cdi-cri",), ("cdi-annotations",), ("volume-mounts",)
 UNSEEN = "--cdi-directory /var/run/cdi is not mounted from the host: add the component cdi"
 # A pod whose container asked for a driver; and was given one, without a RuntimeClass.
-POD = Facts(in_pod=True, runtime="containerd://1.6.20", runtime_class="", asked=True, undescribed=UNSEEN)
+POD = InjectionFacts(in_pod=True, runtime="containerd://1.6.20", runtime_class="", asked=True, undescribed=UNSEEN)
 DEFAULT = dataclasses.replace(POD, given=True)
 BY_CLASS = dataclasses.replace(DEFAULT, runtime_class="nvidia")
 # As on a node of the GPU Operator since 25.10, with the component cdi and without a RuntimeClass.
@@ -44,11 +44,11 @@ OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", undescribed=""
         pytest.param(dataclasses.replace(POD, asked=False), ENV, "Unknown", "NotSeen", id="nothing is to be seen"),
         pytest.param(dataclasses.replace(DEFAULT, runtime_class=None), ENV, "Unknown", "NotSeen", id="the agent's pod is not known yet"),
         pytest.param(dataclasses.replace(DEFAULT, asked=False), ENV, "Unknown", "NotSeen", id="given a driver that it did not ask for"),
-        pytest.param(Facts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="beside the cluster"),
+        pytest.param(InjectionFacts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="beside the cluster"),
     ],
 )  # fmt: skip
 def test_without_a_word_in_the_configuration(
-    facts: Facts, strategies: tuple[str, ...], status: str, reason: str
+    facts: InjectionFacts, strategies: tuple[str, ...], status: str, reason: str
 ) -> None:
     found = decision.decide(facts, ())
     assert (found.strategies, found.condition.status, found.condition.reason) == (strategies, status, reason)
@@ -70,10 +70,12 @@ def test_without_a_word_in_the_configuration(
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.20"), ANNOTATIONS, "False", id="… if it is used"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), CRI, "Unknown", id="CDI that may be off"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.27.1"), CRI, "False", id="an old CRI-O"),
-        pytest.param(Facts(), CRI, "Unknown", id="beside the cluster"),
+        pytest.param(InjectionFacts(), CRI, "Unknown", id="beside the cluster"),
     ],
 )  # fmt: skip
-def test_what_a_configuration_names_is_done_and_judged(facts: Facts, named: tuple[str, ...], status: str) -> None:
+def test_what_a_configuration_names_is_done_and_judged(
+    facts: InjectionFacts, named: tuple[str, ...], status: str
+) -> None:
     found = decision.decide(facts, named)
     assert found.strategies == named
     assert found.condition.status == status
@@ -116,7 +118,7 @@ def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_r
         ("", UNSEEN),
     )
     for runtime, own, asked, given, default, enabled, undescribed in seen:
-        facts = Facts(True, runtime, own, asked, given, default, enabled, undescribed)
+        facts = InjectionFacts(True, runtime, own, asked, given, default, enabled, undescribed)
         for named in ((), ENV, CRI, ANNOTATIONS, VOLUMES, (*CRI, *ENV)):
             found = decision.decide(facts, named)
             assert not named or found.strategies == named

@@ -9,7 +9,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterable
 
-from deviceplugin.kubelet.advertisement import Device
+from deviceplugin.kubelet.advertisement import AdvertisedDevice
 
 
 class UnexpectedAdmissionError(Exception):
@@ -26,7 +26,7 @@ class DeviceManager:
     held: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     running: set[str] = dataclasses.field(default_factory=set)
 
-    def told(self, devices: Iterable[Device]) -> None:
+    def told(self, devices: Iterable[AdvertisedDevice]) -> None:
         """A list of ListAndWatch: it takes the place of the last one."""
         self.healthy = {device.id for device in devices if device.healthy}
 

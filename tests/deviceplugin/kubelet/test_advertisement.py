@@ -14,7 +14,7 @@ from tests import builders
 PERCENT, IDLE = contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE
 
 
-def percents(*cards: Gpu) -> tuple[advertisement.Device, ...]:
+def percents(*cards: Gpu) -> tuple[advertisement.AdvertisedDevice, ...]:
     return advertisement.of_shares(cards)[PERCENT]
 
 
@@ -84,7 +84,7 @@ def test_a_node_without_gpus_has_no_devices() -> None:
 
 
 def test_a_gpu_that_takes_nothing_new_offers_what_is_in_use() -> None:
-    devices = [advertisement.Device(f"GPU-{card}::{number}", True) for card in "ab" for number in range(2)]
+    devices = [advertisement.AdvertisedDevice(f"GPU-{card}::{number}", True) for card in "ab" for number in range(2)]
     found = advertisement.closed(devices, cards={"GPU-a"}, in_use={"GPU-a::1"})
     assert [device.healthy for device in found] == [False, True, True, True]
     ill = [dataclasses.replace(device, healthy=False) for device in devices]

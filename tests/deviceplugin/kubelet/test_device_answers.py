@@ -10,9 +10,9 @@ import pytest
 
 from deviceplugin.allocation import answer
 from deviceplugin.cdi import specs
-from deviceplugin.kubelet import device_answers, service
+from deviceplugin.kubelet import device_answers, plugin_service
 from deviceplugin.mps import places
-from gpushare.config.settings import Settings
+from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.offering import Offer, Offered
 
@@ -24,7 +24,7 @@ class InForce:
     """What is in force."""
 
     offered: Offer
-    settings: Settings = dataclasses.field(default_factory=Settings)
+    settings: NodeSettings = dataclasses.field(default_factory=NodeSettings)
     closed: frozenset[str] = frozenset()
     refusal: str = ""
 
@@ -44,7 +44,7 @@ def shared(*uuids: str) -> Offer:
 
 
 def answers(in_force: InForce, given: list[str], *, problem: str = "") -> device_answers.DeviceAnswers:
-    def described(_: Settings) -> None:
+    def described(_: NodeSettings) -> None:
         if problem:
             raise specs.SpecError(problem)
 
@@ -89,6 +89,6 @@ def test_what_cannot_be_is_refused_and_nothing_is_given(
     in_force: InForce, ids: list[str], problem: str, sentence: str
 ) -> None:
     given: list[str] = []
-    with pytest.raises(service.RefusedError, match=sentence):
+    with pytest.raises(plugin_service.AllocateRefusedError, match=sentence):
         answers(in_force, given, problem=problem).allocate(GPU, ids)
     assert given == []

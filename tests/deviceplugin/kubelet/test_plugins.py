@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import advertisement, coming, plugins, registration, share_answers
-from deviceplugin.offer import Followed
+from deviceplugin.kubelet import advertisement, coming, plugin_registration, plugins, share_answers
+from deviceplugin.offer import Observable
 from tests.deviceplugin import simulated_kubelet as kubelets
 from tests.deviceplugin import waiting
 
 pytestmark = pytest.mark.slow
 
 MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
-Told = Followed[advertisement.Advertisement]
+Told = Observable[advertisement.Advertisement]
 
 
-def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.Device, ...]:
-    return tuple(advertisement.Device(f"{name}::{number}", True, 1) for number in range(count))
+def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.AdvertisedDevice, ...]:
+    return tuple(advertisement.AdvertisedDevice(f"{name}::{number}", True, 1) for number in range(count))
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def serving(kubelet: kubelets.Kubelet, told: Told) -> AsyncIterator[plugin
 
 
 async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Followed({"nvidia.com/gpu": some(2)})
+    told: Told = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, told) as made:
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 2)
         told.publish({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
@@ -69,7 +69,7 @@ async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: 
 
 
 async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Followed({"nvidia.com/gpu": some(2)})
+    told: Told = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, told):
         await kubelet.until(lambda: kubelet.lists == 1)
         told.publish({})
@@ -81,14 +81,16 @@ async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kub
 
 
 async def test_thousands_of_devices_are_told_with_where_they_are(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Followed({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
+    told: Told = Observable({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
     async with serving(kubelet, told):
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 10_000)
         assert set(kubelet.numa.values()) == {1}
 
 
 async def test_all_register_again_after_a_restart_of_the_kubelet(kubelet: kubelets.Kubelet) -> None:
-    told: Told = Followed({name: some(2) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "example.com/other")})
+    told: Told = Observable(
+        {name: some(2) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "example.com/other")}
+    )
     async with serving(kubelet, told):
         await kubelet.until(lambda: kubelet.lists == 3)
         await kubelet.stop()
@@ -101,8 +103,8 @@ async def test_a_kubelet_that_comes_is_heard_of_at_once(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It judges the pods that it has within a second: who comes with the next look is too late for them."""
-    monkeypatch.setattr(registration, "POLL_SECONDS", 3600.0)
-    told: Told = Followed({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 3600.0)
+    told: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
     async with serving(kubelet, told):
         await kubelet.until(lambda: kubelet.lists == 2)
         for restart in range(1, 4):
@@ -119,7 +121,7 @@ async def test_where_nothing_can_be_watched_it_is_looked_at(
             return -1
 
     monkeypatch.setattr(coming, "_libc", Exhausted())
-    told: Told = Followed({"nvidia.com/gpu": some(2)})
+    told: Told = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, told):
         await kubelet.until(lambda: kubelet.lists == 1)
         await kubelet.stop()
@@ -128,7 +130,7 @@ async def test_where_nothing_can_be_watched_it_is_looked_at(
 
 
 async def test_a_directory_that_is_made_anew_is_watched_again(short_path: Path) -> None:
-    socket = short_path / "plugins" / registration.KUBELET_SOCKET
+    socket = short_path / "plugins" / plugin_registration.KUBELET_SOCKET
     socket.parent.mkdir()
     heard = coming.Coming(socket)
     pause = heard.pause()

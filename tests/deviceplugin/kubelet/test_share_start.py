@@ -17,12 +17,19 @@ from deviceplugin.arbiter.tenant import Given
 from deviceplugin.cdi import specs
 from deviceplugin.denial import covering
 from deviceplugin.injection import decision
-from deviceplugin.injection.facts import Facts
-from deviceplugin.kubelet import advertisement, pod_resources, registration, service, share_answers, share_start
-from deviceplugin.offer import Followed
+from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.kubelet import (
+    advertisement,
+    plugin_registration,
+    plugin_service,
+    pod_resources,
+    share_answers,
+    share_start,
+)
+from deviceplugin.offer import Observable
 from gpushare import contract
-from gpushare.config.settings import Settings
-from gpushare.modes.card import Card
+from gpushare.config.node_settings import NodeSettings
+from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.deviceplugin import simulated_kubelet as kubelets
@@ -34,10 +41,14 @@ PERCENT = contract.RESOURCE_PERCENT
 MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
 FIRST, SECOND = "GPU-1111", "GPU-2222"
 NODES = answer.Nodes({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
-BY_CDI = decision.decide(Facts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", asked=True), ())
-BY_CLASS = decision.decide(Facts(True, "containerd://1.6.20", "nvidia", asked=True, given=True, undescribed="no"), ())
-BY_NOTHING = decision.decide(Facts(True, "containerd://1.6.20", "", asked=True), ())
-BY_DEFAULT = decision.decide(Facts(True, "containerd://1.6.20", "", asked=True, given=True, undescribed="no"), ())
+BY_CDI = decision.decide(InjectionFacts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", asked=True), ())
+BY_CLASS = decision.decide(
+    InjectionFacts(True, "containerd://1.6.20", "nvidia", asked=True, given=True, undescribed="no"), ()
+)
+BY_NOTHING = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True), ())
+BY_DEFAULT = decision.decide(
+    InjectionFacts(True, "containerd://1.6.20", "", asked=True, given=True, undescribed="no"), ()
+)
 
 
 class Node:
@@ -50,7 +61,7 @@ class Node:
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = specs.Specs(
             self.cdi,
-            cards=lambda: [Card(FIRST, 0), Card(SECOND, 1)],
+            cards=lambda: [HardwareGpu(FIRST, 0), HardwareGpu(SECOND, 1)],
             nodes=lambda: NODES,
             in_use=lambda: False,
             root=directory / "host",
@@ -63,8 +74,8 @@ class Node:
     def gives(self, pod: str, *uuids: str, runtime_class: str = "") -> None:
         self.given[pod] = Given("ml", pod, uuids, runtime_class)
 
-    def settings(self) -> Settings:
-        return Settings(device_list_strategies=self.injection.strategies)
+    def settings(self) -> NodeSettings:
+        return NodeSettings(device_list_strategies=self.injection.strategies)
 
     def answers(self) -> share_answers.ShareAnswers:
         start = share_start.ShareStart(
@@ -91,13 +102,13 @@ class Node:
 
 @pytest.fixture
 async def node(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr(registration, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
     (short_path / "kubelet").mkdir()
     made = Node(short_path, BY_CDI)
     await made.kubelet.start()
     devices = advertisement.of_shares(builders.node(gpus=2).gpus)
-    served = service.Served(PERCENT, made.answers())
-    keeper = registration.Registration(served, advertised=Followed(devices), directory=made.kubelet.directory)
+    served = plugin_service.Served(PERCENT, made.answers())
+    keeper = plugin_registration.Registration(served, advertised=Observable(devices), directory=made.kubelet.directory)
     task = asyncio.create_task(keeper.run())
     await made.kubelet.until(lambda: made.kubelet.lists == 1)
     yield made
@@ -152,7 +163,7 @@ async def test_ids_of_which_the_kubelet_does_not_tell_start_nothing(node: Node) 
     await node.kubelet.admit("trainer", PERCENT, 50)
     resource, ids = node.kubelet.pods["trainer"]
     node.kubelet.pods["trainer"] = (resource, ids[:-1])
-    with pytest.raises(service.RefusedError, match="does not say which container has these 50 of"):
+    with pytest.raises(plugin_service.AllocateRefusedError, match="does not say which container has these 50 of"):
         await node.answers().start(PERCENT, ids)
 
 
@@ -213,7 +224,7 @@ async def test_the_kubelet_hears_when_there_is_nothing_to_be_done_any_more_and_w
 
 
 def test_annotations_are_told_the_same_name() -> None:
-    settings = Settings(device_list_strategies=("cdi-annotations",))
+    settings = NodeSettings(device_list_strategies=("cdi-annotations",))
     found = share_answers.ShareAnswers(MOUNTS, settings=lambda: settings).allocate(PERCENT, ["GPU-b::1", "GPU-a::0"])
     name = cdi.share(["GPU-a::0", "GPU-b::1"])
     assert dict(found.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}

@@ -19,8 +19,8 @@ RECORDED = yaml.load(Path(__file__).with_name("gfd.yaml").read_text(), Loader=ya
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from deviceplugin.hardware import cards, nvml_mig
-from deviceplugin.labels import reading, resources, whole
+from deviceplugin.hardware import (discovery, nvml_mig)
+from deviceplugin.labels import (label_facts, gpu_resources, whole)
 driver = nvml.Nvml()
 mig = nvml_mig.MigDriver(driver)
 uuids = [gpu.uuid for gpu in driver.snapshot().gpus]
@@ -42,12 +42,12 @@ made = []
 for case in json.loads(sys.argv[1]):
     for uuid, profiles in zip(uuids, case["cut"] or [[] for _ in uuids], strict=True):
         cut(uuid, profiles)
-    entries = tuple(resources.Replication(*one) for one in case["shared"])
+    entries = tuple(gpu_resources.Replication(*one) for one in case["shared"])
     gpus = driver.snapshot().gpus
-    facts = reading.facts(
-        driver, gpus, cards.read(driver, gpus, {}), machine_type_file="/nowhere", sys_root=Path(sys.argv[2])
+    facts = label_facts.facts(
+        driver, gpus, discovery.read(driver, gpus, {}), machine_type_file="/nowhere", sys_root=Path(sys.argv[2])
     )
-    sharing = resources.Sharing("time-slicing" if entries else "none", entries)
+    sharing = gpu_resources.LabelledSharing("time-slicing" if entries else "none", entries)
     made.append(whole.labels(facts, strategy=case["strategy"], sharing=sharing))
 print(json.dumps(made))
 """

@@ -6,15 +6,17 @@ import dataclasses
 
 import pytest
 
-from deviceplugin.labels import reading, resources, whole
+from deviceplugin.labels import gpu_resources, label_facts, whole
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
 
-A100 = resources.Card("NVIDIA A100-SXM4-40GB", 40960, (8, 0))
-FACTS = whole.Facts("550.54.15", (12, 4), "DGX A100", (A100,) * 2, (0x030200,) * 2, (True,) * 2, ("c.1", "c.1"))
+A100 = gpu_resources.LabelledGpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0))
+FACTS = whole.NodeFacts("550.54.15", (12, 4), "DGX A100", (A100,) * 2, (0x030200,) * 2, (True,) * 2, ("c.1", "c.1"))
 
 
-def labels(facts: whole.Facts | None, sharing: resources.Sharing = resources.NOT_SHARED) -> dict[str, str]:
+def labels(
+    facts: whole.NodeFacts | None, sharing: gpu_resources.LabelledSharing = gpu_resources.NOT_SHARED
+) -> dict[str, str]:
     return whole.labels(facts, strategy="none", sharing=sharing, started=1_700_000_000)
 
 
@@ -48,8 +50,8 @@ def test_of_two_models_the_more_frequent_is_named_whatever_the_order() -> None:
 
 
 def test_a_strategy_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(resources.StrategyError, match="write one of none, single, mixed"):
-        whole.labels(FACTS, strategy="bogus", sharing=resources.NOT_SHARED)
+    with pytest.raises(gpu_resources.StrategyError, match="write one of none, single, mixed"):
+        whole.labels(FACTS, strategy="bogus", sharing=gpu_resources.NOT_SHARED)
 
 
 @pytest.mark.parametrize(
@@ -69,5 +71,5 @@ def test_a_strategy_that_does_not_exist_is_an_error() -> None:
     ],
 )
 def test_sharing_is_what_is_in_force(in_force: dict[str, Assignment | None], kind: str, replicas: int) -> None:
-    sharing = reading.sharing(in_force)
+    sharing = label_facts.sharing(in_force)
     assert (sharing.kind, sharing.of("nvidia.com/gpu").replicas) == (kind, replicas)

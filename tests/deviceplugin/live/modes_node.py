@@ -17,14 +17,23 @@ from deviceplugin import allocatable
 from deviceplugin.gpunode_status import Statement
 from deviceplugin.hardware import faults, nvml, nvml_mig, observation
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.live import applying, book, compute_part, mig_part, setup, surroundings, wishes, witness
+from deviceplugin.live import (
+    compute_part,
+    desired_config,
+    gpu_users,
+    mig_part,
+    mode_checkpoint,
+    mode_reconciler,
+    setup,
+    surroundings,
+)
 from deviceplugin.mig import partitioner
 from deviceplugin.mps import daemons
-from deviceplugin.mps.part import Mps
-from deviceplugin.offer import Followed, Offer
+from deviceplugin.mps.mps_part import MpsPart
+from deviceplugin.offer import Observable, Offer
 from gpushare.gpunode import GpuNode
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card, ComputeMode
+from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 from tests.deviceplugin import simulated
 from tests.deviceplugin import simulated_kubelet as kubelets
 
@@ -69,10 +78,10 @@ class Deadly:
     def __init__(self) -> None:
         self.at = ""
 
-    async def enter(self, card: Card, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
+    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
         self._die("enter")
 
-    async def leave(self, card: Card, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
+    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
         self._die("leave")
 
     def _die(self, here: str) -> None:
@@ -95,8 +104,8 @@ class Node:
 
     def start(self) -> None:
         """A new agent."""
-        self.seen, self.offer, self.statement = Offer(), Offer(), Followed(Statement())
-        self.advertised: Followed = Followed({})  # type: ignore[type-arg]
+        self.seen, self.offer, self.statement = Offer(), Offer(), Observable(Statement())
+        self.advertised: Observable = Observable({})  # type: ignore[type-arg]
         self.known = asyncio.Event()
         self.known.set()
         self.observation = observation.Observation(
@@ -107,16 +116,16 @@ class Node:
             notebook=faults.Notebook(self.directory),
             proc=self.directory,
         )
-        self.witness = witness.Witness(
+        self.witness = gpu_users.GpuUsers(
             self.driver, pod_resources_socket=self.kubelet.holdings, pods=tuple, proc=Path("/proc")
         )
         self.daemons = daemons.Daemons(
             root=self.directory / "mps", program=simulated.BUILD / "nvidia-cuda-mps-control", exclusive=self.exclusive
         )
-        self.agent = applying.Applying(
+        self.agent = mode_reconciler.ModeReconciler(
             self.cluster,
             surroundings.Hardware(self.seen, lambda: self.observation.card_list, lambda: self.observation.ill),
-            surroundings.Told(self.offer, Followed({}), self.advertised, self.statement),
+            surroundings.Published(self.offer, Observable({}), self.advertised, self.statement),
             witness=self.witness,
             set_up=setup.SetUp(
                 compute_part.ComputePart(self.driver, self.mig, self.observation.look),
@@ -128,10 +137,10 @@ class Node:
                 ),
                 self.deadly,
                 setup.TimeSlices(),
-                Mps(self.daemons, gpu_of=lambda uuid: {one.uuid: one for one in self.seen.gpus}.get(uuid)),
+                MpsPart(self.daemons, gpu_of=lambda uuid: {one.uuid: one for one in self.seen.gpus}.get(uuid)),
             ),
             path=self.book,
-            options=wishes.Options(),
+            options=desired_config.ModeOptions(),
             allocatable=allocatable.Stabilized(lambda gpus: allocatable.allocatable(gpus, self.cluster.node, ())),
         )
 
@@ -221,4 +230,4 @@ async def running(gpus: Path, directory: Path) -> AsyncIterator[Node]:
         shutil.rmtree(directory)
 
 
-__all__ = ["CONFIGS", "GPU", "Cluster", "DiedError", "Node", "book", "running"]
+__all__ = ["CONFIGS", "GPU", "Cluster", "DiedError", "Node", "mode_checkpoint", "running"]

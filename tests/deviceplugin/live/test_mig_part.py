@@ -14,7 +14,7 @@ from deviceplugin.live import mig_part, setup
 from deviceplugin.mig.partitioner import Partitioner
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment, Partition
-from gpushare.modes.card import Card
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 opened = nvml.Nvml()
 driver = MigDriver(opened)
@@ -30,7 +30,7 @@ def enter(**wanted):
     names = tuple((name.replace("_", "."), count) for name, count in wanted.items())
     layout = Assignment(Mode.MIG, partition=Partition(True, names))
     try:
-        asyncio.run(part.enter(Card(uuid, 0, mig_capable=True), layout))
+        asyncio.run(part.enter(HardwareGpu(uuid, 0, mig_capable=True), layout))
     except setup.SetUpError as error:
         print("refused", error)
     return [one.uuid for one in driver.mig_devices(uuid)]

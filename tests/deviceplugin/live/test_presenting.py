@@ -9,11 +9,11 @@ from deviceplugin.live import presenting
 from gpushare import contract
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.card import Card, MigDevice
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from tests import builders
 
 SEEN = builders.node(gpus=3).gpus
-CARDS = [Card(card.uuid, card.index, card.model) for card in SEEN]
+CARDS = [HardwareGpu(card.uuid, card.index, card.model) for card in SEEN]
 ONE, TWO, THREE = (card.uuid for card in SEEN)
 WHOLE = Assignment(Mode.EXCLUSIVE, "nvidia.com/gpu")
 SLICED = Assignment(Mode.TIME_SLICING, "nvidia.com/gpu.shared", 2)
@@ -39,7 +39,7 @@ def test_a_gpu_on_its_way_shows_what_it_is_and_what_it_becomes() -> None:
 
 
 def test_a_gpu_shows_the_mig_devices_on_it() -> None:
-    parts = tuple(MigDevice(f"MIG-{index}", index, kind) for index, kind in enumerate(("3g.40gb", "1g.10gb")))
+    parts = tuple(HardwareMigDevice(f"MIG-{index}", index, kind) for index, kind in enumerate(("3g.40gb", "1g.10gb")))
     cards = [dataclasses.replace(CARDS[0], mig_enabled=True, mig_devices=parts), *CARDS[1:]]
     found = presenting.gpus(SEEN, {}, {}, frozenset(), cards)
     assert [card.mig_profiles for card in found] == [("3g.40gb", "1g.10gb"), (), ()]

@@ -12,12 +12,12 @@ PRELUDE = """
 import os
 from deviceplugin.hardware import nvml_mig
 from deviceplugin.mig import partitioner
-from gpushare.mig import check
+from gpushare.mig import feasibility
 opened = nvml.Nvml()
 driver = nvml_mig.MigDriver(opened)
 card = opened.snapshot().gpus[0].uuid
 def cut(names, by=driver, held=()):
-    wanted = None if names is None else check.named(names)
+    wanted = None if names is None else feasibility.named(names)
     return partitioner.Partitioner(by).apply(card, wanted, held=frozenset(held))
 def devices():
     return sorted((str(one.profile), one.gpu_instance, one.uuid) for one in driver.mig_devices(card))

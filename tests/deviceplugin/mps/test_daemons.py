@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import client, daemon, steps
+from deviceplugin.mps import daemon, mps_client, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemons import Daemons
 from tests.deviceplugin import simulated
@@ -20,7 +20,7 @@ from tests.deviceplugin import simulated
 PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
 GIB = 1 << 30
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
-SPEC = steps.Spec(UUID, (steps.Shared(UUID, 2, 40 * GIB, 4),))
+SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 2, 40 * GIB, 4),))
 
 
 class World:
@@ -110,7 +110,7 @@ async def test_the_next_agent_takes_a_running_daemon_over(world: World) -> None:
     pid = world.pid()
     await world.daemons.leave()
     world.daemons = world.made()
-    await world.daemons.have(steps.Spec(UUID, (steps.Shared(UUID, 2, 40 * GIB, 8),)))
+    await world.daemons.have(steps.Spec(UUID, (steps.MpsGpu(UUID, 2, 40 * GIB, 8),)))
     assert world.pid() == pid, "its clients live on"
     assert "default_active_thread_percentage 12.0" in await world.limits(), "and new ones have the new limits"
 
@@ -147,7 +147,7 @@ async def test_a_process_that_has_the_number_of_a_daemon_that_died_lives_on(worl
 
 
 async def test_each_gpu_has_its_own(world: World) -> None:
-    other = steps.Spec("GPU-other", (steps.Shared("GPU-other", 3, 24 * GIB, 2),))
+    other = steps.Spec("GPU-other", (steps.MpsGpu("GPU-other", 3, 24 * GIB, 2),))
     await world.daemons.have(SPEC)
     await world.daemons.have(other)
     os.kill(world.pid(), signal.SIGSTOP)
@@ -193,13 +193,15 @@ async def test_a_gpu_whose_mode_cannot_be_set_has_no_daemon(world: World) -> Non
 
 async def test_the_limits_hold_for_programs(world: World, gpus: Path) -> None:
     uuid = simulated.uuids(gpus)[0]
-    spec = steps.Spec(uuid, (steps.Shared(uuid, 0, 40 * GIB, 4, at_once=4),))
+    spec = steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4, at_once=4),))
     await world.daemons.have(spec)
-    own = client.client(world.daemons.places(uuid), "nvidia.com/gpu", [client.Share(uuid, 40 * GIB, 4, held=1)])
+    own = mps_client.client(
+        world.daemons.places(uuid), "nvidia.com/gpu", [mps_client.MpsShare(uuid, 40 * GIB, 4, held=1)]
+    )
     pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.places(uuid).pipe)}
     assert await granted_gib(gpus, {**own.envs, **pipe}) == 10, "one share of four"
     assert await granted_gib(gpus, pipe) == 40, "the daemon allows what the largest container may have"
-    await world.daemons.have(steps.Spec(uuid, (steps.Shared(uuid, 0, 40 * GIB, 4),)))
+    await world.daemons.have(steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4),)))
     assert await granted_gib(gpus, pipe) == 10
     assert await granted_gib(gpus, {**pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=30G"}) == 10, "never wider"
 

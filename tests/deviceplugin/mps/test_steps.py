@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.mps import client, limits, steps
+from deviceplugin.mps import limits, mps_client, steps
 from deviceplugin.mps.places import Places
 from gpushare import errors
 
@@ -29,7 +29,7 @@ def test_all_shares_together_are_at_most_the_gpu(total_bytes: int, replicas: int
 
 def test_a_share_of_a_gpu_whose_memory_is_not_known_has_no_limit_of_memory() -> None:
     assert limits.memory_mib(0, replicas=4) is None
-    spec = steps.Spec("GPU-a", (steps.Shared("GPU-a", 3, 0, 4),))
+    spec = steps.Spec("GPU-a", (steps.MpsGpu("GPU-a", 3, 0, 4),))
     assert steps.limit_commands(spec) == ("set_default_active_thread_percentage 25",)
 
 
@@ -47,7 +47,7 @@ def test_volta_takes_as_many_clients_as_its_documentation_says(
 
 
 def test_each_gpu_has_a_daemon_that_sees_it_alone() -> None:
-    spec = steps.Spec("GPU-b", (steps.Shared("GPU-b", 1, 80 * GIB, 4),))
+    spec = steps.Spec("GPU-b", (steps.MpsGpu("GPU-b", 1, 80 * GIB, 4),))
     places = Places(ROOT, "GPU-b")
     assert steps.environment(spec, places) == {
         "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/GPU-b/pipe",
@@ -61,7 +61,7 @@ def test_each_gpu_has_a_daemon_that_sees_it_alone() -> None:
 
 
 def test_a_daemon_allows_what_the_largest_container_may_have() -> None:
-    spec = steps.Spec("GPU-b", (steps.Shared("GPU-b", 1, 80 * GIB, 4, at_once=4),))
+    spec = steps.Spec("GPU-b", (steps.MpsGpu("GPU-b", 1, 80 * GIB, 4, at_once=4),))
     assert steps.limit_commands(spec) == (
         "set_default_device_pinned_mem_limit 0 81920M",
         "set_default_active_thread_percentage 100",
@@ -69,7 +69,9 @@ def test_a_daemon_allows_what_the_largest_container_may_have() -> None:
 
 
 def test_a_container_is_told_its_own_size() -> None:
-    found = client.client(Places(ROOT, "GPU-b"), "nvidia.com/gpu", [client.Share("GPU-b", 80 * GIB, 4, held=2)])
+    found = mps_client.client(
+        Places(ROOT, "GPU-b"), "nvidia.com/gpu", [mps_client.MpsShare("GPU-b", 80 * GIB, 4, held=2)]
+    )
     assert found.envs == {
         "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
@@ -79,15 +81,15 @@ def test_a_container_is_told_its_own_size() -> None:
 
 
 def test_a_container_cannot_have_two_daemons() -> None:
-    shares = [client.Share(uuid, 80 * GIB, 4, held=1) for uuid in ("GPU-a", "GPU-b")]
+    shares = [mps_client.MpsShare(uuid, 80 * GIB, 4, held=1) for uuid in ("GPU-a", "GPU-b")]
     with pytest.raises(errors.GpushareError, match="cannot share GPU-a, GPU-b by MPS"):
-        client.client(Places(ROOT, "GPU-b"), "nvidia.com/gpu", shares)
+        mps_client.client(Places(ROOT, "GPU-b"), "nvidia.com/gpu", shares)
 
 
 def test_stopping_undoes_what_starting_did() -> None:
-    spec = steps.Spec("GPU-b", (steps.Shared("GPU-b", 1, 80 * GIB, 4),))
+    spec = steps.Spec("GPU-b", (steps.MpsGpu("GPU-b", 1, 80 * GIB, 4),))
     where = Places(ROOT, spec.name)
     started, stopped = steps.start(spec, where), steps.stop(spec, where)
     touched = {step.path for step in started if isinstance(step, steps.Touch)}
     assert touched <= {step.path for step in stopped if isinstance(step, steps.Remove)}
-    assert {step.exclusive for step in (*started, *stopped) if isinstance(step, steps.ComputeMode)} == {True, False}
+    assert {step.exclusive for step in (*started, *stopped) if isinstance(step, steps.SetComputeMode)} == {True, False}

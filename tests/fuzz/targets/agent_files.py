@@ -9,12 +9,12 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from deviceplugin import old_libraries, peaks, records
-from deviceplugin.arbiter import loss, pages, record, tenant
+from deviceplugin import old_libraries, records, share_peaks
+from deviceplugin.arbiter import ledger_record, pages, recovery_window, tenant
 from deviceplugin.audit import contexts
 from deviceplugin.hardware import faults
-from deviceplugin.injection import containerd
-from deviceplugin.live import book
+from deviceplugin.injection import containerd_config
+from deviceplugin.live import mode_checkpoint
 from gpushare import contract
 
 _DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
@@ -23,12 +23,12 @@ _DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Pa
 class _Figures:
     """Of peaks."""
 
-    def __init__(self, found: peaks.Peaks) -> None:
-        self.collect = lambda: peaks.figures(found.all, node_name="gpu-1")
+    def __init__(self, found: share_peaks.Peaks) -> None:
+        self.collect = lambda: share_peaks.figures(found.all, node_name="gpu-1")
 
 
 def _peaks(path: Path) -> None:
-    found = peaks.Peaks(path.parent, uses=list, leases=list, pods=lambda: None)
+    found = share_peaks.Peaks(path.parent, uses=list, leases=list, pods=lambda: None)
     for one in found.all:
         assert one.after(5, 1.0).with_compute(0.5).memory_bytes >= 5
     registry = CollectorRegistry(auto_describe=False)
@@ -39,11 +39,11 @@ def _peaks(path: Path) -> None:
 
 def _record(path: Path) -> None:
     try:
-        found = record.read(path)
-    except record.RecordError:
+        found = ledger_record.read(path)
+    except ledger_record.RecordError:
         return
     assert records.read(tenant.Tenant, records.write(found.tenant)) == found.tenant
-    pages.Limits(found.tenant.grants, slot_count=found.slot_count).close()
+    pages.LimitsPage(found.tenant.grants, slot_count=found.slot_count).close()
     assert all(0 <= slot < contract.LEDGER_SLOTS for slot in (*found.slots, max(found.slot_count - 1, 0)))
 
 
@@ -53,13 +53,13 @@ def _faults(path: Path) -> None:
 
 
 def _contexts(path: Path) -> None:
-    found = contexts.Contexts(path.parent)
+    found = contexts.ContextCheckpoint(path.parent)
     assert found.bytes_of("A100/550") >= 0
     found.learn({"A100/550": (1, 2)})
 
 
 def _lost(path: Path) -> None:
-    ticks = loss.read(path.with_suffix(""), "boot")
+    ticks = recovery_window.read(path.with_suffix(""), "boot")
     assert ticks is None or ticks >= 0
 
 
@@ -70,24 +70,24 @@ def _libraries(path: Path) -> None:
 
 def _book(path: Path) -> None:
     try:
-        found = book.read(path)
-    except book.BookError:
+        found = mode_checkpoint.read(path)
+    except mode_checkpoint.CheckpointError:
         return
     if found is not None:
-        book.write(path, found)
-        assert book.read(path) == found
+        mode_checkpoint.write(path, found)
+        assert mode_checkpoint.read(path) == found
 
 
 def _containerd(path: Path) -> None:
-    containerd.read([path.read_text(errors="replace")])
+    containerd_config.read([path.read_text(errors="replace")])
 
 
 READERS: Mapping[str, Callable[[Path], None]] = {
-    peaks.NAME: _peaks,
+    share_peaks.NAME: _peaks,
     "record.json": _record,
     faults.NAME: _faults,
     contexts.NAME: _contexts,
-    f"records{loss.SUFFIX}": _lost,
+    f"records{recovery_window.SUFFIX}": _lost,
     "libraries.json": _libraries,
     "book.json": _book,
     "config.toml": _containerd,

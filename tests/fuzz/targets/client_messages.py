@@ -12,7 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import connection, groups, guests, identity, leases, process, tenant
+from deviceplugin.arbiter import (
+    client_connection,
+    connection_limits,
+    identity,
+    kernel_process,
+    leases,
+    share_ledgers,
+    tenant,
+)
 from gpushare import contract
 
 _LOOP = asyncio.new_event_loop()
@@ -84,23 +92,23 @@ def _messages(data: bytes) -> list[tuple[int, bytes]]:
 
 
 async def _story(messages: list[tuple[int, bytes]]) -> None:
-    books = groups.Groups(_DIRECTORY)
+    books = share_ledgers.ShareLedgers(_DIRECTORY)
     turns = leases.Leases(settling_ns=0)
-    there: set[connection.Connection] = set()
+    there: set[client_connection.ClientConnection] = set()
     ends = []
     for number in range(_CLIENTS):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         theirs.setblocking(False)
         ends.append(theirs)
-        _, start_ticks = process.identified(os.getpid()) or (0, 0)
-        who = process.Process(os.getpid(), start_ticks + number, os.pidfd_open(os.getpid()))
+        _, start_ticks = kernel_process.identified(os.getpid()) or (0, 0)
+        who = kernel_process.KernelProcess(os.getpid(), start_ticks + number, os.pidfd_open(os.getpid()))
         there.add(
-            connection.Connection(
+            client_connection.ClientConnection(
                 ours,
                 who=who,
                 container=identity.Container(f"pod-{number // 2}", f"{number:064}"),
-                guest=guests.Guest(),
+                guest=connection_limits.ConnectedContainer(),
                 leases=turns,
                 lookup=_Lookup(),
                 groups=books,

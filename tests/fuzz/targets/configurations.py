@@ -5,20 +5,20 @@ from __future__ import annotations
 import yaml
 
 from gpushare import errors
-from gpushare.config import reading, writing
-from kubectl_gpushare.views import configuration
+from gpushare.config import config_file, writing
+from kubectl_gpushare.views import config_sentences
 from tests.fuzz import laws
 
 
 def run(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    for one in configuration.checked("it", text, strict=data[:1] == b"#"):
+    for one in config_sentences.checked("it", text, strict=data[:1] == b"#"):
         for said in (*one.warnings, *([one.problem] if one.problem else [])):
             laws.check_sentence(said)
     try:
-        found = reading.read(text)
+        found = config_file.read(text)
     except errors.ConfigError as error:
         laws.check_sentence(error)
         return
     written = yaml.safe_dump(writing.config(found))
-    assert writing.config(reading.read(written)) == writing.config(found)
+    assert writing.config(config_file.read(written)) == writing.config(found)

@@ -9,10 +9,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from deviceplugin.kubelet import advertisement, pod_resources, service, share_answers
+from deviceplugin.kubelet import advertisement, plugin_service, pod_resources, share_answers
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import podresources_v1_pb2 as resources
-from deviceplugin.offer import Followed
+from deviceplugin.offer import Observable
 from tests.deviceplugin.kubelet import test_device_answers as devices
 from tests.fuzz import laws
 
@@ -49,9 +49,9 @@ def run(data: bytes) -> None:
     given: list[str] = []
     in_force = [*(devices.InForce(offer) for offer in _OFFERS), None][chosen // 3 % 3]
     offered = _OFFERS[0] if in_force is None else in_force.offered
-    told = {_RESOURCE: tuple(advertisement.Device(one.id, True, None) for one in offered[_RESOURCE])}
+    told = {_RESOURCE: tuple(advertisement.AdvertisedDevice(one.id, True, None) for one in offered[_RESOURCE])}
     answers = share_answers.ShareAnswers(_MOUNTS) if in_force is None else devices.answers(in_force, given)
-    plugin = service.DevicePlugin(service.Served(_RESOURCE, answers), Followed(told))
+    plugin = plugin_service.DevicePlugin(plugin_service.Served(_RESOURCE, answers), Observable(told))
     try:
         answer = _LOOP.run_until_complete(getattr(plugin, _CALLS[chosen % 3])(request, Context()))
     except AbortedError:

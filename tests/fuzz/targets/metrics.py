@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from kubectl_gpushare.source import peaks, usage
+from kubectl_gpushare.source import live_usage, peaks
 
 
 def run(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    found = usage.of({"gpu-1": text})
+    found = live_usage.of({"gpu-1": text})
     for used in (*found.shares.values(), *found.gpus.values()):
         assert isinstance(used.memory_bytes, int)
         assert used.compute_percent is None or math.isfinite(used.compute_percent)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from lab import access
 from tests.gpushare.cluster import waiting
 
@@ -36,8 +36,8 @@ WIDGET_DEFINITION: Final[dict[str, Any]] = {
 
 
 @pytest.fixture
-async def api(api_server: access.Access) -> AsyncIterator[client.Client]:
-    async with client.connect(str(api_server.kubeconfig), component="test") as api:
+async def api(api_server: access.Access) -> AsyncIterator[api_client.ApiClient]:
+    async with api_client.connect(str(api_server.kubeconfig), component="test") as api:
         yield api
 
 
@@ -54,7 +54,7 @@ def config_maps(namespace: str) -> str:
 
 
 @pytest.fixture
-async def widgets(api_server: access.Access, api: client.Client) -> AsyncIterator[str]:
+async def widgets(api_server: access.Access, api: api_client.ApiClient) -> AsyncIterator[str]:
     """The path of the collection of a kind that exists for one test: Widgets, cluster-scoped, with a status."""
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     created = await api.create(definitions, WIDGET_DEFINITION)
@@ -72,10 +72,10 @@ async def widgets(api_server: access.Access, api: client.Client) -> AsyncIterato
                     return
 
 
-async def _is_served(api: client.Client, path: str) -> bool:
+async def _is_served(api: api_client.ApiClient, path: str) -> bool:
     """Tell whether the API server has got round to watching a new kind itself; until then it answers 404 and 429."""
     try:
         async with api.watch(path, timeout_seconds=1):
             return True
-    except (errors.NotFound, errors.Unavailable):
+    except (api_errors.NotFound, api_errors.Unavailable):
         return False

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cluster import client, informer
-from lab import cluster, layout, process
+from gpushare.cluster import api_client, informer
+from lab import cluster, daemon_process, lab_layout
 from tests.gpushare.cluster import builders, waiting
 
 pytestmark = pytest.mark.apiserver
@@ -30,7 +30,7 @@ def directory() -> Iterator[Path]:
 
 
 def kill_api_server(directory: Path) -> None:
-    pid = process.pid_of("kube-apiserver", layout.load(directory).processes)
+    pid = daemon_process.pid_of("kube-apiserver", lab_layout.load(directory).processes)
     assert pid is not None
     handle = os.pidfd_open(pid)
     signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -40,7 +40,7 @@ def kill_api_server(directory: Path) -> None:
 
 async def test_an_informer_misses_nothing_while_the_api_server_is_killed_and_restarted(directory: Path) -> None:
     administrator = await asyncio.to_thread(cluster.up, directory, node_count=0, owner=os.getpid())
-    async with client.connect(str(administrator.kubeconfig)) as api, asyncio.timeout(120):
+    async with api_client.connect(str(administrator.kubeconfig)) as api, asyncio.timeout(120):
         follower = informer.Informer(api, CONFIG_MAPS, label_selector="follow")
         told: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         follower.subscribe(lambda change: told.put_nowait((change.type.value, change.key.name)))

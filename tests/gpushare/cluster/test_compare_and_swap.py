@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import client, compare_and_swap, errors
+from gpushare.cluster import api_client, api_errors, compare_and_swap
 from tests.gpushare.cluster import builders
 
 pytestmark = pytest.mark.apiserver
@@ -15,16 +15,16 @@ def increment(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "data": {"count": str(int(item["data"]["count"]) + 1)}}
 
 
-async def counter(api: client.Client, config_maps: str, name: str) -> str:
+async def counter(api: api_client.ApiClient, config_maps: str, name: str) -> str:
     await api.create(config_maps, builders.config_map(name, count="0"))
     return f"{config_maps}/{name}"
 
 
-async def count(api: client.Client, path: str) -> int:
+async def count(api: api_client.ApiClient, path: str) -> int:
     return int((await api.get(path))["data"]["count"])
 
 
-async def test_of_twenty_writers_at_once_none_is_lost(api: client.Client, config_maps: str) -> None:
+async def test_of_twenty_writers_at_once_none_is_lost(api: api_client.ApiClient, config_maps: str) -> None:
     path = await counter(api, config_maps, "storm")
     stale = await api.get(path)
     async with asyncio.timeout(60):
@@ -37,7 +37,7 @@ async def test_of_twenty_writers_at_once_none_is_lost(api: client.Client, config
 
 
 async def test_a_change_that_is_always_too_late_gives_up_after_its_attempts(
-    api: client.Client, config_maps: str
+    api: api_client.ApiClient, config_maps: str
 ) -> None:
     path = await counter(api, config_maps, "late")
     calls = 0
@@ -47,27 +47,29 @@ async def test_a_change_that_is_always_too_late_gives_up_after_its_attempts(
         calls += 1
         return {**increment(item), "metadata": {**item["metadata"]}}
 
-    class Overtaken(client.Client):
+    class Overtaken(api_client.ApiClient):
         """Somebody else is always faster, between our read and our write."""
 
         async def replace(self, path: str, body: Any, **options: Any) -> dict[str, Any]:
             await api.patch(path, {"metadata": {"annotations": {"by": str(calls)}}})
             return await super().replace(path, body, **options)
 
-    with pytest.raises(errors.Conflict, match="gave up after 4 attempts"):
+    with pytest.raises(api_errors.Conflict, match="gave up after 4 attempts"):
         await compare_and_swap.update(Overtaken(api._transport), path, slow, attempts=4)
     assert calls == 4
     assert await count(api, path) == 0
 
 
-async def test_nothing_is_written_when_there_is_nothing_to_do(api: client.Client, config_maps: str) -> None:
+async def test_nothing_is_written_when_there_is_nothing_to_do(api: api_client.ApiClient, config_maps: str) -> None:
     path = await counter(api, config_maps, "idle")
     before = await api.get(path)
     assert await compare_and_swap.update(api, path, lambda _: None) == before
     assert await api.get(path) == before
 
 
-async def test_what_the_change_raises_is_passed_on_and_nothing_is_written(api: client.Client, config_maps: str) -> None:
+async def test_what_the_change_raises_is_passed_on_and_nothing_is_written(
+    api: api_client.ApiClient, config_maps: str
+) -> None:
     path = await counter(api, config_maps, "raises")
 
     def refuse(item: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +81,9 @@ async def test_what_the_change_raises_is_passed_on_and_nothing_is_written(api: c
     assert await count(api, path) == 0
 
 
-async def test_a_change_that_drops_the_version_still_cannot_overwrite(api: client.Client, config_maps: str) -> None:
+async def test_a_change_that_drops_the_version_still_cannot_overwrite(
+    api: api_client.ApiClient, config_maps: str
+) -> None:
     path = await counter(api, config_maps, "careless")
     stale = await api.get(path)
     await compare_and_swap.update(api, path, increment)
@@ -92,7 +96,7 @@ async def test_a_change_that_drops_the_version_still_cannot_overwrite(api: clien
     assert await count(api, path) == 2
 
 
-async def test_an_object_that_was_made_anew_is_read_anew(api: client.Client, config_maps: str) -> None:
+async def test_an_object_that_was_made_anew_is_read_anew(api: api_client.ApiClient, config_maps: str) -> None:
     path = await counter(api, config_maps, "anew")
     stale = await api.get(path)
     await api.delete(path)
@@ -102,17 +106,17 @@ async def test_an_object_that_was_made_anew_is_read_anew(api: client.Client, con
     assert stored["metadata"]["uid"] != stale["metadata"]["uid"]
 
 
-async def test_an_object_that_is_gone_is_not_found(api: client.Client, config_maps: str) -> None:
+async def test_an_object_that_is_gone_is_not_found(api: api_client.ApiClient, config_maps: str) -> None:
     path = await counter(api, config_maps, "gone")
     stale = await api.get(path)
     await api.delete(path)
-    with pytest.raises((errors.NotFound, errors.Conflict)):
+    with pytest.raises((api_errors.NotFound, api_errors.Conflict)):
         await compare_and_swap.update(api, path, increment, cached=stale, attempts=2)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(api_errors.NotFound):
         await compare_and_swap.update(api, path, increment)
 
 
-async def test_a_subresource_is_written_without_touching_the_rest(api: client.Client, widgets: str) -> None:
+async def test_a_subresource_is_written_without_touching_the_rest(api: api_client.ApiClient, widgets: str) -> None:
     await api.create(
         widgets, {"apiVersion": "test.gpushare.io/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"x": 1}}
     )
@@ -122,7 +126,7 @@ async def test_a_subresource_is_written_without_touching_the_rest(api: client.Cl
     assert (stored["spec"], stored["status"]) == ({"x": 1}, {"y": 3})
 
 
-async def test_no_attempts_are_a_mistake(api: client.Client, config_maps: str) -> None:
+async def test_no_attempts_are_a_mistake(api: api_client.ApiClient, config_maps: str) -> None:
     path = await counter(api, config_maps, "never")
     with pytest.raises(ValueError, match="at least 1"):
         await compare_and_swap.update(api, path, increment, attempts=0)

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import client, election, lease
+from gpushare.cluster import api_client, election, lease
 from lab import access
 from tests.gpushare.cluster import tcp_proxy, waiting
 
 pytestmark = pytest.mark.apiserver
 
 # Faster than the real one, but slow enough for a machine that is busy with other tests.
-FAST = lease.Timing(duration_seconds=4, renew_deadline_seconds=3.0, retry_seconds=0.1)
+FAST = lease.LeaseTiming(duration_seconds=4, renew_deadline_seconds=3.0, retry_seconds=0.1)
 
 
 class Candidate:
     """An Election that keeps a diary, and a common list of who leads now."""
 
-    def __init__(self, api: client.Client, namespace: str, name: str, me: str, leading: list[str]) -> None:
+    def __init__(self, api: api_client.ApiClient, namespace: str, name: str, me: str, leading: list[str]) -> None:
         self.diary: list[str] = []
         self.leading = leading
         self.me = me
@@ -50,12 +50,14 @@ class Candidate:
                     await task
 
 
-async def stored(api: client.Client, namespace: str, name: str) -> dict[str, Any]:
+async def stored(api: api_client.ApiClient, namespace: str, name: str) -> dict[str, Any]:
     spec: dict[str, Any] = (await api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))["spec"]
     return spec
 
 
-async def test_one_of_many_leads_and_when_it_leaves_another_does_at_once(api: client.Client, namespace: str) -> None:
+async def test_one_of_many_leads_and_when_it_leaves_another_does_at_once(
+    api: api_client.ApiClient, namespace: str
+) -> None:
     leading: list[str] = []
     candidates = {me: Candidate(api, namespace, "many", me, leading) for me in ("a", "b", "c")}
     async with contextlib.AsyncExitStack() as stack:
@@ -77,12 +79,12 @@ async def test_one_of_many_leads_and_when_it_leaves_another_does_at_once(api: cl
 
 
 async def test_a_leader_that_is_cut_off_stops_before_another_starts(
-    api_server: access.Access, api: client.Client, namespace: str, tmp_path: Path
+    api_server: access.Access, api: api_client.ApiClient, namespace: str, tmp_path: Path
 ) -> None:
     leading: list[str] = []
     async with tcp_proxy.before(api_server.server) as proxy:
         kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
-        async with client.connect(kubeconfig) as unlucky:
+        async with api_client.connect(kubeconfig) as unlucky:
             lost = Candidate(unlucky, namespace, "cut-off", "lost", leading)
             heir = Candidate(api, namespace, "cut-off", "heir", leading)
             async with lost.standing():
@@ -95,9 +97,9 @@ async def test_a_leader_that_is_cut_off_stops_before_another_starts(
 
 
 async def test_who_leads_renews_by_one_call_so_that_a_slow_api_server_deposes_nobody(
-    api_server: access.Access, api: client.Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+    api_server: access.Access, api: api_client.ApiClient, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with client.connect(str(api_server.kubeconfig)) as own:
+    async with api_client.connect(str(api_server.kubeconfig)) as own:
         candidate = Candidate(own, namespace, "one-call", "me", [])
         async with candidate.standing():
             await waiting.until(lambda: candidate.election.is_leader)
@@ -115,7 +117,7 @@ async def test_who_leads_renews_by_one_call_so_that_a_slow_api_server_deposes_no
             assert candidate.diary == ["started"]
 
 
-async def test_a_leader_whose_lease_is_taken_stops(api: client.Client, namespace: str) -> None:
+async def test_a_leader_whose_lease_is_taken_stops(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "taken", "me", leading)
     async with candidate.standing():
@@ -126,7 +128,7 @@ async def test_a_leader_whose_lease_is_taken_stops(api: client.Client, namespace
         assert candidate.election.leader == "thief"
 
 
-async def test_a_lease_that_is_deleted_is_lost_and_made_again(api: client.Client, namespace: str) -> None:
+async def test_a_lease_that_is_deleted_is_lost_and_made_again(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "deleted", "me", leading)
     async with candidate.standing():
@@ -136,7 +138,7 @@ async def test_a_lease_that_is_deleted_is_lost_and_made_again(api: client.Client
 
 
 async def test_who_leads_by_a_lease_that_was_deleted_and_made_anew_is_not_the_first(
-    api: client.Client, namespace: str
+    api: api_client.ApiClient, namespace: str
 ) -> None:
     leading: list[str] = []
     first, second = (Candidate(api, namespace, "anew", me, leading) for me in ("first", "second"))
@@ -156,7 +158,9 @@ async def test_who_leads_by_a_lease_that_was_deleted_and_made_anew_is_not_the_fi
             assert not second.election.is_first
 
 
-async def test_what_a_callback_raises_ends_it_and_the_lease_is_released(api: client.Client, namespace: str) -> None:
+async def test_what_a_callback_raises_ends_it_and_the_lease_is_released(
+    api: api_client.ApiClient, namespace: str
+) -> None:
     def fail() -> None:
         raise OSError("no")
 

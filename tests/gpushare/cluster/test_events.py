@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import client, errors, events, series
+from gpushare.cluster import api_client, api_errors, event_series, events
 
 pytestmark = pytest.mark.apiserver
 
@@ -38,7 +38,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def recorder(api: client.Client, clock: Clock) -> events.Recorder:
+def recorder(api: api_client.ApiClient, clock: Clock) -> events.Recorder:
     return events.Recorder(api, controller="gpushare.io/webhook", instance="webhook-0", clock=clock)
 
 
@@ -46,12 +46,14 @@ def pod(name: str, namespace: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}}
 
 
-async def told(api: client.Client, namespace: str, name: str) -> list[dict[str, Any]]:
-    found = (await api.list(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", keep=client.whole)).items
+async def told(api: api_client.ApiClient, namespace: str, name: str) -> list[dict[str, Any]]:
+    found = (await api.list(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", keep=api_client.whole)).items
     return [event for event in found if event["regarding"]["name"] == name]
 
 
-async def test_an_event_stands_under_its_object(api: client.Client, recorder: events.Recorder, namespace: str) -> None:
+async def test_an_event_stands_under_its_object(
+    api: api_client.ApiClient, recorder: events.Recorder, namespace: str
+) -> None:
     async with telling(recorder):
         recorder.record(pod("a", namespace), contract.EVENT_GATED, "no GPU has 8Gi free", type="Warning")
     (event,) = await told(api, namespace, "a")
@@ -70,7 +72,7 @@ async def test_kubectl_shows_it(api_server: Any, recorder: events.Recorder, name
 
 
 async def test_a_waiting_pod_makes_one_event_whose_series_counts(
-    api: client.Client, recorder: events.Recorder, clock: Clock, namespace: str
+    api: api_client.ApiClient, recorder: events.Recorder, clock: Clock, namespace: str
 ) -> None:
     async with telling(recorder):
         recorder.record(pod("b", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
@@ -81,28 +83,28 @@ async def test_a_waiting_pod_makes_one_event_whose_series_counts(
         await recorder.flush()
         assert await told(api, namespace, "b") == first
         assert "series" not in first[0]
-        clock.now += series.UPDATE_SECONDS
+        clock.now += event_series.UPDATE_SECONDS
         recorder.record(pod("b", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
     (event,) = await told(api, namespace, "b")
     assert event["series"]["count"] == 1001
 
 
 async def test_an_event_that_expired_on_the_server_is_made_again(
-    api: client.Client, recorder: events.Recorder, clock: Clock, namespace: str
+    api: api_client.ApiClient, recorder: events.Recorder, clock: Clock, namespace: str
 ) -> None:
     async with telling(recorder):
         recorder.record(pod("c", namespace), contract.EVENT_GATED, "wait")
         await recorder.flush()
         (event,) = await told(api, namespace, "c")
         await api.delete(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events/{event['metadata']['name']}")
-        clock.now += series.UPDATE_SECONDS
+        clock.now += event_series.UPDATE_SECONDS
         recorder.record(pod("c", namespace), contract.EVENT_GATED, "wait")
     (event,) = await told(api, namespace, "c")
     assert event["series"]["count"] == 2
 
 
 async def test_a_note_of_any_length_and_language_is_cut_to_what_the_api_takes(
-    api: client.Client, recorder: events.Recorder, namespace: str
+    api: api_client.ApiClient, recorder: events.Recorder, namespace: str
 ) -> None:
     async with telling(recorder):
         recorder.record(pod("d", namespace), contract.EVENT_GATED, "ü" * 2000)
@@ -112,7 +114,7 @@ async def test_a_note_of_any_length_and_language_is_cut_to_what_the_api_takes(
 
 
 async def test_an_event_about_a_cluster_scoped_object_lives_in_default(
-    api: client.Client, recorder: events.Recorder
+    api: api_client.ApiClient, recorder: events.Recorder
 ) -> None:
     node = {"apiVersion": "gpushare.io/v1alpha1", "kind": "GPUNode", "metadata": {"name": "node-ev", "uid": "u"}}
     async with telling(recorder):
@@ -122,7 +124,7 @@ async def test_an_event_about_a_cluster_scoped_object_lives_in_default(
 
 
 async def test_what_the_api_server_does_not_take_is_logged_and_holds_up_nothing(
-    api: client.Client, recorder: events.Recorder, namespace: str, caplog: pytest.LogCaptureFixture
+    api: api_client.ApiClient, recorder: events.Recorder, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with telling(recorder):
         recorder.record(pod("lost", "no-such-namespace"), contract.EVENT_GATED, "wait")
@@ -134,10 +136,10 @@ async def test_what_the_api_server_does_not_take_is_logged_and_holds_up_nothing(
     assert record.__dict__["regarding"]["name"] == "lost"
 
 
-async def test_a_full_queue_drops_and_says_so_and_never_waits(api: client.Client) -> None:
-    class Down(client.Client):
+async def test_a_full_queue_drops_and_says_so_and_never_waits(api: api_client.ApiClient) -> None:
+    class Down(api_client.ApiClient):
         async def create(self, *_: object, **__: object) -> dict[str, Any]:
-            raise errors.Unavailable("down")
+            raise api_errors.Unavailable("down")
 
     recorder = events.Recorder(Down(api._transport), controller="gpushare.io/webhook", instance="x")
     for number in range(events.MOST_QUEUED + 5):

@@ -7,7 +7,7 @@ import sys
 
 
 def test_the_client_is_imported_without_the_generated_one() -> None:
-    modules = ("client", "informer", "compare_and_swap", "election", "events")
+    modules = ("api_client", "informer", "compare_and_swap", "election", "events")
     script = "import sys; " + "; ".join(f"import gpushare.cluster.{name}" for name in modules)
     script += "; print(sorted({name.split('.')[0] for name in sys.modules}))"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

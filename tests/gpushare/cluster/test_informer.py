@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import client, errors, informer, store
+from gpushare.cluster import api_client, api_errors, informer, object_store
 from lab import access
 from tests.gpushare.cluster import builders, tcp_proxy, waiting
 
@@ -37,7 +37,7 @@ async def running(follower: informer.Informer) -> AsyncIterator[None]:
                 await task
 
 
-async def test_it_holds_what_there_is_and_tells_what_comes(api: client.Client, config_maps: str) -> None:
+async def test_it_holds_what_there_is_and_tells_what_comes(api: api_client.ApiClient, config_maps: str) -> None:
     await api.create(config_maps, builders.config_map("before"))
     follower = informer.Informer(api, config_maps, label_selector="!skip")
     told = listen(follower)
@@ -58,7 +58,7 @@ async def test_it_holds_what_there_is_and_tells_what_comes(api: client.Client, c
     assert 0.0 <= follower.age_seconds < 60.0
 
 
-async def test_one_who_subscribes_late_is_first_told_what_there_is(api: client.Client, config_maps: str) -> None:
+async def test_one_who_subscribes_late_is_first_told_what_there_is(api: api_client.ApiClient, config_maps: str) -> None:
     await api.create(config_maps, builders.config_map("late"))
     follower = informer.Informer(api, config_maps, field_selector="metadata.name=late")
     async with running(follower):
@@ -67,7 +67,7 @@ async def test_one_who_subscribes_late_is_first_told_what_there_is(api: client.C
         assert "managedFields" not in next(iter(follower.objects.values()))["metadata"]
 
 
-async def test_it_watches_again_when_a_watch_ends(api: client.Client, config_maps: str) -> None:
+async def test_it_watches_again_when_a_watch_ends(api: api_client.ApiClient, config_maps: str) -> None:
     follower = informer.Informer(api, config_maps, field_selector="metadata.name=again", watch_seconds=1)
     told = listen(follower)
     assert await follower.step() == 0.0
@@ -78,11 +78,11 @@ async def test_it_watches_again_when_a_watch_ends(api: client.Client, config_map
 
 
 async def test_it_goes_on_where_it_was_when_the_connection_breaks(
-    api_server: access.Access, api: client.Client, config_maps: str, tmp_path: Path
+    api_server: access.Access, api: api_client.ApiClient, config_maps: str, tmp_path: Path
 ) -> None:
     async with tcp_proxy.before(api_server.server) as proxy:
         kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
-        async with client.connect(kubeconfig) as unlucky:
+        async with api_client.connect(kubeconfig) as unlucky:
             follower = informer.Informer(unlucky, config_maps, label_selector="cut")
             told = listen(follower)
             async with running(follower):
@@ -101,7 +101,7 @@ async def test_it_goes_on_where_it_was_when_the_connection_breaks(
 
 
 async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
-    api: client.Client, widgets: str, caplog: pytest.LogCaptureFixture
+    api: api_client.ApiClient, widgets: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def widget(name: str) -> dict[str, Any]:
         return {"apiVersion": "test.gpushare.io/v1", "kind": "Widget", "metadata": {"name": name}}
@@ -136,7 +136,7 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
 
 
 async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
-    api: client.Client, config_maps: str
+    api: api_client.ApiClient, config_maps: str
 ) -> None:
     follower = informer.Informer(api, config_maps, watch_seconds=1)
     follower._list_from = "999999999999"
@@ -147,7 +147,7 @@ async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
 
 
 async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
-    api: client.Client, config_maps: str, caplog: pytest.LogCaptureFixture
+    api: api_client.ApiClient, config_maps: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await api.create(config_maps, builders.config_map("restored"))
     follower = informer.Informer(api, config_maps, label_selector="!skip", watch_seconds=1)
@@ -158,7 +158,7 @@ async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
     follower._advance("999999999999")
     told: list[tuple[str, bool]] = []
 
-    def tell(change: store.Change) -> None:
+    def tell(change: object_store.Delta) -> None:
         assert change.new is not None
         told.append((change.new["metadata"]["resourceVersion"], follower.went_back))
 
@@ -179,7 +179,7 @@ async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
 
 
 async def test_a_kind_that_does_not_exist_yet_is_asked_for_more_and_more_rarely(
-    api: client.Client, caplog: pytest.LogCaptureFixture
+    api: api_client.ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower = informer.Informer(api, "/apis/none.gpushare.io/v1/things")
     pauses = [await follower.step() for _ in range(12)]
@@ -190,11 +190,11 @@ async def test_a_kind_that_does_not_exist_yet_is_asked_for_more_and_more_rarely(
 
 
 async def test_an_error_of_a_subscriber_ends_it_and_is_not_taken_for_the_networks(
-    api: client.Client, config_maps: str
+    api: api_client.ApiClient, config_maps: str
 ) -> None:
     await api.create(config_maps, builders.config_map("poison"))
 
-    def fail(change: store.Change) -> None:
+    def fail(change: object_store.Delta) -> None:
         raise OSError(change.key.name)
 
     follower = informer.Informer(api, config_maps, field_selector="metadata.name=poison")
@@ -203,17 +203,17 @@ async def test_an_error_of_a_subscriber_ends_it_and_is_not_taken_for_the_network
         await asyncio.wait_for(follower.run(), 30)
 
 
-async def test_a_server_that_says_when_to_come_back_is_believed(api: client.Client) -> None:
-    class Busy(client.Client):
-        async def list(self, *_: object, **__: object) -> client.Listing[Any]:
-            raise errors.Unavailable("busy", status=429, retry_after_seconds=7.0)
+async def test_a_server_that_says_when_to_come_back_is_believed(api: api_client.ApiClient) -> None:
+    class Busy(api_client.ApiClient):
+        async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
+            raise api_errors.Unavailable("busy", status=429, retry_after_seconds=7.0)
 
     assert await informer.Informer(Busy(api._transport), "/api/v1/pods").step() >= 7.0
 
 
-async def test_nobody_silences_a_watch_for_an_hour(api: client.Client) -> None:
-    class Proxy(client.Client):
-        async def list(self, *_: object, **__: object) -> client.Listing[Any]:
-            raise errors.Unavailable("busy", status=503, retry_after_seconds=3600.0)
+async def test_nobody_silences_a_watch_for_an_hour(api: api_client.ApiClient) -> None:
+    class Proxy(api_client.ApiClient):
+        async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
+            raise api_errors.Unavailable("busy", status=503, retry_after_seconds=3600.0)
 
     assert await informer.Informer(Proxy(api._transport), "/api/v1/pods").step() <= informer.MOST_PAUSE_SECONDS

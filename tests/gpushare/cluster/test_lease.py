@@ -8,8 +8,8 @@ import pytest
 
 from gpushare.cluster import lease
 
-TIMING = lease.Timing()
-FREE = lease.Record(holder="", duration_seconds=1, transitions=3, version="7")
+TIMING = lease.LeaseTiming()
+FREE = lease.LeaseRecord(holder="", duration_seconds=1, transitions=3, version="7")
 MINE = dataclasses.replace(FREE, holder="me", duration_seconds=15)
 THEIRS = dataclasses.replace(MINE, holder="other")
 
@@ -34,7 +34,7 @@ THEIRS = dataclasses.replace(MINE, holder="other")
     ],
 )
 def test_decisions(
-    record: lease.Record | None, observed_at: float, renewed_at: float | None, expected: lease.Decision
+    record: lease.LeaseRecord | None, observed_at: float, renewed_at: float | None, expected: lease.Decision
 ) -> None:
     decided = lease.decide(record, observed_at=observed_at, now=100.0, me="me", renewed_at=renewed_at, timing=TIMING)
     assert decided == expected
@@ -45,7 +45,7 @@ class Candidate:
     """A process with a clock of its own, and what it remembers; `awaited`: the write it waits for an answer to."""
 
     offset: float = 0.0
-    seen: lease.Record | None = None
+    seen: lease.LeaseRecord | None = None
     observed_at: float = 0.0
     renewed_at: float | None = None
     awaited: int = 0
@@ -60,7 +60,7 @@ class Write:
 
     number: int
     by: str
-    judged: lease.Record | None
+    judged: lease.LeaseRecord | None
     began: float
 
 
@@ -71,7 +71,7 @@ class World:
     a: Candidate
     b: Candidate
     now: float = 0.0
-    stored: lease.Record | None = None
+    stored: lease.LeaseRecord | None = None
     writes: tuple[Write, ...] = ()
     written: int = 0
 
@@ -107,7 +107,7 @@ class World:
         if self.stored != write.judged:
             return rest
         version = str(int(self.stored.version) + 1) if self.stored else "1"
-        rest = dataclasses.replace(rest, stored=lease.Record(write.by, TIMING.duration_seconds, 0, version))
+        rest = dataclasses.replace(rest, stored=lease.LeaseRecord(write.by, TIMING.duration_seconds, 0, version))
         sender: Candidate = getattr(self, write.by)
         if not answered or sender.awaited != write.number:
             return rest
@@ -158,7 +158,7 @@ def test_a_released_lease_is_taken_at_once() -> None:
 @pytest.mark.parametrize("seconds", [(15, 15.0, 2.0), (15, 2.0, 2.0), (15, 10.0, 0.0)])
 def test_timings_that_allow_two_leaders_are_refused(seconds: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError, match="a lease needs retry"):
-        lease.Timing(*seconds)
+        lease.LeaseTiming(*seconds)
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseDurationSeconds": None}])

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from aiohttp import web
 
-from gpushare.cluster import client, connection, errors, informer, items, transport
+from gpushare.cluster import api_client, api_connection, api_errors, informer, items, transport
 
 PATH: Final = "/api/v1/pods"
 LISTED: Final = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":['
@@ -56,20 +56,20 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(server: Server) -> AsyncIterator[client.Client]:
+async def serving(server: Server) -> AsyncIterator[api_client.ApiClient]:
     made = web.Application()
     made.router.add_get("/{path:.*}", server.answer)
     runner = web.AppRunner(made)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    access = connection.Access(server=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    access = api_connection.Credentials(server=f"http://127.0.0.1:{runner.addresses[0][1]}")
 
-    async def source() -> connection.Access:
+    async def source() -> api_connection.Credentials:
         return access
 
-    opened = transport.Transport(connection.Connection(source, access), user_agent="test")
+    opened = transport.Transport(api_connection.ApiConnection(source, access), user_agent="test")
     try:
-        yield client.Client(opened)
+        yield api_client.ApiClient(opened)
     finally:
         await opened.close()
         await runner.cleanup()
@@ -168,9 +168,9 @@ async def test_a_page_that_breaks_off_is_read_again_and_none_twice() -> None:
 async def test_one_that_breaks_off_again_and_again_is_given_up() -> None:
     server = Server(10, breaks=9)
     async with serving(server) as api:
-        with pytest.raises(errors.Unavailable, match=f"GET {PATH}: "):
+        with pytest.raises(api_errors.Unavailable, match=f"GET {PATH}: "):
             await api.list(PATH, keep=name)
-    assert len(server.asked) == client.GET_TRIES
+    assert len(server.asked) == api_client.GET_TRIES
 
 
 async def test_watches_are_asked_for_as_long_as_chance_will_have_it() -> None:

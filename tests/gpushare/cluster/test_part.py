@@ -8,8 +8,8 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cluster import client, informer, part, store
-from tests.gpushare.cluster.test_store import Follower, collections, events
+from gpushare.cluster import api_client, informer, object_store, part
+from tests.gpushare.cluster.test_object_store import Follower, collections, events
 
 OURS = "ours"
 
@@ -24,7 +24,7 @@ def kept(item: dict[str, Any]) -> dict[str, Any] | None:
 
 @given(steps=st.lists(st.one_of(collections, events), max_size=8))
 def test_its_changes_added_up_are_what_the_store_holds_of_it(steps: list[Any]) -> None:
-    whole = informer.Informer(mock.create_autospec(client.Client), "/things", transform=kept)
+    whole = informer.Informer(mock.create_autospec(api_client.ApiClient), "/things", transform=kept)
     ours, follower, everything = part.Part(whole, OURS), Follower(), Follower()
     ours.subscribe(follower.follow)
     whole.subscribe(everything.follow)
@@ -42,10 +42,10 @@ def test_its_changes_added_up_are_what_the_store_holds_of_it(steps: list[Any]) -
 
 
 def test_who_comes_late_is_told_of_all_that_is_there() -> None:
-    whole = informer.Informer(mock.create_autospec(client.Client), "/things", transform=kept)
+    whole = informer.Informer(mock.create_autospec(api_client.ApiClient), "/things", transform=kept)
     ours, late = part.Part(whole, OURS), Follower()
     metadata = {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "3"}
     for change in whole._store.apply({"type": "ADDED", "object": {"metadata": metadata}}):
         whole._tell(change)
     ours.subscribe(late.follow)
-    assert late.objects == {store.Key("b", "a"): {"metadata": metadata}}
+    assert late.objects == {object_store.Key("b", "a"): {"metadata": metadata}}

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from gpushare.cluster import errors, repeating
+from gpushare.cluster import api_errors, repeating
 
 
 async def test_what_fails_is_tried_again_by_itself_and_what_works_waits_to_be_woken(
@@ -18,7 +18,7 @@ async def test_what_fails_is_tried_again_by_itself_and_what_works_waits_to_be_wo
         nonlocal tries
         tries += 1
         if tries < 3:
-            raise errors.ClusterError("no answer")
+            raise api_errors.ClusterError("no answer")
         done.set()
 
     logger = logging.getLogger("test")

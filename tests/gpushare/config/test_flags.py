@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import errors
-from gpushare.config import flags, reading, restrictions, settings
-from gpushare.config.model import ALL, Config, Strategy
+from gpushare.config import config_file, flags, node_settings, restrictions
+from gpushare.config.model import ALL, Config, ReplicaStrategy
 
 PLACES = ("cli", "env", "file")
 
@@ -79,23 +79,23 @@ def test_a_value_that_cannot_be_names_who_said_it(arguments: list[str], environm
 
 def test_partitioning_means_mixed_unless_somebody_says_otherwise() -> None:
     text = "mig:\n- {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}\n"
-    assert settings.effective(reading.read(text)).mig_strategy == "mixed"
-    assert settings.effective(reading.read(text), arguments=["--mig-strategy=single"]).mig_strategy == "single"
-    assert settings.effective(reading.read(text + "flags: {migStrategy: none}")).mig_strategy == "none"
+    assert node_settings.effective(config_file.read(text)).mig_strategy == "mixed"
+    assert node_settings.effective(config_file.read(text), arguments=["--mig-strategy=single"]).mig_strategy == "single"
+    assert node_settings.effective(config_file.read(text + "flags: {migStrategy: none}")).mig_strategy == "none"
 
 
 def test_mps_excludes_mixed_mig_only_under_strict_compatibility() -> None:
-    mps = reading.read("sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
-    assert mps.sharing.strategy is Strategy.MPS
+    mps = config_file.read("sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
+    assert mps.sharing.strategy is ReplicaStrategy.MPS
     mixed = ["--mig-strategy=mixed"]
-    assert settings.effective(mps, strict=True).mps_root == ""
-    assert settings.effective(mps, arguments=mixed).mig_strategy == "mixed"
+    assert node_settings.effective(mps, strict=True).mps_root == ""
+    assert node_settings.effective(mps, arguments=mixed).mig_strategy == "mixed"
     with pytest.raises(errors.ConfigError, match="mixed"):
-        settings.effective(mps, strict=True, arguments=mixed)
+        node_settings.effective(mps, strict=True, arguments=mixed)
 
 
 def test_every_default_can_be() -> None:
-    assert settings.effective(Config()) == settings.Settings()
+    assert node_settings.effective(Config()) == node_settings.NodeSettings()
 
 
 @pytest.mark.parametrize(
@@ -111,18 +111,18 @@ def test_every_default_can_be() -> None:
 )
 def test_a_value_that_no_one_knows_is_refused_with_those_that_are_known(argument: str, part: str) -> None:
     with pytest.raises(errors.ConfigError) as caught:
-        settings.effective(Config(), arguments=[argument])
+        node_settings.effective(Config(), arguments=[argument])
     assert part in str(caught.value)
     assert "write" in str(caught.value)
 
 
 def test_cdi_needs_nvml() -> None:
     with pytest.raises(errors.ConfigError, match="NVML"):
-        settings.effective(Config(), arguments=["--device-list-strategy=cdi-cri"], has_nvml=False)
+        node_settings.effective(Config(), arguments=["--device-list-strategy=cdi-cri"], has_nvml=False)
 
 
 def test_strict_compatibility_drops_names_devices_and_what_is_ours_and_says_so() -> None:
-    config = reading.read(
+    config = config_file.read(
         """
         resources: {gpus: [{pattern: "*", name: a}]}
         sharing:
@@ -145,7 +145,7 @@ def test_strict_compatibility_drops_names_devices_and_what_is_ours_and_says_so()
 
 
 def test_strict_compatibility_leaves_a_plain_file_as_it_is() -> None:
-    config = reading.read("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 3}]}}")
+    config = config_file.read("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 3}]}}")
     assert restrictions.strict(config) == config
     assert restrictions.strict(config).warnings == ()
 
@@ -164,6 +164,6 @@ def test_strict_compatibility_leaves_a_plain_file_as_it_is() -> None:
 def test_whether_somebody_has_named_how_devices_are_given(
     file: str, arguments: list[str], environment: dict[str, str], named: bool
 ) -> None:
-    read = reading.read(f"version: v1\n{file}\n")
-    found = settings.effective(read, arguments=arguments, environment=environment)
+    read = config_file.read(f"version: v1\n{file}\n")
+    found = node_settings.effective(read, arguments=arguments, environment=environment)
     assert (found.device_list_strategies, found.names_strategies) == (("envvar",), named)

@@ -46,9 +46,9 @@ def test_what_refers_to_no_device(text: str) -> None:
 
 @given(st.uuids(), st.integers(0, 99), st.integers(0, 9))
 def test_every_form_of_reference_is_known(uuid: object, gpu: int, part: int) -> None:
-    assert references.kind(str(gpu)) is references.Kind.GPU_INDEX
-    assert references.kind(f"{gpu}:{part}") is references.Kind.MIG_INDEX
+    assert references.kind(str(gpu)) is references.ReferenceKind.GPU_INDEX
+    assert references.kind(f"{gpu}:{part}") is references.ReferenceKind.MIG_INDEX
     for form in (f"GPU-{uuid}", f"MIG-{uuid}", f"MIG-GPU-{uuid}/{gpu}/{part}"):
-        assert references.kind(form) is references.Kind.UUID
+        assert references.kind(form) is references.ReferenceKind.UUID
     assert references.is_gpu_uuid(f"GPU-{uuid}")
     assert not references.is_gpu_uuid(f"MIG-{uuid}")

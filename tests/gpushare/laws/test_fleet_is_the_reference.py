@@ -13,10 +13,10 @@ from gpushare import ledger, placement, policies
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host
-from gpushare.placement import NodeView, Placement, selection
+from gpushare.placement import NodeView, Placement, gpu_selection
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
-from gpushare.placement.shape import Shape
+from gpushare.placement.request_key import RequestKey
 from gpushare.refusal import Refusal
 from gpushare.request import Constraints, Request
 from tests import builders
@@ -191,9 +191,9 @@ def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: 
     if isinstance(found, Refusal):
         return
     scoring, grid = fleet._scoring, fleet._grid
-    shape = Shape.of(asked, policy="fragmentation")
-    before = selection.begin(shape, grid, None).left
-    left = selection.select(shape, scoring.needs(shape), scoring.worth, grid, None).left
+    shape = RequestKey.of(asked, policy="fragmentation")
+    before = gpu_selection.begin(shape, grid, None).left
+    left = gpu_selection.select(shape, scoring.needs(shape), scoring.worth, grid, None).left
     taken = (left.compute != before.compute) | (left.memory != before.memory)
     cards = grid.cards(0)
     chosen = {cards[row].uuid for row in np.flatnonzero(taken[:, 0]).tolist()}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpushare.mig import catalogue, check, device_id, generation, parted
+from gpushare.mig import catalogue, device_id, feasibility, generation, parted
 
 GOOD: dict[str, Any] = {"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 2}}
 
 
-def read(**changes: Any) -> parted.Entry:
+def read(**changes: Any) -> parted.MigConfigEntry:
     return parted.read_entry({key: value for key, value in {**GOOD, **changes}.items() if value is not ...})
 
 
@@ -102,5 +102,5 @@ def test_every_generated_config_fits_its_model(name: str) -> None:
     assert {"all-disabled", "all-enabled", "all-balanced"} <= configs.keys()
     for entries in configs.values():
         for entry in entries:
-            assert check.config_error(geometry, entry.wanted) is None
+            assert feasibility.config_error(geometry, entry.wanted) is None
             assert parted.read_entry(parted.written(entry)) == entry

@@ -10,30 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import errors
-from gpushare.config import model, reading
+from gpushare.config import config_file, model
 from gpushare.config.model import Devices
 from gpushare.gpu import Mode
 from gpushare.mig import catalogue
-from gpushare.modes import naming, offering, plan, sharing
-from gpushare.modes.card import Card, Device, MigDevice
+from gpushare.modes import mode_plan, naming, offering, sharing
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDevice
 
 GIB = 1024**3
 
 
-def cards(count: int = 4) -> list[Card]:
-    return [Card(f"GPU-{index}", index, "NVIDIA A100-SXM4-80GB", mig_capable=True) for index in range(count)]
+def cards(count: int = 4) -> list[HardwareGpu]:
+    return [HardwareGpu(f"GPU-{index}", index, "NVIDIA A100-SXM4-80GB", mig_capable=True) for index in range(count)]
 
 
-def with_mig(card: Card, *profiles: str) -> Card:
-    devices = tuple(MigDevice(f"MIG-{card.index}-{number}", number, kind) for number, kind in enumerate(profiles))
+def with_mig(card: HardwareGpu, *profiles: str) -> HardwareGpu:
+    devices = tuple(
+        HardwareMigDevice(f"MIG-{card.index}-{number}", number, kind) for number, kind in enumerate(profiles)
+    )
     return dataclasses.replace(card, mig_enabled=True, mig_devices=devices)
 
 
-def planned(text: str, node: list[Card], *, mig_strategy: str = "mixed") -> plan.Plan:
-    return plan.plan(reading.read(textwrap.dedent(text)), node, mig_strategy=mig_strategy)
+def planned(text: str, node: list[HardwareGpu], *, mig_strategy: str = "mixed") -> mode_plan.ModePlan:
+    return mode_plan.plan(config_file.read(textwrap.dedent(text)), node, mig_strategy=mig_strategy)
 
 
-def offered(found: plan.Plan, node: list[Card]) -> dict[str, list[str]]:
+def offered(found: mode_plan.ModePlan, node: list[HardwareGpu]) -> dict[str, list[str]]:
     return {name: [one.id for one in devices] for name, devices in offering.offer(node, found.assignments).items()}
 
 
@@ -215,15 +217,15 @@ def test_a_mig_device_that_somebody_took_away_is_offered_no_more() -> None:
 
 
 def test_a_model_can_have_a_resource_of_its_own() -> None:
-    node = [*cards(1), Card("GPU-1", 1, "Tesla T4")]
+    node = [*cards(1), HardwareGpu("GPU-1", 1, "Tesla T4")]
     found = planned("resources: {gpus: [{pattern: '*A100*', name: a100}]}", node)
     assert offered(found, node) == {"nvidia.com/a100": ["GPU-0"], "nvidia.com/gpu": ["GPU-1"]}
 
 
-DEVICES = st.integers(1, 6).map(lambda count: tuple(Device(f"GPU-{n}", str(n), f"GPU-{n}") for n in range(count)))
+DEVICES = st.integers(1, 6).map(lambda count: tuple(WholeDevice(f"GPU-{n}", str(n), f"GPU-{n}") for n in range(count)))
 ENTRIES = st.lists(
     st.builds(
-        sharing.Shared,
+        sharing.SharedResource,
         mode=st.sampled_from([Mode.MPS, Mode.TIME_SLICING]),
         resource=st.just("nvidia.com/gpu"),
         devices=st.one_of(
@@ -240,7 +242,7 @@ ENTRIES = st.lists(
 
 @given(DEVICES, ENTRIES)
 def test_every_device_is_advertised_once_or_as_its_replicas_and_every_id_is_unique(
-    devices: tuple[Device, ...], entries: list[sharing.Shared]
+    devices: tuple[WholeDevice, ...], entries: list[sharing.SharedResource]
 ) -> None:
     try:
         owners = sharing.claims({"nvidia.com/gpu": devices}, entries)
@@ -259,4 +261,4 @@ def test_every_device_is_advertised_once_or_as_its_replicas_and_every_id_is_uniq
 
 def test_none_offers_a_gpu_in_mig_mode_whole() -> None:
     node = [with_mig(cards(1)[0], "1g.10gb")]
-    assert naming.resources(node, strategy="none") == {"nvidia.com/gpu": (Device("GPU-0", "0", "GPU-0"),)}
+    assert naming.resources(node, strategy="none") == {"nvidia.com/gpu": (WholeDevice("GPU-0", "0", "GPU-0"),)}

@@ -9,8 +9,8 @@ from typing import Any
 
 from gpushare import contract
 from gpushare.contract import CONDITION_DEVICES_INJECTED
-from gpushare.preflight import cluster, facts, health, plan
-from gpushare.preflight.facts import Facts, Trial
+from gpushare.preflight import cluster_rules, facts_of_cluster, health_rules, install_plan
+from gpushare.preflight.facts_of_cluster import ClusterFacts, Trial
 from tests.config import manifests
 
 Json = dict[str, Any]
@@ -27,7 +27,7 @@ def named(kind: str, name: str, namespace: str = "", *, labels: dict[str, str] |
 
 
 def node(name: str, *, labels: dict[str, str] | None = None, taints: tuple[Json, ...] = (), **info: str) -> Json:
-    has = {plan.GPU_PRESENT: "true", "nvidia.com/cuda.driver-version.full": "570.86.15", **(labels or {})}
+    has = {install_plan.GPU_PRESENT: "true", "nvidia.com/cuda.driver-version.full": "570.86.15", **(labels or {})}
     told = {
         "kernelVersion": "6.8.0-45-generic",
         "containerRuntimeVersion": "containerd://2.0.1",
@@ -78,7 +78,7 @@ def gpunode(name: str, **statuses: str) -> Json:
 
 
 def objects(*, installing: bool) -> dict[str, tuple[Json, ...]]:
-    found: dict[str, tuple[Json, ...]] = dict.fromkeys(facts.KINDS, ())
+    found: dict[str, tuple[Json, ...]] = dict.fromkeys(facts_of_cluster.KINDS, ())
     found["Node"] = (node("gpu-1"), node("gpu-2", labels={"kubernetes.io/arch": "arm64"}, architecture="arm64"))
     found["Namespace"] = (
         named("Namespace", "default", labels={"pod-security.kubernetes.io/enforce": "baseline"}),
@@ -93,26 +93,26 @@ def objects(*, installing: bool) -> dict[str, tuple[Json, ...]]:
     hook = {"name": contract.WEBHOOK_NAME, "clientConfig": {"caBundle": "eA=="}}
     found["MutatingWebhookConfiguration"] = (named("MutatingWebhookConfiguration", "gpushare", webhooks=[hook]),)
     found["ValidatingAdmissionPolicyBinding"] = tuple(
-        named("ValidatingAdmissionPolicyBinding", name) for name in health.BINDINGS
+        named("ValidatingAdmissionPolicyBinding", name) for name in health_rules.BINDINGS
     )
     found["GPUNode"] = tuple(gpunode(name, **{CONDITION_DEVICES_INJECTED: "True"}) for name in ("gpu-1", "gpu-2"))
     found["Pod"] = tuple(pod(f"a-{name}", SYSTEM, name, component="agent") for name in ("gpu-1", "gpu-2"))
     return found
 
 
-def cluster_facts(change: Callable[[dict[str, Any]], None] | None = None, *, installing: bool = False) -> Facts:
+def cluster_facts(change: Callable[[dict[str, Any]], None] | None = None, *, installing: bool = False) -> ClusterFacts:
     """The sound cluster, or what `change` makes of the arguments of its facts."""
     trial = Trial({"metadata": {"annotations": {contract.ALLOCATION: "x"}}})
     given: dict[str, Any] = {
-        "plan": plan.of(ours()),
+        "plan": install_plan.of(ours()),
         "installing": installing,
         "version": "v1.36.2",
         "groups": frozenset({"apps"}),
         "objects": objects(installing=installing),
-        "rights": dict.fromkeys(cluster.RIGHTS, True),
+        "rights": dict.fromkeys(cluster_rules.RIGHTS, True),
         "trial": None if installing else trial,
         "unread": {},
     }
     if change is not None:
         change(given)
-    return Facts(**given)
+    return ClusterFacts(**given)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from gpushare import contract
-from gpushare.preflight import devices, facts, health, plan, rules
-from gpushare.preflight.facts import Facts, Trial
-from gpushare.preflight.finding import Finding, Phase, Severity
-from gpushare.preflight.plan import Plan
+from gpushare.preflight import devices, facts_of_cluster, health_rules, install_plan, rules
+from gpushare.preflight.facts_of_cluster import ClusterFacts, Trial
+from gpushare.preflight.finding import Finding, RulePhase, Severity
+from gpushare.preflight.install_plan import InstallPlan
 from gpushare.preflight.workload import Workload
 from tests.config import manifests
 from tests.gpushare.preflight import sound
@@ -27,7 +27,7 @@ POLICY = {"spec": {"cdi": {"enabled": True}, "toolkit": {"env": []}}, "status": 
 ACCEPT = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 
 
-def of(found: Facts, rule: str) -> list[Finding]:
+def of(found: ClusterFacts, rule: str) -> list[Finding]:
     return [one for one in rules.check(found) if one.rule == rule]
 
 
@@ -139,7 +139,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
         nodes(node("gpu-3", taints=({"key": "sku", "value": "gpu", "effect": "NoSchedule"},))),
         "node-taints", BLOCKING, "1 node with the taint sku=gpu:NoSchedule", ("node/gpu-3",)),
     "a node that is not Ready": (
-        having("Node", named("Node", "gpu-3", labels={plan.GPU_PRESENT: "true"}, status={"conditions": [{"type": "Ready", "status": "Unknown"}]})),
+        having("Node", named("Node", "gpu-3", labels={install_plan.GPU_PRESENT: "true"}, status={"conditions": [{"type": "Ready", "status": "Unknown"}]})),
         "node-ready", WARNING, "1 node that are not Ready", ("node/gpu-3",)),
     "Windows": (having("Node", node("win", operatingSystem="windows")), "node-system", WARNING, "1 node with windows", ("node/win",)),
     "s390x": (having("Node", node("z", architecture="s390x")), "node-system", WARNING, "architecture s390x", ("node/z",)),
@@ -155,7 +155,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
         having("Node", node("k", kernelVersion="4.18.0-553.el8_10.x86_64")), "kernel", WARNING, "4.18.0-553.el8_10", ("node/k",)),
     "a vGPU": (having("Node", node("v", labels={"nvidia.com/vgpu.present": "true"})), "virtual-gpus", WARNING, "1 node whose GPUs are vGPUs", ("node/v",)),
     "the operator's device plugin": (
-        having("DaemonSet", daemonset("nvidia-device-plugin-daemonset", "gpu-operator", nodeSelector={plan.GPU_PRESENT: "true"})),
+        having("DaemonSet", daemonset("nvidia-device-plugin-daemonset", "gpu-operator", nodeSelector={install_plan.GPU_PRESENT: "true"})),
         "gpu-owner", BLOCKING, "gives out the GPUs of 2 nodes", ("node/gpu-1", "node/gpu-2")),
     "a device plugin by its image": (
         having("DaemonSet", daemonset("dp", "kube-system", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0")),
@@ -187,12 +187,12 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "an old driver": (
         nodes(node("o", labels={"nvidia.com/cuda.driver-version.full": "470.82.01"})), "driver", BLOCKING, "older than 520 (470.82.1)", ("node/o",)),
     "a driver that is not told": (
-        having("Node", named("Node", "n", labels={plan.GPU_PRESENT: "true"})), "driver", UNKNOWN, "do not tell the driver's version", ("node/n",)),
+        having("Node", named("Node", "n", labels={install_plan.GPU_PRESENT: "true"})), "driver", UNKNOWN, "do not tell the driver's version", ("node/n",)),
     "a driver that limits memory itself": (
         having("Node", node("n", labels={"nvidia.com/cuda.driver-version.full": "615.10"}, kernelVersion="6.14.2")),
         "driver", INFO, "can keep limits of device memory themselves", ("node/n",)),
     "HAMi": (
-        having("DaemonSet", daemonset("hami-device-plugin", "kube-system", nodeSelector={plan.GPU_PRESENT: "true"})),
+        having("DaemonSet", daemonset("hami-device-plugin", "kube-system", nodeSelector={install_plan.GPU_PRESENT: "true"})),
         "other-sharers", BLOCKING, "HAMi (daemonset kube-system/hami-device-plugin) runs on 2 of", ("node/gpu-1", "node/gpu-2")),
     "HAMi elsewhere": (
         having("DaemonSet", daemonset("hami-device-plugin", "kube-system", nodeSelector={"gpu": "on"})), "other-sharers", INFO, "on none of", ()),
@@ -212,11 +212,11 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "Kueue": (setting(groups=frozenset({"kueue.x-k8s.io"})), "kueue", INFO, "Kueue is there", ()),
     "gVisor": (having("RuntimeClass", named("RuntimeClass", "sandbox", handler="runsc")), "sandboxes", INFO, "sandbox is gVisor", ("runtimeclass/sandbox",)),
     "a webhook that is not ready": (
-        having("Deployment", named("Deployment", plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={}), only=True),
-        "webhook-ready", BLOCKING, "0 of 2 replicas", (f"deployment/{plan.WEBHOOK}",)),
+        having("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={}), only=True),
+        "webhook-ready", BLOCKING, "0 of 2 replicas", (f"deployment/{install_plan.WEBHOOK}",)),
     "half a webhook": (
-        having("Deployment", named("Deployment", plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 1}), only=True),
-        "webhook-ready", WARNING, "1 of 2 replicas", (f"deployment/{plan.WEBHOOK}",)),
+        having("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 1}), only=True),
+        "webhook-ready", WARNING, "1 of 2 replicas", (f"deployment/{install_plan.WEBHOOK}",)),
     "no Deployment": (having("Deployment", only=True), "webhook-ready", BLOCKING, "there is no Deployment", ()),
     "no certificate": (
         having("MutatingWebhookConfiguration", named("MutatingWebhookConfiguration", "gpushare", webhooks=[{"clientConfig": {}}]), only=True),
@@ -264,8 +264,8 @@ BEFORE: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "EKS with another network": (
         both(setting(version="v1.33.4-eks-1234"), having("DaemonSet", daemonset("cilium", "kube-system"))), "webhook-network", WARNING, "EKS without the AWS CNI", ()),
     "images of no registry": (
-        setting(plan=plan.of([sound.base("deviceplugin/daemonset.yaml")])), "images", BLOCKING, "localhost/gpushare/agent", ("node/gpu-1", "node/gpu-2")),
-    "images that nobody named": (setting(plan=Plan()), "images", INFO, "was not told", ()),
+        setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")])), "images", BLOCKING, "localhost/gpushare/agent", ("node/gpu-1", "node/gpu-2")),
+    "images that nobody named": (setting(plan=InstallPlan()), "images", INFO, "was not told", ()),
     "a GPU in use": (having("Pod", pod("t", "ml", "gpu-1", **BUSY)), "gpus-in-use", WARNING, "GPUs of 1 node are held by 1 pod: ml/t", ("node/gpu-1",)),
 }  # fmt: skip
 
@@ -325,7 +325,7 @@ def test_a_node_with_the_label_that_keeps_the_plugin_away_is_ours() -> None:
 def test_an_image_that_every_node_has_needs_no_registry() -> None:
     images = [{"names": ["localhost/gpushare/agent:0.2.0", "localhost/gpushare/agent"]}]
     loaded = [{**node(name), "status": {**node(name)["status"], "images": images}} for name in ("gpu-1", "gpu-2")]
-    told = setting(plan=plan.of([sound.base("deviceplugin/daemonset.yaml")]))
+    told = setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")]))
     assert of(sound.cluster_facts(both(told, nodes(*loaded)), installing=True), "images")[0].severity is Severity.OK
     half = both(told, nodes(loaded[0], node("gpu-2")))
     assert of(sound.cluster_facts(half, installing=True), "images")[0].subjects == ("node/gpu-2",)
@@ -360,25 +360,30 @@ def test_how_devices_are_named_is_read_where_an_agent_reads_it(
 ) -> None:
     container = {"args": arguments, "env": [{"name": key, "value": value} for key, value in environment.items()]}
     assert (
-        devices.strategies(Plan(Workload({"containers": [container]}), configurations={"a": configuration})) == expected
+        devices.strategies(InstallPlan(Workload({"containers": [container]}), configurations={"a": configuration}))
+        == expected
     )
 
 
 def test_the_default_plan_is_what_the_manifests_say() -> None:
     agent = Workload.of(sound.base("deviceplugin/daemonset.yaml"))
-    default = Plan().agent
+    default = InstallPlan().agent
     for key in ("tolerations", "affinity"):
         assert default.pod[key] == agent.pod[key]
-    assert default.host_path(plan.KUBELET_VOLUME) == agent.host_path(plan.KUBELET_VOLUME) == plan.KUBELET_DIRECTORY
-    assert {one["metadata"]["name"] for one in manifests.objects() if one["kind"] == "ValidatingAdmissionPolicyBinding" and "Deny" in one["spec"]["validationActions"]} == {*health.BINDINGS}  # fmt: skip
+    assert (
+        default.host_path(install_plan.KUBELET_VOLUME)
+        == agent.host_path(install_plan.KUBELET_VOLUME)
+        == install_plan.KUBELET_DIRECTORY
+    )
+    assert {one["metadata"]["name"] for one in manifests.objects() if one["kind"] == "ValidatingAdmissionPolicyBinding" and "Deny" in one["spec"]["validationActions"]} == {*health_rules.BINDINGS}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [*facts.KINDS, "version", "groups", "rights", "trial"])
+@pytest.mark.parametrize("kind", [*facts_of_cluster.KINDS, "version", "groups", "rights", "trial"])
 @pytest.mark.parametrize("installing", [False, True])
 def test_what_may_not_be_read_is_said_with_the_reason_and_never_fine(kind: str, installing: bool) -> None:
     def hide(given: dict[str, Any]) -> None:
         given["unread"] = {kind: "you may not"}
-        if kind in facts.KINDS:
+        if kind in facts_of_cluster.KINDS:
             del given["objects"][kind]
         else:
             given[kind] = None
@@ -397,13 +402,17 @@ ADDING = {"ConfigMap"}
 ONLY_AFTER = {"Deployment", "ValidatingAdmissionPolicyBinding", contract.GPUNODE_KIND, "trial"}
 
 
-@given(installing=some.booleans(), missing=some.sets(some.sampled_from(sorted(facts.KINDS))))
+@given(installing=some.booleans(), missing=some.sets(some.sampled_from(sorted(facts_of_cluster.KINDS))))
 def test_every_rule_that_is_asked_says_something_whatever_is_known(installing: bool, missing: set[str]) -> None:
     def hide(given: dict[str, Any]) -> None:
         given["objects"] = {kind: one for kind, one in given["objects"].items() if kind not in missing}
 
     found = rules.check(sound.cluster_facts(hide, installing=installing))
-    asked = {one.id for one in rules.RULES if one.phase in {Phase.ANY, Phase.BEFORE if installing else Phase.AFTER}}
+    asked = {
+        one.id
+        for one in rules.RULES
+        if one.phase in {RulePhase.ANY, RulePhase.BEFORE if installing else RulePhase.AFTER}
+    }
     assert asked <= {one.rule for one in found}
     assert all(one.found and one.why for one in found)
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kubectl_gpushare.output import drawing, glyphs
-from kubectl_gpushare.output.drawing import Anchor, Box, Drawing, Line, Text
+from kubectl_gpushare.output.drawing import Anchor, Box, Drawing, PolyLine, Text
 from kubectl_gpushare.views import simulate
 
 RED, WHITE, BLACK = (255, 0, 0), (255, 255, 255), (0, 0, 0)
@@ -34,7 +34,7 @@ def points(content: bytes) -> list[list[tuple[int, ...]]]:
 
 
 def test_boxes_and_lines_are_where_they_belong() -> None:
-    found = points(drawing.png(Drawing(10, 6, [Box(1, 1, 3, 2, "#ff0000"), Line(((0, 5), (9, 5)), "#ff0000")])))
+    found = points(drawing.png(Drawing(10, 6, [Box(1, 1, 3, 2, "#ff0000"), PolyLine(((0, 5), (9, 5)), "#ff0000")])))
     assert (len(found[0]), len(found)) == (20, 12)
     assert [x for x in range(20) if found[3][x] == RED] == [2, 3, 4, 5, 6, 7]
     assert found[0] == [WHITE] * 20
@@ -52,7 +52,7 @@ def test_words_begin_or_end_where_they_are_anchored(anchor: Anchor, left: int) -
 def test_what_is_outside_of_the_page_is_cut_off() -> None:
     shapes = [
         Box(-5, -5, 100, 100, "#ff0000"),
-        Line(((-3, -3), (50, 50)), "#000000", 2),
+        PolyLine(((-3, -3), (50, 50)), "#000000", 2),
         Text(8, 2, "gpq", Anchor.START),
     ]
     assert len(points(drawing.png(Drawing(10, 6, shapes)))) == 12

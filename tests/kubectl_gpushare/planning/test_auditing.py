@@ -8,14 +8,14 @@ from typing import Any
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.planning import auditing
-from kubectl_gpushare.planning.auditing import State, Verdict
+from kubectl_gpushare.planning.auditing import AuditState, AuditVerdict
 from kubectl_gpushare.source import audits
 from tests.kubectl_gpushare import answers, sample
 
 NODE = sample.nodes()[0]
 
 
-def verdict(document: dict[str, Any], node: GpuNode = NODE) -> Verdict:
+def verdict(document: dict[str, Any], node: GpuNode = NODE) -> AuditVerdict:
     return auditing.judge([node], answers.read(document))
 
 
@@ -28,19 +28,19 @@ def test_where_every_share_is_held_all_is_proven() -> None:
     found = verdict(answers.audit(NODE))
     assert not found.broken
     assert not found.uncertain
-    assert found.containers(State.IN_FORCE) == 4  # of four pods, one of them on two GPUs
+    assert found.containers(AuditState.IN_FORCE) == 4  # of four pods, one of them on two GPUs
 
 
 def test_a_share_that_runs_nothing_is_no_proof_and_no_trouble() -> None:
     document = answers.audit(NODE)
     document["shares"] = [one | {"processes": 0, "withLibrary": 0} for one in document["shares"]]
     found = verdict(document)
-    assert (found.broken, found.uncertain, found.containers(State.IDLE)) == (False, False, 4)
+    assert (found.broken, found.uncertain, found.containers(AuditState.IDLE)) == (False, False, 4)
 
 
 def test_a_share_that_the_agent_does_not_list_runs_nothing() -> None:
     found = verdict(answers.audit(NODE) | {"shares": []})
-    assert (found.broken, found.containers(State.IDLE)) == (False, 4)
+    assert (found.broken, found.containers(AuditState.IDLE)) == (False, 4)
 
 
 def test_a_container_is_held_only_if_it_is_on_all_its_gpus() -> None:
@@ -48,13 +48,13 @@ def test_a_container_is_held_only_if_it_is_on_all_its_gpus() -> None:
     next(one for one in document["shares"] if one["pod"] == "llm")["inForce"] = False
     found = verdict(document)
     assert found.broken
-    assert (found.containers(State.IN_FORCE), found.containers(State.BROKEN)) == (3, 1)
+    assert (found.containers(AuditState.IN_FORCE), found.containers(AuditState.BROKEN)) == (3, 1)
 
 
 def test_a_process_around_the_library_breaks_its_container_s_limits() -> None:
     found = verdict(answers.troubled())
     trainer = next(one for one in found.shares if one.pod == "trainer")
-    assert (trainer.state, trainer.evaded) == (State.BROKEN, True)
+    assert (trainer.state, trainer.evaded) == (AuditState.BROKEN, True)
     assert [one.process.pid for one in found.strays] == [4712, 99]  # and not who is limited, or not judged
 
 
@@ -80,11 +80,11 @@ def test_an_audit_with_gaps_is_no_proof() -> None:
 def test_without_an_answer_the_condition_counts_while_its_agent_runs() -> None:
     by_condition = auditing.judge([saying("True")], {}, ready={NODE.name})
     assert (by_condition.broken, by_condition.uncertain) == (False, False)
-    assert by_condition.containers(State.CONDITION) == 4
+    assert by_condition.containers(AuditState.CONDITION) == 4
     for node, ready in ((saying("True"), {"other"}), (saying("Unknown"), {NODE.name}), (NODE, {NODE.name})):
         found = auditing.judge([node], {}, ready=ready)
         assert (found.broken, found.uncertain) == (False, True)
-        assert found.containers(State.UNKNOWN) == 4
+        assert found.containers(AuditState.UNKNOWN) == 4
 
 
 def test_a_condition_that_says_no_is_believed() -> None:

@@ -13,9 +13,9 @@ from gpushare import contract, ledger
 from gpushare.allocation import Allocation
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning import changes, defragmentation, evicting, goals, reasons
+from kubectl_gpushare.planning import defragmentation, evicting, goals, reasons, remedies
 from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 from kubectl_gpushare.source.snapshot import Snapshot
 from tests import builders
 from webhook.pods import mutation
@@ -48,7 +48,7 @@ def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) 
     found["sick"] = builders.node("sick", gpus=gpus, healthy=False)
     for manifest, where in placed:
         name, _, index = where.partition("/")
-        share = Asked.of(manifest).request.demands[0].share
+        share = RequestingPod.of(manifest).request.demands[0].share
         entry = builders.allocation(
             manifest["metadata"]["name"],
             f"GPU-{name}-{index}",
@@ -66,15 +66,15 @@ def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) 
 def put(manifest: dict[str, Any], entry: Allocation, node: str) -> None:
     """The pod as it is once the webhook has placed it and the scheduler has bound it."""
     placed = mutation.Placed(entry.id, node, node, entry.shares)
-    manifest.update(mutation.rewrite(manifest, Asked.of(manifest).request, placed))
+    manifest.update(mutation.rewrite(manifest, RequestingPod.of(manifest).request, placed))
     manifest["spec"]["nodeName"] = node
 
 
-def hole(**annotations: str) -> tuple[str, Asked]:
+def hole(**annotations: str) -> tuple[str, RequestingPod]:
     return "a hole", goals.share({contract.PREFIX + key: value for key, value in annotations.items()})
 
 
-def moved(plan: defragmentation.Plan) -> list[tuple[str, str, str]]:
+def moved(plan: defragmentation.DefragPlan) -> list[tuple[str, str, str]]:
     return [(move.manifest["metadata"]["name"], move.before, move.after) for move in plan.moves]
 
 
@@ -130,7 +130,7 @@ def test_a_resized_pod_stays_because_its_owner_would_make_it_in_its_old_size() -
 def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", priority=10), "n0/1")
     for priority, moves in ((9, 0), (10, 1)):
-        waits = Asked.of(owned("w", request="1", priority=priority))
+        waits = RequestingPod.of(owned("w", request="1", priority=priority))
         plan = defragmentation.plan(cluster(*placed), [("w", waits)], NONE)
         assert len(plan.moves) == moves
 
@@ -182,8 +182,8 @@ def test_pods_that_wait_come_by_priority_then_age() -> None:
 
 def test_for_one_of_a_group_no_room_is_made() -> None:
     single, member = owned("a", request="1"), owned("b", request="1", group="g", group_size="2")
-    assert not goals.pointless(single, Asked.of(single))
-    assert goals.pointless(member, Asked.of(member)) == (
+    assert not goals.pointless(single, RequestingPod.of(single))
+    assert goals.pointless(member, RequestingPod.of(member)) == (
         "pod default/b is one of a group, and moves make room for single pods only"
     )
 
@@ -238,7 +238,7 @@ def test_why_names_the_pod_that_may_go_to_another_node() -> None:
     wanted = hole(request="1")[1]
     refusal = world.refuse(wanted.manifest, wanted.request)
     assert isinstance(refusal, Refusal)
-    told = [one.sentence for one in changes.all_of(world, wanted, refusal.rejected) if one.kind == "move"]
+    told = [one.sentence for one in remedies.all_of(world, wanted, refusal.rejected) if one.kind == "move"]
     assert told == ["if default/a moved to n1/0"]
 
 

@@ -65,7 +65,7 @@ def placed(pods: Sequence[Pod]) -> list[tuple[dict[str, Any], str]]:
     ]
 
 
-def planned(pods: Sequence[Pod], need: int, gpus: int = 1) -> defragmentation.Plan:
+def planned(pods: Sequence[Pod], need: int, gpus: int = 1) -> defragmentation.DefragPlan:
     asked = hole(request=f"{need / 100}", gpus=str(gpus))
     return defragmentation.plan(cluster(*placed(pods), nodes=2), [asked], NONE, stay=False)
 

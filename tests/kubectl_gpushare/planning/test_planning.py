@@ -13,16 +13,16 @@ from gpushare import contract, ledger, placement
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
-from kubectl_gpushare.planning import capacity, changes, ranking, reasons
+from kubectl_gpushare.planning import capacity, ranking, reasons, remedies
 from kubectl_gpushare.planning import world as worlds
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 from tests import builders
 from tests.gpushare.laws import strategies
 from tests.kubectl_gpushare import sample
 
 
-def asked(**annotations: str) -> Asked:
-    return Asked.of(builders.pod("asked", **annotations))
+def asked(**annotations: str) -> RequestingPod:
+    return RequestingPod.of(builders.pod("asked", **annotations))
 
 
 def machine(name: str, *, cpu: str = "8", ready: str = "True", pods: str = "110") -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
     before = {name: view.node for name, view in world.views.items()}
     answer = world.refuse(wanted.manifest, wanted.request)
     if isinstance(answer, Refusal):
-        for change in changes.all_of(world, wanted, answer.rejected):
+        for change in remedies.all_of(world, wanted, answer.rejected):
             if change.key:
                 again = wanted.with_annotation(change.key, change.value)
                 assert again is not None
@@ -100,7 +100,7 @@ def test_memory_may_be_less_to_the_last_mebibyte() -> None:
     wanted = asked(request="1", memory="75Gi")
     answer = world.refuse(wanted.manifest, wanted.request)
     assert isinstance(answer, Refusal)
-    told = {change.kind: change for change in changes.all_of(world, wanted, answer.rejected)}
+    told = {change.kind: change for change in remedies.all_of(world, wanted, answer.rejected)}
     assert told["memory"].sentence == 'with gpushare.io/memory "70Gi" instead of "75Gi"'
     assert told["uncordon"].sentence == "if gpu-2/2 were uncordoned"
     assert told["move"].sentence == "if web/small moved to gpu-1/0"
@@ -115,7 +115,7 @@ def test_fewer_gpus_and_no_constraint_are_changes_too() -> None:
         wanted = asked(**written)
         answer = world.refuse(wanted.manifest, wanted.request)
         assert isinstance(answer, Refusal)
-        told = {change.kind: change.sentence for change in changes.all_of(world, wanted, answer.rejected)}
+        told = {change.kind: change.sentence for change in remedies.all_of(world, wanted, answer.rejected)}
         assert word in told[kind]
 
 
@@ -135,7 +135,7 @@ def test_pods_take_cpu_from_those_that_come_after_them() -> None:
     wanted = asked(request="0.1", memory="1Gi")
     wanted.manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}  # type: ignore[index]
     world = World([builders.node("a")], [machine("a")])
-    answer = capacity.answer(world, [capacity.Wanted("", Asked.of(wanted.manifest), 5)])
+    answer = capacity.answer(world, [capacity.PodBatch("", RequestingPod.of(wanted.manifest), 5)])
     assert len(answer.fits[0].gpus) == 2
     assert "CPUs free" in str(answer.fits[0].refusal)
 
@@ -143,7 +143,7 @@ def test_pods_take_cpu_from_those_that_come_after_them() -> None:
 def test_counting_leaves_the_world_as_it_was() -> None:
     world = of_sample()
     before = {name: view.node for name, view in world.views.items()}
-    answer = capacity.answer(world, [capacity.Wanted("", asked(request="0.25", memory="4Gi"), 2)])
+    answer = capacity.answer(world, [capacity.PodBatch("", asked(request="0.25", memory="4Gi"), 2)])
     assert answer.all_fit
     assert answer.more
     assert {name: view.node for name, view in world.views.items()} == before
@@ -152,9 +152,9 @@ def test_counting_leaves_the_world_as_it_was() -> None:
 
 def test_as_many_fit_as_there_is_room_for() -> None:
     world = World([builders.node("a", gpus=2)])
-    answer = capacity.answer(world, [capacity.Wanted("", asked(request="0.3"), 1)])
+    answer = capacity.answer(world, [capacity.PodBatch("", asked(request="0.3"), 1)])
     assert (answer.fits[0].missing, answer.more) == (0, 5)
-    answer = capacity.answer(world, [capacity.Wanted("", asked(request="0.3"), 9)])
+    answer = capacity.answer(world, [capacity.PodBatch("", asked(request="0.3"), 9)])
     assert (answer.fits[0].missing, answer.more) == (3, None)
 
 
@@ -174,7 +174,7 @@ def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
     manifest["metadata"]["uid"] = "u1"
     assert not ledger.use(worlds.without([node], manifest)[0])["GPU-a-0"].holders
     other = builders.pod("other", request="1")
-    assert isinstance(World(worlds.without([node], other)).place(other, Asked.of(other).request), Refusal)
+    assert isinstance(World(worlds.without([node], other)).place(other, RequestingPod.of(other).request), Refusal)
 
 
 def test_a_gate_and_a_group_hold_a_pod_back_whatever_is_free() -> None:

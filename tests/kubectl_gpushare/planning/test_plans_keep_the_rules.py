@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpushare import contract
 from kubectl_gpushare.planning import defragmentation
 from kubectl_gpushare.planning.evicting import Budgets
-from kubectl_gpushare.planning.world import Asked
+from kubectl_gpushare.planning.world import RequestingPod
 from tests.kubectl_gpushare.planning.test_defragmentation import cluster, owned
 
 GPUS = [f"n{node}/{index}" for node in range(3) for index in range(2)]
@@ -63,7 +63,10 @@ def test_every_move_is_allowed_and_goes_where_there_is_room(
             )
             there[f"p{number}"] = manifest, where
     waiting = [
-        (f"w{number}", Asked.of(owned(f"w{number}", request=f"{percent / 100}", gpus=str(gpus), priority=priority)))
+        (
+            f"w{number}",
+            RequestingPod.of(owned(f"w{number}", request=f"{percent / 100}", gpus=str(gpus), priority=priority)),
+        )
         for number, (percent, gpus, priority) in enumerate(wanted)
     ]
     budgets = Budgets.of([budget(app, count) for app, count in allowed.items()])

@@ -13,7 +13,7 @@ from gpushare import quantity
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Rules, Size, Suggestion
-from kubectl_gpushare.source.peaks import Peak
+from kubectl_gpushare.source.peaks import ReportedPeak
 from tests import builders
 
 GIB, MIB = 2**30, 2**20
@@ -27,7 +27,7 @@ def node(request: int = 50, memory_gib: int = 40, gpus: int = 1) -> GpuNode:
     return dataclasses.replace(found, allocations=(entry,))
 
 
-def suggested(of: GpuNode, *peaks: Peak, rules: Rules = Rules()) -> Suggestion:  # noqa: B008 - frozen
+def suggested(of: GpuNode, *peaks: ReportedPeak, rules: Rules = Rules()) -> Suggestion:  # noqa: B008 - frozen
     cards = of.allocations[0].shares[0].gpu_uuids
     found = {("default", "trainer", ("main",), uuid): peak for uuid, peak in zip(cards, peaks, strict=False)}
     (one,) = rightsizing.suggest([of], found, rules)
@@ -37,29 +37,29 @@ def suggested(of: GpuNode, *peaks: Peak, rules: Rules = Rules()) -> Suggestion: 
 @pytest.mark.parametrize(
     ("peak", "wanted"),
     [
-        (Peak(20 * GIB, 0.3, HOUR), Size(40, 24 * GIB)),  # 0.36 of compute, 24Gi
-        (Peak(GIB, 0.01, HOUR), Size(5, 1280 * MIB)),
-        (Peak(1, 0.0, HOUR), Size(5, 256 * MIB)),
-        (Peak(4 * GIB, None, HOUR), Size(50, 5 * GIB)),  # compute was not measured: it stays
-        (Peak(10 * GIB, 0.9, HOUR), Size(50, 12 * GIB)),  # what it used beyond its request was idle
-        (Peak(39 * GIB, 0.5, HOUR), Size(50, 47 * GIB)),
-        (Peak(79 * GIB, 0.5, HOUR), Size(50, 80 * GIB)),  # no more than there is
+        (ReportedPeak(20 * GIB, 0.3, HOUR), Size(40, 24 * GIB)),  # 0.36 of compute, 24Gi
+        (ReportedPeak(GIB, 0.01, HOUR), Size(5, 1280 * MIB)),
+        (ReportedPeak(1, 0.0, HOUR), Size(5, 256 * MIB)),
+        (ReportedPeak(4 * GIB, None, HOUR), Size(50, 5 * GIB)),  # compute was not measured: it stays
+        (ReportedPeak(10 * GIB, 0.9, HOUR), Size(50, 12 * GIB)),  # what it used beyond its request was idle
+        (ReportedPeak(39 * GIB, 0.5, HOUR), Size(50, 47 * GIB)),
+        (ReportedPeak(79 * GIB, 0.5, HOUR), Size(50, 80 * GIB)),  # no more than there is
     ],
 )
-def test_a_size_is_the_peak_with_a_margin_in_sensible_steps(peak: Peak, wanted: Size) -> None:
+def test_a_size_is_the_peak_with_a_margin_in_sensible_steps(peak: ReportedPeak, wanted: Size) -> None:
     found = suggested(node(), peak)
     assert found.wanted == wanted
     assert found.advice is (Advice.GROW if wanted.memory_bytes > 40 * GIB else Advice.SHRINK)
 
 
 def test_a_share_without_guaranteed_compute_gets_none() -> None:
-    found = suggested(node(request=0), Peak(GIB, 0.8, HOUR))
+    found = suggested(node(request=0), ReportedPeak(GIB, 0.8, HOUR))
     assert found.wanted == Size(0, 1280 * MIB)
 
 
 def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
-    found = suggested(node(gpus=2), Peak(GIB, 0.1, HOUR), Peak(10 * GIB, 0.05, 2 * HOUR))
-    assert found.peak == Peak(10 * GIB, 0.1, HOUR)
+    found = suggested(node(gpus=2), ReportedPeak(GIB, 0.1, HOUR), ReportedPeak(10 * GIB, 0.05, 2 * HOUR))
+    assert found.peak == ReportedPeak(10 * GIB, 0.1, HOUR)
     assert rightsizing.freed([found]) == {uuid: Size(35, 28 * GIB) for uuid in found.gpus}
 
 
@@ -67,32 +67,32 @@ def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
     ("peaks", "advice"),
     [
         ((), Advice.UNKNOWN),
-        ((Peak(GIB, 0.1, 1799.0),), Advice.TOO_SHORT),
-        ((Peak(0, 0.0, HOUR),), Advice.UNKNOWN),
-        ((Peak(33 * GIB, 0.5, HOUR),), Advice.FITS),
+        ((ReportedPeak(GIB, 0.1, 1799.0),), Advice.TOO_SHORT),
+        ((ReportedPeak(0, 0.0, HOUR),), Advice.UNKNOWN),
+        ((ReportedPeak(33 * GIB, 0.5, HOUR),), Advice.FITS),
     ],
 )
-def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[Peak, ...], advice: Advice) -> None:
+def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[ReportedPeak, ...], advice: Advice) -> None:
     found = suggested(node(), *peaks)
     assert (found.advice, found.wanted, found.freed) == (advice, None, Size(0, 0))
     assert found.reason or advice is Advice.FITS
 
 
-@pytest.mark.parametrize("other", [(), (Peak(None, None, HOUR),)], ids=["no metric", "no memory"])
-def test_a_gpu_that_nobody_has_seen_it_on_is_no_reason_to_make_it_smaller(other: tuple[Peak, ...]) -> None:
-    found = suggested(node(gpus=2), Peak(2 * GIB, 0.1, HOUR), *other)
+@pytest.mark.parametrize("other", [(), (ReportedPeak(None, None, HOUR),)], ids=["no metric", "no memory"])
+def test_a_gpu_that_nobody_has_seen_it_on_is_no_reason_to_make_it_smaller(other: tuple[ReportedPeak, ...]) -> None:
+    found = suggested(node(gpus=2), ReportedPeak(2 * GIB, 0.1, HOUR), *other)
     assert (found.advice, found.wanted) == (Advice.UNKNOWN, None)
     assert found.reason == "no process of it was seen on some of its GPUs"
 
 
 def test_compute_that_was_not_measured_on_one_of_them_stays() -> None:
-    found = suggested(node(gpus=2), Peak(2 * GIB, 0.1, HOUR), Peak(2 * GIB, None, HOUR))
+    found = suggested(node(gpus=2), ReportedPeak(2 * GIB, 0.1, HOUR), ReportedPeak(2 * GIB, None, HOUR))
     assert found.wanted == Size(50, 2560 * MIB)
     assert found.reason
 
 
 def test_a_margin_and_a_time_are_the_user_s() -> None:
-    found = suggested(node(), Peak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
+    found = suggested(node(), ReportedPeak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
     assert found.wanted == Size(20, 20 * GIB)
 
 
@@ -106,7 +106,7 @@ def test_a_margin_and_a_time_are_the_user_s() -> None:
 def test_a_suggestion_is_never_less_than_what_was_used(
     peak_bytes: int, ratio: float, margin: float, request: int, memory_gib: int
 ) -> None:
-    found = suggested(node(request, memory_gib), Peak(peak_bytes, ratio, HOUR), rules=Rules(margin))
+    found = suggested(node(request, memory_gib), ReportedPeak(peak_bytes, ratio, HOUR), rules=Rules(margin))
     wanted = found.wanted or found.given
     assert wanted.memory_bytes >= min(peak_bytes * (1 + margin), 80 * GIB) - 1
     assert wanted.request_percent <= request

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import ledger
-from kubectl_gpushare import errors
+from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.output import drawing
 from kubectl_gpushare.planning import simulation
 from kubectl_gpushare.planning.simulation import Arrival
-from kubectl_gpushare.planning.world import Asked, World
+from kubectl_gpushare.planning.world import RequestingPod, World
 from kubectl_gpushare.source import traces
 from kubectl_gpushare.views import simulate
 from tests import builders
@@ -33,7 +33,7 @@ openb-pod-0002,6000,12288,2,1000,V100M16|V100M32,9,15
 
 
 def arrival(number: int, at: float, duration: float | None, request: str) -> Arrival:
-    return Arrival(at, duration, Asked.of(builders.pod(f"p{number}", request=request)))
+    return Arrival(at, duration, RequestingPod.of(builders.pod(f"p{number}", request=request)))
 
 
 def test_who_waits_has_a_turn_when_somebody_ends() -> None:
@@ -97,7 +97,7 @@ def test_a_published_trace_is_understood(tmp_path: Path) -> None:
 def test_a_senseless_trace_is_an_error(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    with pytest.raises(errors.FileError, match=sentence):
+    with pytest.raises(plugin_errors.FileError, match=sentence):
         traces.read(str(path))
 
 
@@ -108,7 +108,7 @@ def test_nodes_are_made_up() -> None:
         ("tesla-t4-1", 4, 16 * 2**30),
     ]
     for text in ("0x8", "8", "2x4:T4:many", "2x"):
-        with pytest.raises(errors.PluginError, match="--nodes"):
+        with pytest.raises(plugin_errors.PluginError, match="--nodes"):
             traces.nodes(text)
 
 

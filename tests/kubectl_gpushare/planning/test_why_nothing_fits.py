@@ -14,9 +14,9 @@ from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
 from kubectl_gpushare.output.page import Field
 from kubectl_gpushare.planning import reasons
-from kubectl_gpushare.planning.defragmentation import Plan, Step
+from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
 from kubectl_gpushare.planning.reasons import Reasons
-from kubectl_gpushare.planning.world import Asked
+from kubectl_gpushare.planning.world import RequestingPod
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import defrag
 from tests import builders
@@ -143,8 +143,12 @@ def test_less_memory_is_tried_on_a_pod_that_has_been_stored() -> None:
 
 def test_a_hundred_pods_that_wait_for_one_reason_are_one_line() -> None:
     manifest = waits(request="0.05", memory="1Gi")
-    steps = tuple(Step(f"ml/pod-{number}", Asked.of(manifest), "", reason="no GPU fits") for number in range(100))
+    steps = tuple(
+        DefragStep(f"ml/pod-{number}", RequestingPod.of(manifest), "", reason="no GPU fits") for number in range(100)
+    )
     nothing = Fragmentation(0, 0, 0, 0)
-    page = defrag.page(Plan((*steps, Step("ml/other", steps[0].asked, "", reason="other")), nothing, nothing, ()), ())
+    page = defrag.page(
+        DefragPlan((*steps, DefragStep("ml/other", steps[0].asked, "", reason="other")), nothing, nothing, ()), ()
+    )
     told = [entry.values for entry in page if isinstance(entry, Field) and entry.key == "No Way For"]
     assert told == [("ml/pod-0, ml/pod-1, ml/pod-2 and 97 more: no GPU fits", "ml/other: other")]

@@ -9,8 +9,8 @@ from pathlib import Path
 import yaml
 
 from kubectl_gpushare import kubectl
-from kubectl_gpushare.source import agents, usage
-from kubectl_gpushare.source.usage import Used
+from kubectl_gpushare.source import agents, live_usage
+from kubectl_gpushare.source.live_usage import Used
 from tests.kubectl_gpushare.conftest import ROOT
 
 LINE = 'gpushare_share_used_memory_bytes{node="a",namespace="ml",pod="p",containers="main",gpu="G1"} 5.0'
@@ -57,13 +57,13 @@ def test_without_the_right_to_look_it_is_one_sentence(fake_kubectl: Callable[[st
         exit 1
     """)
     found, notes = agents.ask(kubectl.Kubectl((), program), ["a"])
-    assert found == usage.Usage()
+    assert found == live_usage.Usage()
     assert len(notes) == 1
     assert notes[0].startswith('used figures: user "jane" may not list pods')
 
 
 def test_names_and_port_are_the_agent_s() -> None:
-    assert any(f'"{usage.MEMORY}"' in path.read_text() for path in (ROOT / "deviceplugin").glob("*.py"))
+    assert any(f'"{live_usage.MEMORY}"' in path.read_text() for path in (ROOT / "deviceplugin").glob("*.py"))
     manifest = yaml.safe_load((ROOT / "config" / "base" / "deviceplugin" / "daemonset.yaml").read_text())
     container = manifest["spec"]["template"]["spec"]["containers"][0]
     assert any(port["containerPort"] == agents._PORT for port in container["ports"])

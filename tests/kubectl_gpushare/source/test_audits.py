@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from deviceplugin.arbiter.pages import Record
-from deviceplugin.audit import document, report, seen
+from deviceplugin.arbiter.pages import LimitsRecord
+from deviceplugin.audit import audit_document, node_audit, seen
 from kubectl_gpushare.source import audits
-from kubectl_gpushare.source.audits import Amounts, Process, Share
+from kubectl_gpushare.source.audits import Amounts, ReportedProcess, ReportedShare
 from tests import builders
 
 GIB = 2**30
@@ -15,8 +15,8 @@ GIB = 2**30
 
 def test_the_audit_of_an_agent_is_read_whole() -> None:
     gpu = builders.gpu()
-    process = seen.Process(gpu.uuid, 7, 1, "python3", None, None, with_library=False)
-    held = report.Share(
+    process = seen.SeenProcess(gpu.uuid, 7, 1, "python3", None, None, with_library=False)
+    held = node_audit.AuditedShare(
         "ml",
         "p",
         ("a", "b"),
@@ -24,29 +24,31 @@ def test_the_audit_of_an_agent_is_read_whole() -> None:
         50,
         80,
         8 * GIB,
-        Record(b"", 8 * GIB, 50, 80, GIB, 0),
+        LimitsRecord(b"", 8 * GIB, 50, 80, GIB, 0),
         charged_bytes=2 * GIB,
         processes=2,
         with_library=1,
         in_force=False,
         reason="why",
     )
-    idle = report.Share("ml", "q", ("a",), gpu.uuid, 0, 100, GIB)
-    written = report.Audit(
+    idle = node_audit.AuditedShare("ml", "q", ("a",), gpu.uuid, 0, 100, GIB)
+    written = node_audit.NodeAudit(
         (gpu,),
-        (report.Judged(process, report.State.FOREIGN, reason="nobody's"),),
+        (node_audit.AuditedProcess(process, node_audit.LimitState.FOREIGN, reason="nobody's"),),
         (held, idle),
         (seen.Problem("one", blind=False), seen.Problem("two")),
     )
-    found = audits.read(json.dumps(document.to_json(written, node_name="n", checked_at=5.25)))
+    found = audits.read(json.dumps(audit_document.to_json(written, node_name="n", checked_at=5.25)))
     assert (found.node, found.checked_at, found.problem, found.blind) == ("n", 5.25, "one; two", True)
-    assert found.processes == (Process(gpu.uuid, 7, "python3", "", "", "", None, 0, audits.FOREIGN, "nobody's"),)
+    assert found.processes == (
+        ReportedProcess(gpu.uuid, 7, "python3", "", "", "", None, 0, audits.FOREIGN, "nobody's"),
+    )
     amounts = Amounts(50, 80, 8 * GIB)
     assert found.shares == (
-        Share("ml", "p", ("a", "b"), gpu.uuid, amounts, amounts, 2 * GIB, GIB, 2, 1, False, "why"),
-        Share("ml", "q", ("a",), gpu.uuid, Amounts(0, 100, GIB), None, 0, 0, 0, 0, True, ""),
+        ReportedShare("ml", "p", ("a", "b"), gpu.uuid, amounts, amounts, 2 * GIB, GIB, 2, 1, False, "why"),
+        ReportedShare("ml", "q", ("a",), gpu.uuid, Amounts(0, 100, GIB), None, 0, 0, 0, 0, True, ""),
     )
 
 
 def test_the_states_have_the_agent_s_names() -> None:
-    assert (audits.UNLIMITED, audits.FOREIGN) == (report.State.UNLIMITED, report.State.FOREIGN)
+    assert (audits.UNLIMITED, audits.FOREIGN) == (node_audit.LimitState.UNLIMITED, node_audit.LimitState.FOREIGN)

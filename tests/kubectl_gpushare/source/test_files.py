@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from gpushare import codec
-from gpushare.fitness import volumes
-from kubectl_gpushare import errors
-from kubectl_gpushare.source import files, shape
+from gpushare.nodefilters import volumes
+from kubectl_gpushare import plugin_errors
+from kubectl_gpushare.source import files, saved_object
 from tests.kubectl_gpushare import sample
 
 
@@ -20,8 +20,8 @@ def names(source: files.Files, **chosen: str) -> list[str]:
 
 def test_what_is_read_of_storage_is_what_placement_looks_at() -> None:
     """They are written twice, as the plugin starts faster without the package of the others."""
-    assert set(volumes.KINDS) == shape.STORAGE
-    assert set(volumes.OLD_FIELDS) == shape.OLD_FIELDS
+    assert set(volumes.KINDS) == saved_object.STORAGE
+    assert set(volumes.OLD_FIELDS) == saved_object.OLD_FIELDS
 
 
 def test_json_as_kubectl_prints_it(saved: Path) -> None:
@@ -64,7 +64,9 @@ def test_labels_and_names_choose_nodes(tmp_path: Path) -> None:
 
 
 def test_without_nodes_a_selector_has_nothing_to_go_by(saved: Path) -> None:
-    with pytest.raises(errors.FileError, match="-l goes by the labels of Nodes, and no Node was saved: save them with"):
+    with pytest.raises(
+        plugin_errors.FileError, match="-l goes by the labels of Nodes, and no Node was saved: save them with"
+    ):
         files.Files([str(saved)]).gpu_nodes(label_selector="a=b")
 
 
@@ -86,7 +88,7 @@ def test_without_any_pod_in_the_files_pods_are_not_known(tmp_path: Path) -> None
 
 def test_a_pod_in_another_namespace_is_pointed_at(saved: Path) -> None:
     with pytest.raises(
-        errors.NotFound, match='"trainer" not found in namespace "default"; there is one in ml: add -n ml'
+        plugin_errors.KubectlNotFound, match='"trainer" not found in namespace "default"; there is one in ml: add -n ml'
     ):
         files.Files([str(saved)]).pod("default", "trainer")
 
@@ -110,12 +112,12 @@ def test_a_pod_in_another_namespace_is_pointed_at(saved: Path) -> None:
 def test_a_file_without_sense_is_named_with_the_remedy(tmp_path: Path, content: str, sentence: str) -> None:
     path = tmp_path / "bad"
     path.write_text(content)
-    with pytest.raises(errors.FileError, match=rf"bad .*{sentence}"):
+    with pytest.raises(plugin_errors.FileError, match=rf"bad .*{sentence}"):
         files.Files([str(path)])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(errors.FileError, match=r"missing cannot be read: No such file.*kubectl get gpunodes"):
+    with pytest.raises(plugin_errors.FileError, match=r"missing cannot be read: No such file.*kubectl get gpunodes"):
         files.Files([str(tmp_path / "missing")])
 
 
@@ -146,5 +148,5 @@ def test_what_kubernetes_would_not_have_written_is_an_error(
 ) -> None:
     path = tmp_path / "made-by-hand.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(errors.FileError, match=re.escape(said)):
+    with pytest.raises(plugin_errors.FileError, match=re.escape(said)):
         files.Files([str(path)])

@@ -12,8 +12,8 @@ import pytest
 
 from gpushare import codec
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import errors, kubectl
-from kubectl_gpushare.source import cluster, live
+from kubectl_gpushare import kubectl, plugin_errors
+from kubectl_gpushare.source import live, live_cluster
 from tests import builders
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,9 @@ def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., ob
             [ -z "$text" ] || printf '%s\\n' "$text"
             if [ $what = watch ]; then case "$text" in *'"END"'*) ;; *) exec sleep 60;; esac; fi
         """)
-        one = live.Feed(cluster.Cluster(kubectl.Kubectl((), program)), label_selector="a=b" if machines else "")
+        one = live.Feed(
+            live_cluster.LiveCluster(kubectl.Kubectl((), program)), label_selector="a=b" if machines else ""
+        )
         try:
             yield one
         finally:
@@ -134,5 +136,5 @@ def test_while_the_server_is_away_the_last_state_stays_and_the_trouble_is_told(f
 
 
 def test_a_first_list_that_fails_is_an_error(feed: Callable[..., object]) -> None:
-    with pytest.raises(errors.ClusterError, match="fail now"), feed(lists=["fail now"], watches=[""]):  # type: ignore[attr-defined]
+    with pytest.raises(plugin_errors.KubectlError, match="fail now"), feed(lists=["fail now"], watches=[""]):  # type: ignore[attr-defined]
         pass

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_gpushare import errors
+from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import manifests
 from tests.kubectl_gpushare.conftest import ROOT
 
@@ -57,10 +57,10 @@ def test_every_sample_is_understood(path: Path) -> None:
 def test_what_has_no_pod_of_ours_is_an_error(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
-    with pytest.raises(errors.FileError, match=sentence):
+    with pytest.raises(plugin_errors.FileError, match=sentence):
         manifests.read(str(path), namespace="default")
 
 
 def test_a_file_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(errors.FileError, match="No such file"):
+    with pytest.raises(plugin_errors.FileError, match="No such file"):
         manifests.read("/nonexistent", namespace="default")

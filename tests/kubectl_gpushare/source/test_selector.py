@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_gpushare import errors
+from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import selector
 
 LABELS = {"pool": "a", "zone": "eu-1", "example.com/gpu": ""}
@@ -33,5 +33,5 @@ def test_labels_match_as_the_api_server_matches_them(text: str, matches: bool) -
 
 @pytest.mark.parametrize("text", ["a b", "=a", "pool in a", "pool=a,", "pool>1"])
 def test_a_bad_selector_is_named(text: str) -> None:
-    with pytest.raises(errors.PluginError, match="is not a label selector"):
+    with pytest.raises(plugin_errors.PluginError, match="is not a label selector"):
         selector.parse(text)

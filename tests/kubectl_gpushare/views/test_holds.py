@@ -7,13 +7,13 @@ import dataclasses
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.output import report
+from kubectl_gpushare.output import page_layout
 from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import cards
-from kubectl_gpushare.views.describe import cards as describe
-from kubectl_gpushare.views.describe import pod as describe_pod
-from kubectl_gpushare.views.top import gpus, nodes
+from kubectl_gpushare.views import gpu_summary
+from kubectl_gpushare.views.describe import gpu_page as describe
+from kubectl_gpushare.views.describe import pod_page as describe_pod
+from kubectl_gpushare.views.top import gpu_table, node_table
 from tests import builders
 from tests.kubectl_gpushare import sample
 
@@ -29,22 +29,22 @@ def held() -> GpuNode:
 
 
 def test_a_list_says_for_whom_it_is_held_and_counts_no_pod_for_it() -> None:
-    first, second = gpus.of([held()])
+    first, second = gpu_table.of([held()])
     assert (first.statuses, second.statuses) == (("Held",), ())
-    document = gpus.item(first)
+    document = gpu_table.item(first)
     assert document["pods"] == 1
     assert document["heldFor"] == ["ml/large"]
     assert document["compute"]["freePercent"] == 0
     assert document["reason"] == "what comes free is held for ml/large"
-    (row,) = nodes.of([held()])
+    (row,) = node_table.of([held()])
     assert row.statuses == ("Held:1",)
     assert row.total.pods == 1
     assert row.reason == "node-a/0: what comes free is held for ml/large"
 
 
 def test_a_description_names_it_among_those_who_share_the_card() -> None:
-    card = cards.of([held()])[0]
-    text = "\n".join(report.lines(describe.gpu(card, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
+    card = gpu_summary.of([held()])[0]
+    text = "\n".join(page_layout.lines(describe.gpu(card, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
     assert "held for ml/large" in text
     assert "Held For:" in text
     assert "1 pod" in text
@@ -61,7 +61,7 @@ def test_the_pod_that_it_is_held_for_is_not_placed() -> None:
 def test_a_node_has_an_age_and_labels() -> None:
     described = dataclasses.replace(held(), labels={"zone": "a"})
     page = describe.node(described, Snapshot((described,), ()), now=sample.NOW)
-    assert any(line.split() == ["Age:", "3h"] for line in report.lines(page, PLAIN))
-    (row,) = nodes.of([described])
-    assert nodes.item(row)["labels"] == {"zone": "a"}
-    assert nodes.item(row)["created"] == "2026-03-01T09:00:00Z"
+    assert any(line.split() == ["Age:", "3h"] for line in page_layout.lines(page, PLAIN))
+    (row,) = node_table.of([described])
+    assert node_table.item(row)["labels"] == {"zone": "a"}
+    assert node_table.item(row)["created"] == "2026-03-01T09:00:00Z"

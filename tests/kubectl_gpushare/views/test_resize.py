@@ -7,13 +7,13 @@ from typing import Any
 
 from gpushare import contract
 from gpushare.gpunode import GpuNode, Resize
-from kubectl_gpushare.output import layout, report
+from kubectl_gpushare.output import page_layout, table_layout
 from kubectl_gpushare.output.terminal import Terminal
-from kubectl_gpushare.planning import resizing
+from kubectl_gpushare.planning import resize_plan
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import resize
-from kubectl_gpushare.views.describe import pod as described
-from kubectl_gpushare.views.top import pods
+from kubectl_gpushare.views.describe import pod_page as described
+from kubectl_gpushare.views.top import pod_table
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.sample import GIB
 from tests.kubectl_gpushare.test_views import PIPE, compare
@@ -32,27 +32,27 @@ def shrinking() -> tuple[GpuNode, dict[str, Any]]:
     return dataclasses.replace(node, allocations=entries, resizes=(word,)), manifest
 
 
-def plan(**asked: str) -> tuple[dict[str, Any], resizing.Plan]:
+def plan(**asked: str) -> tuple[dict[str, Any], resize_plan.ResizePlan]:
     node = sample.nodes()[0]
     manifest = sample.pods()[0]
     amounts = {contract.PREFIX + key: value for key, value in asked.items()}
-    return manifest, resizing.plan(manifest, node, node.allocations[0], amounts)
+    return manifest, resize_plan.plan(manifest, node, node.allocations[0], amounts)
 
 
 def test_a_plan_that_fits() -> None:
-    compare("resize-yes", report.lines(resize.page(*plan(request="0.6", memory="50Gi")), PIPE))
+    compare("resize-yes", page_layout.lines(resize.page(*plan(request="0.6", memory="50Gi")), PIPE))
 
 
 def test_a_plan_without_room() -> None:
-    compare("resize-no-80", report.lines(resize.page(*plan(request="0.8", memory="70Gi")), Terminal(columns=80)))
+    compare("resize-no-80", page_layout.lines(resize.page(*plan(request="0.8", memory="70Gi")), Terminal(columns=80)))
 
 
 def test_a_plan_that_shrinks() -> None:
-    compare("resize-less", report.lines(resize.page(*plan(memory="10Gi")), PIPE))
+    compare("resize-less", page_layout.lines(resize.page(*plan(memory="10Gi")), PIPE))
 
 
 def test_a_plan_that_changes_nothing() -> None:
-    assert "it holds that already" in "\n".join(report.lines(resize.page(*plan(memory="40960Mi")), PIPE))
+    assert "it holds that already" in "\n".join(page_layout.lines(resize.page(*plan(memory="40960Mi")), PIPE))
 
 
 def test_the_document_of_a_plan() -> None:
@@ -68,7 +68,7 @@ def test_a_pod_that_waits_to_be_resized_is_described_with_what_it_holds() -> Non
     node, manifest = shrinking()
     taken = Snapshot((node,), (manifest,))
     found = described.find(manifest, [node])
-    compare("describe-pod-resizing", report.lines(described.page(found, taken, now=sample.NOW), PIPE))
+    compare("describe-pod-resizing", page_layout.lines(described.page(found, taken, now=sample.NOW), PIPE))
     document = described.document(found, taken)
     assert document["reason"] == SAID
     assert document["shares"][0]["shrinksToBytes"] == 10 * GIB
@@ -77,5 +77,5 @@ def test_a_pod_that_waits_to_be_resized_is_described_with_what_it_holds() -> Non
 def test_top_shows_what_is_held_and_what_is_asked_for() -> None:
     node, manifest = shrinking()
     growing = sample.pod("ml/notebook", node="gpu-1", request="0.6", reason="is not resized yet: no room")
-    table = pods.table(pods.of(Snapshot((node,), (manifest, growing))), now=sample.NOW)
-    compare("top-pods-resizing", layout.draw(table, PIPE)[0])
+    table = pod_table.table(pod_table.of(Snapshot((node,), (manifest, growing))), now=sample.NOW)
+    compare("top-pods-resizing", table_layout.draw(table, PIPE)[0])

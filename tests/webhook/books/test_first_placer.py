@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from gpushare import codec
-from gpushare.cluster import client, events
-from gpushare.cluster.store import Change, ChangeType, Key
+from gpushare.cluster import api_client, events
+from gpushare.cluster.object_store import ChangeType, Delta, Key
 from tests import builders
 from webhook import metrics
-from webhook.books.adopter import Adopter
-from webhook.books.changes import Changes
+from webhook.books.restorer import Restorer
+from webhook.books.touched_nodes import Changes
 from webhook.ledger.api_store import ApiStore
 
 BEGAN = 1000.0
 LIFETIME_SECONDS = 60.0
 
 
-class Nobody(client.Client):
+class Nobody(api_client.ApiClient):
     """An API server that is not asked anything here."""
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ async def opens_at(*others: dict[str, Any]) -> float:
     for document in (closed("new"), *others):
         name = document["metadata"]["name"]
         store._gpunodes._listed_at = BEGAN
-        store._gpunode_changed(Change(ChangeType.ADDED, Key("", name), None, document))
-    adopter = Adopter(
+        store._gpunode_changed(Delta(ChangeType.ADDED, Key("", name), None, document))
+    restoring = Restorer(
         api,
         store,
         events.Recorder(api, controller="gpushare.io/test", instance="test"),
@@ -45,8 +45,8 @@ async def opens_at(*others: dict[str, Any]) -> float:
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,
     )
-    await adopter.adopt(Changes().take([]), now=BEGAN)
-    return adopter._open_at("new", BEGAN)
+    await restoring.adopt(Changes().take([]), now=BEGAN)
+    return restoring._open_at("new", BEGAN)
 
 
 async def test_nothing_is_on_its_way_where_no_gpunode_was_ever_open() -> None:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.webhook.certificates.tls_client import served
 from webhook import metrics, review, server
 from webhook.certificates import issuing, mounted
-from webhook.certificates.rotation import Certificates, Step
+from webhook.certificates.rotation import Certificates, RotationStep
 from webhook.certificates.tls import Tls
 
 NAMES = ("gpushare-webhook.gpushare-system.svc", "gpushare-webhook.gpushare-system.svc.cluster.local")
@@ -23,7 +23,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def issued(*names: str, at: datetime.datetime = NOW) -> Certificates:
-    return issuing.take(Step.START, None, names or NAMES, now=at)
+    return issuing.take(RotationStep.START, None, names or NAMES, now=at)
 
 
 class Secret:
@@ -68,7 +68,7 @@ def webhook(tmp_path: Path) -> Served:
     return Served(tmp_path)
 
 
-async def admit(_: review.AdmissionRequest) -> review.Answer:
+async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
     return review.allow("ignored")
 
 

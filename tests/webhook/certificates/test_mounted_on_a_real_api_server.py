@@ -15,7 +15,7 @@ from tests import builders
 from tests.webhook import replica
 from tests.webhook.conftest import BASE, Cluster
 from webhook.certificates import issuing
-from webhook.certificates.rotation import Certificates, Step
+from webhook.certificates.rotation import Certificates, RotationStep
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
 
@@ -31,7 +31,7 @@ def put(directory: Path, held: Certificates) -> None:
 def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(cluster: Cluster, tmp_path: Path) -> None:
     cluster.kubectl("delete", "-k", str(BASE / "certificates"))  # as config/components/cert-manager does
     now = datetime.datetime.now(datetime.UTC)
-    held = issuing.take(Step.START, None, NAMES, now=now)
+    held = issuing.take(RotationStep.START, None, NAMES, now=now)
     files = tmp_path / "files"
     put(files, held)
     kubeconfig = f"--kubeconfig={cluster.directory / 'webhook.kubeconfig'}"
@@ -45,7 +45,7 @@ def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(clus
             replica.until(cluster._is_registered, started.explain)
             assert cluster.create(builders.pod("first", request="0.5"))["metadata"]["annotations"][contract.ALLOCATION]
 
-            renewed = issuing.take(Step.ISSUE, held, NAMES, now=now + datetime.timedelta(minutes=1))
+            renewed = issuing.take(RotationStep.ISSUE, held, NAMES, now=now + datetime.timedelta(minutes=1))
             put(files, renewed)
             replica.until(lambda: len(started.logged("Loaded a certificate")) == 2, started.explain, seconds=30)
             assert cluster.create(builders.pod("second", request="0.5"))["metadata"]["annotations"][contract.ALLOCATION]

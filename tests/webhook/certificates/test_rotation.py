@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 
 from webhook.certificates import issuing, rotation
-from webhook.certificates.rotation import SPREAD, Certificates, Step
+from webhook.certificates.rotation import SPREAD, Certificates, RotationStep
 
 NAMES = ("gpushare-webhook.gpushare-system.svc", "127.0.0.1")
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -17,7 +17,7 @@ DAY = datetime.timedelta(days=1)
 
 
 def made(now: datetime.datetime = START) -> Certificates:
-    return issuing.take(Step.START, None, NAMES, now=now)
+    return issuing.take(RotationStep.START, None, NAMES, now=now)
 
 
 def loaded(text: str) -> x509.Certificate:
@@ -39,9 +39,9 @@ def is_trusted(held: Certificates, serving: str, now: datetime.datetime) -> bool
 
 
 def test_at_first_everything_is_made() -> None:
-    assert rotation.judge(None, NAMES, now=START) is Step.START
+    assert rotation.judge(None, NAMES, now=START) is RotationStep.START
     held = made()
-    assert rotation.judge(held, NAMES, now=START) is Step.KEEP
+    assert rotation.judge(held, NAMES, now=START) is RotationStep.KEEP
     names = loaded(held.serving).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [NAMES[0]]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == [NAMES[1]]
@@ -58,33 +58,39 @@ def test_at_first_everything_is_made() -> None:
     ],
 )
 def test_what_does_not_belong_together_is_made_anew(spoiled: Certificates) -> None:
-    assert rotation.judge(spoiled, NAMES, now=START) is Step.START
+    assert rotation.judge(spoiled, NAMES, now=START) is RotationStep.START
 
 
 @pytest.mark.parametrize(
-    ("days", "step"), [(0, Step.KEEP), (59, Step.KEEP), (61, Step.ISSUE), (244, Step.TRUST_NEW_AUTHORITY)]
+    ("days", "step"),
+    [
+        (0, RotationStep.KEEP),
+        (59, RotationStep.KEEP),
+        (61, RotationStep.ISSUE),
+        (244, RotationStep.TRUST_NEW_AUTHORITY),
+    ],
 )
-def test_each_is_renewed_when_a_third_of_its_life_is_left(days: int, step: Step) -> None:
+def test_each_is_renewed_when_a_third_of_its_life_is_left(days: int, step: RotationStep) -> None:
     now = START + days * DAY
     held = made()
-    if step is Step.TRUST_NEW_AUTHORITY:
-        held = issuing.take(Step.ISSUE, held, NAMES, now=now)
+    if step is RotationStep.TRUST_NEW_AUTHORITY:
+        held = issuing.take(RotationStep.ISSUE, held, NAMES, now=now)
     assert rotation.judge(held, NAMES, now=now) is step
 
 
 @pytest.mark.parametrize("hours", [-14, -1, 1, 14])
 def test_a_clock_that_is_wrong_by_hours_when_they_are_made_or_later_makes_nothing_anew(hours: int) -> None:
     held = made(START + datetime.timedelta(hours=hours))
-    assert rotation.judge(held, NAMES, now=START) is Step.KEEP
+    assert rotation.judge(held, NAMES, now=START) is RotationStep.KEEP
     assert is_trusted(held, held.serving, START)
 
 
 def test_another_name_asks_for_another_certificate() -> None:
-    assert rotation.judge(made(), ("elsewhere.svc",), now=START) is Step.ISSUE
+    assert rotation.judge(made(), ("elsewhere.svc",), now=START) is RotationStep.ISSUE
 
 
 def test_after_years_without_a_webhook_everything_is_made_anew() -> None:
-    assert rotation.judge(made(), NAMES, now=START + 400 * DAY) is Step.START
+    assert rotation.judge(made(), NAMES, now=START + 400 * DAY) is RotationStep.START
 
 
 def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
@@ -97,7 +103,7 @@ def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
         for _ in range(4):
             step = rotation.judge(held, NAMES, now=now)
             steps.add(step)
-            if step is Step.KEEP:
+            if step is RotationStep.KEEP:
                 break
             held = issuing.take(step, held, NAMES, now=now)
             assert all(is_trusted(told, serving, now) for serving in replicas)
@@ -107,48 +113,53 @@ def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
             now += datetime.timedelta(seconds=1)
         replicas[1] = held.serving
         assert len(held.trusted) <= 2
-    assert steps == {Step.KEEP, Step.ISSUE, Step.TRUST_NEW_AUTHORITY, Step.FORGET_OLD_AUTHORITIES}
+    assert steps == {
+        RotationStep.KEEP,
+        RotationStep.ISSUE,
+        RotationStep.TRUST_NEW_AUTHORITY,
+        RotationStep.FORGET_OLD_AUTHORITIES,
+    }
 
 
 def test_whoever_asks_gets_a_new_authority_by_the_same_three_steps() -> None:
     held = made()
-    assert rotation.judge(held, NAMES, now=START, asked=True) is Step.TRUST_NEW_AUTHORITY
+    assert rotation.judge(held, NAMES, now=START, asked=True) is RotationStep.TRUST_NEW_AUTHORITY
     now = START + DAY
-    held = issuing.take(Step.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
-    assert rotation.judge(held, NAMES, now=now) is Step.KEEP
-    assert rotation.judge(held, NAMES, now=now + SPREAD) is Step.ISSUE
+    held = issuing.take(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
+    assert rotation.judge(held, NAMES, now=now) is RotationStep.KEEP
+    assert rotation.judge(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
 
 
 def test_whoever_asks_in_the_middle_of_a_rotation_waits_for_its_end() -> None:
-    held = issuing.take(Step.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
+    held = issuing.take(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
     now = START
-    for due in (Step.ISSUE, Step.FORGET_OLD_AUTHORITIES, Step.TRUST_NEW_AUTHORITY):
-        assert rotation.judge(held, NAMES, now=now, asked=due is not Step.ISSUE) in {Step.KEEP, due}
+    for due in (RotationStep.ISSUE, RotationStep.FORGET_OLD_AUTHORITIES, RotationStep.TRUST_NEW_AUTHORITY):
+        assert rotation.judge(held, NAMES, now=now, asked=due is not RotationStep.ISSUE) in {RotationStep.KEEP, due}
         now += SPREAD
         assert rotation.judge(held, NAMES, now=now, asked=True) is due
         held = issuing.take(due, held, NAMES, now=now)
 
 
 def test_what_is_unusable_is_made_anew_whatever_was_asked() -> None:
-    assert rotation.judge(None, NAMES, now=START, asked=True) is Step.START
+    assert rotation.judge(None, NAMES, now=START, asked=True) is RotationStep.START
 
 
 def test_the_time_between_the_steps_can_be_shorter() -> None:
     spread = datetime.timedelta(seconds=15)
-    held = issuing.take(Step.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
-    assert rotation.judge(held, NAMES, now=START + spread / 2, spread=spread) is Step.KEEP
-    assert rotation.judge(held, NAMES, now=START + spread, spread=spread) is Step.ISSUE
-    held = issuing.take(Step.ISSUE, held, NAMES, now=START + spread)
-    assert rotation.judge(held, NAMES, now=START + 1.5 * spread, spread=spread) is Step.KEEP
-    assert rotation.judge(held, NAMES, now=START + 2 * spread, spread=spread) is Step.FORGET_OLD_AUTHORITIES
+    held = issuing.take(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
+    assert rotation.judge(held, NAMES, now=START + spread / 2, spread=spread) is RotationStep.KEEP
+    assert rotation.judge(held, NAMES, now=START + spread, spread=spread) is RotationStep.ISSUE
+    held = issuing.take(RotationStep.ISSUE, held, NAMES, now=START + spread)
+    assert rotation.judge(held, NAMES, now=START + 1.5 * spread, spread=spread) is RotationStep.KEEP
+    assert rotation.judge(held, NAMES, now=START + 2 * spread, spread=spread) is RotationStep.FORGET_OLD_AUTHORITIES
 
 
 def test_a_new_authority_issues_only_once_everybody_trusts_it() -> None:
     now = START + 244 * DAY
-    held = issuing.take(Step.ISSUE, made(), NAMES, now=now)
-    held = issuing.take(Step.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
-    assert rotation.judge(held, NAMES, now=now) is Step.KEEP
-    assert rotation.judge(held, NAMES, now=now + SPREAD) is Step.ISSUE
-    held = issuing.take(Step.ISSUE, held, NAMES, now=now + SPREAD)
-    assert rotation.judge(held, NAMES, now=now + SPREAD) is Step.KEEP
-    assert rotation.judge(held, NAMES, now=now + 2 * SPREAD) is Step.FORGET_OLD_AUTHORITIES
+    held = issuing.take(RotationStep.ISSUE, made(), NAMES, now=now)
+    held = issuing.take(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
+    assert rotation.judge(held, NAMES, now=now) is RotationStep.KEEP
+    assert rotation.judge(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
+    held = issuing.take(RotationStep.ISSUE, held, NAMES, now=now + SPREAD)
+    assert rotation.judge(held, NAMES, now=now + SPREAD) is RotationStep.KEEP
+    assert rotation.judge(held, NAMES, now=now + 2 * SPREAD) is RotationStep.FORGET_OLD_AUTHORITIES

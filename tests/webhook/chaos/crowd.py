@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpushare import contract, ledger
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
@@ -33,7 +33,7 @@ async def create(
 ) -> list[dict[str, Any] | BaseException]:
     """Create all; what became of each, in order. `answered` is called after each answer."""
     slots = asyncio.Semaphore(at_once)
-    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+    async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
 
         async def one(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ async def insist(
 ) -> None:
     """Create all, each again and again until it is there, as a controller does: an answer lost is no pod lost."""
     slots = asyncio.Semaphore(at_once)
-    async with client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
+    async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
 
         async def one(manifest: dict[str, Any]) -> None:
@@ -60,9 +60,9 @@ async def insist(
                 try:
                     async with slots, asyncio.timeout(seconds):
                         await api.create(path, manifest)
-                except errors.AlreadyExists:
+                except api_errors.AlreadyExists:
                     return
-                except (errors.ClusterError, TimeoutError):
+                except (api_errors.ClusterError, TimeoutError):
                     seconds = 30.0  # impatient only once
                     await asyncio.sleep(RETRY_SECONDS)
                 else:

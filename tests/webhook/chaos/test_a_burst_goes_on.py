@@ -10,9 +10,9 @@ import signal
 import pytest
 
 from gpushare import contract, ledger
-from gpushare.cluster import errors
+from gpushare.cluster import api_errors
 from lab import cluster as lab_cluster
-from lab import process
+from lab import daemon_process
 from tests import builders
 from tests.webhook.chaos import crowd, witness
 from tests.webhook.conftest import Cluster
@@ -62,11 +62,11 @@ async def test_an_api_server_killed_in_a_burst_loses_nothing(two_nodes: Cluster)
     async with witness.watching(two_nodes.administrator.kubeconfig):
         burst = asyncio.create_task(crowd.insist(two_nodes, crowd.pods(40, request="0.25"), at_once=8))
         await asyncio.to_thread(until, lambda: len(two_nodes.node().allocations) >= 5, two_nodes.explain)
-        pid = process.pid_of("kube-apiserver", lab.processes)
+        pid = daemon_process.pid_of("kube-apiserver", lab.processes)
         assert pid is not None
         assert not burst.done()
         os.kill(pid, signal.SIGKILL)
-        until(lambda: process.pid_of("kube-apiserver", lab.processes) is None)
+        until(lambda: daemon_process.pid_of("kube-apiserver", lab.processes) is None)
         await asyncio.to_thread(lab_cluster.up, lab.directory, node_count=len(lab.nodes))
         await burst
         await asyncio.to_thread(until, lambda: len(crowd.placed(two_nodes)) == 32, two_nodes.explain, seconds=60)
@@ -87,7 +87,7 @@ async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> 
         made = await crowd.create(cluster, crowd.pods(6, request="0.5"), at_once=2)
         refused = [one for one in made if isinstance(one, BaseException)]
         assert len(refused) == 4
-        assert all(isinstance(one, errors.Forbidden) and "exceeded quota" in str(one) for one in refused)
+        assert all(isinstance(one, api_errors.Forbidden) and "exceeded quota" in str(one) for one in refused)
         # As many as it leaves, and who came before the news that it leaves no more.
         assert 2 <= started.reviews()["placed"] <= 6
         crowd.settled(cluster)

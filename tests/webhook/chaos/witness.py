@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gpushare import codec, contract, ledger
-from gpushare.cluster import client, informer, store
+from gpushare.cluster import api_client, informer, object_store
 
 
 class Witness:
@@ -21,7 +21,7 @@ class Witness:
         self.versions = 0
         self.broken: list[str] = []
 
-    def see(self, change: store.Change) -> None:
+    def see(self, change: object_store.Delta) -> None:
         if change.new is None:
             return
         self.versions += 1
@@ -33,7 +33,7 @@ class Witness:
 async def watching(kubeconfig: Path) -> AsyncIterator[Witness]:
     """What it saw is judged at the end; raises AssertionError."""
     made = Witness()
-    async with client.connect(str(kubeconfig), component="witness") as api:
+    async with api_client.connect(str(kubeconfig), component="witness") as api:
         copy = informer.Informer(api, contract.GPUNODE_PATH)
         copy.subscribe(made.see)
         running = asyncio.create_task(copy.run())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpushare import pod
-from gpushare.cluster import errors
+from gpushare.cluster import api_errors
 from tests.webhook.laws import replica, truth
 from tests.webhook.laws.schedule import Option
 from tests.webhook.laws.simulated_api import GPUNODES, PODS, SimulatedApi
@@ -48,10 +48,10 @@ class Faults:
             yield Option("slow", f"takes long: {waits}", lambda it=waits: self._hold_up(it))  # type: ignore[misc]
         for watch in self._network.watches:
             if self._network.pending_events(watch) > 1:
-                yield telling(self._network, "late", watch, 1)
+                yield reporter(self._network, "late", watch, 1)
             label = f"the watch of {watch.sender} on {watch.collection} falls silent"
             yield Option("silence", label, lambda it=watch: self._silence(it))  # type: ignore[misc]
-            for error in (errors.Unavailable("reset"), errors.Gone("too old", status=410)):
+            for error in (api_errors.Unavailable("reset"), api_errors.Gone("too old", status=410)):
                 label = f"watch of {watch.sender} on {watch.collection} ends: {error}"
                 yield Option("break", label, lambda it=watch, e=error: self._network.end(it, e))  # type: ignore[misc]
         for one in self._replicas.values():
@@ -148,7 +148,7 @@ class Faults:
         self._elect_somebody()
 
 
-def telling(network: Network, kind: str, watch: Watch, count: int) -> Option:
+def reporter(network: Network, kind: str, watch: Watch, count: int) -> Option:
     """That a watch tells of its next changes."""
     label = f"{watch.sender} is told {count} changes of {watch.collection}"
     return Option(kind, label, lambda: network.tell(watch, count))

@@ -13,7 +13,7 @@ from gpushare.cluster import events
 from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Network, SimulatedClient
 from webhook import admission, metrics, review
-from webhook.books.bookkeeper import Bookkeeper
+from webhook.books.allocation_controller import AllocationController
 from webhook.ledger import reservation
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.occupancy import Occupancy
@@ -52,7 +52,7 @@ class Replica:
         self.placer = placer.Placer(
             self.store,
             occupancy.ours,
-            Bookkeeper(
+            AllocationController(
                 self.client,
                 self.store,
                 occupancy.ours,
@@ -72,7 +72,7 @@ class Replica:
         """Unix seconds, as this machine believes."""
         return 1_700_000_000.0 + self._loop.time() + self.wall_ahead
 
-    def ask(self, request: review.AdmissionRequest) -> asyncio.Task[review.Answer]:
+    def ask(self, request: review.AdmissionRequest) -> asyncio.Task[review.ReviewResponse]:
         return self._loop.start(self.name, self.admission.answer(request))
 
     def crash(self) -> None:

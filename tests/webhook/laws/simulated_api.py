@@ -12,8 +12,8 @@ from typing import Any, Final
 import jsonpatch
 
 from gpushare import contract
-from gpushare.cluster import errors
-from gpushare.fitness import volumes
+from gpushare.cluster import api_errors
+from gpushare.nodefilters import volumes
 
 GPUNODES: Final = contract.GPUNODE_PATH
 NODES: Final = "/api/v1/nodes"
@@ -68,7 +68,7 @@ class SimulatedApi:
         key = (collection, namespace, name)
         found = self.objects.get(key)
         if found is None:
-            raise errors.NotFound(f"{path} not found", status=404)
+            raise api_errors.NotFound(f"{path} not found", status=404)
         if method == "GET":
             return copy.deepcopy(found)
         if method == "PUT":
@@ -89,7 +89,7 @@ class SimulatedApi:
             made["metadata"]["name"] = f"{made['metadata']['generateName']}{next(self._uids)}"
         key = (collection, made["metadata"].get("namespace", ""), made["metadata"]["name"])
         if key in self.objects:
-            raise errors.AlreadyExists(f"{key} already exists", status=409, reason="AlreadyExists")
+            raise api_errors.AlreadyExists(f"{key} already exists", status=409, reason="AlreadyExists")
         made["metadata"]["uid"] = f"uid-{next(self._uids)}"
         return self._store(key, made, "ADDED")
 
@@ -141,7 +141,7 @@ class SimulatedApi:
     def _replace(self, key: Key, found: Object, body: Object, subresource: str) -> Object:
         self._check_uid(found, body["metadata"].get("uid"))
         if body["metadata"].get("resourceVersion") not in (None, "", found["metadata"]["resourceVersion"]):
-            raise errors.Conflict("the object has been modified", status=409, reason="Conflict")
+            raise api_errors.Conflict("the object has been modified", status=409, reason="Conflict")
         kept = "spec" if subresource == "status" else "status"
         after = copy.deepcopy(body)
         after["metadata"] = copy.deepcopy(found["metadata"])
@@ -153,7 +153,7 @@ class SimulatedApi:
             try:
                 after = jsonpatch.apply_patch(copy.deepcopy(found), body)
             except jsonpatch.JsonPatchException as error:
-                raise errors.Invalid(str(error), status=422) from error
+                raise api_errors.Invalid(str(error), status=422) from error
         else:
             self._check_uid(found, (body.get("metadata") or {}).get("uid"))
             after = _merged(found, body)
@@ -161,7 +161,7 @@ class SimulatedApi:
 
     def _check_uid(self, found: Object, uid: str | None) -> None:
         if uid not in (None, "", found["metadata"]["uid"]):
-            raise errors.Conflict("the UID is another's", status=409, reason="Conflict")
+            raise api_errors.Conflict("the UID is another's", status=409, reason="Conflict")
 
     def _store(self, key: Key, item: Object, kind: str) -> Object:
         before = self.objects.get(key)

@@ -11,11 +11,11 @@ import pytest
 
 from gpushare import ledger
 from gpushare.allocation import Allocation
-from gpushare.cluster import errors
+from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from tests.webhook.laws import replica, stories, world
-from webhook.books import bookkeeper, bookkeeping, sightings
-from webhook.ledger import api_store, node_ledger, predecessors, reinvocation
+from webhook.books import allocation_controller, due_changes, first_seen
+from webhook.ledger import api_store, deleted_nodes, node_ledger, reinvocation
 
 pytestmark = pytest.mark.slow
 
@@ -64,14 +64,14 @@ def a_pod_that_is_not_in_the_copy_is_gone(patch: pytest.MonkeyPatch) -> None:
     async def gone(_: Any, __: Allocation) -> bool:
         return True
 
-    patch.setattr(bookkeeper.Bookkeeper, "_is_gone", gone)
+    patch.setattr(allocation_controller.AllocationController, "_is_gone", gone)
 
 
 def a_reservation_lapses_without_a_look(patch: pytest.MonkeyPatch) -> None:
     async def nobody(_: Any, lapsed: Any) -> Any:
         return [(entry, None) for entry in lapsed]
 
-    patch.setattr(bookkeeper.Bookkeeper, "_claimants", nobody)
+    patch.setattr(allocation_controller.AllocationController, "_claimants", nobody)
 
 
 def reservations_end_by_wall_clocks(patch: pytest.MonkeyPatch) -> None:
@@ -79,10 +79,10 @@ def reservations_end_by_wall_clocks(patch: pytest.MonkeyPatch) -> None:
 
     def with_wall_clocks(self: Any, *arguments: Any) -> None:
         made(self, *arguments)
-        self.placer._bookkeeper._clock = self.placer._clock = self.wall
+        self.placer._allocations_controller._clock = self.placer._clock = self.wall
 
     patch.setattr(replica.Replica, "__init__", with_wall_clocks)
-    patch.setattr(sightings.Sightings, "timed", lambda _, nodes, **__: list(nodes))
+    patch.setattr(first_seen.FirstSeen, "timed", lambda _, nodes, **__: list(nodes))
 
 
 def the_second_of_two_shares_is_spare_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def the_second_of_two_shares_is_spare_at_once(patch: pytest.MonkeyPatch) -> None
                 extra.add(entry.allocation.id)
         return frozenset(extra)
 
-    patch.setattr(bookkeeping, "_spare", spare)
+    patch.setattr(due_changes, "_spare", spare)
 
 
 def a_pod_that_comes_again_is_placed_again(patch: pytest.MonkeyPatch) -> None:
@@ -119,13 +119,13 @@ def a_namesake_passes_for_the_pod_that_held_it(patch: pytest.MonkeyPatch) -> Non
         holder = allocation.pod
         try:
             await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}")
-        except errors.NotFound:
+        except api_errors.NotFound:
             return True
-        except errors.ClusterError:
+        except api_errors.ClusterError:
             pass
         return False
 
-    patch.setattr(bookkeeper.Bookkeeper, "_is_gone", gone)
+    patch.setattr(allocation_controller.AllocationController, "_is_gone", gone)
 
 
 def the_dead_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:
@@ -156,11 +156,11 @@ SAFEGUARDS: Mapping[Break, int] = {
 
 
 def what_was_on_a_gpunode_goes_with_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(predecessors.Predecessors, "entries", lambda *_: ())
+    patch.setattr(deleted_nodes.DeletedNodes, "entries", lambda *_: ())
 
 
 def a_gpunode_is_opened_although_something_may_be_on_its_way(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(predecessors.Predecessors, "unknown_since", lambda *_: None)
+    patch.setattr(deleted_nodes.DeletedNodes, "unknown_since", lambda *_: None)
 
 
 def a_promise_is_taken_for_a_share(patch: pytest.MonkeyPatch) -> None:

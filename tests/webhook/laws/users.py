@@ -13,7 +13,7 @@ from typing import Any
 import jsonpatch
 
 from gpushare import contract, pod
-from gpushare.cluster import errors
+from gpushare.cluster import api_errors
 from gpushare.request import is_result_key
 from tests.webhook.laws import truth
 from tests.webhook.laws.replica import Replica
@@ -84,7 +84,7 @@ class Users:
         moment = datetime.datetime.fromtimestamp(self._loop.now, tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             self._api.create(PODS, manifest, creationTimestamp=moment)
-        except errors.AlreadyExists:
+        except api_errors.AlreadyExists:
             return
 
     def _copy_another(self, manifest: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ class Users:
                 manifest["metadata"]["annotations"].update(results)
                 return
 
-    async def _review(self, manifest: dict[str, Any], ask: Ask, what: str) -> review.Answer | None:
+    async def _review(self, manifest: dict[str, Any], ask: Ask, what: str) -> review.ReviewResponse | None:
         if not await self._point(f"review of {what} arrives", may_fail=True):
             return None
         alive = [one for one in self._replicas.values() if one.alive and one.store.missing() is None]

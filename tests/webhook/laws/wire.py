@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from tests.webhook.laws.simulated_api import Happened, SimulatedApi, parse, selects
 
 
@@ -26,7 +26,7 @@ class Message:
     content_type: str
     sent_at: float
     waiter: asyncio.Future[dict[str, Any]]
-    outcome: dict[str, Any] | errors.ClusterError | None = None
+    outcome: dict[str, Any] | api_errors.ClusterError | None = None
     held_until: float = 0.0
 
     @property
@@ -49,7 +49,7 @@ class Watch:
     sender: str
     collection: str
     told: int
-    events: asyncio.Queue[dict[str, Any] | errors.ClusterError]
+    events: asyncio.Queue[dict[str, Any] | api_errors.ClusterError]
     query: Mapping[str, Any]
     shown: set[tuple[str, str]]  # what its reader knows of, by namespace and name
     silent_until: float = 0.0
@@ -86,13 +86,13 @@ class Network:
             # By JSON, as on a real wire: nothing is shared by accident.
             body = json.loads(json.dumps(message.body))
             message.outcome = self.api.call(message.method, message.path, message.query, body, message.content_type)
-        except errors.ClusterError as error:
+        except api_errors.ClusterError as error:
             message.outcome = error
 
     def lose(self, message: Message) -> None:
         """A request that never arrives, or an answer that does not: to the client it is the same."""
         self.messages.remove(message)
-        _settle(message.waiter, errors.Unavailable(f"{message}: connection reset"))
+        _settle(message.waiter, api_errors.Unavailable(f"{message}: connection reset"))
 
     def pending_events(self, watch: Watch) -> int:
         return sum(1 for _ in self.api.since(watch.collection, watch.told))
@@ -105,7 +105,7 @@ class Network:
                 watch.events.put_nowait(event)
             watch.told = entry.version
 
-    def end(self, watch: Watch, error: errors.ClusterError) -> None:
+    def end(self, watch: Watch, error: api_errors.ClusterError) -> None:
         self.watches.remove(watch)
         watch.events.put_nowait(error)
 
@@ -114,7 +114,7 @@ class Network:
         self.watches = [watch for watch in self.watches if watch.sender != sender]
 
 
-class SimulatedClient(client.Client):
+class SimulatedClient(api_client.ApiClient):
     """The daemons' own client, with the network in place of HTTP.
 
     seen_at: how far the API server's cache has come that answers lists from its cache.
@@ -130,37 +130,37 @@ class SimulatedClient(client.Client):
         self,
         method: str,
         path: str,
-        query: client.Query,
+        query: api_client.Query,
         *,
-        body: client.Body | None = None,
+        body: api_client.Body | None = None,
         content_type: str = "application/json",
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         if self.dead:
-            raise errors.Unavailable("this process is no more")
+            raise api_errors.Unavailable("this process is no more")
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[dict[str, Any]] = loop.create_future()
         asked = {**query, "seenAt": self.seen_at}
         message = Message(self._sender, method, path, asked, body, content_type, loop.time(), waiter)
         self._network.messages.append(message)
         try:
-            async with asyncio.timeout(timeout_seconds or client.CALL_SECONDS):
+            async with asyncio.timeout(timeout_seconds or api_client.CALL_SECONDS):
                 return await waiter
         except TimeoutError as error:
-            raise errors.Unavailable(f"{method} {path}: the API server did not answer in time") from error
+            raise api_errors.Unavailable(f"{method} {path}: the API server did not answer in time") from error
 
     async def list(
-        self, path: str, query: client.Query | None = None, *, keep: Callable[[client.Json], client.Kept]
-    ) -> client.Listing[client.Kept]:
-        listed = await self._call("GET", path, query or {}, timeout_seconds=client.LIST_SECONDS)
+        self, path: str, query: api_client.Query | None = None, *, keep: Callable[[api_client.Json], api_client.Kept]
+    ) -> api_client.ObjectList[api_client.Kept]:
+        listed = await self._call("GET", path, query or {}, timeout_seconds=api_client.LIST_SECONDS)
         kind = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
-        return client.Listing(
+        return api_client.ObjectList(
             [keep({**kind, **item}) for item in listed["items"]], listed["metadata"]["resourceVersion"]
         )
 
     @contextlib.asynccontextmanager
     async def watch(
-        self, path: str, query: client.Query | None = None, **_: Any
+        self, path: str, query: api_client.Query | None = None, **_: Any
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         version = int((query or {}).get("resourceVersion", 0))
         collection = parse(path)[0]
@@ -172,7 +172,7 @@ class SimulatedClient(client.Client):
         async def events() -> AsyncIterator[dict[str, Any]]:
             while True:
                 event = await watch.events.get()
-                if isinstance(event, errors.ClusterError):
+                if isinstance(event, api_errors.ClusterError):
                     raise event
                 yield event
 
@@ -183,10 +183,10 @@ class SimulatedClient(client.Client):
                 self._network.watches.remove(watch)
 
 
-def _settle(waiter: asyncio.Future[dict[str, Any]], outcome: dict[str, Any] | errors.ClusterError | None) -> None:
+def _settle(waiter: asyncio.Future[dict[str, Any]], outcome: dict[str, Any] | api_errors.ClusterError | None) -> None:
     if waiter.done():
         return
     if isinstance(outcome, dict):
         waiter.set_result(outcome)
     else:
-        waiter.set_exception(outcome or errors.Unavailable("no answer"))
+        waiter.set_exception(outcome or api_errors.Unavailable("no answer"))

@@ -132,7 +132,7 @@ class World:
         for watch in self.network.watches:
             count = self.network.pending_events(watch)
             if count and watch.silent_until <= self._loop.now:
-                yield going_wrong.telling(self.network, "go", watch, count)
+                yield going_wrong.reporter(self.network, "go", watch, count)
         for point in self._users.points:
             if point.held_until <= now:
                 yield Option("go", point.label, lambda it=point: self._users.let_pass(it, True))  # type: ignore[misc]

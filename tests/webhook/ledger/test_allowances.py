@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.cluster.store import Change, ChangeType, Key
+from gpushare.cluster.object_store import ChangeType, Delta, Key
 from tests.builders import GIB
 from webhook.ledger import allowances
 
@@ -57,10 +57,10 @@ def test_quotas_come_and_go() -> None:
     known = allowances.Allowances(object())  # type: ignore[arg-type]
     key, kept = Key("team", "gpus"), allowances.kept(quota({f"requests.{PERCENT}": "0"}))
     assert known.lacks("team", {PERCENT: 1}) is None
-    known._changed(Change(ChangeType.ADDED, key, None, kept))
+    known._changed(Delta(ChangeType.ADDED, key, None, kept))
     assert known.lacks("team", {PERCENT: 1}) == (
         f"the ResourceQuota gpus of its namespace leaves 0 of {PERCENT}, 1 are asked"
     )
     assert known.lacks("another", {PERCENT: 1}) is None
-    known._changed(Change(ChangeType.DELETED, key, kept, None))
+    known._changed(Delta(ChangeType.DELETED, key, kept, None))
     assert known.lacks("team", {PERCENT: 1}) is None

@@ -59,13 +59,13 @@ def place(on: MemoryStore, one: Json) -> Placement | Refusal:
 def judged(on: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that fitness is asked about from now on."""
     asked: list[str] = []
-    judge = on._census._judge
+    judge = on._cache._judge
 
     def counting(shape: Any, name: str, *rest: Any) -> str | None:
         asked.append(name)
         return judge(shape, name, *rest)
 
-    monkeypatch.setattr(on._census, "_judge", counting)
+    monkeypatch.setattr(on._cache, "_judge", counting)
     return asked
 
 
@@ -96,7 +96,7 @@ def test_a_refusal_for_cpu_is_the_sentence_of_fitness() -> None:
 def test_room_that_comes_free_is_seen() -> None:
     on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
     assert isinstance(place(on, asks()), Refusal)
-    on._census.put(("default", "web-node-a"), None)
+    on._cache.put(("default", "web-node-a"), None)
     assert isinstance(place(on, asks()), Placement)
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract, ledger
-from gpushare.cluster import client
+from gpushare.cluster import api_client
 from tests import builders
 from webhook import metrics
 from webhook.ledger import api_store
 from webhook.ledger.api_store import ApiStore
 
 
-class OneNode(client.Client):
+class OneNode(api_client.ApiClient):
     """An API server with one GPUNode, which counts how often that is written."""
 
     def __init__(self) -> None:
@@ -26,9 +26,9 @@ class OneNode(client.Client):
         self.document["metadata"].update(uid="u", resourceVersion="1")
         self.writes = 0
 
-    async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
+    async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
         items = [keep(copy.deepcopy(self.document))] if path == contract.GPUNODE_PATH else []
-        return client.Listing(items, self.document["metadata"]["resourceVersion"])
+        return api_client.ObjectList(items, self.document["metadata"]["resourceVersion"])
 
     async def replace(self, path: str, body: Mapping[str, Any], **_: Any) -> dict[str, Any]:  # noqa: ARG002
         self.writes += 1

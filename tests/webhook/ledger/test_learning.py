@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 
-from gpushare.cluster import client
-from gpushare.cluster import store as objects
+from gpushare.cluster import api_client
+from gpushare.cluster import object_store as objects
 from tests import builders
 from webhook import metrics
 from webhook.ledger import occupancy
@@ -33,7 +33,7 @@ def test_only_of_a_pod_that_was_placed_is_kept_what_it_asks_for() -> None:
 
 
 async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody = mock.create_autospec(client.Client)  # it is not asked anything
+    nobody = mock.create_autospec(api_client.ApiClient)  # it is not asked anything
     pods = Occupancy(nobody)
     store = ApiStore(nobody, metrics.Metrics(), pods)
     learning = asyncio.create_task(store._learn(pods))
@@ -43,7 +43,7 @@ async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for(m
     monkeypatch.setattr(pricing, "learn", lambda *given: (learn(*given), learned.set()))
     for number in range(50):
         key = objects.Key("default", f"p{number}")
-        pods._pod_changed(objects.Change(objects.ChangeType.ADDED, key, None, placed(number)))
+        pods._pod_changed(objects.Delta(objects.ChangeType.ADDED, key, None, placed(number)))
     async with asyncio.timeout(20):
         await learned.wait()
     learning.cancel()

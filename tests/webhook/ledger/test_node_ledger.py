@@ -9,8 +9,8 @@ import pytest
 from gpushare import codec, errors, ledger
 from gpushare.gpunode import GpuNode
 from tests import builders
+from webhook.ledger.ledger_store import Change
 from webhook.ledger.node_ledger import NodeLedger
-from webhook.ledger.store import Change
 
 
 def document(*held: str, version: int = 1, uid: str = "u") -> dict[str, Any]:

@@ -13,12 +13,12 @@ import pytest
 from gpushare import codec, contract
 from gpushare import request as requests
 from gpushare.allocation import PodRef
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from gpushare.refusal import Cause, Refusal
 from tests import builders
 from tests.gpushare.cluster import waiting
 from webhook import metrics
-from webhook.ledger import api_store, reservation, unclaimed, unwritable
+from webhook.ledger import api_store, reservation, unconfirmed, unwritable
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
 from webhook.pods.mutation import Placed
@@ -34,7 +34,7 @@ def machine(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name, "resourceVersion": "1", "labels": labels}, "status": status}
 
 
-class Refusing(client.Client):
+class Refusing(api_client.ApiClient):
     """An API server with GPUNodes of two GPUs, which does not store all that it is sent."""
 
     def __init__(self, refuses: Refuses, *names: str) -> None:
@@ -46,16 +46,16 @@ class Refusing(client.Client):
         self.tried: list[str] = []
         self.answers = asyncio.Event()
         self.answers.set()
-        self.error: errors.ClusterError = errors.Invalid(SAID, status=422)
+        self.error: api_errors.ClusterError = api_errors.Invalid(SAID, status=422)
 
-    async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
+    async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
         items = {
             contract.GPUNODE_PATH: copy.deepcopy(self.documents).values(),
             api_store.NODES_PATH: map(machine, self.documents),
         }.get(path, ())
-        return client.Listing([keep(item) for item in items], "1")
+        return api_client.ObjectList([keep(item) for item in items], "1")
 
-    async def get(self, path: str, query: client.Query | None = None) -> dict[str, Any]:  # noqa: ARG002
+    async def get(self, path: str, query: api_client.Query | None = None) -> dict[str, Any]:  # noqa: ARG002
         return copy.deepcopy(self.documents[path.rsplit("/", 1)[1]])
 
     async def replace(self, path: str, body: Mapping[str, Any], **_: Any) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def is_node(name: str) -> Refuses:
 @pytest.mark.parametrize("status", [400, 403, 413, 422])
 async def test_a_pod_whose_share_is_not_stored_takes_nobody_with_it(status: int) -> None:
     api = Refusing(holds("odd"), "node-a")
-    api.error = errors.from_answer(status, SAID, doing="PUT")
+    api.error = api_errors.from_answer(status, SAID, doing="PUT")
     async with asking(api) as pods:
         assert await pods.together("odd", "good-0", "good-1", "good-2") == {
             "odd": False,
@@ -216,14 +216,14 @@ async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_po
         return [entry["pod"]["name"] for entry in api.documents["node-a"]["spec"]["allocations"]]
 
     async with asking(api) as pods:
-        for number in range(unclaimed.LAPSES):
+        for number in range(unconfirmed.LAPSES):
             api.answers.clear()
             refusal = await pods.reserve(f"impatient-{number}", uid="")
             assert isinstance(refusal, Refusal)
             assert refusal.cause == Cause.LEDGER
             api.answers.set()
             await waiting.until(lambda: len(api.tried) % 2 == 0 and not held())
-        assert len(api.tried) == 2 * unclaimed.LAPSES, "written, and given back"
+        assert len(api.tried) == 2 * unconfirmed.LAPSES, "written, and given back"
         asked = builders.pod("next", request="0.1")
         assert pods.store.premature("default", asked, requests.parse(asked)) is None
 

@@ -18,7 +18,7 @@ from gpushare.refusal import Refusal
 from tests import builders
 from webhook import metrics, review
 from webhook.admission import Admission
-from webhook.ledger import memory_store, store
+from webhook.ledger import ledger_store, memory_store
 from webhook.ledger.reservation import LIFETIME_SECONDS, Reservation, new_id
 from webhook.pods import mutation
 
@@ -29,21 +29,21 @@ NOW = 1_000_000.0
 class Shared(memory_store.MemoryStore):
     """Somebody else writes just before we do, as often as `others` has changes."""
 
-    def __init__(self, *nodes: GpuNode, others: list[store.Change] | None = None) -> None:
+    def __init__(self, *nodes: GpuNode, others: list[ledger_store.Change] | None = None) -> None:
         super().__init__([codec.to_document(node) for node in nodes])
         self.others = others or []
 
-    async def commit(self, name: str, change: store.Change) -> GpuNode:
+    async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
         if self.others:
             self.change(name, self.others.pop(0))
         return await super().commit(name, change)
 
 
-def reserving(on: store.Store, **options: Any) -> Reservation:
+def reserving(on: ledger_store.LedgerStore, **options: Any) -> Reservation:
     return Reservation(on, policy="fragmentation", wall_clock=lambda: NOW, **options)
 
 
-def taking(identity: str, uuid: str) -> store.Change:
+def taking(identity: str, uuid: str) -> ledger_store.Change:
     return lambda node: ledger.reserve(node, builders.allocation(identity, uuid, request=100))
 
 
@@ -53,7 +53,7 @@ def held(on: memory_store.MemoryStore, name: str = "node-a") -> Any:
     return view.node.allocations
 
 
-async def reserve(on: store.Store, holder: PodRef = HOLDER, **asked: str) -> mutation.Placed | Refusal:
+async def reserve(on: ledger_store.LedgerStore, holder: PodRef = HOLDER, **asked: str) -> mutation.Placed | Refusal:
     manifest = builders.pod(**(asked or {"request": "0.5"}))
     return await reserving(on).reserve(manifest, requests.parse(manifest), holder)
 
@@ -114,7 +114,9 @@ def sick(node: GpuNode) -> GpuNode:
         pytest.param(sick, 1, id="it-fell-sick"),
     ],
 )
-async def test_gpus_are_chosen_anew_only_if_something_has_changed_on_them(meanwhile: store.Change, times: int) -> None:
+async def test_gpus_are_chosen_anew_only_if_something_has_changed_on_them(
+    meanwhile: ledger_store.Change, times: int
+) -> None:
     first = builders.allocation("first", "GPU-node-a-0", request=30, reserved_until=NOW)
     first = dataclasses.replace(first, pod=PodRef("default", "first"))
     on = Counting(dataclasses.replace(builders.node(gpus=2), allocations=(first,)), others=[meanwhile])
@@ -145,7 +147,7 @@ async def test_what_fits_no_more_is_refused_with_the_reason_of_now() -> None:
 
 async def test_a_ledger_that_does_not_answer_gates_the_pod_in_time() -> None:
     class Silent(Shared):
-        async def commit(self, name: str, change: store.Change) -> GpuNode:
+        async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
             await asyncio.Event().wait()
             return self.change(name, change)
 
@@ -161,7 +163,7 @@ async def test_a_ledger_that_does_not_answer_gates_the_pod_in_time() -> None:
 
 async def test_a_write_whose_answer_was_lost_is_found_again() -> None:
     class Forgetful(Shared):
-        async def commit(self, name: str, change: store.Change) -> GpuNode:
+        async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
             self.change(name, change)
             return self.change(name, change)
 
@@ -189,7 +191,7 @@ def test_ids_are_unique_and_fit_into_a_label() -> None:
 # --- the pod that comes again ---------------------------------------------------------------------------------------
 
 
-def admission(on: store.Store) -> Admission:
+def admission(on: ledger_store.LedgerStore) -> Admission:
     return Admission(on, reserving(on), metrics.Metrics())
 
 
@@ -197,7 +199,7 @@ def asked(manifest: Any, **more: Any) -> review.AdmissionRequest:
     return {"uid": "u", "operation": "CREATE", "namespace": "default", "object": manifest, **more}  # type: ignore[typeddict-item]
 
 
-async def admitted(on: store.Store, manifest: Any) -> tuple[review.Answer, Any]:
+async def admitted(on: ledger_store.LedgerStore, manifest: Any) -> tuple[review.ReviewResponse, Any]:
     answer = await admission(on).answer(asked(manifest))
     patch: Any = list(answer.patch)
     return answer, jsonpatch.apply_patch(manifest, patch)

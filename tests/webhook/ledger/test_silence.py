@@ -6,24 +6,24 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from gpushare.cluster import client, errors
+from gpushare.cluster import api_client, api_errors
 from webhook import metrics
 from webhook.ledger.api_store import STALE_SECONDS, ApiStore
 
 
-class Api(client.Client):
+class Api(api_client.ApiClient):
     """An API server that answers until it does not."""
 
     def __init__(self) -> None:
         self.is_gone = False
 
-    async def list(self, *_: object, **__: object) -> client.Listing[Any]:
-        return client.Listing([], "1")
+    async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
+        return api_client.ObjectList([], "1")
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         if self.is_gone:
-            raise errors.Unavailable("GET /x: upstream is away", status=503, retry_after_seconds=3600.0)
+            raise api_errors.Unavailable("GET /x: upstream is away", status=503, retry_after_seconds=3600.0)
 
         async def nothing() -> AsyncIterator[dict[str, Any]]:
             for event in ():

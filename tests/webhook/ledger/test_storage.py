@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import client, errors
-from gpushare.fitness import Census, Machine, Occupant, Relations, Shape, volumes
+from gpushare.cluster import api_client, api_errors
+from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, SchedulerCache, volumes
 from tests import builders
 from webhook.ledger import storage
 
 DRIVER = "disk.example.com"
 
 
-class Api(client.Client):
+class Api(api_client.ApiClient):
     """Lists, and the refusal to tell some; its watches say nothing."""
 
     def __init__(self, *, forbids: str = "") -> None:
         self.forbids = forbids
         self.items: dict[str, list[dict[str, Any]]] = {path: [] for path in volumes.PATHS.values()}
 
-    async def list(self, path: str, *_: object, keep: Callable[[Any], Any], **__: object) -> client.Listing[Any]:
+    async def list(self, path: str, *_: object, keep: Callable[[Any], Any], **__: object) -> api_client.ObjectList[Any]:
         if path == self.forbids:
-            raise errors.Forbidden(f"GET {path}: no such right", status=403)
-        return client.Listing([keep(one) for one in self.items[path]], "1")
+            raise api_errors.Forbidden(f"GET {path}: no such right", status=403)
+        return api_client.ObjectList([keep(one) for one in self.items[path]], "1")
 
     @contextlib.asynccontextmanager
     async def watch(self, *_: object, **__: object) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
@@ -49,33 +49,33 @@ class Api(client.Client):
 
 
 @contextlib.asynccontextmanager
-async def read(api: Api) -> AsyncIterator[tuple[Census, storage.Storage]]:
+async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, storage.Storage]]:
     """A census of one node with one pod, filled with what there is."""
     api.add(volumes.LIMITS, "node-a", spec={"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]})
     for name in ("one", "two"):
         api.add(volumes.VOLUME, name, spec={"csi": {"driver": DRIVER, "volumeHandle": name}})
         api.add(volumes.CLAIM, name, "default", spec={"volumeName": name})
-    census = Census()
-    census.put_machine("node-a", machine())
-    census.put("one", Occupant.of(mounting("one"), "node-a"))
-    kept = storage.Storage(api, census)
+    cache = SchedulerCache()
+    cache.put_machine("node-a", machine())
+    cache.put("one", PodInfo.of(mounting("one"), "node-a"))
+    kept = storage.Storage(api, cache)
     assert kept.missing() == "the PersistentVolumes have not been read yet"
     async with asyncio.timeout(30):
         running = asyncio.create_task(kept.run())
         await kept.synced()
         assert kept.missing() is None
         try:
-            yield census, kept
+            yield cache, kept
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
 
 
-def machine() -> Machine:
+def machine() -> NodeSpec:
     ready = [{"type": "Ready", "status": "True"}]
     metadata = {"name": "node-a", "labels": {"kubernetes.io/hostname": "node-a"}}
-    return Machine.of({"metadata": metadata, "status": {"conditions": ready, "allocatable": {"pods": "9"}}})
+    return NodeSpec.of({"metadata": metadata, "status": {"conditions": ready, "allocatable": {"pods": "9"}}})
 
 
 def mounting(claim: str) -> dict[str, Any]:
@@ -84,17 +84,17 @@ def mounting(claim: str) -> dict[str, Any]:
     return made
 
 
-def verdict(census: Census, claim: str) -> str | None:
-    return census.judge(Shape.of(mounting(claim)), Relations.of(mounting(claim)))("node-a")
+def verdict(cache: SchedulerCache, claim: str) -> str | None:
+    return cache.judge(PodKey.of(mounting(claim)), PodAffinity.of(mounting(claim)))("node-a")
 
 
 async def test_what_is_read_is_what_is_judged_by() -> None:
-    async with read(Api()) as (census, _):
-        assert verdict(census, "two") == (
+    async with read(Api()) as (cache, _):
+        assert verdict(cache, "two") == (
             f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
         )
-        assert verdict(census, "one") is None
-        assert verdict(census, "three") == "cannot have the pod's claim three, which does not exist"
+        assert verdict(cache, "one") is None
+        assert verdict(cache, "three") == "cannot have the pod's claim three, which does not exist"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in sorted(volumes.PATHS) if kind != volumes.VOLUME])
@@ -102,10 +102,10 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with read(Api(forbids=volumes.PATHS[kind])) as (census, _):
+    async with read(Api(forbids=volumes.PATHS[kind])) as (cache, _):
         expected = kind not in {volumes.LIMITS, volumes.CLAIM}
-        assert (verdict(census, "two") is not None) == expected
-        assert (verdict(census, "three") is not None) == (kind != volumes.CLAIM)
+        assert (verdict(cache, "two") is not None) == expected
+        assert (verdict(cache, "three") is not None) == (kind != volumes.CLAIM)
     said = [one for one in caplog.records if "can attach" in one.getMessage()]
     assert [one.__dict__["kind"] for one in said] == [kind]
     assert "no such right" in said[0].__dict__["err"]
@@ -113,7 +113,7 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
 
 async def test_without_volumes_nobody_is_judged() -> None:
     api = Api(forbids=volumes.PATHS[volumes.VOLUME])
-    kept = storage.Storage(api, Census())
+    kept = storage.Storage(api, SchedulerCache())
     running = asyncio.create_task(kept.run())
     for kind, copy in kept._copies.items():
         await copy.answered.wait()

@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 
 from gpushare import codec, contract, request
-from gpushare.cluster import client
-from gpushare.cluster import store as objects
+from gpushare.cluster import api_client
+from gpushare.cluster import object_store as objects
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from tests import builders
@@ -17,7 +17,7 @@ from webhook.ledger import occupancy, unbindable
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.occupancy import Occupancy
 from webhook.ledger.reservation import Reservation
-from webhook.placer import stuck
+from webhook.placer import unschedulable_pods
 from webhook.pods import mutation
 
 WORDS = "0/2 nodes are available: 1 node(s) exceed max volume count, 1 node(s) didn't match Pod's node affinity."
@@ -48,7 +48,7 @@ class Cluster:
     def __init__(self, *nodes: str) -> None:
         self.now = 0.0
         self.store = MemoryStore([codec.to_document(builders.node(name, gpus=1)) for name in nodes])
-        self.pods = Occupancy(mock.create_autospec(client.Client), clock=lambda: self.now)
+        self.pods = Occupancy(mock.create_autospec(api_client.ApiClient), clock=lambda: self.now)
         self.store._chooser.avoided = self.pods.unbindable.avoided
 
     def show(self, *versions: dict[str, Any] | None) -> None:
@@ -57,7 +57,7 @@ class Cluster:
         for version in versions:
             after = None if version is None else occupancy.kept(version)
             kind = objects.ChangeType.MODIFIED  # nobody looks at it
-            self.pods._pod_changed(objects.Change(kind, KEY, before, after))
+            self.pods._pod_changed(objects.Delta(kind, KEY, before, after))
             before = after
 
     def place(self, one: dict[str, Any]) -> Placement | Refusal:
@@ -133,8 +133,8 @@ def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is
         pauses.append(now[0] - began)
     assert pauses == [120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
     assert (unbindable.FIRST_SECONDS, unbindable.MOST_SECONDS) == (
-        stuck.OWNER_PAUSE_SECONDS,
-        stuck.MOST_OWNER_PAUSE_SECONDS,
+        unschedulable_pods.OWNER_PAUSE_SECONDS,
+        unschedulable_pods.MOST_OWNER_PAUSE_SECONDS,
     )
     found.bound(maker, "node-a")
     assert found.avoided(made("job-1")) == unbindable.NOTHING
@@ -143,7 +143,12 @@ def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is
 def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
     """By the pace of evictions, of which each is later than the last."""
     names = [f"node-{letter}" for letter in "abcde"]
-    cluster, pace, owner, tried = Cluster(*names), stuck.Pace(), stuck.Owner("Job", "train", "job-1"), []
+    cluster, pace, owner, tried = (
+        Cluster(*names),
+        unschedulable_pods.EvictionRate(),
+        unschedulable_pods.Owner("Job", "train", "job-1"),
+        [],
+    )
     while len(tried) < len(names):
         tried.append(cluster.node(made("job-1")))
         cluster.now += 60.0 + pace.wait_seconds(owner, now=cluster.now + 60.0)

@@ -14,7 +14,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
 from gpushare.refusal import Cause, Refusal, Rejected
 from tests import builders, exposition
-from webhook.placer import waiting
+from webhook.placer import pending_counts
 from webhook.placer.cluster_figures import ClusterFigures
 
 MODEL = "NVIDIA A100-SXM4-80GB"
@@ -108,10 +108,10 @@ def test_those_who_wait_are_counted_by_namespace_and_by_the_rule_of_the_nearest_
         (pod("c"), Refusal("…", cause=Cause.GROUP)),
         (pod("d", "other"), Refusal("…", (far,), Cause.HOLD)),
     ]
-    assert waiting.counts(told) == {("ml", "memory"): 2, ("ml", "group"): 1, ("other", "hold"): 1}
+    assert pending_counts.counts(told) == {("ml", "memory"): 2, ("ml", "group"): 1, ("other", "hold"): 1}
 
 
 def test_the_longest_wait_is_that_of_the_oldest() -> None:
     pods = [pod("a", created="1970-01-01T00:01:40Z"), pod("b", created="1970-01-01T00:03:20Z"), pod("c", created="?")]
-    assert waiting.longest_seconds(pods, now=300.0) == 200.0
-    assert waiting.longest_seconds([], now=300.0) == 0.0
+    assert pending_counts.longest_seconds(pods, now=300.0) == 200.0
+    assert pending_counts.longest_seconds([], now=300.0) == 0.0

@@ -10,9 +10,9 @@ import pytest
 
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
-from gpushare.cluster import errors
-from gpushare.fitness import footprint
+from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
+from gpushare.nodefilters import share_resources
 from tests import builders
 from webhook import metrics
 from webhook.ledger.memory_store import MemoryStore
@@ -20,8 +20,8 @@ from webhook.ledger.reservation import Reservation
 from webhook.placer import gates
 from webhook.placer.index import Index
 
-DENIED = errors.Forbidden("the policy of the team denies it", status=403)
-AWAY = errors.Unavailable("etcdserver: request timed out", status=500)
+DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
+AWAY = api_errors.Unavailable("etcdserver: request timed out", status=500)
 
 
 class Cluster:
@@ -29,7 +29,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
-        self.trouble: dict[str, errors.ClusterError] = {}  # by name: what opening its gate is answered
+        self.trouble: dict[str, api_errors.ClusterError] = {}  # by name: what opening its gate is answered
         self.tried: list[str] = []
         self.notes: list[str] = []
         self.now = 0.0
@@ -50,7 +50,7 @@ class Cluster:
             uid=f"u-{name}", resourceVersion="1", creationTimestamp=f"2026-01-0{len(self.pods) + 1}"
         )
         made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
-        wanted = footprint.resources(requests.parse(made).demands[0], "main")
+        wanted = share_resources.resources(requests.parse(made).demands[0], "main")
         made["spec"]["containers"][0]["resources"] = {"limits": wanted, "requests": wanted}
         self.pods[name] = made
 
@@ -67,7 +67,7 @@ class Cluster:
             try:
                 after = jsonpatch.apply_patch(before, body)
             except jsonpatch.JsonPatchException as error:
-                raise errors.Invalid(str(error), status=422) from error
+                raise api_errors.Invalid(str(error), status=422) from error
         else:
             annotations = {**before["metadata"]["annotations"], **body["metadata"]["annotations"]}
             after = {**before, "metadata": {**before["metadata"], "annotations": annotations}}
@@ -140,7 +140,7 @@ async def test_what_may_be_opened_yet_by_a_patch_without_an_answer_keeps_its_sha
     cluster = Cluster()
     cluster.create("waits", request="0.8")
     cluster.pods["waits"]["metadata"]["annotations"][contract.REASON] = "is never written: this version stays"
-    cluster.gates._telling.tell = nothing_to_tell  # type: ignore[method-assign,assignment]
+    cluster.gates._reporter.tell = nothing_to_tell  # type: ignore[method-assign,assignment]
     cluster.trouble["waits"] = AWAY
     await cluster.rounds(1)
     cluster.trouble["waits"] = DENIED

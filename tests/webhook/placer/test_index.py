@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpushare import contract, pod
 from tests import builders
-from webhook.placer import gang, queue, stuck
+from webhook.placer import gang, queue, unschedulable_pods
 from webhook.placer.index import Index
 
 Json = dict[str, Any]
@@ -54,7 +54,7 @@ def test_law_what_is_kept_bit_by_bit_is_what_would_be_found_in_all(steps: list[A
         if after is not None:
             pods[uid] = after
         assert index.waiting == {uid: one for uid, one in pods.items() if queue.waits(one)}
-        assert index.stuck == {uid: one for uid, one in pods.items() if stuck.why(one) is not None}
+        assert index.stuck == {uid: one for uid, one in pods.items() if unschedulable_pods.why(one) is not None}
         arranged = gang.Arranger().arrange(index.waiting, index.members)
         everything = gang.arrange(pods.values())
         assert {unit.uids for unit in arranged.units} == {unit.uids for unit in everything.units}

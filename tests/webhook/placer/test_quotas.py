@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from gpushare import contract, errors, ledger
 from gpushare.allocation import Allocation, PodRef
-from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
 from webhook.placer import quotas
-from webhook.placer.wishes import Wish, Wishes
+from webhook.placer.resize_requests import ResizeRequest, ResizeRequests
 
 PERCENT, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY
 
@@ -37,11 +37,11 @@ class Listing:
     async def list(self, path: str, *, keep: Callable[[Any], Any]) -> SimpleNamespace:
         self.paths.append(path)
         if self.fails:
-            raise cluster_errors.Unavailable("no answer")
+            raise api_errors.Unavailable("no answer")
         return SimpleNamespace(items=[keep(one) for one in self.found])
 
 
-def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[Wish]]:
+def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
     """Pods that hold 0.2 of a GPU with 8Gi each, and ask for something else."""
     node = builders.node(gpus=1)
     pods = []
@@ -51,14 +51,14 @@ def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[Wish]]:
         pods.append(builders.pod(name, allocation=f"id-{name}", **wanted))
         pods[-1]["metadata"]["uid"] = f"u-{name}"
         pods[-1]["spec"]["nodeName"] = node.name
-    return node, Wishes().find([node], pods)
+    return node, ResizeRequests().find([node], pods)
 
 
 async def problems(listing: Listing, **asked: Mapping[str, str]) -> list[str]:
     node, wishes = cluster(**asked)
     judged = await quotas.Quotas(listing).judge(wishes, [node])  # type: ignore[arg-type]
-    assert all((wish.request is None) == bool(wish.problem) for wish in judged)
-    return [wish.problem for wish in judged]
+    assert all((resize_request.request is None) == bool(resize_request.problem) for resize_request in judged)
+    return [resize_request.problem for resize_request in judged]
 
 
 MORE = {"request": "0.5", "memory": "16Gi"}

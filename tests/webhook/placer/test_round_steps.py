@@ -16,17 +16,16 @@ import pytest
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import client, events, informer
-from gpushare.cluster import errors as cluster_errors
+from gpushare.cluster import api_client, api_errors, events, informer
 from gpushare.gpunode import GpuNode
 from tests import builders
 from webhook import metrics
-from webhook.books.bookkeeper import Bookkeeper
+from webhook.books.allocation_controller import AllocationController
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
+from webhook.placer.evictor import Evictor
 from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
-from webhook.placer.replacing import Replacing
 from webhook.placer.resizer import Resizer
 from webhook.pods import copies
 
@@ -46,8 +45,8 @@ class Api:
         self._found = {contract.GPUNODE_PATH: gpunodes, "/api/v1/pods": pods}
         self.events: asyncio.Queue[Json] = asyncio.Queue()
 
-    async def list(self, path: str, *_: object, keep: Callable[[dict[str, Any]], Any]) -> client.Listing[Any]:
-        return client.Listing([keep(item) for item in self._found.get(path, [])], "1")
+    async def list(self, path: str, *_: object, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
+        return api_client.ObjectList([keep(item) for item in self._found.get(path, [])], "1")
 
     @contextlib.asynccontextmanager
     async def watch(self, path: str, *_: object, **__: object) -> AsyncIterator[AsyncIterator[Json]]:
@@ -60,7 +59,7 @@ class Api:
         yield happening()
 
     async def refuse(self, *_: object) -> Json:
-        raise cluster_errors.Forbidden("nothing is written here")
+        raise api_errors.Forbidden("nothing is written here")
 
     patch = replace = create = get = refuse
 
@@ -116,11 +115,11 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     placer = Placer(
         ledger_now,
         copy,
-        Bookkeeper(api, ledger_now, copy, recorder, measures, clock=stopped),
+        AllocationController(api, ledger_now, copy, recorder, measures, clock=stopped),
         Gates(api, ledger_now, reserving, recorder, measures, clock=stopped, wall_clock=stopped),
         leads=lambda: True,
         resizer=Resizer(api, ledger_now, recorder, measures, clock=stopped),
-        replacing=Replacing(api, recorder, measures, clock=stopped),
+        evictions=Evictor(api, recorder, measures, clock=stopped),
         clock=stopped,
     )
     tasks = [asyncio.create_task(ledger_now.run()), asyncio.create_task(copy.run())]

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpushare import contract, pod
 from gpushare import request as requests
-from gpushare.fitness import Occupant, crowd
+from gpushare.nodefilters import PodInfo, node_info
 from tests import builders
 from webhook.pods import copies
 
@@ -30,13 +30,13 @@ def test_of_annotations_of_others_little_is_kept() -> None:
 def test_a_pod_that_has_gone_leaves_nothing_large_behind() -> None:
     """Equal parts of pods are one object, which is kept when the pods have gone: so it was with a megabyte of labels."""
 
-    def occupant(number: int, count: int) -> Occupant:
+    def pod_info(number: int, count: int) -> PodInfo:
         made: dict[str, Any] = builders.pod()
         made["metadata"]["labels"] = {f"{place}-{number}-{'x' * 40}": "y" * 60 for place in range(count)}
-        return Occupant.of(made, "node-a")
+        return PodInfo.of(made, "node-a")
 
-    before = crowd._same.cache_info().currsize
+    before = node_info._same.cache_info().currsize
     for number in range(10):
-        occupant(number, 10_000)
-    assert crowd._same.cache_info().currsize <= before + 1  # their amounts are equal
-    assert occupant(0, 5).labels is occupant(0, 5).labels
+        pod_info(number, 10_000)
+    assert node_info._same.cache_info().currsize <= before + 1  # their amounts are equal
+    assert pod_info(0, 5).labels is pod_info(0, 5).labels

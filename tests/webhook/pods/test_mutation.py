@@ -8,7 +8,7 @@ import pytest
 
 from gpushare import contract, placement
 from gpushare import request as requests
-from gpushare.fitness import footprint
+from gpushare.nodefilters import share_resources
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.pods import mutation
@@ -69,7 +69,9 @@ def test_half_a_gpu() -> None:
 )
 def test_resources_count_what_is_asked(asked: dict[str, str], wanted: dict[str, str]) -> None:
     (demand,) = requests.parse(builders.pod(**asked)).demands
-    assert footprint.resources(demand, "main") == {f"gpushare.io/gpu-{key}": value for key, value in wanted.items()}
+    assert share_resources.resources(demand, "main") == {
+        f"gpushare.io/gpu-{key}": value for key, value in wanted.items()
+    }
 
 
 def test_containers_that_share_are_counted_once() -> None:

@@ -12,7 +12,7 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.planning.world import World
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views.top import gpus, nodes
+from kubectl_gpushare.views.top import gpu_table, node_table
 from tests import builders
 
 NODE = builders.node("node-a", gpus=2)
@@ -33,8 +33,8 @@ def shown(node: GpuNode, *machines: dict[str, Any]) -> tuple[dict[str, Any], dic
     """The node's first GPU and the node, as documents."""
     taken = Snapshot((node,), machines=machines)
     options = Options()
-    first = next(iter(gpus.listing(taken, (), options, now=0).document()["items"]))
-    return first, next(iter(nodes.listing(taken, (), options, now=0).document()["items"]))
+    first = next(iter(gpu_table.listing(taken, (), options, now=0).document()["items"]))
+    return first, next(iter(node_table.listing(taken, (), options, now=0).document()["items"]))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_node_without_gpus_for_shares_says_nothing_of_its_agent() -> None:
 
 
 def test_where_nodes_are_not_known_nothing_is_said_of_them() -> None:
-    found = next(iter(gpus.listing(Snapshot((NODE,)), (), Options(), now=0).document()["items"]))
+    found = next(iter(gpu_table.listing(Snapshot((NODE,)), (), Options(), now=0).document()["items"]))
     assert found["status"] == ["Ready"]
 
 
@@ -84,8 +84,8 @@ def test_beside_a_pod_with_an_exclusion_label_there_is_no_largest_share() -> Non
 
 def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
     full = builders.allocation("a1", "GPU-node-a-0", request=100, memory_gib=20)
-    found = gpus.of([dataclasses.replace(NODE, allocations=(full,))])
-    made = gpus.table(found)
+    found = gpu_table.of([dataclasses.replace(NODE, allocations=(full,))])
+    made = gpu_table.table(found)
     place = [column.header for column in made.columns].index("FREE")
     assert [row[place] for row in made.rows] == ["0+60Gi", "1+80Gi"]
     assert made.totals is not None

@@ -1,0 +1,141 @@
+"""What Prometheus is told: read at each scrape from the offer, from the pages of the shares, and from what the arbiter
+reported last.
+
+Every series belongs to a GPU, a share or a container that is there now, and goes with it. Labels: `gpu` is a UUID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from deviceplugin import charges, share_figures, share_peaks
+from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.audit import audit_metrics
+from deviceplugin.audit.node_audit import NodeAudit
+from deviceplugin.device_holders import DeviceHolder
+from deviceplugin.offer import Offer
+from deviceplugin.share_peaks import Peak
+from gpushare import contract, ledger
+from gpushare.gpunode import GpuNode
+
+
+class AgentCollector(Collector):
+    """The agent's metrics."""
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        offer: Offer,
+        node: Callable[[], GpuNode | None],
+        uses: Callable[[], Iterable[ShareUse]],
+        connections: Callable[[], int],
+        turned_away: Callable[[], int],
+        versions: Callable[[], Mapping[int, int]] = dict,
+        holders: Callable[[], Iterable[DeviceHolder]] = tuple,
+        leases: Callable[[], Iterable[LeaseUsage]] = tuple,
+        audit: Callable[[], NodeAudit] = NodeAudit,
+        peaked: Callable[[], Iterable[Peak]] = tuple,
+    ) -> None:
+        self._node_name = node_name
+        self._offer = offer
+        self._node = node
+        self._uses = uses
+        self._connections = connections
+        self._turned_away = turned_away
+        self._versions = versions
+        self._holders = holders
+        self._leases = leases
+        self._audit = audit
+        self._peaked = peaked
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of time: what there is depends on the node."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, as it is now."""
+        yield from self._gpus()
+        yield from share_figures.memory(self._uses(), node_name=self._node_name)
+        yield from share_figures.compute(self._leases(), node_name=self._node_name)
+        yield from share_figures.shrinking(self._node(), node_name=self._node_name)
+        yield from charges.given(self._node(), node_name=self._node_name)
+        holders = tuple(self._holders())
+        yield charges.allocation(self._node(), holders, node_name=self._node_name)
+        yield self._containers(holders)
+        yield self._conditions()
+        yield from audit_metrics.figures(self._audit(), node_name=self._node_name)
+        yield from share_peaks.figures(self._peaked(), node_name=self._node_name)
+        yield GaugeMetricFamily(
+            "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self._connections()
+        )
+        yield self._protocol()
+        yield CounterMetricFamily(
+            "gpushare_arbiter_turned_away",
+            "Connections that the arbiter turned away at once.",
+            value=self._turned_away(),
+        )
+
+    def _gpus(self) -> Iterator[Metric]:
+        labels = ["node", "gpu", "index", "model"]
+        memory = GaugeMetricFamily("gpushare_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
+        cordoned = GaugeMetricFamily(
+            "gpushare_gpu_cordoned", "1 if an administrator wants nothing new on a GPU.", labels=labels
+        )
+        healthy = GaugeMetricFamily("gpushare_gpu_healthy", "1 if a GPU is healthy.", labels=labels)
+        given = GaugeMetricFamily(
+            "gpushare_gpu_allocated_memory_bytes", "Memory that shares were given.", labels=labels
+        )
+        compute = GaugeMetricFamily(
+            "gpushare_gpu_allocated_compute_ratio", "Compute that shares are guaranteed, 1 is the GPU.", labels=labels
+        )
+        modes = GaugeMetricFamily("gpushare_gpu_mode", "1 for the mode of a GPU.", labels=[*labels, "mode"])
+        node = self._node()
+        used = ledger.use(node) if node is not None else {}
+        for card in self._offer.gpus:
+            values = [self._node_name, card.uuid, str(card.index), card.model]
+            held = used.get(card.uuid, ledger.NOTHING)
+            memory.add_metric(values, card.memory_bytes)
+            modes.add_metric([*values, str(card.mode)], 1.0)
+            healthy.add_metric(values, float(card.healthy))
+            cordoned.add_metric(values, float(node is not None and card.uuid in node.cordoned))
+            given.add_metric(values, held.memory_bytes)
+            compute.add_metric(values, held.request_percent / 100)
+        yield from (memory, healthy, cordoned, given, compute, modes)
+
+    def _protocol(self) -> Metric:
+        spoken = GaugeMetricFamily(
+            "gpushare_arbiter_protocol_connections",
+            "Processes connected to the arbiter, by the version of the protocol that their library speaks with it.",
+            labels=["version"],
+        )
+        connections = self._versions()
+        for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
+            spoken.add_metric([str(version)], connections.get(version, 0))
+        return spoken
+
+    def _conditions(self) -> Metric:
+        labels = ["node", "condition", "status", "reason"]
+        family = GaugeMetricFamily(
+            "gpushare_node_condition", "1 for what each condition of the GPUNode says now.", labels=labels
+        )
+        node = self._node()
+        for one in node.conditions if node is not None else ():
+            family.add_metric([self._node_name, one.type, one.status, one.reason], 1.0)
+        return family
+
+    def _containers(self, holders: Iterable[DeviceHolder]) -> Metric:
+        labels = ["node", "namespace", "pod", "container", "resource", "gpu"]
+        held = GaugeMetricFamily(
+            "gpushare_container_devices", "Devices of a GPU that the kubelet gave to a container.", labels=labels
+        )
+        for one in holders:
+            held.add_metric(
+                [self._node_name, one.namespace, one.pod, one.container, one.resource, one.gpu], one.devices
+            )
+        return held

@@ -1,0 +1,195 @@
+"""The agent, as the arbiter's process knows it: what it has told, what is asked of it, and what it is told.
+
+The agent may be busy for seconds with what the cluster says. Nothing of a lease waits for it; only a process that has
+just connected does, until the agent has said what its container was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+from deviceplugin.arbiter import messages
+from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.share_resizing import Resizing
+from deviceplugin.arbiter.socket_server import Server
+from deviceplugin.arbiter.tenant import Tenant
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode, Resize
+from gpushare.refusal import Refusal
+
+TURNS_A_MESSAGE: Final = 64
+
+
+class AgentChannel:
+    """At the other end of the channel. `has_measured`: whether it knows what processes hold beyond their charges."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._entries: dict[str, Allocation] = {}
+        self._resizes: tuple[Resize, ...] | None = None
+        self._contexts: dict[str, int] = {}
+        self._asked: dict[Container, asyncio.Future[Tenant | Refusal]] = {}
+        self._told: dict[str, tuple[ShareLedger, int]] = {}  # by the key of a share: what, and how it was then
+        self._said_changed = False
+        self._measuring: dict[int, asyncio.Future[int | None]] = {}
+        self._numbers = itertools.count(1)
+        self._askers: set[tuple[int, int]] = set()  # the processes whose questions are not answered yet
+        self._unspoken: set[Container] = set()  # those told of since the last report
+        self.has_measured = False
+
+    def serve(self, groups: ShareLedgers, server: Server, resizing: Resizing) -> None:
+        """Be at its service with these, from when the channel listens to `heard`."""
+        self._groups, self._server, self._resizing = groups, server, resizing
+        server.unspoken = self.unspoken
+
+    @property
+    def node(self) -> GpuNode | None:
+        """What matters here of the GPUNode; None before it was told."""
+        if self._resizes is None:
+            return None
+        return GpuNode("", allocations=tuple(self._entries.values()), resizes=self._resizes)
+
+    async def tenant(self, container: Container) -> Tenant | Refusal:
+        """What a container was given, or why nothing. All of its processes wait for one answer."""
+        asked = self._asked.get(container)
+        if asked is None:
+            asked = self._asked[container] = asyncio.get_running_loop().create_future()
+            self._channel.send(messages.Identify(container))
+        return await asyncio.shield(asked)
+
+    def context_bytes(self, gpu_uuid: str) -> int:
+        """What a context is to be charged before it is made."""
+        return self._contexts.get(gpu_uuid, 0)
+
+    async def unclaimed_bytes(self, chosen: ShareLedger, slot: int, card: int) -> int | None:
+        """What of a GPU of a share nobody is known to hold beside the process of a slot; None where nobody knows."""
+        number, member = next(self._numbers), chosen.members[slot]
+        who = (member.pid, member.start_ticks)
+        if who in self._askers:  # a library asks one question at a time, and again when it got no answer
+            return None
+        self._askers.add(who)
+        asked: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._measuring[number] = asked
+        try:
+            self._channel.send(messages.Measure(number, chosen.tenant.key, *who, card))
+            return await asked
+        finally:
+            self._askers.discard(who)
+            del self._measuring[number]
+
+    def changed(self) -> None:
+        """There may be something new to be said of resizes; that is said once, until the agent asks."""
+        if not self._said_changed:
+            self._said_changed = True
+            self._channel.send(messages.Changed())
+
+    def unspoken(self, container: Container, sentence: str) -> None:
+        """A library was refused for its protocol; however often it asks, that is said once between two reports."""
+        if container not in self._unspoken:
+            self._unspoken.add(container)
+            self._channel.send(messages.LibraryRefused(container, sentence))
+
+    def heard(self, message: messages.Message) -> None:
+        """It says something. Raises ValueError for what only an arbiter says."""
+        match message:
+            case messages.HasAllocation(allocation):
+                self._entries[allocation.id] = allocation
+            case messages.AllocationGone(identity):
+                self._entries.pop(identity, None)
+            case messages.ApplyAllocations(resizes):
+                self._follow(resizes)
+            case messages.Identified(container, tenant, refusal):
+                asked = self._asked.pop(container, None)
+                if asked is not None and not asked.done():
+                    asked.set_result(tenant or Refusal(refusal))
+            case messages.ContextCharges(contexts):
+                self._contexts |= {one.gpu: one.memory_bytes for one in contexts}
+                for group in self._groups.all():
+                    self._groups.expect_contexts(group)
+            case messages.ShareOverheads(key, processes):
+                self._measured(key, processes)
+            case messages.Measured():
+                self.has_measured = True
+            case messages.Runs(runs):
+                self._server.leases.seen({(one.gpu, one.share): one.works for one in runs})
+            case messages.UnclaimedMemory(number, memory_bytes):
+                waiting = self._measuring.get(number)  # none if who asked has gone
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(memory_bytes)
+            case messages.Report(turns):
+                self._report(turns=turns)
+            case _:
+                raise ValueError(f"an agent does not say {message}")
+
+    def _follow(self, resizes: tuple[Resize, ...]) -> None:
+        self._said_changed = False
+        self._resizes = resizes
+        node = self.node
+        assert node is not None  # noqa: S101 - it has just been told
+        self._channel.send(messages.ResizesApplied(self._resizing.follow(node)))
+
+    def _measured(self, key: str, processes: Sequence[messages.Overhead]) -> None:
+        group = next((one for one in self._groups.all() if one.tenant.key == key), None)
+        if group is None:
+            return
+        held = {(one.pid, one.start_ticks): one.held_bytes for one in processes}
+        group.measured(
+            {
+                slot: held[who]
+                for slot, member in group.members.items()
+                if (who := (member.pid, member.start_ticks)) in held
+            }
+        )
+
+    def _report(self, *, turns: bool) -> None:
+        self._unspoken.clear()
+        groups = {group.tenant.key: group for group in self._groups.all()}
+        for key in self._told.keys() - groups.keys():
+            del self._told[key]
+            self._channel.send(messages.ShareGone(key))
+        for key, group in groups.items():
+            told, changes = self._told.get(key, (None, -1))
+            if told is not group or changes != group.changes:
+                self._told[key] = group, group.changes
+                pages = () if told is group else (group.limits.descriptor, group.ledger.descriptor)
+                self._channel.send(_share(group), pages)
+        if turns:
+            had = tuple(map(_turn, self._server.leases.held()))
+            for first in range(0, max(1, len(had)), TURNS_A_MESSAGE):
+                self._channel.send(messages.LeaseReports(had[first : first + TURNS_A_MESSAGE]))
+        unreachable = (one for holders in self._groups.unreachable().values() for one in holders)
+        self._channel.send(
+            messages.Reported(
+                connections=self._server.connections,
+                turned_away=self._server.turned_away,
+                speakers=tuple(messages.Speakers(*one) for one in self._server.versions.items()),
+                lost_ticks=self._groups.lost_ticks,
+                unreachable=tuple((one.pid, one.start_ticks) for one in unreachable),
+            )
+        )
+
+
+def _share(group: ShareLedger) -> messages.RunningShareState:
+    members = (messages.LedgerMember(slot, one.pid, one.start_ticks) for slot, one in group.members.items())
+    return messages.RunningShareState(group.tenant, tuple(members))
+
+
+def _turn(held: LeaseUsage) -> messages.LeaseReport:
+    return messages.LeaseReport(
+        held.tenant.key,
+        held.gpu_uuid,
+        held.seconds,
+        held.leases,
+        held.recent,
+        held.waited_seconds,
+        held.throttled_seconds,
+        held.evictions,
+        held.had_seconds,
+    )

@@ -1,0 +1,259 @@
+"""One client's connection: HELLO, then leases and RECLAIM as often as it likes. Nothing it does makes others wait.
+
+What is no message of ours ends the connection; one of a type that only a newer library knows is ignored. What comes too
+fast is read later, so that only the sender waits. An answer that the client does not take ends the connection too. All
+answers of one container are paced together, or many connections would buy what one may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from deviceplugin.arbiter import wire
+from deviceplugin.arbiter.connection_limits import ConnectedContainer
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.arbiter.leases import Leases
+from deviceplugin.arbiter.rate_limiter import RateLimiter
+from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.tenant import Tenant
+from gpushare import contract
+from gpushare.refusal import Refusal
+
+logger = logging.getLogger(__name__)
+
+HELLO_SECONDS: Final = 10.0
+MESSAGES_A_TURN: Final = 8
+_ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
+
+
+class ShareLookup(Protocol):
+    """Who knows what containers were given."""
+
+    async def tenant(self, container: Container) -> Tenant | Refusal:
+        """The share of a container, or why it has none."""
+
+
+class ClientConnection:
+    """A connection of a process of `container`. It owns `connected` and the pidfd of `who`."""
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        *,
+        who: KernelProcess,
+        container: Container,
+        guest: ConnectedContainer,
+        leases: Leases,
+        lookup: ShareLookup,
+        groups: ShareLedgers,
+        closed: Callable[[ClientConnection], None],
+        unspoken: Callable[[Container, str], None],
+    ) -> None:
+        self.container = container
+        self.version: int | None = None  # of the protocol, as it was agreed on
+        self._socket = connected
+        self._who = who
+        self._guest = guest
+        self._leases = leases
+        self._lookup = lookup
+        self._groups = groups
+        self._closed = closed
+        self._unspoken = unspoken
+        self._loop = asyncio.get_running_loop()
+        self._group: ShareLedger | None = None
+        self._told_freed_bytes = 0
+        self._greeting: asyncio.Task[None] | None = None
+        self._measuring: set[asyncio.Task[None]] = set()
+        self._open = True
+        self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "it said nothing")
+        self._loop.add_reader(connected, self._readable)
+
+    def close(self) -> None:
+        """End it; the process keeps its slot as long as it lives."""
+        if not self._open:
+            return
+        self._open = False
+        self._timer.cancel()
+        for task in (self._greeting, *self._measuring):
+            if task is not None:
+                task.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._leases.left(self)
+        if self._group is not None:
+            self._groups.disconnected(self._group, self._who)
+        os.close(self._who.pidfd)
+        self._closed(self)
+
+    @property
+    def tenant(self) -> Tenant:
+        """The share that its process uses; only once it has been welcomed."""
+        assert self._group is not None  # noqa: S101
+        return self._group.tenant
+
+    def tell(self, message: bytes) -> None:
+        """Send it; a client that does not take it is disconnected."""
+        if self._open:
+            self._send(message)
+
+    def refuse(self, sentence: str) -> None:
+        """Say why not, and end it."""
+        self._log(logging.INFO, "Refused a process", err=sentence)
+        self._send(wire.refused(sentence))
+        self.close()
+
+    def _readable(self) -> None:
+        for _ in range(MESSAGES_A_TURN):
+            if not self._open:
+                return
+            try:
+                # What is longer is cut; one byte more than allowed is enough to see that.
+                data = self._socket.recv(contract.WIRE_MAX + 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return
+            pace = self._take(data)
+            wait_seconds = pace.take(time.monotonic())
+            if wait_seconds and self._open:
+                self._loop.remove_reader(self._socket)
+                self._timer.cancel()
+                self._timer = self._loop.call_later(wait_seconds, self._resume)
+                return
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._socket, self._readable)
+
+    def _take(self, data: bytes) -> RateLimiter:
+        """Do as it says; return the pace that such messages must keep."""
+        try:
+            kind = wire.read(data)
+            said_hello = kind == contract.MESSAGE_HELLO and self.version is None
+            hello = wire.hello(data) if said_hello else None
+            if self.version is not None:
+                wire.check_version(data, self.version)
+        except wire.ProtocolVersionError as error:
+            has_none_of_ours = self.version is None
+            self.version = error.version
+            self.refuse(str(error))
+            if has_none_of_ours:
+                self._unspoken(self.container, str(error))
+            return self._guest.pace
+        except wire.WireError as error:
+            self._end(str(error))
+            return self._guest.pace
+        if self._group is not None and self._group.outdated:
+            self._groups.heard(self._group, self._who)
+        if kind in _ABOUT_LEASES and self._group is not None:
+            said = wire.lease(data)
+            if said.card < len(self._group.tenant.grants):
+                self._leases.said(self, kind, said)
+                return self._guest.lease_pace
+        if hello is not None:
+            self._timer.cancel()
+            self.version = hello.version
+            self._greeting = self._loop.create_task(self._greeted(hello.library))
+        elif kind == contract.MESSAGE_RECLAIM and self._group is not None:
+            self._reclaim(self._group)
+        elif kind == contract.MESSAGE_MEASURE and self._group is not None:
+            self._measure(self._group, wire.lease(data))
+        elif kind not in wire.KNOWN and self._group is not None:
+            self._log(logging.DEBUG, "Ignored a message", err=f"this agent knows none of type {kind}")
+        else:
+            self._end(f"a message of type {kind} has no place here")
+        return self._guest.pace
+
+    async def _greeted(self, library_version: str) -> None:
+        try:
+            await self._greet(library_version)
+        except Exception:
+            logger.exception("Could not answer a process", extra=self._named())
+            self.refuse("the node's agent failed to answer: its log says why")
+
+    async def _greet(self, library_version: str) -> None:
+        found = await self._lookup.tenant(self.container)
+        if isinstance(found, Tenant) and await self._groups.settled(found, self._who):
+            found = await self._lookup.tenant(self.container)  # that may have taken a while
+        if isinstance(found, Refusal):
+            self.refuse(str(found))
+            return
+        if self._who.is_dead():
+            self.close()
+            return
+        try:
+            self._group, slot = self._groups.join(found, self._who)
+        except JoinError as error:
+            self.refuse(str(error))
+            return
+        except OSError as error:
+            logger.error("Could not make a ledger", extra={**self._named(), "err": str(error)})  # noqa: TRY400
+            self.refuse(f"the node's agent could not make a ledger: {error.strerror}")
+            return
+        self._told_freed_bytes = self._group.freed_bytes
+        self._send(
+            wire.welcome(gpu_count=len(found.grants), slot=slot),
+            [self._group.limits.descriptor, self._group.ledger.descriptor],
+        )
+        self._leases.joined(self)
+        self._log(
+            logging.INFO,
+            "Admitted a process",
+            slot=slot,
+            library=library_version,
+            protocol=self.version,
+            containers=list(found.containers),
+            gpus={grant.uuid: grant.memory_bytes for grant in found.grants},
+        )
+
+    def _reclaim(self, group: ShareLedger) -> None:
+        self._groups.reap(group)
+        # Also what was freed since this client last heard of it: it may have counted before that.
+        freed, self._told_freed_bytes = group.freed_bytes - self._told_freed_bytes, group.freed_bytes
+        self._send(wire.reclaimed(freed))
+
+    def _measure(self, group: ShareLedger, asked: wire.Lease) -> None:
+        task = self._loop.create_task(self._measured(group, asked))
+        self._measuring.add(task)
+        task.add_done_callback(self._measuring.discard)
+
+    async def _measured(self, group: ShareLedger, asked: wire.Lease) -> None:
+        unclaimed_bytes = None
+        if asked.card < len(group.tenant.grants):
+            unclaimed_bytes = await self._groups.measure(group, self._who, asked.card)
+        self.tell(wire.measured(asked, unclaimed_bytes))
+
+    def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
+        said = wire.of_version(message, self.version or contract.WIRE_OLDEST)
+        try:
+            socket.send_fds(self._socket, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        # Neither from here: whoever sends may be in the middle of the books of a GPU.
+        except (BrokenPipeError, ConnectionResetError):
+            self._loop.call_soon(self.close)  # it has just ended, as processes do
+        except OSError as error:
+            self._loop.call_soon(self._end, f"it does not take its answer: {error.strerror}")
+
+    def _end(self, why: str) -> None:
+        if not self._open:
+            return
+        self._log(logging.WARNING, "Disconnected a process", err=why)
+        self.close()
+
+    def _log(self, level: int, message: str, **extra: object) -> None:
+        """A line that a container can cause as often as it likes."""
+        left_out = self._guest.line(time.monotonic())
+        if left_out is not None:
+            logger.log(level, message, extra={**self._named(), **extra, **({"left_out": left_out} if left_out else {})})
+
+    def _named(self) -> dict[str, object]:
+        return {"pid": self._who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}

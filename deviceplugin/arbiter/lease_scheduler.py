@@ -1,0 +1,442 @@
+"""Whose turn it is on one GPU: leases given, taken back, ended. Pure: events and times in, commands out.
+
+    WAITING ─open→ OPEN ─revoke→ REVOKED ─closed→ DRAINING ─released→ (none)
+                     └──── released (idle, or gone) ─────────────────↗
+
+One share at a time holds the GPU. It is asked to give it back (revoke) when its time is up and another is to be served;
+it says first that nothing new is launched (closed: the next one begins while the last work runs out), then that nothing
+runs any more (released). Who does neither in time is late: the next one begins beside it, because two shares whose
+kernels wait for each other across two GPUs would otherwise wait for ever. The late one goes on being charged until it
+says so after all, unless the driver is seen to run nothing of it: then its process is stopped, and holds nothing.
+
+While nobody else is to be served, the holder keeps its turn, without a message, and without a timer.
+
+A share of several GPUs is served on all of them together. Who looks at all GPUs (`gangs`) keeps each of them for it
+(`keep`), lets it begin (`begin`), ends its turn (`stop`) and gives the GPU back (`give_back`); and while such a share
+waits, what is to come next is for them to decide, and then for this GPU (`decide`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from deviceplugin.arbiter import next_share
+from deviceplugin.arbiter.account import MILLISECOND_NS, WINDOW_NS, Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.seat import Command, LeasePhase, Open, Revoke, Seat
+from deviceplugin.arbiter.wait_queue import WaitQueue
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long turns are, in nanoseconds."""
+
+    contended_ns: int = 30 * MILLISECOND_NS
+    latency_ns: int = 10 * MILLISECOND_NS  # while a share of the latency class waits or holds
+    longest_ns: int = 100 * MILLISECOND_NS
+    drains: int = 4  # a turn is at least so many times what it took the share to give the last ones back
+    drain_timeout_ns: int = 100 * MILLISECOND_NS
+    lend_ns: int = 2 * MILLISECOND_NS  # a GPU that is kept for a share which does not ask for it so long serves others
+    late_ns: int = WINDOW_NS  # so long a late one is charged although nothing of it is seen to run
+
+
+DEFAULT: Final = Lengths()
+# A gang begins when the last of its GPUs is free, and ends when the last is: so its turns are longer.
+GANGS_TURNS: Final = 3
+
+
+_READY: Final = frozenset({None, LeasePhase.LATE})  # to be served, if it wants to be
+
+
+class LeaseScheduler:
+    """One GPU. Every method that takes `now_ns` returns what is to be done; times must not go back."""
+
+    def __init__(self, lengths: Lengths = DEFAULT) -> None:
+        self.seats: dict[str, Seat] = {}
+        self.holder: str | None = None  # OPEN or REVOKED
+        self.changed: set[str] = set()  # whose seats are not as they were; to be cleared by whoever has looked
+        self._draining: str | None = None
+        self._waiting = WaitQueue()
+        self._members = WaitQueue()  # those that wait and are served on several GPUs together
+        self.kept_for: str | None = None  # a member
+        self.undecided = False  # who is next
+        self.barred = False  # nobody begins, until the member for whom the GPU is kept does, or gives it back
+        self._lent_from_ns = 0
+        self._urgent: set[str] = set()  # that want it, of the latency class
+        self._lengths = lengths
+        self._surplus_ns = 0.0
+        self._now_ns = 0
+
+    def join(self, key: str, given: Entitlement, now_ns: int) -> list[Command]:
+        """A share is there, or has been given something else; that ends no turn but by its new limit."""
+        if key in self.seats:
+            self.seats[key].account.change(given, now_ns)
+            self._refile(key, now_ns)
+            self._curtail(key, now_ns)
+        else:
+            self.seats[key] = Seat(given, now_ns)
+            self.changed.add(key)
+        return self.tick(now_ns)
+
+    def leave(self, key: str, now_ns: int) -> list[Command]:
+        """It has gone, and its work with it."""
+        if key not in self.seats:
+            return []
+        self._end(key, now_ns)
+        self._set(key, now_ns, wanting=False)
+        self.seats[key].asked = self.seats[key].spared = self.seats[key].member = False
+        if self.kept_for == key:
+            self.give_back(now_ns)
+        del self.seats[key]
+        self.changed.discard(key)
+        return self.tick(now_ns)
+
+    def want(self, key: str, now_ns: int) -> list[Command]:
+        """It has something to launch."""
+        self.seats[key].asked = True
+        self.changed.add(key)
+        return self.expect(key, now_ns, wanting=True)
+
+    def expect(self, key: str, now_ns: int, *, wanting: bool) -> list[Command]:
+        """A member will have something to launch once its gang is served; or it will not, unless it has asked."""
+        seat = self.seats[key]
+        if wanting and not seat.account.wanting:
+            seat.account.surplus_ns = max(seat.account.surplus_ns, self._surplus_ns)
+            self._set(key, now_ns, wanting=True)
+            self._shorten(key, now_ns)
+        elif not wanting and not seat.asked:
+            self._set(key, now_ns, wanting=False)
+        return self.tick(now_ns)
+
+    def adopt(self, key: str, now_ns: int) -> bool:
+        """It says that it holds the GPU since before we were there. False: another one does."""
+        if self.holder is not None:
+            return False
+        self.seats[key].asked = True
+        self._set(key, now_ns, wanting=True)
+        self._open(key, now_ns)
+        return True
+
+    def closed(self, key: str, now_ns: int) -> list[Command]:
+        """After a revoke: it launches nothing new, and what runs will have ended soon."""
+        if self.holder == key and self.seats[key].phase is LeasePhase.REVOKED and self._draining is None:
+            self._set(key, now_ns, phase=LeasePhase.DRAINING)
+            self._draining, self.holder = key, None
+        return self.tick(now_ns)
+
+    def released(self, key: str, now_ns: int) -> list[Command]:
+        """Nothing of it runs any more. It says so after a revoke, or by itself when it has nothing to do."""
+        seat = self.seats[key]
+        if seat.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING, LeasePhase.LATE}:
+            seat.drain_ns += ((now_ns - seat.revoked_ns) - seat.drain_ns) / 4
+        self._end(key, now_ns)
+        if seat.asked:
+            self._shorten(key, now_ns)  # it has asked again, and could not be served until now
+        return self.tick(now_ns)
+
+    def seen(self, key: str, now_ns: int, *, works: bool) -> list[Command]:
+        """The driver says whether it has run anything of this share lately."""
+        seat = self.seats[key]
+        if seat.phase is not LeasePhase.LATE:
+            return []
+        if works:
+            seat.worked_ns = now_ns
+        is_stopped = now_ns >= max(seat.revoked_ns, seat.worked_ns) + self._lengths.late_ns
+        self._set(key, now_ns, charge=PayingAccount.NOTHING if is_stopped else self._debt(key))
+        return self.tick(now_ns)
+
+    def contended(self, key: str) -> bool:
+        """Whether another share waits for what this one holds."""
+        return any(len(those) > (key in those) for those in (self._waiting, self._members))
+
+    def join_gang(self, key: str, now_ns: int) -> None:
+        """From now on it is served together with others."""
+        self.seats[key].member = True
+        self._waiting.discard(key)
+        self._refile(key, now_ns)
+
+    @property
+    def vacant(self) -> bool:
+        """Whether somebody can begin, or the turn of who is there is over if another one goes first."""
+        return self.holder is None or self.is_over(self.holder)
+
+    def standing(self, key: str, now_ns: int) -> next_share.Standing:
+        """How soon it is to be served; comparable with others, also of other GPUs."""
+        account = self.seats[key].account
+        account.pass_time(now_ns)
+        return next_share.standing(account, self._surplus_ns)
+
+    def first(self, now_ns: int) -> str | None:
+        """The first of those that wait for this GPU alone."""
+        return self._waiting.first(now_ns)
+
+    def is_over(self, key: str) -> bool:
+        """Whether another one may have the turn of this one, should it go first."""
+        seat = self.seats[key]
+        return seat.phase is LeasePhase.OPEN and seat.due_ns is not None and self._now_ns >= seat.due_ns
+
+    def keep(self, key: str, now_ns: int) -> list[Command]:
+        """Serve nobody else: this member begins as soon as all of its gang can."""
+        self.kept_for, self.barred = key, True
+        self._refile(key, now_ns)
+        holds = self.holder not in {None, key} and self.seats[self.holder or ""].phase is LeasePhase.OPEN
+        return [self._revoke(self.holder or "", now_ns)] if holds else []
+
+    def begin(self, now_ns: int) -> list[Command]:
+        """The turn of the gang for which this GPU is kept begins."""
+        self.barred = False
+        self._lent_from_ns = now_ns + self._lengths.lend_ns
+        self.changed.add(self.kept_for or "")
+        return self.decide(now_ns)
+
+    def prolong(self, now_ns: int) -> None:
+        """It goes on: another turn, if there is anybody for whom it could end."""
+        if self.holder is not None and self.holder == self.kept_for and self.is_over(self.holder):
+            self._renew(self.holder, now_ns, self._best(now_ns))
+
+    def stop(self, now_ns: int) -> list[Command]:
+        """It is over, but nobody else begins until the gang has given back all of its GPUs."""
+        self.barred = True
+        key = self.kept_for
+        stops = key is not None and self.holder == key and self.seats[key].phase is LeasePhase.OPEN
+        return [self._revoke(key or "", now_ns)] if stops else []
+
+    def let_in(self, now_ns: int) -> list[Command]:
+        """Although its turn is over, it may launch once more, until it is stopped again."""
+        key = self.kept_for or ""
+        self._open(key, now_ns)
+        self.seats[key].due_ns = None
+        return [Open(key)]
+
+    def give_back(self, now_ns: int) -> None:
+        """The GPU is kept for nobody. To be followed by `decide`."""
+        key, self.kept_for, self.barred, self.undecided = self.kept_for, None, False, True
+        if key is not None:
+            self._refile(key, now_ns)
+
+    def spare(self, key: str, now_ns: int, *, spared: bool) -> None:
+        """It pays nothing while it is kept from what it waits for."""
+        seat = self.seats[key]
+        if seat.spared == spared:
+            return
+        seat.spared = spared
+        if seat.phase is LeasePhase.OPEN:
+            self._pay(key, now_ns, self._best(now_ns))
+        elif seat.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING}:
+            self._set(key, now_ns, charge=self._debt(key))
+
+    def tick(self, now_ns: int) -> list[Command]:
+        """Let time pass; to be called at `due_ns`, or at any time."""
+        self._now_ns = now_ns
+        self._give_up(now_ns)
+        if self._members or self.kept_for is not None:
+            self.undecided = True
+            return []
+        return self.decide(now_ns)
+
+    def decide(self, now_ns: int) -> list[Command]:
+        """Serve who is next at this GPU, if nobody is to be served here and elsewhere together."""
+        self.undecided = False
+        commands: list[Command] = []
+        if self.holder is not None:
+            commands += self._review(self.holder, now_ns)
+        if self.holder is None and not self.barred:
+            key = self._next(now_ns)
+            if key is not None:
+                self._open(key, now_ns)
+                commands.append(Open(key))
+        return commands
+
+    def due_ns(self) -> int | None:
+        """When to tick next, if nothing happens before."""
+        times = []
+        for seat in (self.seats[key] for key in (self.holder, self._draining) if key is not None):
+            if seat.phase is LeasePhase.OPEN and seat.due_ns is not None:
+                times.append(seat.due_ns)
+            elif seat.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING}:
+                times.append(seat.revoked_ns + self._lengths.drain_timeout_ns)
+        if self.holder is None and not self.barred:
+            next_ns = self._next_ns(self._now_ns)
+            times += [next_ns] if next_ns is not None else []
+            if self.kept_for is not None and self._waiting.able and self._now_ns < self._lent_from_ns:
+                times.append(self._lent_from_ns)
+        return min(times, default=None)
+
+    def _next(self, now_ns: int) -> str | None:
+        """Who begins now."""
+        if self.kept_for is not None:
+            kept_for = self.seats[self.kept_for]
+            kept_for.account.pass_time(now_ns)
+            if kept_for.asked and kept_for.phase in _READY:
+                return self.kept_for if kept_for.account.lasts_ns() != 0 else None
+            if now_ns < self._lent_from_ns:
+                return None
+        return self._waiting.first(now_ns)
+
+    def _best(self, now_ns: int) -> str | None:
+        """The first of those that wait and that their limits let begin."""
+        return self._waiting.first(now_ns) or self._members.first(now_ns)
+
+    def _next_ns(self, now_ns: int) -> int | None:
+        times = (self._waiting.next_ns(now_ns), self._members.next_ns(now_ns))
+        return min((time for time in times if time is not None), default=None)
+
+    def _set(
+        self,
+        key: str,
+        now_ns: int,
+        *,
+        wanting: bool | None = None,
+        charge: PayingAccount | None = None,
+        phase: LeasePhase | None = None,
+    ) -> None:
+        """From now on it is so with this seat."""
+        seat = self.seats[key]
+        seat.phase = phase or seat.phase
+        seat.account.set(now_ns, wanting=wanting, charge=charge)
+        self._refile(key, now_ns)
+
+    def _refile(self, key: str, now_ns: int) -> None:
+        seat = self.seats[key]
+        self.changed.add(key)
+        those = self._members if seat.member else self._waiting
+        if seat.account.wanting and seat.phase in _READY and key != self.kept_for:
+            those.add(key, seat.account, now_ns)
+        else:
+            those.discard(key)
+        urgent = seat.account.given.latency and seat.account.wanting
+        (self._urgent.add if urgent else self._urgent.discard)(key)
+
+    def _review(self, key: str, now_ns: int) -> list[Command]:
+        """The holder's turn: over, renewed, or going on."""
+        seat = self.seats[key]
+        if self.kept_for is not None and self.kept_for != key:  # it is lent
+            asks = seat.phase is LeasePhase.OPEN and self.seats[self.kept_for].asked and not self.barred
+            if asks:
+                return [self._revoke(key, now_ns)]
+        if not self.is_over(key) or key == self.kept_for:
+            return []
+        seat.account.pass_time(now_ns)
+        if seat.account.lasts_ns() == 0:
+            return [self._revoke(key, now_ns)]
+        # The holder competes as one of those that want; its limit is no question of beginning.
+        first = self._waiting.first(now_ns)
+        if first is not None and not _goes_before(seat.account, self.seats[first].account):
+            return [self._revoke(key, now_ns)]
+        self._renew(key, now_ns, self._best(now_ns))
+        return []
+
+    def _revoke(self, key: str, now_ns: int) -> Revoke:
+        seat = self.seats[key]
+        seat.revoked_ns = now_ns
+        seat.asked = False
+        charge = self._debt(key) if seat.account.charge is not PayingAccount.NOTHING else None
+        # Whether it still has something to launch is for it to say.
+        self._set(key, now_ns, wanting=False, charge=charge, phase=LeasePhase.REVOKED)
+        return Revoke(key)
+
+    def _debt(self, key: str) -> PayingAccount:
+        """What pays for work that is still there when its turn is over."""
+        return PayingAccount.NOTHING if self.seats[key].spared else PayingAccount.OWED
+
+    def _open(self, key: str, now_ns: int) -> None:
+        seat = self.seats[key]
+        self._set(key, now_ns, phase=LeasePhase.OPEN)
+        seat.leases += 1
+        seat.since_ns = now_ns
+        self.holder = key
+        self._renew(key, now_ns, self._best(now_ns))
+
+    def _renew(self, key: str, now_ns: int, best: str | None) -> None:
+        """best: the first of those that wait, and may begin."""
+        seat = self.seats[key]
+        self._pay(key, now_ns, best)
+        ends = [seat.account.lasts_ns()]
+        if best is not None:
+            ends.append(self._length_ns(seat))
+        else:
+            next_ns = self._next_ns(now_ns)
+            ends += [next_ns - now_ns] if next_ns is not None else []
+        seat.due_ns = min((now_ns + end_ns for end_ns in ends if end_ns is not None), default=None)
+
+    def _pay(self, key: str, now_ns: int, best: str | None) -> None:
+        account = self.seats[key].account
+        account.pass_time(now_ns)
+        charge = next_share.charge_of(account) if best is not None else PayingAccount.ALONE
+        if charge is PayingAccount.SURPLUS:
+            self._surplus_ns = max(self._surplus_ns, account.surplus_ns)
+        # While the last work of the one before runs out, that one pays.
+        pays = self._draining is None and not self.seats[key].spared
+        self._set(key, now_ns, charge=charge if pays else PayingAccount.NOTHING)
+
+    def _length_ns(self, seat: Seat) -> int:
+        if self._urgent:
+            return self._lengths.latency_ns
+        contended_ns = self._lengths.contended_ns * (GANGS_TURNS if seat.member else 1)
+        wanted_ns = max(contended_ns, int(self._lengths.drains * seat.drain_ns))
+        return min(wanted_ns, self._lengths.longest_ns)
+
+    def _shorten(self, newcomer: str, now_ns: int) -> None:
+        """Somebody has begun to wait: the holder's turn is one among others from now on."""
+        if self.holder is None or self.holder == newcomer:
+            return
+        holder, account = self.seats[self.holder], self.seats[newcomer].account
+        holder.account.pass_time(now_ns)
+        if next_share.interrupts(account, holder.account):
+            due_ns = now_ns
+        elif account.eligible():
+            due_ns = max(now_ns, holder.since_ns + self._length_ns(holder))
+        else:
+            due_ns = now_ns + account.eligible_in_ns()
+        holder.due_ns = due_ns if holder.due_ns is None else min(holder.due_ns, due_ns)
+        if holder.phase is LeasePhase.OPEN and account.eligible():
+            self._pay(self.holder, now_ns, newcomer)
+
+    def _curtail(self, key: str, now_ns: int) -> None:
+        """It has been given something else: its own turn goes by that, and the one that it waits for."""
+        seat = self.seats[key]
+        lasts_ns = seat.account.lasts_ns()
+        if seat.phase is LeasePhase.OPEN and lasts_ns is not None:
+            ends_ns = now_ns + lasts_ns
+            seat.due_ns = ends_ns if seat.due_ns is None else min(seat.due_ns, ends_ns)
+        elif seat.account.wanting:
+            self._shorten(key, now_ns)
+
+    def _give_up(self, now_ns: int) -> None:
+        """Those that take too long to give back are late."""
+        for key in (self.holder, self._draining):
+            seat = self.seats[key] if key is not None else None
+            if key is None or seat is None or seat.phase is LeasePhase.OPEN:
+                continue
+            if now_ns >= seat.revoked_ns + self._lengths.drain_timeout_ns:
+                self._set(key, now_ns, charge=self._debt(key), phase=LeasePhase.LATE)
+                self._let_go(key, now_ns)
+
+    def _end(self, key: str, now_ns: int) -> None:
+        seat = self.seats[key]
+        if seat.phase is None:
+            return
+        wanting = False if seat.phase is LeasePhase.OPEN else None
+        seat.asked = seat.asked and wanting is None
+        if self.kept_for == key:
+            self._lent_from_ns = now_ns + self._lengths.lend_ns
+        seat.phase = None
+        self._set(key, now_ns, wanting=wanting, charge=PayingAccount.NOTHING)
+        self._let_go(key, now_ns)
+
+    def _let_go(self, key: str, now_ns: int) -> None:
+        if self.holder == key:
+            self.holder = None
+        if self._draining == key:
+            self._draining = None
+            if self.holder is not None:
+                if self.seats[self.holder].phase is LeasePhase.REVOKED:
+                    self._set(self.holder, now_ns, charge=self._debt(self.holder))
+                else:
+                    self._pay(self.holder, now_ns, self._best(now_ns))
+
+
+def _goes_before(holder: Account, best: Account) -> bool:
+    """Whether the holder would be chosen again before `best`, the first of those that wait; of equals, who waits is."""
+    able = {"best": best, "holder": holder} if holder.eligible() else {"best": best}
+    return next_share.choose(able) == "holder"

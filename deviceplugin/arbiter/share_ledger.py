@@ -1,0 +1,180 @@
+"""One share's ledger: which process has which slot, from the first process to the last.
+
+A slot belongs to a process until that process is dead, and is cleared then, once. A closed socket proves nothing: the
+memory of a process that lives is not free. Only one that has become another program (exec) has given up what it had;
+it is known by having the ledger mapped no more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from deviceplugin.arbiter import ledger_record, pages
+from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.arbiter.tenant import Tenant
+from gpushare import contract
+
+# How far the limits page tells processes to look at first: eight cache lines. It doubles when more are needed.
+FIRST_SLOT_COUNT: Final = 64
+
+
+class JoinError(Exception):
+    """A process gets no slot; the message is a sentence for it."""
+
+
+class ShareLedger:
+    """The ledger of one share. `freed_bytes` is what dead processes have left in it so far, over its whole life.
+
+    changes: how often it was given something else, or a slot was given, cleared or given up.
+
+    After an agent's restart the processes from before keep a limits page that nobody can write any more, until they
+    have found us and say something. Newcomers get ours; and no slot is given that the old ones would not look at.
+    """
+
+    def __init__(self, tenant: Tenant, ledger: pages.Ledger, *, slot_count: int, inherited: bool) -> None:
+        self.tenant = tenant
+        self.ledger = ledger
+        self.limits = pages.LimitsPage(tenant.grants, slot_count=slot_count)
+        self.freed_bytes = 0
+        self.changes = 0
+        self._inherited = inherited
+        self._members: dict[int, KernelProcess] = {}
+        self._outdated: set[int] = set()
+        self._overheads: Mapping[int, Sequence[int]] = {}  # by slot: measured beyond its charges, on each GPU
+
+    @classmethod
+    def make(cls, tenant: Tenant) -> ShareLedger:
+        """An empty one."""
+        ledger = pages.Ledger.make(len(tenant.grants))
+        return cls(tenant, ledger, slot_count=FIRST_SLOT_COUNT, inherited=False)
+
+    @property
+    def members(self) -> Mapping[int, KernelProcess]:
+        """The processes by slot."""
+        return self._members
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a process may go by a limits page that is not ours."""
+        return bool(self._outdated)
+
+    def used_bytes(self) -> tuple[int, ...]:
+        """What the processes are charged, by GPU in the order of the grants."""
+        return self.ledger.used_bytes(self.limits.slot_count)
+
+    def held_bytes(self) -> int:
+        """What is in use on the GPU where the most is."""
+        held = zip(self.used_bytes(), self.limits.overhead_bytes(), strict=True)
+        return max((used + overhead for used, overhead in held), default=0)
+
+    def certain(self, slot: int, card: int) -> tuple[int, int]:
+        """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
+        return self.ledger.certain(slot, card) if slot < self.limits.certain_slot else (0, 0)
+
+    def overhead_bytes(self, slot: int, card: int) -> int:
+        """What is counted of a process on a GPU beyond its charges."""
+        held = self._overheads.get(slot)
+        return held[card] if held is not None else 0
+
+    def slot_of(self, who: KernelProcess) -> int | None:
+        """The slot that the process has."""
+        for slot, member in self._members.items():
+            if (member.pid, member.start_ticks) == (who.pid, who.start_ticks):
+                return slot
+        return None
+
+    def has(self, member: KernelProcess) -> bool:
+        """Whether this very process still has a slot."""
+        return any(one is member for one in self._members.values())
+
+    def free_slot(self) -> int:
+        """The lowest slot that nobody has. Raises JoinError."""
+        most = self.limits.certain_slot or contract.LEDGER_SLOTS
+        slot = next((slot for slot in range(most) if slot not in self._members), None)
+        if slot is None:
+            raise JoinError(f"{most} processes of this container use the GPU already: no more are possible")
+        if self._inherited and slot >= self.limits.slot_count:
+            raise JoinError(
+                f"the node's agent was restarted, and until a process from before has ended, only "
+                f"{self.limits.slot_count} processes of this container can use the GPU"
+            )
+        return slot
+
+    def change(self, tenant: Tenant) -> None:
+        """Give the share something else, on the same GPUs."""
+        self.changes += 1
+        self.tenant = tenant
+        self.limits.write(tenant.grants)
+
+    def admit(self, who: KernelProcess, slot: int, *, outdated: bool = False) -> None:
+        """Give `who`, of whom this group now holds the pidfd, the slot; its limits page says to look there.
+
+        outdated: its limits page is not ours.
+        """
+        self.changes += 1
+        slot_count = _reaching(slot, self.limits.slot_count)
+        if slot_count != self.limits.slot_count:
+            self.limits.publish(slot_count)
+        self._members[slot] = who
+        if outdated:
+            self._outdated.add(slot)
+
+    def measured(self, overheads: Mapping[int, Sequence[int]]) -> None:
+        """What the processes hold beyond their charges, by slot and GPU: it counts from now on."""
+        self._overheads = {slot: held for slot, held in overheads.items() if slot in self._members}
+        for card in range(len(self.tenant.grants)):
+            overhead_bytes = sum(held[card] for held in self._overheads.values())
+            self.limits.measure(card, overhead_bytes)
+
+    def has_our_page(self, slot: int) -> None:
+        """From now on the process of this slot goes by our limits page."""
+        self._outdated.discard(slot)
+
+    def release(self, slot: int) -> int:
+        """Clear the slot and give it up; return the bytes that were in it. Once only: then it is nobody's."""
+        os.close(self._members.pop(slot).pidfd)
+        self._outdated.discard(slot)
+        return self.clear(slot)
+
+    def clear(self, slot: int) -> int:
+        """Clear a slot whose process lives on as another program."""
+        self.changes += 1
+        freed = self.ledger.clear(slot, with_certain=self.limits.certain_slot > 0)
+        self.freed_bytes += freed
+        if slot in self._overheads:
+            self.measured({other: held for other, held in self._overheads.items() if other != slot})
+        return freed
+
+    def dead(self) -> Iterator[int]:
+        """The slots whose process is dead."""
+        for slot, member in list(self._members.items()):
+            if member.is_dead():
+                yield slot
+
+    def record(
+        self, boot_id: str, *, joining: tuple[int, KernelProcess] | None = None, tenant: Tenant | None = None
+    ) -> ledger_record.LedgerRecord:
+        """What the next agent must know, with a process that is about to join, or with what is about to be given."""
+        slots = {slot: (member.pid, member.start_ticks) for slot, member in self._members.items()}
+        slot_count = self.limits.slot_count
+        if joining is not None:
+            slot, who = joining
+            slots[slot] = (who.pid, who.start_ticks)
+            slot_count = _reaching(slot, slot_count)
+        return ledger_record.LedgerRecord(boot_id, tenant or self.tenant, self.ledger.device_inode, slot_count, slots)
+
+    def close(self) -> None:
+        """Let go of everything; living processes keep their pages."""
+        for member in self._members.values():
+            os.close(member.pidfd)
+        self._members.clear()
+        self.limits.close()
+        self.ledger.close()
+
+
+def _reaching(slot: int, slot_count: int) -> int:
+    while slot >= slot_count:
+        slot_count *= 2
+    return min(slot_count, contract.LEDGER_SLOTS)

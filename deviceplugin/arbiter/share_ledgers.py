@@ -1,0 +1,317 @@
+"""All ledgers of this node, by share; made for the first process of a share, let go after its last.
+
+Each living process is watched by its pidfd, so a slot is cleared when the kernel says so, whether or not anybody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from deviceplugin import whole_file
+from deviceplugin.arbiter import kernel_process, ledger_record, recovery, recovery_window, timetable
+from deviceplugin.arbiter.kernel_process import KernelProcess
+from deviceplugin.arbiter.looks import Looks
+from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
+from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.denial.registered import RegisteredMap
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY_MODE: Final = 0o700
+UNREACHABLE: Final = (
+    "the node's agent was restarted and may not look into this container's other processes (it needs SYS_PTRACE and "
+    "CHECKPOINT_RESTORE): restart the container"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShareUse:
+    """What a share's processes hold now, by GPU in the order of its grants.
+
+    overhead_bytes: beyond what they have charged.
+    """
+
+    tenant: Tenant
+    used_bytes: tuple[int, ...]
+    processes: int
+    overhead_bytes: tuple[int, ...]
+
+
+async def nothing_known(chosen: ShareLedger, slot: int, card: int) -> int | None:
+    """Where nobody measures."""
+    del chosen, slot, card
+    return None
+
+
+class ShareLedgers:
+    """The node's ledgers. To be used in a running event loop.
+
+    directory: where the records are kept; it must be one that the next agent finds again.
+    context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
+    unclaimed_bytes: how much of a GPU, by its place in the share, nobody is known to hold beside what the process of a
+        slot says itself; None where that is not known.
+    registered: the kernel, where it denies the devices to all who have no slot.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        proc: Path = kernel_process.PROC,
+        context_bytes: Callable[[str], int] = lambda _: 0,
+        unclaimed_bytes: Callable[[ShareLedger, int, int], Awaitable[int | None]] = nothing_known,
+        registered: RegisteredMap | None = None,
+    ) -> None:
+        self._directory = directory
+        self._registered = registered
+        self._proc = proc
+        self._boot_id = kernel_process.boot_id(proc=proc)
+        self._context_bytes = context_bytes
+        self._unclaimed_bytes = unclaimed_bytes
+        self._groups: dict[str, ShareLedger] = {}
+        self._unreachable: dict[str, list[KernelProcess]] = {}
+        self._lost_ticks = 0
+        self._looks = Looks(self._gone, proc=proc)
+        self.all_have_our_page: Callable[[], None] = lambda: None  # called once that is so of a group from before
+
+    def inherit(self) -> None:
+        """Take over what the last agent left."""
+        lost_ticks = recovery_window.read(self._directory, self._boot_id)
+        self._lost_ticks = lost_ticks or 0
+        if lost_ticks is None or not self._directory.exists():
+            self._lose()
+        self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        missing = kernel_process.missing_capabilities()
+        if missing:
+            # Said now and not when it is too late: the next agent will be one like this.
+            logger.warning(
+                "Ledgers cannot be taken over after a restart: containers would have to be restarted too",
+                extra={"missing_capabilities": list(missing)},
+            )
+        for path in ledger_record.all_in(self._directory):
+            try:
+                found = ledger_record.read(path)
+            except ledger_record.RecordError as error:
+                # Without it nobody knows whose the slots are, so no old ledger is given to anyone.
+                aside = whole_file.set_aside(path)
+                why = {"err": str(error), "set_aside": str(aside)}
+                logger.error("Dropped a ledger's record", extra=why)  # noqa: TRY400
+                self._lose()
+                path.unlink(missing_ok=True)
+                continue
+            old = recovery.take_over(found, proc=self._proc) if found.boot_id == self._boot_id else None
+            if old is None:
+                path.unlink()
+            elif isinstance(old, ShareLedger):
+                self._groups[found.tenant.key] = old
+                for member in old.members.values():
+                    self._watch(old, member)
+                    self._looks.ask(old, member)
+                self.keep(old, old.tenant)
+                logger.info("Took over a ledger", extra={**_named(old.tenant), "processes": len(old.members)})
+            else:
+                self._unreachable[found.tenant.key] = list(old.holders)
+                for holder in old.holders:
+                    asyncio.get_running_loop().add_reader(holder.pidfd, self._holder_ended, found.tenant, holder)
+                extra = {**_named(found.tenant), "processes": len(old.holders), "err": UNREACHABLE}
+                logger.error("Could not take over a ledger", extra=extra)
+        if self._registered is not None:
+            holders = (*self._unreachable.values(), *(one.members.values() for one in self._groups.values()))
+            self._registered.keep((one.pid, one.start_ticks) for holder in holders for one in holder)
+        self.schedule()
+
+    @property
+    def lost_ticks(self) -> int:
+        """Processes that began before may go by a ledger of which nothing is left; in the kernel's ticks."""
+        return self._lost_ticks
+
+    def join(self, tenant: Tenant, who: KernelProcess) -> tuple[ShareLedger, int]:
+        """A slot for a process; the same one if it has one. Raises JoinError, and OSError when nothing can be recorded.
+
+        What a share with processes may use is changed by `resizing` alone. The caller keeps its own pidfd; the group
+        holds another.
+        """
+        if tenant.key in self._unreachable:
+            raise JoinError(UNREACHABLE)
+        found = self._groups.get(tenant.key)
+        if found is not None and not _same_gpus(found.tenant, tenant):
+            raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
+        made = found is None
+        chosen = ShareLedger.make(tenant) if found is None else found
+        chosen.tenant = dataclasses.replace(chosen.tenant, group=tenant.group)  # no record has it
+        try:
+            self.expect_contexts(chosen)
+            slot = chosen.slot_of(who)
+            if slot is not None:
+                self._register(who)
+                return chosen, slot
+            slot = chosen.free_slot()
+            ledger_record.write(self._directory, chosen.record(self._boot_id, joining=(slot, who)))
+            self._register(who)
+            member = dataclasses.replace(who, pidfd=os.dup(who.pidfd))
+        except BaseException:
+            if made:
+                chosen.close()
+            raise
+        chosen.admit(member, slot)
+        self._groups[tenant.key] = chosen
+        self._watch(chosen, member)
+        if made:
+            self.schedule()
+        return chosen, slot
+
+    async def settled(self, tenant: Tenant, who: KernelProcess) -> bool:
+        """Whether the process had a slot, which it may have had as another program: then it has been looked at."""
+        found = self._groups.get(tenant.key)
+        slot = found.slot_of(who) if found is not None else None
+        if found is None or slot is None:
+            return False
+        # Others may wait for the same look, and go on to.
+        await asyncio.shield(self._looks.ask(found, found.members[slot]))
+        return True
+
+    def schedule(self) -> None:
+        """Tell all when to launch while there is no arbiter; to be called once a share is given more or less."""
+        table = timetable.timetable(one.tenant for one in self._groups.values())
+        for key, one in self._groups.items():
+            for card, turn in enumerate(table[key]):
+                one.limits.schedule(card, turn)
+
+    def reap(self, chosen: ShareLedger) -> None:
+        """Clear the slots of processes that are dead by now."""
+        for slot in list(chosen.dead()):
+            self._leave(chosen, slot)
+
+    async def measure(self, chosen: ShareLedger, who: KernelProcess, card: int) -> int | None:
+        """Look, from now on, how much of a GPU nobody is known to hold; None where that is not known."""
+        slot = chosen.slot_of(who)
+        return await self._unclaimed_bytes(chosen, slot, card) if slot is not None else None
+
+    def disconnected(self, chosen: ShareLedger, who: KernelProcess) -> None:
+        """A process closed its socket: give up its slot if that was because it became another program."""
+        slot = chosen.slot_of(who)
+        if slot is not None and not who.is_dead():
+            self._looks.ask(chosen, chosen.members[slot])
+
+    def uses(self) -> Iterator[ShareUse]:
+        """What every share holds."""
+        for one in self._groups.values():
+            yield ShareUse(one.tenant, one.used_bytes(), len(one.members), one.limits.overhead_bytes())
+
+    def all(self) -> tuple[ShareLedger, ...]:
+        """Every share with a process."""
+        return tuple(self._groups.values())
+
+    def expect_contexts(self, chosen: ShareLedger) -> None:
+        """Tell the processes of a share what is to be charged for a context now."""
+        for card, grant in enumerate(chosen.tenant.grants):
+            chosen.limits.expect(card, self._context_bytes(grant.uuid))
+
+    def unreachable(self) -> Mapping[str, Sequence[KernelProcess]]:
+        """The processes, by share, of which we cannot tell what they hold."""
+        return self._unreachable
+
+    def out_of_reach(self, pod_uid: str, share: int) -> bool:
+        """Whether the share has processes of which we cannot tell what they hold."""
+        return f"{pod_uid}-{share}" in self._unreachable
+
+    def heard(self, chosen: ShareLedger, who: KernelProcess) -> None:
+        """A process said something after it was welcomed, so it has put our limits page in place of what it had."""
+        slot = chosen.slot_of(who)
+        if slot is not None and chosen.outdated:
+            chosen.has_our_page(slot)
+            if not chosen.outdated:
+                self.all_have_our_page()
+
+    def keep(self, chosen: ShareLedger, tenant: Tenant) -> bool:
+        """Write down what the share is about to be given, for the next agent; False if that is not possible.
+
+        Then the file that is there may name a process too many, which the next agent will find dead.
+        """
+        try:
+            ledger_record.write(self._directory, chosen.record(self._boot_id, tenant=tenant))
+        except OSError as error:
+            logger.warning("Could not write a ledger's record", extra={**_named(chosen.tenant), "err": str(error)})
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of everything; the records stay for the next agent."""
+        self._looks.close()
+        for one in self._groups.values():
+            for member in one.members.values():
+                asyncio.get_running_loop().remove_reader(member.pidfd)
+            one.close()
+        self._groups.clear()
+        for holders in self._unreachable.values():
+            for holder in holders:
+                self._let_go(holder)
+        self._unreachable.clear()
+
+    def _lose(self) -> None:
+        own = kernel_process.identified(os.getpid(), proc=self._proc)
+        self._lost_ticks = own[1] if own is not None else 0
+        recovery_window.write(self._directory, self._boot_id, self._lost_ticks)
+
+    def _register(self, who: KernelProcess) -> None:
+        if self._registered is not None:
+            try:
+                self._registered.add(who.pid, who.start_ticks)
+            except OSError as error:
+                raise JoinError(f"the kernel could not be told that this process may use its GPU: {error}") from error
+
+    def _watch(self, chosen: ShareLedger, member: KernelProcess) -> None:
+        asyncio.get_running_loop().add_reader(member.pidfd, self._ended, chosen, member)
+
+    def _ended(self, chosen: ShareLedger, member: KernelProcess) -> None:
+        slot = chosen.slot_of(member)
+        if slot is not None:
+            self._leave(chosen, slot)
+
+    def _gone(self, chosen: ShareLedger, member: KernelProcess) -> None:
+        logger.debug("A process is another program now", extra={**_named(chosen.tenant), "pid": member.pid})
+        self._ended(chosen, member)
+
+    def _holder_ended(self, tenant: Tenant, holder: KernelProcess) -> None:
+        self._let_go(holder)
+        if self._registered is not None:
+            self._registered.drop(holder.pid)
+        self._unreachable[tenant.key].remove(holder)
+        if not self._unreachable[tenant.key]:
+            del self._unreachable[tenant.key]
+            ledger_record.path_of(self._directory, tenant).unlink(missing_ok=True)
+
+    def _let_go(self, holder: KernelProcess) -> None:
+        asyncio.get_running_loop().remove_reader(holder.pidfd)
+        os.close(holder.pidfd)
+
+    def _leave(self, chosen: ShareLedger, slot: int) -> None:
+        member = chosen.members[slot]
+        asyncio.get_running_loop().remove_reader(member.pidfd)
+        freed = chosen.release(slot)
+        if self._registered is not None:
+            self._registered.drop(member.pid)
+        extra = {**_named(chosen.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
+        # A container can have processes come and go as fast as can be: of those that leave nothing nobody has to know.
+        logger.log(logging.INFO if freed else logging.DEBUG, "Cleared the slot of a process that is gone", extra=extra)
+        if chosen.members:
+            self.keep(chosen, chosen.tenant)
+            return
+        del self._groups[chosen.tenant.key]
+        ledger_record.path_of(self._directory, chosen.tenant).unlink(missing_ok=True)
+        chosen.close()
+        self.schedule()
+
+
+def _same_gpus(one: Tenant, other: Tenant) -> bool:
+    return [grant.uuid for grant in one.grants] == [grant.uuid for grant in other.grants]
+
+
+def _named(tenant: Tenant) -> dict[str, object]:
+    return {"pod": {"namespace": tenant.namespace, "name": tenant.pod}, "containers": list(tenant.containers)}

@@ -1,0 +1,226 @@
+"""The arbiter's socket: who may connect, and how many.
+
+Every share container of the node has this one socket mounted, so no number of containers must be able to use it up.
+Each gets as many connections as there are slots for its processes, but only half of all are for who comes first: the
+other half is kept for containers that have few, so that more of them than a node ever has find room for some each. All
+together stay below what the agent can hold open. Those that no pod's container is at the other end of are turned away
+at once. Who it is, the kernel says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.arbiter import identity, kernel_process, wire
+from deviceplugin.arbiter.client_connection import ClientConnection, ShareLookup
+from deviceplugin.arbiter.connection_limits import ConnectionLimits
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.arbiter.leases import Leases
+from deviceplugin.arbiter.rate_limiter import RateLimiter
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from gpushare import contract
+from gpushare.refusal import Refusal
+
+logger = logging.getLogger(__name__)
+
+# Who connects and goes leaves its place taken until we come to it, and all others wait behind that. Those for whom
+# there is no place have their turns one after the other, by the kernel.
+BACKLOG: Final = 32
+ACCEPTS_A_TURN: Final = 16
+ACCEPTS_PER_SECOND: Final = 1000.0
+ACCEPT_BURST: Final = 4096
+MOST_CONNECTIONS: Final = 8192
+DESCRIPTORS_A_CONNECTION: Final = 3  # the socket, its pidfd, and the pidfd of its slot
+OTHER_DESCRIPTORS: Final = 512
+CONTAINERS: Final = 512  # that find room whatever others do; a node of Kubernetes has 110 pods if nothing else is said
+FULL_PAUSE_SECONDS: Final = 0.1
+LEAVE_SECONDS: Final = 1.0  # for those turned away, to send what they were about to send
+MOST_LEAVING: Final = 256
+
+Identify = Callable[[int], Container | Refusal]
+
+
+def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
+    """Tell the container of a pid by its cgroup."""
+
+    def identify(pid: int) -> Container | Refusal:
+        try:
+            return identity.parse(kernel_process.cgroups(pid, proc=proc))
+        except OSError:
+            return Refusal("this process has ended")
+
+    return identify
+
+
+class Server:
+    """The socket at `path`, for as long as the context lasts.
+
+    The socket is made under another name and moved into place, so a client finds the old one, the new one, or, once we
+    have ended, none.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        lookup: ShareLookup,
+        groups: ShareLedgers,
+        identify: Identify,
+        proc: Path = kernel_process.PROC,
+    ) -> None:
+        self._path = path
+        self._lookup = lookup
+        self._groups = groups
+        self._identify = identify
+        self._proc = proc
+        self._connections: set[ClientConnection] = set()
+        self._guests = ConnectionLimits(time.monotonic)
+        self.leases = Leases()
+        self._accepts = RateLimiter(per_second=ACCEPTS_PER_SECOND, burst=ACCEPT_BURST)
+        self._paused: asyncio.TimerHandle | None = None
+        self._leaving: dict[socket.socket, asyncio.TimerHandle] = {}
+        self.turned_away = 0
+        # Called when a library of a container is refused for the versions of the protocol that it speaks, with why.
+        self.unspoken: Callable[[Container, str], None] = lambda *_: None
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._connections)
+
+    @property
+    def versions(self) -> Mapping[int, int]:
+        """How many of them speak each version of the protocol; those that have yet to say hello speak none."""
+        return Counter(one.version for one in self._connections if one.version is not None)
+
+    async def __aenter__(self) -> Server:
+        self._most = min(MOST_CONNECTIONS, (raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        fresh = self._path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        self._socket.bind(str(fresh))
+        fresh.chmod(0o666)  # whatever user a container runs as; who it is, is asked of the kernel
+        self._socket.listen(BACKLOG)
+        self._inode = fresh.stat().st_ino
+        fresh.replace(self._path)
+        self._loop.add_reader(self._socket, self._acceptable)
+        logger.info("Listening", extra={"socket": str(self._path), "most_connections": self._most})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._loop.remove_reader(self._socket)
+        if self._paused is not None:
+            self._paused.cancel()
+        self._socket.close()
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+        # First, or each that leaves would be a turn for the next one, and all would go on believing that it is theirs.
+        self.leases.close()
+        for connection in list(self._connections):
+            connection.close()
+        for connected in list(self._leaving):
+            self._leave(connected)
+
+    def _acceptable(self) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                connected, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # No descriptors left, most likely: trying again at once would only burn the CPU.
+                logger.warning("Could not accept a connection", extra={"err": str(error)})
+                self._pause(FULL_PAUSE_SECONDS)
+                return
+            connected.setblocking(False)
+            self._admit(connected)
+            wait_seconds = self._accepts.take(time.monotonic())
+            if wait_seconds:
+                self._pause(wait_seconds)
+                return
+
+    def _pause(self, seconds: float) -> None:
+        self._loop.remove_reader(self._socket)
+        self._paused = self._loop.call_later(seconds, self._loop.add_reader, self._socket, self._acceptable)
+
+    def _admit(self, connected: socket.socket) -> None:
+        try:
+            who = kernel_process.peer(connected, proc=self._proc)
+        except OSError as error:
+            self._turn_away(connected, str(error))
+            return
+        container = self._identify(who.pid)
+        if who.is_dead():
+            # By its pid we may have asked about another process, which has that pid now.
+            reason = "this process has ended"
+        elif isinstance(container, Refusal):
+            reason = str(container)
+        elif (has := self._guests.connections_of(container)) >= contract.LEDGER_SLOTS:
+            reason = f"this container has {contract.LEDGER_SLOTS} connections to the node's agent already"
+        elif has >= max(1, self._most // 2 // CONTAINERS) and len(self._connections) >= self._most // 2:
+            reason = (
+                f"the node's agent has {len(self._connections)} connections, and keeps the others that it can have for "
+                f"containers with fewer than the {has} of this one: no more are possible now"
+            )
+        elif len(self._connections) >= self._most:
+            reason = f"the node's agent has {self._most} connections already: no more are possible"
+        else:
+            self._connections.add(
+                ClientConnection(
+                    connected,
+                    who=who,
+                    container=container,
+                    guest=self._guests.came(container),
+                    leases=self.leases,
+                    lookup=self._lookup,
+                    groups=self._groups,
+                    closed=self._forget,
+                    unspoken=lambda *what: self.unspoken(*what),
+                )
+            )
+            return
+        os.close(who.pidfd)
+        self._turn_away(connected, reason)
+
+    def _turn_away(self, connected: socket.socket, reason: str) -> None:
+        self.turned_away += 1
+        logger.debug("Turned a connection away", extra={"err": reason})
+        with contextlib.suppress(OSError):
+            connected.send(wire.refused(reason), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        if len(self._leaving) >= MOST_LEAVING:
+            connected.close()
+            return
+        # Closed with a message of theirs unread, the socket would give them a reset before our sentence.
+        timer = self._loop.call_later(LEAVE_SECONDS, self._leave, connected)
+        self._leaving[connected] = timer
+        self._loop.add_reader(connected, self._leave, connected)
+
+    def _leave(self, connected: socket.socket) -> None:
+        self._leaving.pop(connected).cancel()
+        self._loop.remove_reader(connected)
+        with contextlib.suppress(OSError), connected:
+            connected.recv(contract.WIRE_MAX)
+
+    def _forget(self, connection: ClientConnection) -> None:
+        self._connections.discard(connection)
+        self._guests.left(connection.container)
+
+
+def raised_limit() -> int:
+    """Allow ourselves as many descriptors as the system does; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20

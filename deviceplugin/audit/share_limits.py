@@ -1,0 +1,121 @@
+"""Whether each share's limits are in force: the GPUNode's against the page's, and who of its processes is not held to
+them. Pure."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from deviceplugin.arbiter import tenant
+from deviceplugin.audit.excess import Beyond
+from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState
+from deviceplugin.audit.seen import Seen
+from deviceplugin.audit.seen import SeenShare as SeenShare
+from gpushare import quantity
+from gpushare.gpunode import GpuNode
+
+GONE: Final = "the GPUNode has this share no more, and its processes still run"
+_MOST_NAMED: Final = 5
+
+Place = tuple[str, int, str]  # an allocation's id, the position of the share in it, the UUID of a GPU
+
+
+def judged(
+    seen: Seen, node: GpuNode, processes: Iterable[AuditedProcess], suspects: frozenset[Hashable]
+) -> tuple[tuple[AuditedShare, ...], frozenset[Hashable]]:
+    """Every share of the GPUNode on each of its GPUs, and those that run without being in it; with the next suspects.
+
+    processes: judged; those that got around their share's limits are confirmed already, and count at once.
+    """
+    around = collections.defaultdict[Place, list[AuditedProcess]](list)
+    for process in processes:
+        if process.state is LimitState.UNLIMITED and process.place is not None:
+            around[*process.place, process.process.gpu].append(process)
+    told, waiting = [], set()
+    for place, share in _compared(seen.shares, node, seen.beyond):
+        if share.reason:
+            waiting.add(("share", *place))
+        differs = share.reason if ("share", *place) in suspects else ""
+        reason = _around(around[place]) or differs or (share.beyond.sentence if share.beyond is not None else "")
+        told.append(dataclasses.replace(share, in_force=not reason, reason=reason or _full(share)))
+    return tuple(told), frozenset(waiting)
+
+
+def _compared(
+    seen: Iterable[SeenShare], node: GpuNode, beyond: Mapping[tuple[str, str], Beyond]
+) -> Iterator[tuple[Place, AuditedShare]]:
+    """Each share with its place; its reason is how it differs from what it should be, empty if it does not."""
+    of_place: dict[tuple[str, int], SeenShare] = {}
+    for one in seen:
+        entry = tenant.entry_of(one.tenant, node)
+        if entry is not None:
+            of_place[entry.id, one.tenant.share] = one
+            continue
+        for card, grant in enumerate(one.tenant.grants):
+            share = AuditedShare(
+                one.tenant.namespace, one.tenant.pod, one.tenant.containers, grant.uuid, 0, 0, 0, reason=GONE
+            )
+            yield (one.tenant.key, one.tenant.share, grant.uuid), _measured(share, one, card, beyond)
+    for entry in node.allocations:
+        for position, given in enumerate(() if entry.is_hold else entry.shares):
+            amounts = (given.request_percent, given.limit_percent, given.memory_bytes)
+            for card, uuid in enumerate(given.gpu_uuids):
+                share = AuditedShare(entry.pod.namespace, entry.pod.name, given.containers, uuid, *amounts)
+                found = of_place.get((entry.id, position))
+                if found is not None:
+                    share = _measured(share, found, card, beyond)
+                    without = sum(member.with_library is False for member in found.members)
+                    may_bytes = {given.memory_bytes, tenant.memory_bytes(node, entry, position)}
+                    reason = _difference(share, may_bytes) or _without(without, share.processes)
+                    share = dataclasses.replace(share, reason=reason)
+                yield (entry.id, position, uuid), share
+
+
+def _measured(
+    share: AuditedShare, seen: SeenShare, card: int, beyond: Mapping[tuple[str, str], Beyond]
+) -> AuditedShare:
+    return dataclasses.replace(
+        share,
+        enforced=seen.enforced[card],
+        charged_bytes=sum(member.charged_bytes[card] for member in seen.members),
+        processes=len(seen.members),
+        with_library=sum(member.with_library is True for member in seen.members),
+        beyond=beyond.get((share.gpu, seen.tenant.key)),
+    )
+
+
+def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
+    enforced = share.enforced
+    assert enforced is not None  # noqa: S101 - only of shares that have processes
+    compute = (enforced.request_percent, enforced.limit_percent) == (share.request_percent, share.limit_percent)
+    if compute and enforced.memory_bytes in may_bytes:  # less than it has while it is to shrink
+        return ""
+    told = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
+    given = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)
+    return f"its processes are held to {told}, and the GPUNode gives it {given}"
+
+
+def _without(count: int, processes: int) -> str:
+    return f"the library is not in {count} of its {processes} processes" if count else ""
+
+
+def _around(processes: Sequence[AuditedProcess]) -> str:
+    if not processes:
+        return ""
+    names = ", ".join(f"{one.process.name} ({one.process.pid})" for one in processes[:_MOST_NAMED])
+    more = f" and {len(processes) - _MOST_NAMED} more" if len(processes) > _MOST_NAMED else ""
+    return f"{names}{more} got around its limits"
+
+
+def _full(share: AuditedShare) -> str:
+    if not share.beyond_bytes:
+        return ""
+    beyond = quantity.format_bytes(share.beyond_bytes)
+    return f"with contexts it holds {beyond} more than its limit: it is granted nothing more until it frees as much"
+
+
+def _amounts(request_percent: int, limit_percent: int, memory_bytes: int) -> str:
+    memory = quantity.format_bytes(memory_bytes)
+    return f"a request of {request_percent}%, a limit of {limit_percent}% and {memory} of memory"

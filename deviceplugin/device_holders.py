@@ -1,0 +1,92 @@
+"""The containers that the kubelet gave devices of GPUs to, as it last told, for metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from deviceplugin.kubelet import advertisement
+from deviceplugin.live import gpu_usage
+from deviceplugin.live.gpu_users import GpuUsers
+from gpushare.mig import profile
+from gpushare.modes.hardware_gpu import HardwareGpu
+from gpushare.modes.offering import Offer
+
+SECONDS: Final = 15.0  # between two questions
+_GIB: Final = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceHolder:
+    """A container with `devices` ids of a resource, be they GPUs, MIG devices or replicas, on one GPU.
+
+    part: of the GPU, that they are together.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    gpu: str
+    devices: int
+    part: float = 1.0
+
+
+class DeviceHolders:
+    """cards: the GPUs of the node; memory: of each, by UUID; offered: the ids that the kubelet may give out."""
+
+    def __init__(
+        self,
+        witness: GpuUsers,
+        *,
+        cards: Callable[[], Iterable[HardwareGpu]],
+        memory: Callable[[], Mapping[str, int]],
+        offered: Callable[[], Offer],
+    ) -> None:
+        self._witness = witness
+        self._cards = cards
+        self._memory = memory
+        self._offered = offered
+
+    async def run(self) -> None:
+        """Ask again and again, until cancelled."""
+        while True:
+            await self._witness.ask_kubelet()
+            await asyncio.sleep(SECONDS)
+
+    @property
+    def all(self) -> list[DeviceHolder]:
+        """As last told."""
+        devices = parts(self._cards(), self._memory())
+        replicas = {one.id: one.replicas for ids in self._offered().values() for one in ids}
+        counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
+        held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
+        for one in self._witness.held:
+            for identity in one.device_ids if one.resource not in advertisement.COUNTERS else ():
+                if (device := gpu_usage.card_of(identity)) in devices:
+                    gpu, part = devices[device]
+                    key = one.namespace, one.pod, one.container, one.resource, gpu
+                    counts[key] += 1
+                    held[key] += part / replicas.get(identity, 1)
+        return [DeviceHolder(*key, devices=count, part=held[key]) for key, count in sorted(counts.items())]
+
+
+def parts(cards: Iterable[HardwareGpu], memory: Mapping[str, int]) -> dict[str, tuple[str, float]]:
+    """By the UUID of each GPU and MIG device its GPU, and the part of it that it is: of a MIG device by its memory."""
+    found = {}
+    for card in cards:
+        found[card.uuid] = card.uuid, 1.0
+        for device in card.mig_devices:
+            found[device.uuid] = card.uuid, _part(device.profile, memory.get(card.uuid, 0))
+    return found
+
+
+def _part(name: str, card_bytes: int) -> float:
+    try:
+        memory_bytes = profile.parse(name).memory_gb * _GIB
+    except profile.ProfileError:
+        return 1.0  # that nothing is known of is charged whole
+    return min(1.0, memory_bytes / card_bytes) if card_bytes else 1.0

@@ -1,0 +1,63 @@
+"""The GPUs as configurations look at them: with MIG, and with what tells one model from another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from deviceplugin.hardware import nvml, nvml_call, nvml_mig
+from deviceplugin.mig import instance
+from deviceplugin.mps import limits
+from gpushare.gpu import Gpu
+from gpushare.mig import catalogue
+from gpushare.mig.geometry import Geometry
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DiscoveredGpu:
+    """A GPU, and its MIG devices as the driver describes them."""
+
+    card: HardwareGpu
+    devices: tuple[instance.MigDevice, ...] = ()
+
+
+Cards = Mapping[str, DiscoveredGpu]  # by UUID
+NONE: Final[Cards] = {}
+
+
+def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: Cards) -> Cards:
+    """The cards of these GPUs; one that does not answer is as it was `known`, or a GPU without MIG."""
+    driver = nvml_mig.MigDriver(opened)
+    found = {}
+    for gpu in gpus:
+        try:
+            found[gpu.uuid] = _card(opened, driver, gpu)
+        except nvml_call.NvmlError:
+            found[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(HardwareGpu(gpu.uuid, gpu.index, gpu.model))
+    return found
+
+
+def _card(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredGpu:
+    mode = driver.mig_mode(gpu.uuid)
+    enabled = mode is not None and mode.current
+    devices = driver.mig_devices(gpu.uuid) if enabled else ()
+    card = HardwareGpu(
+        gpu.uuid,
+        gpu.index,
+        gpu.model,
+        mig_capable=mode is not None,
+        mig_enabled=enabled,
+        mig_devices=tuple(HardwareMigDevice(one.uuid, one.index, str(one.profile)) for one in devices),
+        hardware=opened.device_id(gpu.uuid) if mode is not None else None,
+        geometry=_geometry(driver, gpu.uuid, enabled=enabled) if mode is not None else None,
+        most_mps_clients=limits.most_clients(gpu.compute_capability),
+        compute_mode=driver.compute_mode(gpu.uuid),
+    )
+    return DiscoveredGpu(card, devices)
+
+
+def _geometry(driver: nvml_mig.MigDriver, uuid: str, *, enabled: bool) -> Geometry | None:
+    # The driver tells how a GPU can be cut only in MIG mode; a wrong configuration shall be found before that.
+    return driver.mig_geometry(uuid) if enabled else catalogue.of_gpu(*driver.model(uuid))

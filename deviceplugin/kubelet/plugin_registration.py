@@ -1,0 +1,174 @@
+"""Registering a plugin with the kubelet, and again whenever the kubelet forgets.
+
+The order is the kubelet's: it calls back on our socket inside Register, so we serve before we register. When it starts,
+it removes every socket in its directory and makes `kubelet.sock` anew; both are looked at, by inode, when `coming` says
+so and once a second. A kubelet that has dropped our stream without a restart is registered with again too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from deviceplugin.kubelet import advertisement, plugin_service
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
+from deviceplugin.offer import Observable
+from gpushare.cluster import backoff
+
+logger = logging.getLogger(__name__)
+
+API_VERSION: Final = "v1beta1"
+KUBELET_SOCKET: Final = "kubelet.sock"
+POLL_SECONDS: Final = 1.0
+FIRST_PAUSE_SECONDS: Final = 0.1  # its socket is there a moment before it listens
+REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 10
+SILENT_SECONDS: Final = 10.0  # registered, but nobody reads the list
+STOP_SECONDS: Final = 0.5
+MOST_PAUSE_SECONDS: Final = 30.0
+# Which proxy a cluster's environment names is nothing to a socket.
+_CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
+
+Identity = tuple[int, int]
+
+
+class Registration:
+    """Keeps one resource's plugin served and registered.
+
+    problem: why the kubelet does not list the resource now, as a sentence; empty when it does.
+    pause: waits for so many seconds, or less if there may be something to do.
+    """
+
+    def __init__(
+        self,
+        served: plugin_service.Served,
+        *,
+        advertised: Observable[advertisement.Advertisement],
+        directory: Path,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._served = served
+        self._advertised = advertised
+        self._kubelet = directory / KUBELET_SOCKET
+        self._socket = directory / advertisement.socket_name(served.name)
+        self._pause = pause
+        self._clock = clock
+        self._servicer = plugin_service.DevicePlugin(served, advertised)
+        self._server: grpc.aio.Server | None = None
+        self._served_at: Identity | None = None
+        self._registered_with: Identity | None = None
+        self._options = plugin_service.options(served.answers)  # as the kubelet knows them
+        self._listened_to = 0.0
+        self._failures = 0
+        self.problem = f"{served.name} is not registered with the kubelet yet"
+
+    async def run(self) -> None:
+        """Serve and register until cancelled; then take our socket away."""
+        try:
+            while True:
+                await self._pause(await self.step())
+        finally:
+            await self._stop()
+
+    async def step(self) -> float:
+        """Do what is due; return the seconds until the next look."""
+        kubelet = _identity(self._kubelet)
+        if kubelet is None:
+            self._registered_with = None
+            self._tell(f"no kubelet listens on {self._kubelet}: it is stopped, or --kubelet-directory is wrong")
+            return POLL_SECONDS
+        intact = self._server is not None and _identity(self._socket) == self._served_at
+        known = self._registered_with == kubelet and self._options == plugin_service.options(self._served.answers)
+        if intact and known and self._is_listened_to():
+            return POLL_SECONDS
+        try:
+            if not intact:
+                await self._serve()
+            await self._register()
+        except (grpc.RpcError, OSError, RuntimeError) as error:
+            self._failures += 1
+            self._registered_with = None
+            self._tell(f"{self._served.name} could not be registered with the kubelet: {_sentence(error)}")
+            return backoff.pause_seconds(
+                self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MOST_PAUSE_SECONDS
+            )
+        self._failures = 0
+        self._registered_with = kubelet
+        self._listened_to = self._clock()
+        self.problem = ""
+        logger.info("Registered with the kubelet", extra={"resource": self._served.name, "socket": str(self._socket)})
+        return POLL_SECONDS
+
+    async def _serve(self) -> None:
+        await self._stop()
+        self._servicer = plugin_service.DevicePlugin(self._served, self._advertised)
+        server = grpc.aio.server()
+        services.add_DevicePluginServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(f"unix:{self._socket}")
+        self._server, self._served_at = server, _identity(self._socket)
+        starting = asyncio.ensure_future(server.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await starting  # what is half started cannot be stopped, and would keep the process from ending
+            raise
+        except RuntimeError:
+            self._server = None
+            raise
+
+    async def _register(self) -> None:
+        self._options = plugin_service.options(self._served.answers)
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=_CHANNEL_OPTIONS) as channel:
+            stub = services.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            await stub.Register(
+                messages.RegisterRequest(
+                    version=API_VERSION,
+                    endpoint=self._socket.name,
+                    resource_name=self._served.name,
+                    options=self._options,
+                ),
+                timeout=REGISTER_SECONDS,
+            )
+
+    async def _stop(self) -> None:
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        ours = _identity(self._socket) == self._served_at
+        await server.stop(STOP_SECONDS)
+        if ours:
+            with contextlib.suppress(FileNotFoundError):
+                self._socket.unlink()
+
+    def _is_listened_to(self) -> bool:
+        if self._servicer.streams:
+            self._listened_to = self._clock()
+        return self._clock() - self._listened_to < SILENT_SECONDS
+
+    def _tell(self, problem: str) -> None:
+        if problem != self.problem:
+            logger.warning("Not registered with the kubelet", extra={"resource": self._served.name, "err": problem})
+        self.problem = problem
+
+
+def _identity(socket: Path) -> Identity | None:
+    """What tells a socket from another one made later under the same name; None if there is none."""
+    try:
+        found = socket.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.details()} ({error.code().name})"
+    return str(error)

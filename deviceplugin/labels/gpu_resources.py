@@ -1,0 +1,213 @@
+"""The labels of a node's GPUs as resources: how many, of what model, shared how. Pure.
+
+A label names one model, and a node may have several; then it is that of most GPUs, and of the first among equals, so
+that the labels are the same at every start.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from deviceplugin.labels import words
+
+GPU: Final = "nvidia.com/gpu"
+_ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
+
+
+class StrategyError(ValueError):
+    """There is no such MIG strategy, or it cannot be with what else is configured; the message says which can."""
+
+
+class MigStrategy(enum.StrEnum):
+    """How MIG devices are named as resources."""
+
+    NONE = "none"
+    SINGLE = "single"
+    MIXED = "mixed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replication:
+    """A resource of which each device is offered `replicas` times; under the name `rename`, if that is not empty."""
+
+    resource: str
+    replicas: int
+    rename: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelledSharing:
+    """How resources are shared; `kind` is `time-slicing` or `mps`, and `none` where nothing is."""
+
+    kind: str = "none"
+    replications: tuple[Replication, ...] = ()
+
+    def of(self, resource: str) -> Replication:
+        """That of `resource`; one replica if it is not shared."""
+        return next((one for one in self.replications if one.resource == resource), Replication(resource, 1))
+
+
+NOT_SHARED: Final = LabelledSharing()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelledMigDevice:
+    """A MIG device: `profile` as in `1g.10gb`, the slices of its two instances, and what its engines are."""
+
+    profile: str
+    memory_mib: int
+    gi_slices: int
+    ci_slices: int
+    multiprocessors: int = 0
+    engines: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelledGpu:
+    """A GPU as its labels describe it; `memory_mib` is 0 where unknown, `capability` (0, 0)."""
+
+    model: str
+    memory_mib: int
+    capability: tuple[int, int] = (0, 0)
+    mig_enabled: bool = False
+    mig_devices: tuple[LabelledMigDevice, ...] = ()
+
+
+def of_node(cards: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> words.Labels:
+    """All labels of the node's resources under a MIG strategy. Raises StrategyError."""
+    known = _strategy(strategy)
+    if not cards:
+        return {}
+    labels = _full(cards, sharing)
+    if known is MigStrategy.NONE:
+        return labels
+    by_strategy = _single if known is MigStrategy.SINGLE else _mixed
+    return labels | {f"{words.PREFIX}mig.strategy": known.value} | by_strategy(cards, sharing)
+
+
+def of_gpu(card: LabelledGpu, count: int, sharing: LabelledSharing | None) -> words.Labels:
+    """The labels of `count` whole GPUs like `card`; None where sharing does not apply to them."""
+    if count == 0:
+        return {}
+    labels = _base(GPU, count, (card.model,), sharing) | _memory(GPU, card.memory_mib)
+    if card.capability[0]:
+        labels[f"{GPU}.family"] = words.family(card.capability)
+        labels[f"{GPU}.compute.major"], labels[f"{GPU}.compute.minor"] = map(str, card.capability)
+    return labels
+
+
+def of_mig(resource: str, model: str, device: LabelledMigDevice, count: int, sharing: LabelledSharing) -> words.Labels:
+    """The labels of `count` MIG devices like `device`, which are offered as `resource`."""
+    if count == 0:
+        return {}
+    attributes = {
+        "multiprocessors": device.multiprocessors,
+        "slices.gi": device.gi_slices,
+        "slices.ci": device.ci_slices,
+        **{f"engines.{engine}": device.engines.get(engine, 0) for engine in _ENGINES},
+    }
+    return (
+        _base(resource, count, (model, "MIG", _in_label(device.profile)), sharing)
+        | _memory(resource, device.memory_mib)
+        | {f"{resource}.{key}": str(value) for key, value in attributes.items()}
+    )
+
+
+def mig_capable(capable: Iterable[bool]) -> words.Labels:
+    """Whether any GPU can be partitioned; nothing without GPUs."""
+    known = tuple(capable)
+    return {f"{words.PREFIX}mig.capable": str(any(known)).lower()} if known else {}
+
+
+def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool]) -> words.Labels:
+    """Whether GPUs are shared by MPS: the word means that they are, not that they could be. Raises StrategyError."""
+    capable = sharing.kind == "mps" and any(one.replicas > 1 for one in sharing.replications)
+    if capable and any(mig_enabled):
+        raise StrategyError(
+            "MPS sharing is not supported on MIG devices: share them by timeSlicing, or disable MIG on the GPUs"
+        )
+    return {f"{words.PREFIX}mps.capable": str(capable).lower()}
+
+
+def mig_resource(profile: str) -> str:
+    """The resource of a MIG profile under the strategy mixed: `nvidia.com/mig-1g.10gb.me` for `1g.10gb+me`."""
+    return f"{words.PREFIX}mig-{_in_label(profile)}"
+
+
+def _in_label(profile: str) -> str:
+    """A MIG profile with what labels can have instead of its `+`."""
+    return profile.replace("+", ".")
+
+
+def _strategy(text: str) -> MigStrategy:
+    try:
+        return MigStrategy(text)
+    except ValueError as error:
+        raise StrategyError(
+            f"migStrategy is {text!r}, which does not exist: write one of {', '.join(MigStrategy)}"
+        ) from error
+
+
+def _full(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
+    counts = collections.Counter(card.model for card in cards)
+    model = counts.most_common(1)[0][0]
+    alike = [card for card in cards if card.model == model]
+    # GPUs that are offered whole say more of the model than those that are cut up, and only they are shared.
+    whole = [card for card in alike if not card.mig_enabled]
+    return of_gpu((whole or alike)[0], counts[model], sharing if whole else None)
+
+
+def _single(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
+    enabled = [card for card in cards if card.mig_enabled]
+    if not enabled:
+        return {}
+    devices = [device for card in enabled for device in card.mig_devices]
+    is_uniform = (
+        len(enabled) == len(cards)
+        and all(card.mig_devices for card in enabled)
+        and len({device.profile for device in devices}) == 1
+    )
+    if not is_uniform:
+        return _invalid(enabled[0].model)
+    return of_mig(GPU, enabled[0].model, devices[0], len(devices), sharing)
+
+
+def _mixed(cards: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
+    labels: words.Labels = {}
+    found = [(card.model, device) for card in cards if card.mig_enabled for device in card.mig_devices]
+    counts = collections.Counter(device.profile for _, device in found)
+    for model, device in reversed(found):  # so that the first of a profile has the word
+        resource = mig_resource(device.profile)
+        labels |= of_mig(resource, model, device, counts[device.profile], sharing)
+    return labels
+
+
+def _invalid(model: str) -> words.Labels:
+    return {
+        f"{GPU}.count": "0",
+        f"{GPU}.replicas": "0",
+        f"{GPU}.sharing-strategy": "",
+        f"{GPU}.memory": "0",
+        f"{GPU}.product": words.fitting(f"{words.sanitised(model)}-MIG-INVALID"),
+    }
+
+
+def _base(resource: str, count: int, parts: tuple[str, ...], sharing: LabelledSharing | None) -> words.Labels:
+    replication = sharing.of(resource) if sharing is not None else Replication(resource, 0)
+    is_shared = replication.replicas > 1
+    is_renamed = replication.rename not in ("", resource)
+    product = [words.sanitised(part) for part in parts if part] + ["SHARED"] * (is_shared and not is_renamed)
+    return {
+        f"{resource}.count": str(count),
+        f"{resource}.replicas": str(max(replication.replicas, 1) if sharing is not None else 0),
+        f"{resource}.sharing-strategy": sharing.kind if sharing is not None and is_shared else "none",
+        f"{resource}.product": words.fitting("-".join(product)),
+    }
+
+
+def _memory(resource: str, memory_mib: int) -> words.Labels:
+    return {f"{resource}.memory": str(memory_mib)} if memory_mib else {}

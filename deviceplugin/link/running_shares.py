@@ -1,0 +1,108 @@
+"""The shares that have processes, as the arbiter told of them last; what they hold is read from their own pages."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from deviceplugin.arbiter import pages
+from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.messages import LeaseReport, LedgerMember, Overhead
+from deviceplugin.arbiter.messages import RunningShareState as Told
+from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.tenant import Tenant
+
+
+class RunningShare:
+    """One of them. `overheads`: what the arbiter was told of its processes; None if it may know that no more."""
+
+    def __init__(self, told: Told, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
+        self.limits = limits
+        self.ledger = ledger
+        self.take(told)
+
+    def take(self, told: Told) -> None:
+        """It is so now."""
+        self.tenant: Tenant = told.tenant
+        self.members: Mapping[int, LedgerMember] = {one.slot: one for one in told.members}
+        self.overheads: tuple[Overhead, ...] | None = None
+
+    def used_bytes(self) -> tuple[int, ...]:
+        """What the processes are charged, by GPU in the order of the grants. Raises PagesError."""
+        return self.ledger.used_bytes(self.limits.slot_count)
+
+    def certain(self, slot: int, card: int) -> tuple[int, int]:
+        """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
+        return self.ledger.certain(slot, card) if slot < self.limits.certain_slot else (0, 0)
+
+    def overhead_bytes(self, slot: int, card: int) -> int:
+        """What is counted of a process on a GPU beyond its charges; nothing where the arbiter may not know it."""
+        member = self.members.get(slot)
+        for one in self.overheads or ():
+            if member is not None and (one.pid, one.start_ticks) == (member.pid, member.start_ticks):
+                return one.held_bytes[card]
+        return 0
+
+    def close(self) -> None:
+        """Let go of its pages."""
+        self.limits.close()
+        self.ledger.close()
+
+
+class Shares:
+    """All of this node's."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, RunningShare] = {}
+        self._turns: tuple[LeaseReport, ...] = ()
+
+    def all(self) -> tuple[RunningShare, ...]:
+        """Every share with a process."""
+        return tuple(self._shares.values())
+
+    def of(self, key: str) -> RunningShare | None:
+        """The one with this key, if it has a process."""
+        return self._shares.get(key)
+
+    def uses(self) -> Iterator[ShareUse]:
+        """What every share holds now."""
+        for one in self._shares.values():
+            overheads = tuple(record.overhead_bytes for record in one.limits.read())
+            yield ShareUse(one.tenant, one.used_bytes(), len(one.members), overheads)
+
+    def held(self) -> Iterator[LeaseUsage]:
+        """What every share has had of its GPUs, by the last report."""
+        for turn in self._turns:
+            share = self._shares.get(turn.share)
+            if share is not None:
+                had = {field: getattr(turn, field) for field in _OF_HELD}
+                yield LeaseUsage(share.tenant, **had)
+
+    def take(self, told: Told, descriptors: Sequence[int]) -> None:
+        """A share is so now; with descriptors of its limits and ledger, which are ours to close, if they are new."""
+        key = told.tenant.key
+        if not descriptors:
+            self._shares[key].take(told)
+            return
+        self.drop(key)
+        limits, ledger = descriptors
+        count = len(told.tenant.grants)
+        self._shares[key] = RunningShare(told, pages.LimitsView(limits, count), pages.Ledger(ledger, count))
+
+    def drop(self, key: str) -> None:
+        """A share has no process any more."""
+        share = self._shares.pop(key, None)
+        if share is not None:
+            share.close()
+
+    def had(self, turns: tuple[LeaseReport, ...]) -> None:
+        """That is what shares have had of their GPUs."""
+        self._turns = turns
+
+    def close(self) -> None:
+        """Let go of all."""
+        for key in list(self._shares):
+            self.drop(key)
+
+
+_OF_HELD = tuple(field.name for field in dataclasses.fields(LeaseReport) if field.name != "share")

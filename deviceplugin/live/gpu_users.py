@@ -1,0 +1,149 @@
+"""Asks everyone who can know who uses a GPU. Whoever does not answer is taken to say that somebody does."""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.arbiter import identity, kernel_process
+from deviceplugin.hardware import nvml_call
+from deviceplugin.hardware.driver import Driver
+from deviceplugin.kubelet import checkpoint, pod_resources
+from deviceplugin.kubelet.advertisement import COUNTERS
+from deviceplugin.live import gpu_usage
+from gpushare import pod
+from gpushare.allocation import Allocation
+from gpushare.modes.hardware_gpu import HardwareGpu
+from gpushare.pod import PodJson
+
+# The kubelet tells of a device that it has given out once the pod is admitted, which is a moment later.
+JUST_GIVEN_SECONDS: Final = 30.0
+# How the kernel calls NVIDIA's MPS daemons, which are nobody's workload: ours and the host's. In a pod anybody can be
+# called so.
+_MPS: Final = "nvidia-cuda-mps"
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+class GpuUsers:
+    """Knows whom to ask on this node. `held` is what the kubelet has told last.
+
+    pods: of this node, as the informer has them; kept: what the kubelet writes down, by which it starts.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        pod_resources_socket: Path,
+        pods: Callable[[], Iterable[PodJson]],
+        proc: Path,
+        kept: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._driver = driver
+        self._socket = pod_resources_socket
+        self._pods = pods
+        self._proc = proc
+        self._own = identity.parse(kernel_process.cgroups(os.getpid(), proc=kernel_process.PROC))
+        self._clock = clock
+        self._kept_at = kept
+        self._kept: Mapping[str, Mapping[str, frozenset[str]]] = {}
+        self._given: dict[tuple[str, str], float] = {}
+        self.held: tuple[pod_resources.ContainerDevices, ...] = ()
+        self.silent = "it was not asked yet"  # why `held` is not what the kubelet says now; empty where it is
+
+    def gave(self, resource: str, device_ids: Iterable[str]) -> None:
+        """A container was given these just now."""
+        now = self._clock()
+        self._given |= dict.fromkeys(((resource, identity) for identity in device_ids), now)
+
+    @property
+    def given(self) -> dict[str, set[str]]:
+        """By resource the ids that containers have, as the kubelet told last or starts by; or were given just now."""
+        since = self._clock() - JUST_GIVEN_SECONDS
+        self._given = {one: at for one, at in self._given.items() if at > since}
+        found: dict[str, set[str]] = collections.defaultdict(set)
+        for one in self.held:
+            found[one.resource].update(one.device_ids)
+        for resource, device_id in self._given:
+            found[resource].add(device_id)
+        living = {pod.uid(one) for one in self._pods() if not pod.is_terminal(one)}
+        for resource, ids in checkpoint.of_pods(self._kept, living).items():
+            found[resource].update(ids)
+        return found
+
+    @property
+    def in_use(self) -> frozenset[str]:
+        """UUIDs of the GPUs and MIG devices that containers have been given, as far as that was told."""
+        given = self.given.items()
+        return frozenset(gpu_usage.card_of(one) for name, ids in given if name not in COUNTERS for one in ids)
+
+    async def ask_kubelet(self) -> str:
+        """Renew `held`; return why that was not possible, or nothing."""
+        if self._kept_at is not None:
+            self._kept = checkpoint.read(self._kept_at)
+        try:
+            self.held = await pod_resources.held(self._socket)
+            self.silent = ""
+        except pod_resources.PodResourcesError as error:
+            self.silent = str(error)
+        return self.silent
+
+    async def users(
+        self, cards: Iterable[HardwareGpu], *, allocations: Iterable[Allocation], unknown: Mapping[str, str]
+    ) -> dict[str, tuple[str, ...]]:
+        """Who uses each of these GPUs, by UUID.
+
+        unknown: of a GPU whose shares cannot be told, the reason.
+        """
+        known = tuple(cards)
+        silent = await self.ask_kubelet()
+        unanswered = {card.uuid: silent for card in known if silent}
+        running, lost = await self._driver.ask(self._running, [card.uuid for card in known])
+        processes = {
+            uuid: [found for one in pids if (found := self._process(one)) is not None] for uuid, pids in running.items()
+        }
+        users = gpu_usage.users(
+            allocations=allocations,
+            held=self.held,
+            just_given=[device_id for resource, device_id in self._given if resource not in COUNTERS],
+            processes=processes,
+            gpu_of={uuid: card.uuid for card in known for uuid in (card.uuid, *(one.uuid for one in card.mig_devices))},
+            ended=[
+                "/".join(pod.namespaced_name(one))
+                for one in self._pods()
+                if (one.get("status") or {}).get("phase") in _ENDED
+            ],
+        )
+        for uuid, reason in (*unanswered.items(), *lost.items(), *unknown.items()):
+            users[uuid] = (*users.get(uuid, ()), f"somebody who is not known ({reason})")
+        return users
+
+    def _running(self, uuids: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, str]]:
+        """The pids on each GPU, and why there is no answer for the others."""
+        running, lost = {}, {}
+        for uuid in uuids:
+            try:
+                running[uuid] = [one.pid for one in self._driver.nvml.processes(uuid)]
+            except nvml_call.NvmlError as error:
+                lost[uuid] = str(error)
+        return running, lost
+
+    def _process(self, pid: int) -> gpu_usage.GpuUser | None:
+        """The process, or None if it is over, or one of ours."""
+        try:
+            name = (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
+            container = identity.parse(kernel_process.cgroups(pid, proc=self._proc))
+        except OSError:
+            return None
+        is_a_pods = isinstance(container, identity.Container)
+        if name.startswith(_MPS) and (not is_a_pods or container == self._own):
+            return None
+        if not isinstance(container, identity.Container):
+            return gpu_usage.GpuUser(pid, name)
+        manifest = next((one for one in self._pods() if pod.uid(one) == container.pod_uid), None)
+        return gpu_usage.GpuUser(pid, name, "/".join(pod.namespaced_name(manifest)) if manifest is not None else "")

@@ -1,0 +1,284 @@
+"""Makes the GPUs what the cluster wants them to be, one after the other, and never one that is in use.
+
+What is to be decided, and what others see of it, is in the pure modules beside this one; here is the order in which
+things are asked, written down and done. What is on disk comes before what is done to a GPU, and what is told comes
+after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.allocatable import Stabilized
+from deviceplugin.live import (
+    adopting,
+    choosing,
+    configured_gpus,
+    desired_config,
+    entering,
+    mode_checkpoint,
+    presenting,
+    righting,
+    setup,
+    statement,
+    surroundings,
+    transition,
+)
+from deviceplugin.live.gpu_users import GpuUsers
+from gpushare import contract
+from gpushare.cluster import api_errors
+from gpushare.config import config_choice
+from gpushare.config.node_settings import NodeSettings
+from gpushare.gpu import Mode
+from gpushare.modes import offering
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.contradiction import contradiction, lasts
+
+logger = logging.getLogger(__name__)
+
+PENDING_SECONDS: Final = 3.0  # between two looks at who uses a GPU that is to change
+LOOK_SECONDS: Final = 60.0
+FAILED_SECONDS: Final = 30.0
+
+
+class ModeReconciler:
+    """The loop. `offered` and `settings` are what Allocate goes by: of what is in force now. `path`: the book."""
+
+    def __init__(
+        self,
+        cluster: surroundings.ClusterLink,
+        hardware: surroundings.Hardware,
+        told: surroundings.Published,
+        *,
+        witness: GpuUsers,
+        set_up: setup.SetUp,
+        path: Path,
+        options: desired_config.ModeOptions,
+        allocatable: Stabilized,
+    ) -> None:
+        self._cluster = cluster
+        self._allocatable = allocatable
+        self._hardware = hardware
+        self._told = told
+        self._witness = witness
+        self._entering = entering.Entering(set_up)
+        self._path = path
+        self._choosing = choosing.Choosing(
+            cluster, options, lambda problem: cluster.tell(contract.EVENT_CONFIG_INVALID, problem, warning=True)
+        )
+        known = _read(path)
+        self._is_first = known is None
+        self._book = known or mode_checkpoint.Checkpoint(config_choice.BUILT_IN)
+        self._closed: frozenset[str] = frozenset()
+        self._blocked: dict[str, str] = {}  # what cannot be changed now, for its own sake
+        self._righting = righting.Righting(cluster, hardware, witness, self._entering)
+        self._wake = asyncio.Event()
+        self.said = asyncio.Event()  # set once others were told of the GPUs
+        self.offered: offering.Offer = {}
+        self.settings = NodeSettings()
+
+    def look(self) -> None:
+        """Something may have changed."""
+        self._wake.set()
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """UUIDs of the GPUs that take nothing new."""
+        return self._closed
+
+    @property
+    def in_force(self) -> Mapping[str, Assignment | None]:
+        """What each GPU is used for, by UUID."""
+        return self._book.gpus
+
+    async def run(self) -> None:
+        """Apply until cancelled."""
+        follower = asyncio.create_task(self._follow())
+        try:
+            await self._witness.ask_kubelet()  # a counter that is in use must never be missing from a list
+            while True:
+                self._wake.clear()
+                pause_seconds = await self.step()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_seconds):
+                        await self._wake.wait()
+        finally:
+            follower.cancel()
+
+    async def step(self) -> float:
+        """Do what can be done now; return after how many seconds to look again at the latest."""
+        if self._is_first and not self._cluster.is_known:
+            return LOOK_SECONDS  # what pods are given by a guess keeps its GPU from what it is to be
+        if not await self._choose() and self._is_first:
+            return LOOK_SECONDS
+        self._blocked = {}
+        await self._begin(self._wanted)
+        while True:  # close, then ask, then change: at most three turns, as nothing differs anew in between
+            asked = self._closed
+            users = await self._users(asked) if asked else {}
+            amiss = self._righting.amiss(self._book.gpus)
+            moves = transition.plan(self._book.gpus, self._wanted, closed=asked, users=users, amiss=amiss.keys())
+            self._closed = moves.closed
+            self._entering.forget_all_but(moves.closed)
+            self._righting.forget_all_but(moves.closed)
+            self._say(moves.waiting)
+            if moves.right:
+                await self._set_right(moves.right)
+                self._say(moves.waiting)
+            if moves.change:
+                await self._change(moves.change)
+                self._say(moves.waiting)
+            if moves.closed <= asked:
+                break
+        pause_seconds = FAILED_SECONDS if self._entering.failed else PENDING_SECONDS if self._closed else LOOK_SECONDS
+        return min(pause_seconds, self._allocatable.falls_in_seconds)
+
+    async def _choose(self) -> bool:
+        """Know what is wanted; whether there is anything good that is."""
+        current = None if self._is_first else self._book.current
+        cards = [dataclasses.replace(card, ours=self._is_ours(card.uuid)) for card in self._hardware.cards()]
+        desired = await self._choosing.choose(current, cards, configured_gpus.seated(cards, self._book.seats))
+        if desired is None:
+            return False
+        self.settings = desired.settings
+        is_same = not self._is_first and self._book.current == desired.config
+        kept = (
+            self._book.seats
+            if is_same and configured_gpus.missing(cards, self._book.seats)
+            else configured_gpus.of(cards)
+        )
+        if not is_same or tuple(self._book.seats) != tuple(kept):
+            self._write(dataclasses.replace(self._book, current=desired.config, seats=kept))
+        return True
+
+    def _is_ours(self, uuid: str) -> bool:
+        last = self._book.last(uuid)
+        return last is not None and last.partition is not None
+
+    @property
+    def _wanted(self) -> Mapping[str, Assignment]:
+        return self._choosing.desired.assignments if self._choosing.desired is not None else {}
+
+    async def _begin(self, wanted: Mapping[str, Assignment]) -> None:
+        """Know of every GPU what it is used for, and have it set up: at our start, and for one that is new."""
+        node = self._cluster.node
+        allocations = node.allocations if node is not None else ()
+        healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
+        for card in self._hardware.cards():
+            if card.uuid not in self._book.gpus and card.uuid in wanted:
+                self._write(self._book.of(card.uuid, adopting.adopted(card, wanted[card.uuid], allocations)))
+            if card.uuid not in healthy:
+                self._entering.forget(card.uuid)  # it is reset before it is healthy again
+                continue
+            assignment = self._book.gpus.get(card.uuid)
+            is_ready = assignment is None or self._entering.has_entered(card.uuid)
+            if assignment is not None and not is_ready and not contradiction(card, assignment):
+                await self._entering.enter(card, assignment)
+
+    async def _users(self, closed: frozenset[str]) -> dict[str, tuple[str, ...]]:
+        """Who uses the GPUs that take nothing new, asked after everybody was told that they do not."""
+        unknown: dict[str, str] = {}
+        node = None
+        in_force = self._book.gpus
+        shared = [uuid for uuid in closed if (one := in_force.get(uuid)) is None or one.mode is Mode.FRACTIONAL]
+        if shared:
+            try:
+                node = await self._cluster.settled()
+            except api_errors.ClusterError as error:
+                unknown = dict.fromkeys(shared, f"the ledger cannot be asked: {error}")
+        allocations = node.allocations if node is not None else ()
+        cards = [card for card in self._hardware.cards() if card.uuid in closed]
+        return await self._witness.users(cards, allocations=allocations, unknown=unknown)
+
+    async def _set_right(self, uuids: Collection[str]) -> None:
+        for uuid in sorted(uuids):
+            assignment = self._book.gpus[uuid]
+            if assignment is not None and await self._righting.set_right(uuid, assignment):
+                self._closed -= {uuid}
+
+    async def _change(self, change: Mapping[str, Assignment]) -> None:
+        cards = {card.uuid: card for card in self._hardware.cards()}
+        healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
+        for uuid, assignment in change.items():
+            if uuid not in cards or uuid not in healthy:
+                self._blocked[uuid] = "the GPU is not healthy; it is changed once it is"
+                continue
+            if lasts(cards[uuid], assignment):
+                self._righting.can_be_used(uuid, assignment)
+                continue
+            before = self._book.last(uuid)
+            self._write(self._book.of(uuid, None))
+            self._say({})
+            left = await self._entering.leave(cards[uuid], before, assignment)
+            entered = left and await self._entering.enter(cards[uuid], assignment)
+            if entered and self._righting.can_be_used(uuid, assignment):
+                self._write(self._book.of(uuid, assignment))
+                self._closed -= {uuid}
+                extra = {"gpu": uuid, "was": str(before), "is": str(assignment)}
+                logger.info("Changed a GPU", extra=extra)
+        if not self._closed and not self._choosing.problem:
+            name = self._book.current.name or "without a name"
+            self._cluster.tell(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
+
+    def _say(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
+        """Tell everybody how it is now."""
+        in_force, cards, failed = self._book.gpus, self._hardware.cards(), self._entering.failed
+        # What could not be set up is not offered, though the book has it.
+        ready = {uuid: one for uuid, one in in_force.items() if uuid not in failed}
+        gpus = presenting.gpus(self._hardware.seen.gpus, in_force, self._wanted, self._closed, cards)
+        self.offered = offering.offer(cards, {uuid: one for uuid, one in ready.items() if one is not None})
+        self._told.offer.publish(gpus)
+        self._told.allocatable.publish(self._allocatable(gpus))
+        self._told.advertised.publish(
+            presenting.advertised(
+                gpus,
+                cards,
+                ready,
+                closed=self._closed,
+                in_use=self._witness.given,
+                ill=self._hardware.ill(),
+                usable=self._told.allocatable.value,
+            )
+        )
+        self._told.statement.publish(
+            statement.statement(
+                config=self._book.current.name,
+                problem=self._choosing.problem,
+                warnings=self._warnings(),
+                gpus=gpus,
+                wanted=self._wanted,
+                waiting={uuid: users for uuid, users in waiting.items() if uuid in self._closed},
+                failed={**self._righting.aside, **failed, **self._blocked},
+                changing=self._closed | failed.keys(),
+            )
+        )
+        self.said.set()
+
+    def _warnings(self) -> tuple[str, ...]:
+        gone = configured_gpus.missing(self._hardware.cards(), self._book.seats)
+        absent = (
+            f"GPU {one.index} ({one.uuid}) is not there: the configuration counts it all the same" for one in gone
+        )
+        return (*(self._choosing.desired.warnings if self._choosing.desired is not None else ()), *absent)
+
+    def _write(self, changed: mode_checkpoint.Checkpoint) -> None:
+        mode_checkpoint.write(self._path, changed)
+        self._book, self._is_first = changed, False
+
+    async def _follow(self) -> None:
+        async for _ in self._hardware.seen.follow():
+            self._wake.set()
+
+
+def _read(path: Path) -> mode_checkpoint.Checkpoint | None:
+    try:
+        return mode_checkpoint.read(path)
+    except mode_checkpoint.CheckpointError as error:
+        logger.warning("Starting without what the last agent knew", extra={"err": str(error)})
+        return None

@@ -1,0 +1,201 @@
+"""MigPlan: from what there is on one GPU to what is wanted, in steps. Pure.
+
+What is there and wanted stays, wherever it is; only what is idle is destroyed; what is in use and in the way makes the
+whole GPU wait, so that nothing is half-applied on purpose. If the steps are broken off, the next plan starts from what
+there is then: the plan of a GPU that is as wanted has no steps.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import itertools
+from collections.abc import Iterator, Sequence
+
+from deviceplugin.mig.instance import GpuInstance, MigMode
+from gpushare.mig import instance_layout
+from gpushare.mig.geometry import Geometry, ProfileGeometry
+from gpushare.mig.instance_layout import Infeasible, Wanted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetMode:
+    """Turn MIG on or off. What can be made is known only afterwards: plan again."""
+
+    enabled: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DestroyPart:
+    """Destroy a compute instance."""
+
+    instance_id: int
+    part_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Destroy:
+    """Destroy a GPU instance, which has no compute instances any more."""
+
+    instance_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Create:
+    """Make a GPU instance at a place, and its compute instances."""
+
+    kind: ProfileGeometry
+    start: int
+    parts: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CreatePart:
+    """Make a compute instance that a GPU instance lacks."""
+
+    instance_id: int
+    slices: int
+
+
+Step = SetMode | DestroyPart | Destroy | Create | CreatePart
+
+
+class MigVerdict(enum.StrEnum):
+    """What came of a plan."""
+
+    DO = "do"  # the steps are to be done; none: it is as wanted
+    WAIT = "wait"  # something in use is in the way
+    REFUSE = "refuse"  # no GPU of this model can be like that
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MigPlan:
+    """`reason` is a sentence unless the verdict is DO; in_the_way: UUIDs of MIG devices, or of the GPU itself."""
+
+    verdict: MigVerdict
+    steps: tuple[Step, ...] = ()
+    reason: str = ""
+    in_the_way: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Present:
+    """One GPU as it is. geometry: None if nobody knows how this model is cut. busy: a process has the whole GPU."""
+
+    uuid: str
+    mode: MigMode | None  # None: it cannot do MIG
+    geometry: Geometry | None
+    instances: tuple[GpuInstance, ...] = ()
+    busy: bool = False
+
+
+def make(present: Present, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
+    """The plan for one GPU.
+
+    wanted: profiles with counts; None: MIG off. held: UUIDs of MIG devices and GPUs that pods have, whether or not a
+    process of theirs runs yet.
+    """
+    if present.mode is None:
+        if not wanted:
+            return MigPlan(MigVerdict.DO)
+        return MigPlan(
+            MigVerdict.REFUSE, reason=f"{present.uuid} cannot do MIG: leave it out of the config's mig entries"
+        )
+    if wanted is None:
+        return _off(present, present.mode, held)
+    if present.geometry is not None:
+        possible = instance_layout.search(present.geometry, wanted)
+        if isinstance(possible, Infeasible):
+            return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: {possible.reason}")
+    if not present.mode.current:
+        return _mode_step(present, held, enabled=True)
+    if present.geometry is None:
+        return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: the driver does not say how it can be cut")
+    return _cut(present, present.geometry, wanted, held)
+
+
+def _off(present: Present, mode: MigMode, held: frozenset[str]) -> MigPlan:
+    used = _used(present.instances, held)
+    if used:
+        return _wait(present, used, "before MIG can be turned off")
+    removal = tuple(itertools.chain.from_iterable(_destroy(one) for one in present.instances))
+    if not mode.current and not mode.pending:
+        return MigPlan(MigVerdict.DO)
+    turned_off = _mode_step(present, held, enabled=False)
+    return dataclasses.replace(turned_off, steps=removal + turned_off.steps)
+
+
+def _mode_step(present: Present, held: frozenset[str], *, enabled: bool) -> MigPlan:
+    if present.busy or present.uuid in held:
+        return _wait(present, (present.uuid,), "before its MIG mode can change")
+    return MigPlan(MigVerdict.DO, (SetMode(enabled),))
+
+
+def _cut(present: Present, geometry: Geometry, wanted: Wanted, held: frozenset[str]) -> MigPlan:
+    needed = instance_layout.instances(geometry, wanted)
+    used = frozenset(_used(present.instances, held))
+    for kept in _keepable(present.instances, used):
+        matched = _matched(kept, needed)
+        if matched is None:
+            continue
+        given, missing = matched
+        places = instance_layout.places(geometry, [kind for kind, _ in missing], [one.placed for one in kept])
+        if places is not None:
+            removed = [one for one in present.instances if one not in kept]
+            steps: list[Step] = [step for one in removed for step in _destroy(one)]
+            steps += [step for one, parts in given for step in _completed(one, parts)]
+            steps += [Create(place.kind, place.start, parts) for place, (_, parts) in zip(places, missing, strict=True)]
+            return MigPlan(MigVerdict.DO, tuple(steps))
+    return _wait(present, tuple(sorted(used)), f"before it can have {instance_layout.shown(wanted)}")
+
+
+def _keepable(instances: Sequence[GpuInstance], used: frozenset[str]) -> Iterator[tuple[GpuInstance, ...]]:
+    """The sets of instances that might stay, the largest first; those in use are in all of them."""
+    fixed = [one for one in instances if any(part.uuid in used for part in one.parts)]
+    idle = [one for one in instances if one not in fixed]
+    for count in range(len(idle), -1, -1):
+        for some in itertools.combinations(idle, count):
+            yield (*fixed, *some)
+
+
+_Needed = tuple[ProfileGeometry, tuple[int, ...]]
+
+
+def _matched(
+    kept: Sequence[GpuInstance], needed: Sequence[_Needed]
+) -> tuple[list[tuple[GpuInstance, tuple[int, ...]]], list[_Needed]] | None:
+    """What each kept instance shall be, and what is missing; None if one of them is not wanted."""
+    missing = list(needed)
+    given = []
+    # Those with most in them first: an empty one can become anything of its kind.
+    for one in sorted(kept, key=lambda instance: -len(instance.parts)):
+        has = collections.Counter(part.slices for part in one.parts)
+        fits = [want for want in missing if want[0].profile == one.kind.profile and has <= collections.Counter(want[1])]
+        if not fits:
+            return None
+        closest = min(fits, key=lambda want: len(want[1]))
+        missing.remove(closest)
+        given.append((one, closest[1]))
+    return given, missing
+
+
+def _completed(one: GpuInstance, parts: tuple[int, ...]) -> Iterator[Step]:
+    lacking = collections.Counter(parts) - collections.Counter(part.slices for part in one.parts)
+    for slices in sorted(lacking.elements(), reverse=True):
+        yield CreatePart(one.id, slices)
+
+
+def _destroy(one: GpuInstance) -> Iterator[Step]:
+    for part in one.parts:
+        yield DestroyPart(one.id, part.id)
+    yield Destroy(one.id)
+
+
+def _used(instances: Sequence[GpuInstance], held: frozenset[str]) -> tuple[str, ...]:
+    return tuple(part.uuid for one in instances for part in one.parts if part.busy or part.uuid in held)
+
+
+def _wait(present: Present, used: tuple[str, ...], why: str) -> MigPlan:
+    reason = f"{present.uuid} waits until {', '.join(used)} is not in use any more, {why}"
+    return MigPlan(MigVerdict.WAIT, reason=reason, in_the_way=used)

@@ -1,0 +1,56 @@
+"""MPS as a part of setting up a GPU: a daemon while the GPU is shared by it, none otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deviceplugin.live.setup import SetUpError
+from deviceplugin.mps import limits, steps
+from deviceplugin.mps.control import ControlError
+from deviceplugin.mps.daemons import Daemons
+from gpushare.gpu import Gpu, Mode
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.hardware_gpu import HardwareGpu
+
+
+class MpsPart:
+    """gpu_of: what is known of a GPU by its UUID; None for one that is not there. as_nvidia: strict compatibility."""
+
+    def __init__(self, daemons: Daemons, *, gpu_of: Callable[[str], Gpu | None], as_nvidia: bool = False) -> None:
+        self._daemons = daemons
+        self._gpu_of = gpu_of
+        self._as_nvidia = as_nvidia
+
+    async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
+        """Have the GPU's daemon running, with limits for that many replicas. Raises SetUpError."""
+        if assignment.mode is not Mode.MPS:
+            return
+        known = self._gpu_of(card.uuid)
+        if known is None:
+            raise SetUpError(f"{card.uuid} is not there any more: its MPS daemon is not started")
+        whole_by_now = assignment.partition is not None and not assignment.partition.enabled
+        if card.mig_enabled and not whole_by_now:
+            raise SetUpError(f"{card.uuid} is in MIG mode: sharing by MPS is for whole GPUs, write mig-enabled: false")
+        try:
+            limits.check_replicas(assignment.replicas, known.compute_capability, as_nvidia=self._as_nvidia)
+            await self._daemons.have(spec(card, assignment, memory_bytes=known.memory_bytes))
+        except (limits.LimitError, ControlError, OSError) as error:
+            raise SetUpError(f"the MPS daemon of {card.uuid} does not run: {error}") from error
+
+    async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a Part
+        """End the GPU's daemon, be it that `assignment` wants one, too. Raises SetUpError.
+
+        The limits of a daemon are those of the server that it starts next, and the server of the last client is still
+        there. https://docs.nvidia.com/deploy/mps/
+        """
+        try:
+            await self._daemons.drop(card.uuid)
+        except (ControlError, OSError) as error:
+            raise SetUpError(f"the MPS daemon of {card.uuid} cannot be ended: {error}") from error
+
+
+def spec(card: HardwareGpu, assignment: Assignment, *, memory_bytes: int) -> steps.Spec:
+    """The daemon of a GPU that is shared like that: where a container may have several shares, each process may too."""
+    at_once = 1 if assignment.alone else assignment.replicas
+    shared = steps.MpsGpu(card.uuid, card.index, memory_bytes, assignment.replicas, at_once)
+    return steps.Spec(card.uuid, (shared,))

@@ -1,0 +1,81 @@
+"""`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, where they outlive the agent's.
+
+It decides nothing and knows nothing: the agent says what to run, of one program alone. Who may connect is up to the
+file system: the socket is root's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import socket as sockets
+import sys
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.mps import running
+from gpushare.daemon import logs, shutdown
+
+logger = logging.getLogger(__name__)
+
+SOCKET: Final = "keeper.sock"
+READ_SECONDS: Final = 5.0
+
+
+async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
+    """Serve until told to stop."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                call = running.read(await reader.readline())
+            outcome = await running.run(program, call)
+            logger.info("Ran", extra={"arguments": call.arguments, "commands": call.commands, "code": outcome.code})
+        except (TimeoutError, ValueError) as error:
+            outcome = running.CallResult(problem=f"was not run: {error}")
+        try:
+            writer.write(f"{json.dumps(dataclasses.asdict(outcome))}\n".encode())
+            await writer.drain()
+            writer.close()
+        except ConnectionError as error:
+            logger.warning("Nobody waits for the answer", extra={"err": str(error)})
+
+    bound = listening(socket)
+    server = await asyncio.start_unix_server(answer, sock=bound, limit=running.MOST_BYTES)
+    logger.info("Serving", extra={"socket": str(socket), "program": str(program)})
+    try:
+        await daemon.stopping.wait()
+    finally:
+        server.close()
+        os.unlink(socket)  # noqa: PTH108
+
+
+def listening(path: Path) -> sockets.socket:
+    """A socket of root's alone from its first moment."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    made = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        made.bind(str(path))
+    finally:
+        os.umask(before)
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    """Run until told to stop; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m deviceplugin.mps.supervisor", description=__doc__)
+    parser.add_argument("--socket", type=Path, required=True, help="where the agent asks")
+    parser.add_argument("--program", type=Path, default=Path("/usr/bin/nvidia-cuda-mps-control"), help="(%(default)s)")
+    found = parser.parse_args(arguments)
+    logs.configure("info", "mps-keeper")
+    return shutdown.run(lambda daemon: serve(found.socket, found.program, daemon))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

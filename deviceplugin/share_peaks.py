@@ -1,0 +1,174 @@
+"""The most that each share has used, and for how long it was watched: what says whether it was given too much.
+
+Memory is looked at once a second, so what was taken and given back within one may be missed. Compute is the mean over
+the last ten seconds or so, as far as it is known; see `arbiter.recent`. Only time in which a share had a process is
+counted. All of it is kept on disk, every minute and at the end, for as long as the pod is on this node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+
+from deviceplugin import records, whole_file
+from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.tenant import Tenant
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "peaks.json"
+LOOK_SECONDS: Final = 1.0
+KEEP_SECONDS: Final = 60.0
+# Between two looks more time than this is none that was watched: the agent, or the machine, stood still.
+LONGEST_SECONDS: Final = 5.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Peak:
+    """Of one share on one GPU. compute_ratio: from 0 to 1; None as long as it was never known."""
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    containers: str
+    gpu: str
+    memory_bytes: int = 0
+    compute_ratio: float | None = None
+    observed_seconds: float = 0.0
+
+    def after(self, memory_bytes: int, seconds: float) -> Peak:
+        """With so much in use now, after so long."""
+        most = max(self.memory_bytes, memory_bytes)
+        return dataclasses.replace(self, memory_bytes=most, observed_seconds=self.observed_seconds + seconds)
+
+    def with_compute(self, ratio: float | None) -> Peak:
+        """With so much used lately."""
+        if ratio is None or (self.compute_ratio is not None and ratio <= self.compute_ratio):
+            return self
+        return dataclasses.replace(self, compute_ratio=ratio)
+
+
+_Key = tuple[str, str, str]  # the pod's UID, the containers, the GPU
+
+
+class Peaks:
+    """Of this node.
+
+    pods: UIDs of those on the node; None while they are not known. directory: what the next agent finds again.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        uses: Callable[[], Iterable[ShareUse]],
+        leases: Callable[[], Iterable[LeaseUsage]],
+        pods: Callable[[], frozenset[str] | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = directory / NAME
+        self._uses = uses
+        self._leases = leases
+        self._pods = pods
+        self._clock = clock
+        self._looked = clock()
+        self._kept = clock()
+        self._peaks: dict[_Key, Peak] = {_key(one): one for one in _read(self._path)}
+
+    @property
+    def all(self) -> tuple[Peak, ...]:
+        """What is known."""
+        return tuple(self._peaks.values())
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            while True:
+                self.look()
+                if self._clock() - self._kept >= KEEP_SECONDS:
+                    self.keep()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self.keep()
+
+    def look(self) -> None:
+        """See what is in use now."""
+        now = self._clock()
+        passed, self._looked = now - self._looked, now
+        seconds = passed if passed <= LONGEST_SECONDS else 0.0
+        for use in self._uses():
+            held = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
+            for grant, used_bytes, overhead_bytes in held:
+                new = _nothing(use.tenant, grant.uuid)
+                known = self._peaks.get(_key(new))
+                after = new.after(used_bytes + overhead_bytes, 0.0)
+                self._peaks[_key(new)] = after if known is None else known.after(after.memory_bytes, seconds)
+        for one in self._leases():
+            key = _key(_nothing(one.tenant, one.gpu_uuid))
+            if key in self._peaks:
+                self._peaks[key] = self._peaks[key].with_compute(one.recent)
+        there = self._pods()
+        if there is not None:
+            self._peaks = {key: one for key, one in self._peaks.items() if one.pod_uid in there}
+
+    def keep(self) -> None:
+        """Write it down. A disk that takes nothing is logged: the figures are for people."""
+        self._kept = self._clock()
+        try:
+            whole_file.write(self._path, json.dumps([dataclasses.asdict(one) for one in self._peaks.values()]))
+        except OSError as error:
+            logger.warning("Could not keep what shares have used at most", extra={"err": str(error)})
+
+
+def figures(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
+    """As metrics."""
+    labels = ["node", "namespace", "pod", "containers", "gpu"]
+    memory = GaugeMetricFamily(
+        "gpushare_share_peak_memory_bytes",
+        "The most memory that a share's processes held, charged or not, since the first of them came.",
+        labels=labels,
+    )
+    compute = GaugeMetricFamily(
+        "gpushare_share_peak_compute_ratio",
+        "The largest part of ten seconds or so in which a share used its GPU; absent while that was never known.",
+        labels=labels,
+    )
+    observed = GaugeMetricFamily(
+        "gpushare_share_observed_seconds", "For how long the peaks of a share have been watched.", labels=labels
+    )
+    for one in peaks:
+        values = [node_name, one.namespace, one.pod, one.containers, one.gpu]
+        memory.add_metric(values, one.memory_bytes)
+        observed.add_metric(values, one.observed_seconds)
+        if one.compute_ratio is not None:
+            compute.add_metric(values, one.compute_ratio)
+    yield from (memory, compute, observed)
+
+
+def _nothing(tenant: Tenant, gpu: str) -> Peak:
+    return Peak(tenant.pod_uid, tenant.namespace, tenant.pod, ",".join(tenant.containers), gpu)
+
+
+def _key(one: Peak) -> _Key:
+    return one.pod_uid, one.containers, one.gpu
+
+
+def _read(path: Path) -> list[Peak]:
+    try:
+        return list(records.read(tuple[Peak, ...], records.load(path), newer=True))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
+        logger.warning("Starting without what shares have used at most", extra=extra)
+        return []

@@ -1,0 +1,192 @@
+"""Where the API server is, and how we prove who we are.
+
+Two sources. In a pod: the mounted ServiceAccount, read here, because that is three files and two variables. Elsewhere
+(a laptop, the lab): a kubeconfig with all that it may contain (exec plugins, OIDC, files or data, several files),
+read by kubernetes_asyncio. That package is imported only then: it brings a thousand modules and 39 MiB, which an agent
+on every node would carry for nothing.
+
+Credentials expire while a daemon runs: a mounted token is replaced by the kubelet, an exec plugin's token ages. They
+are therefore read again once a minute when used, and at once after the API server did not accept them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare.cluster import api_errors
+
+logger = logging.getLogger(__name__)
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+REREAD_SECONDS: Final = 60.0
+REFUSED_REREAD_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What one reading of the source gave.
+
+    server: `https://host:port`, perhaps with a path, without a slash at the end.
+    authorization: the header's value, or None where a client certificate speaks.
+    """
+
+    server: str
+    authorization: str | None = None
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    verify: bool = True
+    server_name: str | None = None
+    proxy: str | None = None
+
+
+Source = Callable[[], Awaitable[Credentials]]
+
+
+class ApiConnection:
+    """The current access, and a TLS context that follows the files it was made of."""
+
+    def __init__(self, source: Source, access: Credentials, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._clock = clock
+        self._read_at = clock()
+        self._reading = asyncio.Lock()
+        self._versions: dict[str, int] = {}
+        self.access = access
+        self.tls = _context(access)
+        self._trust(access)
+
+    async def authorization(self, *, refused: bool = False) -> str | None:
+        """Return the Authorization header's value; `refused`: the last one was not accepted, so read anew."""
+        async with self._reading:
+            # Calls that were refused together read once, not each for itself: it may be an exec plugin that runs.
+            if self._clock() - self._read_at >= (REFUSED_REREAD_SECONDS if refused else REREAD_SECONDS):
+                self._read_at = self._clock()
+                try:
+                    access = await self._source()
+                    self._trust(access)
+                    self.access = access
+                except (OSError, api_errors.ClusterError) as error:
+                    # The last ones may still be good; if they are not, the API server will say so.
+                    logger.warning("Kept the last credentials: reading them again failed", extra={"err": str(error)})
+        return self.access.authorization
+
+    def _trust(self, access: Credentials) -> None:
+        """Load what has changed of the CA bundle and the client certificate into the context that is in use."""
+        if self.tls is None:
+            return
+        ca, certificate = access.ca_file, access.certificate_file
+        if ca and access.verify and self._changed(ca):
+            self.tls.load_verify_locations(ca)
+        if certificate and self._changed(certificate):
+            self.tls.load_cert_chain(certificate, access.key_file)
+
+    def _changed(self, path: str) -> bool:
+        version = Path(path).stat().st_mtime_ns
+        changed = self._versions.get(path) != version
+        self._versions[path] = version
+        return changed
+
+
+def _context(access: Credentials) -> ssl.SSLContext | None:
+    if not access.server.startswith("https:"):
+        return None
+    context = ssl.create_default_context(cafile=access.ca_file)
+    # Newer Pythons insist on extensions that the certificates of many clusters lack and that kubectl does not ask for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not access.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def find(
+    kubeconfig: str | None,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> ApiConnection:
+    """Return the way to the API server.
+
+    kubeconfig: path or paths (separated as in KUBECONFIG). None means the mounted ServiceAccount if there is one, and
+    otherwise what KUBECONFIG or `~/.kube/config` names.
+
+    Raises ClusterError with a sentence when there is no usable configuration.
+    """
+    source: Source
+    if kubeconfig is None and (service_account / "token").exists():
+        source = functools.partial(_from_service_account, environment, service_account)
+    else:
+        source = _from_kubeconfig(kubeconfig or environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config"))
+    try:
+        return ApiConnection(source, await source())
+    except OSError as error:  # also what the ssl module raises
+        raise api_errors.ClusterError(f"cannot use the credentials for the API server: {error}") from error
+
+
+async def _from_service_account(environment: Mapping[str, str], directory: Path) -> Credentials:
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise api_errors.ClusterError(
+            "a ServiceAccount token is mounted but KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set; "
+            "name a kubeconfig instead"
+        )
+    token = (directory / "token").read_text().strip()
+    if not token:
+        raise api_errors.ClusterError(f"the ServiceAccount token {directory / 'token'} is empty")
+    return Credentials(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        authorization=f"Bearer {token}",
+        ca_file=str(directory / "ca.crt"),
+    )
+
+
+def _from_kubeconfig(paths: str) -> Source:
+    if not any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep) if path):
+        raise api_errors.ClusterError(
+            f"no ServiceAccount is mounted and there is no kubeconfig at {paths}; "
+            "name one with --kubeconfig or KUBECONFIG"
+        )
+    try:
+        from kubernetes_asyncio import client as generated
+        from kubernetes_asyncio import config
+    except ImportError as error:
+        raise api_errors.ClusterError(
+            f"the kubeconfig {paths} cannot be read without the Python package kubernetes-asyncio, which the container "
+            "images leave out; in a pod leave --kubeconfig and KUBECONFIG out, elsewhere install the package"
+        ) from error
+
+    configuration = generated.Configuration()
+    loader: config.kube_config.KubeConfigLoader | None = None
+
+    async def read() -> Credentials:
+        nonlocal loader
+        try:
+            if loader is None:
+                # Never written back: it is the user's file.
+                loader = await config.load_kube_config(paths, client_configuration=configuration, persist_config=False)
+            else:
+                await loader.load_and_set(configuration)  # runs an exec plugin only when its token is about to expire
+        except Exception as error:  # the loader has no error type that covers what it raises
+            raise api_errors.ClusterError(f"cannot use the kubeconfig {paths}: {error}") from error
+        return Credentials(
+            server=str(configuration.host).rstrip("/"),
+            authorization=configuration.api_key.get("BearerToken"),
+            ca_file=configuration.ssl_ca_cert,
+            certificate_file=configuration.cert_file,
+            key_file=configuration.key_file,
+            verify=configuration.verify_ssl,
+            server_name=configuration.tls_server_name,
+            proxy=configuration.proxy,
+        )
+
+    return read

@@ -1,0 +1,147 @@
+"""A copy of one collection in memory, and what changed. Pure: events in, changes out.
+
+Changes come one by one and in order, so that whoever follows them always knows exactly what the store holds: an object
+that was deleted and made anew between two lists is a DELETED and an ADDED, never a MODIFIED.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+class Key(NamedTuple):
+    """What an object is found by; the namespace of cluster-scoped ones is ""."""
+
+    namespace: str
+    name: str
+
+
+class ChangeType(enum.StrEnum):
+    """The words of the watch protocol."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One object came, changed, or went; `old` is None when ADDED, `new` when DELETED."""
+
+    type: ChangeType
+    key: Key
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None
+
+
+def drop_managed_fields(item: dict[str, Any]) -> dict[str, Any]:
+    """Drop who-owns-which-field, often half of an object; the API server keeps it when such an object is written."""
+    item.get("metadata", {}).pop("managedFields", None)
+    return item
+
+
+def key_of(item: Mapping[str, Any]) -> Key:
+    """Return the key of a whole object."""
+    metadata = item["metadata"]
+    return Key(metadata.get("namespace", ""), metadata["name"])
+
+
+def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """As little of an object's metadata as a `transform` may keep where its name is not needed."""
+    metadata = item["metadata"]
+    return {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
+
+
+class Store(Mapping[Key, dict[str, Any]]):
+    """The objects by key, to be read only: they are shared by all readers.
+
+    transform: applied to each object as it comes in; returns what is to be kept of it, or None where that is nothing:
+    then it is as if there were no such object.
+    """
+
+    def __init__(self, transform: Transform = drop_managed_fields) -> None:
+        self._objects: dict[Key, dict[str, Any]] = {}
+        self._transform = transform
+
+    def __getitem__(self, key: Key) -> dict[str, Any]:
+        return self._objects[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._objects)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def values(self) -> ValuesView[dict[str, Any]]:
+        """All of them: very many are asked for at once, and often."""
+        return self._objects.values()
+
+    def keep(self, item: dict[str, Any]) -> tuple[Key, dict[str, Any] | None]:
+        """Say what `replace` is to hold of an object: what is held, if that is the same. The store is as it was."""
+        key = key_of(item)
+        old = self._objects.get(key)
+        return key, self._transform(item) if old is None or not _is_same(old, item) else old
+
+    def replace(self, kept: Iterable[tuple[Key, dict[str, Any] | None]]) -> Iterator[Delta | None]:
+        """Take the whole collection anew, of each object what `keep` said.
+
+        Yields the difference as changes, each once the store holds it; objects that went are told first. Yields None
+        for each step that changed nothing, so that one who has to go through very many can pause.
+        """
+        fresh: dict[Key, dict[str, Any]] = {}
+        for key, item in kept:
+            if item is not None:
+                fresh[key] = item
+            yield None
+        for key in list(self._objects):
+            if key in fresh:
+                yield None
+            else:
+                yield from self._remove(key)
+        for key, item in fresh.items():
+            yield None
+            yield from self._put(key, item)
+
+    def apply(self, event: Mapping[str, Any]) -> Iterator[Delta]:
+        """Take one ADDED, MODIFIED or DELETED event of a watch; yield changes, each once the store holds it.
+
+        An event of a type that we do not know is no change.
+        """
+        item = event["object"]
+        if event["type"] == ChangeType.DELETED:
+            yield from self._remove(key_of(item))
+        elif event["type"] in (ChangeType.ADDED, ChangeType.MODIFIED):
+            key, new = self.keep(item)
+            yield from self._put(key, new) if new is not None else self._remove(key)
+
+    def _put(self, key: Key, new: dict[str, Any]) -> Iterator[Delta]:
+        old = self._objects.get(key)
+        if old is new:
+            return
+        if old is not None and _uid(old) != _uid(new):
+            yield from self._remove(key)
+            old = None
+        self._objects[key] = new
+        yield Delta(ChangeType.MODIFIED if old is not None else ChangeType.ADDED, key, old, new)
+
+    def _remove(self, key: Key) -> Iterator[Delta]:
+        old = self._objects.pop(key, None)
+        if old is not None:
+            yield Delta(ChangeType.DELETED, key, old, None)
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(_uid(one) == _uid(other) and _version(one) == _version(other))
+
+
+def _uid(item: Mapping[str, Any]) -> Any:
+    return item["metadata"].get("uid")
+
+
+def _version(item: Mapping[str, Any]) -> Any:
+    return item["metadata"].get("resourceVersion")

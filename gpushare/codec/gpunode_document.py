@@ -1,0 +1,172 @@
+"""The GPUNode object as a whole, and what becomes of entries that make no sense."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from gpushare import contract, errors
+from gpushare.allocation import Allocation
+from gpushare.codec import allocations, entry_fields, status_gpus
+from gpushare.gpu import Gpu
+from gpushare.gpunode import Condition, GpuNode, Resize
+
+Json = Mapping[str, Any]
+_Entry = TypeVar("_Entry")
+_Part = TypeVar("_Part", dict[str, Any], list[Any])
+
+
+def read(document: Json) -> GpuNode:
+    """The GpuNode in a GPUNode object as the API returns it. Never raises for content, only for a nameless object."""
+    metadata = document.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    name = metadata.get("name")
+    if not isinstance(name, str) or not name:
+        raise errors.CodecError("metadata.name is missing: a GPUNode is named as its node")
+    problems: list[str] = []
+    spec = _part(document, "spec", dict, name, problems)
+    status = _part(document, "status", dict, name, problems)
+    labels = _part(metadata, "labels", dict, name, problems)
+    cordoned = frozenset(map(str, _part(spec, "cordoned", list, f"{name}: spec", problems)))
+    cards, _ = _entries(status, "gpus", f"{name}: status", lambda entry: status_gpus.read(entry, cordoned), problems)
+    held, unread = _allocations(spec, f"{name}: spec", problems)
+    resizes, _ = _entries(status, "resizes", f"{name}: status", _read_resize, problems)
+    cards, _ = _unique(cards, lambda card: card.uuid, f"{name}: status.gpus", problems)
+    return GpuNode(
+        name=name,
+        gpus=tuple(_set_aside(cards, unread)),
+        allocations=tuple(held),
+        cordoned=cordoned,
+        config=str(status.get("config") or ""),
+        conditions=tuple(
+            Condition(
+                type=str(entry.get("type", "")),
+                status=str(entry.get("status", "")),
+                reason=str(entry.get("reason", "")),
+                message=str(entry.get("message", "")),
+                last_transition=str(entry.get("lastTransitionTime", "")),
+            )
+            for entry in _part(status, "conditions", list, f"{name}: status", problems)
+            if isinstance(entry, Mapping)
+        ),
+        resizes=tuple(resizes),
+        version=str(metadata.get("resourceVersion", "")),
+        problems=tuple(problems),
+        unread=tuple(unread),
+        created=str(metadata.get("creationTimestamp") or ""),
+        labels={str(key): str(value) for key, value in labels.items()},
+    )
+
+
+def to_spec(node: GpuNode) -> dict[str, Any]:
+    """The `spec` of the GPUNode object."""
+    spec: dict[str, Any] = {"allocations": [*map(allocations.write, node.allocations), *node.unread]}
+    if node.cordoned:
+        spec["cordoned"] = sorted(node.cordoned)
+    return spec
+
+
+def to_status(node: GpuNode) -> dict[str, Any]:
+    """The `status` of the GPUNode object."""
+    return {
+        "config": node.config,
+        "gpus": [status_gpus.write(card) for card in node.gpus],
+        "conditions": [
+            {
+                "type": condition.type,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastTransitionTime": condition.last_transition,
+            }
+            for condition in node.conditions
+        ],
+        "resizes": [
+            {"allocation": one.allocation, "share": one.share, "memory": one.memory_bytes, "used": one.used_bytes}
+            for one in node.resizes
+        ],
+    }
+
+
+def to_document(node: GpuNode) -> dict[str, Any]:
+    """The whole GPUNode object."""
+    metadata: dict[str, Any] = {"name": node.name}
+    known = {"resourceVersion": node.version, "creationTimestamp": node.created, "labels": dict(node.labels)}
+    metadata.update((key, value) for key, value in known.items() if value)
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.GPUNODE_KIND,
+        "metadata": metadata,
+        "spec": to_spec(node),
+        "status": to_status(node),
+    }
+
+
+def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[str]) -> _Part:
+    """What `whole` has by that key; what is of another kind is told, and taken for nothing."""
+    found = whole.get(key)
+    if isinstance(found, kind):
+        return found
+    if found is not None:
+        problems.append(f"{where}: {key} makes no sense and is set aside: it is {errors.quoted(str(found))}")
+    return kind()
+
+
+def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
+    if not unread:
+        return gpus
+    text = str(unread)  # not as JSON: YAML has values that JSON lacks
+    named = {card.uuid for card in gpus if card.uuid in text} or {card.uuid for card in gpus}
+    reason = "an allocation that may hold it makes no sense: see the GPUNode's spec.allocations"
+    return [
+        dataclasses.replace(card, healthy=False, health_reason=reason) if card.uuid in named else card for card in gpus
+    ]
+
+
+def _allocations(spec: Json, where: str, problems: list[str]) -> tuple[list[Allocation], list[Any]]:
+    def ignored(identity: str, sentence: str) -> None:
+        problems.append(f"{where}.allocations, {errors.shortened(identity)}: {sentence}")
+
+    read_one = functools.partial(allocations.read, ignored=ignored)
+    found, unread = _entries(spec, "allocations", where, read_one, problems)
+    held, twice = _unique(found, lambda entry: entry.id, f"{where}.allocations", problems)
+    return held, [*unread, *map(allocations.write, twice)]
+
+
+def _read_resize(entry: Json) -> Resize:
+    return Resize(
+        allocation=entry_fields.text(entry["allocation"], "allocation"),
+        share=entry_fields.whole(entry["share"], "share", most=255),
+        memory_bytes=entry_fields.whole(entry["memory"], "memory"),
+        used_bytes=entry_fields.whole(entry["used"], "used"),
+    )
+
+
+def _entries(
+    whole: Json, key: str, where: str, read_one: Callable[[Any], _Entry], problems: list[str]
+) -> tuple[list[_Entry], list[Any]]:
+    found, unread = [], []
+    for position, entry in enumerate(_part(whole, key, list, where, problems)):
+        try:
+            found.append(read_one(entry))
+        except (errors.GpushareError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            problems.append(f"{where}.{key}[{position}] makes no sense and is set aside: {errors.shortened(what)}")
+            unread.append(entry)
+    return found, unread
+
+
+def _unique(
+    entries: list[_Entry], key: Callable[[_Entry], str], where: str, problems: list[str]
+) -> tuple[list[_Entry], list[_Entry]]:
+    kept: dict[str, _Entry] = {}
+    twice = []
+    for entry in entries:
+        if key(entry) in kept:
+            problems.append(f"{where}: {errors.quoted(key(entry))} is there twice and the second is set aside")
+            twice.append(entry)
+        else:
+            kept[key(entry)] = entry
+    return list(kept.values()), twice

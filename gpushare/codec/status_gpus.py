@@ -1,0 +1,62 @@
+"""The entries of status.gpus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare.codec.entry_fields import text, whole
+from gpushare.gpu import Gpu, Mode
+
+Json = Mapping[str, Any]
+
+
+def read(entry: Json, cordoned: frozenset[str]) -> Gpu:
+    """The GPU of an entry; `cordoned`: UUIDs of those that an administrator has cordoned.
+
+    Raises CodecError, KeyError, TypeError, ValueError for one that makes no sense.
+    """
+    uuid = text(entry["uuid"], "uuid")
+    major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
+    numa, linked = entry.get("numaNode"), entry.get("linkGroup")
+    return Gpu(
+        uuid=uuid,
+        index=whole(entry.get("index", 0), "index", most=4096),
+        model=str(entry.get("model", "")),
+        memory_bytes=whole(entry["memory"], "memory"),
+        compute_capability=(int(major), int(minor or 0)),
+        numa_node=None if numa is None else whole(numa, "numaNode", most=4096),
+        link_group=None if linked is None else whole(linked, "linkGroup", most=4096),
+        pci_bus_id=str(entry.get("pciBusID", "")),
+        mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
+        pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
+        mig_profiles=tuple(text(name, "migDevices") for name in entry.get("migDevices") or ()),
+        healthy=entry.get("healthy", True) is True,
+        health_reason=str(entry.get("healthReason", "")),
+        cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
+    )
+
+
+def write(card: Gpu) -> dict[str, Any]:
+    """Its entry."""
+    entry: dict[str, Any] = {
+        "uuid": card.uuid,
+        "index": card.index,
+        "model": card.model,
+        "memory": card.memory_bytes,
+        "computeCapability": "{}.{}".format(*card.compute_capability),
+        "pciBusID": card.pci_bus_id,
+        "mode": card.mode.value,
+        "healthy": card.healthy,
+    }
+    if card.pending_mode is not None:
+        entry["pendingMode"] = card.pending_mode.value
+    if card.mig_profiles:
+        entry["migDevices"] = list(card.mig_profiles)
+    if card.numa_node is not None:
+        entry["numaNode"] = card.numa_node
+    if card.link_group is not None:
+        entry["linkGroup"] = card.link_group
+    if card.health_reason:
+        entry["healthReason"] = card.health_reason
+    return entry

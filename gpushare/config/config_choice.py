@@ -1,0 +1,101 @@
+"""Which entry of the ConfigMap a node follows, and whether following it changes anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from gpushare import contract, errors
+
+LABELS: Final = (contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL)  # the first that is there counts
+NAMED: Final = "default"  # the entry that the fallback `named` takes
+FALLBACKS: Final = ("named", "single")
+EMPTY: Final = ""  # no entry: the empty configuration
+
+
+def label_of(labels: Mapping[str, object]) -> str | None:
+    """The name of the configuration that a node with these labels asks for; None if it asks for none."""
+    return next((str(labels[key]) for key in LABELS if labels.get(key)), None)
+
+
+def select(
+    entries: Collection[str], *, label: str | None, default: str = "", fallbacks: Sequence[str] = FALLBACKS
+) -> str:
+    """The entry for a node; EMPTY for the empty configuration. Raises ConfigError with the reason if there is none.
+
+    label: the node's, None or "" if it has none. It counts alone: an unknown name is never replaced by a default.
+    default: the entry for nodes without a label. fallbacks: in their order, `named` (the entry called default),
+    `single` (the only one there is) and `empty`. Entries that begin with two dots are the kubelet's own and no entries.
+    """
+    known = sorted(entry for entry in entries if not entry.startswith(".."))
+    if not known:
+        raise errors.ConfigError("no configuration files available: add an entry to the ConfigMap")
+    shown = ", ".join(known)
+    if label:
+        if label not in known:
+            raise errors.ConfigError(
+                f"specified config {label} does not exist: the ConfigMap has {shown}; change the node's label or add it"
+            )
+        return label
+    if default:
+        if default not in known:
+            raise errors.ConfigError(f"specified default config {default} does not exist: the ConfigMap has {shown}")
+        return default
+    for fallback in fallbacks:
+        if fallback == "empty":
+            return EMPTY
+        if fallback == "named":
+            if NAMED in known:
+                return NAMED
+        elif fallback == "single":
+            if len(known) == 1:
+                return known[0]
+        else:
+            raise errors.ConfigError(f"unknown fallback strategy: {fallback}: write named, single or empty")
+    raise errors.ConfigError(
+        "no config was set, no default was provided, and all fallbacks failed: label the node with one of "
+        f"{shown}, or call one of them {NAMED}"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ActiveConfig:
+    """The configuration that a node follows: its entry's name (EMPTY: none) and its text."""
+
+    name: str
+    text: str = ""
+
+
+# Of a cluster that has no configuration: every GPU takes shares by annotation.
+BUILT_IN: Final = ActiveConfig("default", "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """What is in force from now on; `reload`: it is not what was; `problem`: why what was asked for is not."""
+
+    in_force: ActiveConfig | None
+    reload: bool = False
+    problem: str = ""
+
+
+def decide(
+    current: ActiveConfig | None,
+    entries: dict[str, str],
+    *,
+    label: str | None,
+    default: str = "",
+    fallbacks: Sequence[str] = FALLBACKS,
+) -> Decision:
+    """What a node follows once label or ConfigMap are as given (entries: name → text).
+
+    An unknown or missing entry leaves `current` in force and says why; so does an entry that `check`s badly, which is
+    for the caller to find before it acts on `reload`.
+    """
+    try:
+        name = select(entries, label=label, default=default, fallbacks=fallbacks)
+    except errors.ConfigError as error:
+        return Decision(current, problem=str(error))
+    wanted = ActiveConfig(name, entries.get(name, ""))
+    return Decision(wanted, reload=wanted != current)

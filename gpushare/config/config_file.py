@@ -1,0 +1,270 @@
+"""The text of a configuration file to a `Config`; a file that is wrong anywhere is refused whole.
+
+As NVIDIA's plugin reads it, with two differences that no right file notices: a field that is not known is a warning,
+under `sharing` an error, as a GPU would be used for something else; and an error names line and key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from gpushare import errors
+from gpushare.config import checks, durations, file_keys, names, references, yaml_tree
+from gpushare.config import flags as flag_table
+from gpushare.config.file_keys import Fields
+from gpushare.config.model import (
+    ALL,
+    VERSION,
+    Config,
+    Devices,
+    Flags,
+    FlagValue,
+    FractionalResource,
+    Imex,
+    ReplicatedResource,
+    ReplicatedResources,
+    ResourceRule,
+    Resources,
+    Sharing,
+)
+from gpushare.config.yaml_tree import Item
+from gpushare.mig import device_id, generation, parted
+
+INTERVALS: Final = ("default", "short", "medium", "long")
+MOST_REPLICAS: Final = 10_000  # a GPU; the kubelet has to be told each by name
+
+
+def read(text: str) -> Config:
+    """The configuration in `text`, YAML or JSON. Raises ConfigError naming line and key."""
+    parsed = yaml_tree.parse(text)
+    warnings = list(parsed.warnings)
+    found = config(parsed.root, warnings)
+    return dataclasses.replace(found, warnings=tuple(warnings))
+
+
+def config(item: Item, warnings: list[str]) -> Config:
+    """The whole file."""
+    known = ("version", "flags", "resources", "sharing", "imex", "mig")
+    file = Fields(item, known, warnings, any_case=True, guarded=("sharing", "mig"))
+    version = file.at("version")
+    written = file_keys.any_text(version) if version.value is not None else ""
+    if written not in ("", VERSION):
+        raise version.error(f"unknown version: {written}: write {VERSION}")
+    return Config(
+        version=VERSION,
+        flags=flags(file.at("flags"), warnings),
+        resources=resources(file.at("resources"), warnings),
+        sharing=sharing(file.at("sharing")),
+        imex=imex(file.at("imex"), warnings),
+        mig=_mig(file.at("mig")),
+    )
+
+
+def flags(item: Item, warnings: list[str]) -> Flags:
+    """`flags`, with its nested objects."""
+    top = [flag.key for flag in flag_table.IN_FILE if "." not in flag.key]
+    file = Fields(item, (*top, *flag_table.SECTIONS), warnings, any_case=True)
+    values = {key: value for key in top if (value := _flag(flag_table.BY_KEY[key], file.at(key))) is not None}
+    sections = {name for name in flag_table.SECTIONS if file.get(name) is not None}
+    for section in sorted(sections):
+        keys = [flag.key for flag in flag_table.IN_FILE if flag.key.startswith(f"{section}.")]
+        nested = Fields(file.at(section), [key.partition(".")[2] for key in keys], warnings, any_case=True)
+        for key in keys:
+            value = _flag(flag_table.BY_KEY[key], nested.at(key.partition(".")[2]))
+            if value is not None:
+                values[key] = value
+    return Flags(values, frozenset(sections))
+
+
+def _flag(flag: flag_table.Flag, item: Item) -> FlagValue | None:
+    if item.value is None:
+        return None
+    if flag.kind is flag_table.FlagType.BOOL:
+        return file_keys.truth(item)
+    if flag.kind is flag_table.FlagType.DURATION:
+        return _duration(item)
+    if flag.kind is flag_table.FlagType.TEXTS:
+        if isinstance(item.value, tuple):
+            return tuple(file_keys.text(entry) for entry in item.value)
+        return (file_keys.text(item),)
+    return file_keys.any_text(item)
+
+
+def _duration(item: Item) -> int:
+    if isinstance(item.value, str):
+        try:
+            return durations.parse(item.value)
+        except errors.ConfigError as error:
+            raise item.error(str(error)) from error
+    if isinstance(item.value, float) and abs(item.value) < 2**63:
+        return int(item.value)
+    nanoseconds = file_keys.whole(item)
+    if abs(nanoseconds) > durations.FOREVER_NANOSECONDS:
+        raise item.error('is longer than there can be: write "infinite"')
+    return nanoseconds
+
+
+def resources(item: Item, warnings: list[str]) -> Resources:
+    """`resources`: names of the admin's own."""
+    file = Fields(item, ("gpus", "mig"), warnings, any_case=True)
+    return Resources(
+        gpus=tuple(_rule(entry, warnings) for entry in file_keys.entries(file.at("gpus"))),
+        mig=tuple(_rule(entry, warnings) for entry in file_keys.entries(file.at("mig"))),
+    )
+
+
+def _rule(item: Item, warnings: list[str]) -> ResourceRule:
+    file = Fields(item, ("pattern", "name"), warnings)
+    for key in ("pattern", "name"):
+        if key not in file:
+            raise item.error(f"resources must have a '{key}' field set")
+    return ResourceRule(file_keys.text(file.at("pattern")), _name(file.at("name")))
+
+
+def sharing(item: Item) -> Sharing:
+    """`sharing`."""
+    file = Fields(item, ("timeSlicing", "mps", "fractional"), None, any_case=True)
+    time_slicing = mps = None
+    fractional: tuple[FractionalResource, ...] = ()
+    if "timeSlicing" in file:
+        time_slicing = replicated_resources(file.at("timeSlicing"), intervals=True)
+    if file.get("mps") is not None:
+        mps = checks.mps_default(replicated_resources(file.at("mps")))
+    if file.get("fractional") is not None:
+        below = Fields(file.at("fractional"), ("resources",), None)
+        fractional = tuple(_fractional(entry) for entry in _some(below))
+    return Sharing(time_slicing, mps, fractional)
+
+
+def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedResources:
+    """`sharing.timeSlicing` (`intervals`: which may say how long a slice is) or `sharing.mps`, as it is written."""
+    file = Fields(item, ("renameByDefault", "failRequestsGreaterThanOne", "resources"), None)
+    rename = file.flag("renameByDefault") or False
+    entries = _some(file)
+    return ReplicatedResources(
+        resources=tuple(replicated_resource(entry, rename_by_default=rename, intervals=intervals) for entry in entries),
+        rename_by_default=rename,
+        fail_requests_greater_than_one=file.flag("failRequestsGreaterThanOne"),
+    )
+
+
+def _some(file: Fields) -> tuple[Item, ...]:
+    entries = file_keys.entries(file.at("resources"))
+    if not entries:
+        raise file.missing("no resources specified: list at least one under resources")
+    return entries
+
+
+def replicated_resource(item: Item, *, rename_by_default: bool = False, intervals: bool = False) -> ReplicatedResource:
+    """One entry of `resources`."""
+    known = ("name", "rename", "devices", "replicas", *(("interval",) if intervals else ()))
+    file = Fields(item, known, None)
+    if "name" not in file:
+        raise file.missing("no resource name specified")
+    name = _name(file.at("name"))
+    chosen = devices(file.at("devices")) if "devices" in file else ALL
+    if "replicas" not in file:
+        raise file.missing("no replicas specified")
+    replicas = file_keys.whole(file.at("replicas"))
+    if replicas < 2:
+        raise file.at("replicas").error("number of replicas must be >= 2")
+    if replicas > MOST_REPLICAS:
+        raise file.at("replicas").error(f"number of replicas must be <= {MOST_REPLICAS}")
+    renamed = _name(file.at("rename")) if file.get("rename") is not None else None
+    return ReplicatedResource(
+        name=name,
+        replicas=replicas,
+        devices=chosen,
+        rename=names.shared(name) if renamed is None and rename_by_default else renamed,
+        interval=_interval(file.at("interval")),
+        line=item.line,
+    )
+
+
+def _fractional(item: Item) -> FractionalResource:
+    file = Fields(item, ("name", "devices"), None)
+    if "name" not in file:
+        raise file.missing("no resource name specified")
+    chosen = devices(file.at("devices")) if "devices" in file else ALL
+    return FractionalResource(_name(file.at("name")), chosen, item.line)
+
+
+def devices(item: Item) -> Devices:
+    """`devices`: `all`, a count, or a list of indices and UUIDs."""
+    if isinstance(item.value, tuple):
+        return Devices(listed=tuple(_reference(entry) for entry in item.value))
+    if isinstance(item.value, int) and not isinstance(item.value, bool):
+        if item.value <= 0:
+            raise item.error("a count of devices must be > 0")
+        return Devices(count=item.value)
+    if item.value == "all":
+        return ALL
+    if item.value is None or isinstance(item.value, str):
+        raise item.error(f"devices set as '{item.value or ''}' but the only valid string input is 'all'")
+    raise item.error("unsupported type for devices: write all, how many, or a list of indices and UUIDs")
+
+
+def _reference(item: Item) -> str:
+    value = item.value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        value = str(value)
+    if not isinstance(value, str) or references.kind(value) is None:
+        raise item.error(
+            'unsupported type for device in devices list: write an index as 0 or "0:1", or a UUID as GPU-… or MIG-…'
+        )
+    return value
+
+
+def imex(item: Item, warnings: list[str]) -> Imex:
+    """`imex`."""
+    file = Fields(item, ("channelIDs", "required"), warnings, any_case=True)
+    channels = file.get("channelIDs")
+    identities = None if channels is None else tuple(file_keys.whole(entry) for entry in file_keys.entries(channels))
+    if channels is not None and identities:
+        try:
+            checks.imex_channels(identities)
+        except errors.ConfigError as error:
+            raise channels.error(str(error)) from error
+    return Imex(identities, file.flag("required"))
+
+
+def _mig(item: Item) -> parted.Config | str:
+    if not isinstance(item.value, str):
+        return tuple(_mig_entry(entry) for entry in file_keys.entries(item))
+    if not generation.is_name(item.value):
+        raise item.error(
+            f"write {generation.ALL_DISABLED}, {generation.ALL_ENABLED}, {generation.ALL_BALANCED} or all-PROFILE such "
+            f"as all-1g.10gb; or a list of entries with devices, mig-enabled and mig-devices"
+        )
+    return item.value
+
+
+def _mig_entry(item: Item) -> parted.MigConfigEntry:
+    try:
+        entry = parted.read_entry(yaml_tree.plain(item), where=item.path)
+        for text in entry.filters:
+            device_id.parse(text)
+    except parted.PartedError as error:
+        raise errors.ConfigError(f"line {item.line}: {error}" if item.line else str(error)) from error
+    except device_id.DeviceIdError as error:
+        raise item.error(f"device-filter: {error}") from error
+    return entry
+
+
+def _name(item: Item) -> str:
+    try:
+        return names.parse(file_keys.text(item))
+    except errors.ConfigError as error:
+        if item.value is None or not isinstance(item.value, str):
+            raise
+        raise item.error(str(error)) from error
+
+
+def _interval(item: Item) -> str:
+    if item.value is None:
+        return ""
+    word = file_keys.text(item).lower()
+    if word not in INTERVALS:
+        raise item.error(f"is no length of a time slice: write one of {', '.join(INTERVALS)}")
+    return word

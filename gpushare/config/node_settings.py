@@ -1,0 +1,121 @@
+"""Settings: the effective value of every flag that this agent acts on, with names of its own and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gpushare.config import checks, flags
+from gpushare.config.model import Config, FlagValue, Imex, ReplicaStrategy
+
+OWN_MPS_ROOT: Final = "the agent's own"
+# What the agent needs to know before there is a configuration, and how it is told.
+AT_START: Final = {"mpsRoot": "--mps-root", "failOnInitError": "--fail-on-init-error"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Flags by the words of this project; what each means is in docs/configuration.md."""
+
+    mig_strategy: str = "none"
+    fail_on_init_error: bool = True
+    mps_root: str = ""
+    driver_root: str = "/"
+    dev_root: str = "/"
+    gdrcopy: bool = False
+    gds: bool = False
+    mofed: bool = False
+    pass_device_specs: bool = False
+    device_list_strategies: tuple[str, ...] = ("envvar",)
+    names_strategies: bool = False  # whether somebody has named them
+    device_id_strategy: str = "uuid"
+    cdi_annotation_prefix: str = "cdi.k8s.io/"
+    cdi_hook: str = "/usr/bin/nvidia-ctk"
+    container_driver_root: str = "/driver-root"
+    allocation_policy: str = "distributed"
+    imex_channels: tuple[int, ...] = ()
+    imex_required: bool = False
+    timestamp_label: bool = True
+    machine_type_file: str = "/sys/class/dmi/id/product_name"
+
+
+_KEYS = {
+    "mig_strategy": "migStrategy",
+    "fail_on_init_error": "failOnInitError",
+    "mps_root": "mpsRoot",
+    "driver_root": "nvidiaDriverRoot",
+    "dev_root": "nvidiaDevRoot",
+    "gdrcopy": "gdrcopyEnabled",
+    "gds": "gdsEnabled",
+    "mofed": "mofedEnabled",
+    "pass_device_specs": "plugin.passDeviceSpecs",
+    "device_list_strategies": "plugin.deviceListStrategy",
+    "device_id_strategy": "plugin.deviceIDStrategy",
+    "cdi_annotation_prefix": "plugin.cdiAnnotationPrefix",
+    "cdi_hook": "plugin.nvidiaCTKPath",
+    "container_driver_root": "plugin.containerDriverRoot",
+    "allocation_policy": "plugin.sharedDevicesAllocationPolicy",
+    "imex_required": "imex.required",
+    "machine_type_file": "gfd.machineTypeFile",
+}
+
+
+def effective(
+    config: Config,
+    *,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    strict: bool = False,
+    has_nvml: bool = True,
+) -> NodeSettings:
+    """What is in force under `config`. Raises ConfigError for values that cannot be.
+
+    strict: as NVIDIA's binary checks them, for which MPS excludes MIG strategy mixed; otherwise each GPU has its own
+    mode, and these cannot be in each other's way. A file that partitions GPUs and says nothing of `migStrategy` means
+    `mixed`.
+    """
+    values = values_of(config, arguments=arguments, environment=environment)
+    by_hand = config.flags.values.keys() | flags.given(arguments, environment or {})
+    # Whoever says nothing of the root means the agent's own, which NVIDIA's plugin does not have.
+    rooted = values | {"mpsRoot": values["mpsRoot"] or OWN_MPS_ROOT}
+    checks.settings(rooted, strategy=config.sharing.strategy if strict else ReplicaStrategy.NONE, has_nvml=has_nvml)
+    named = {field: values[key] for field, key in _KEYS.items()}
+    channels = values["imex.channelIDs"]
+    return NodeSettings(
+        **named,  # type: ignore[arg-type]  # the kinds of the table of flags
+        imex_channels=tuple(int(channel) for channel in channels) if isinstance(channels, tuple) else (),
+        names_strategies=_KEYS["device_list_strategies"] in by_hand,
+        timestamp_label=not values["gfd.noTimestamp"],
+    )
+
+
+def values_of(
+    config: Config, *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> dict[str, FlagValue]:
+    """The effective value of every flag by its key in the file, not checked."""
+    file = {**config.flags.values, **_imex(config.imex)}
+    if "migStrategy" not in file and config.makes_mig_devices:
+        file["migStrategy"] = "mixed"
+    return flags.effective(file, arguments=arguments, environment=environment)
+
+
+def too_late(
+    config: Config, *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Warnings of what the file says otherwise than an agent was started with, where that cannot change any more."""
+    present = values_of(Config(), arguments=arguments, environment=environment)
+    return tuple(
+        f"flags.{key} {value} has no effect: it is fixed when the agent starts, by {option}"
+        for key, option in AT_START.items()
+        if (value := config.flags.values.get(key)) not in (None, "", present[key])
+    )
+
+
+def _imex(found: Imex) -> dict[str, FlagValue]:
+    values: dict[str, FlagValue] = {}
+    if found.channel_ids is not None:
+        values["imex.channelIDs"] = found.channel_ids
+    if found.required is not None:
+        values["imex.required"] = found.required
+    return values

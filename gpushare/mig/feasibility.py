@@ -1,0 +1,49 @@
+"""Whether a GPU can have the instances that a config names, before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpushare.mig import catalogue, instance_layout, parted, profile
+from gpushare.mig.geometry import Geometry
+from gpushare.mig.instance_layout import Infeasible, Wanted
+
+
+def named(wanted: Mapping[str, int]) -> Wanted:
+    """Profiles with counts, from names with counts; those of 0 are left out. Raises ProfileError."""
+    found: dict[profile.Profile, int] = {}
+    for name, count in wanted.items():
+        kind = profile.parse(name)
+        if count > 0:
+            found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | None:
+    """Why a GPU cannot have these, as a sentence; None if it can."""
+    try:
+        parted.read_wanted(wanted)
+    except parted.PartedError as error:
+        return str(error)
+    found = instance_layout.search(geometry, named(wanted or {}))
+    return found.reason if isinstance(found, Infeasible) else None
+
+
+def nowhere(entries: parted.Config) -> str | None:
+    """Why no GPU of which it is known how it can be cut can be so, as a sentence; None if one can, or nobody knows.
+
+    A profile that no such GPU has may be that of a newer model: that is for the node to say.
+    """
+    for number, entry in enumerate(entries):
+        wanted = named(entry.wanted)
+        found = [instance_layout.search(geometry, wanted) for geometry in _having(wanted)]
+        refused = [one for one in found if isinstance(one, Infeasible)]
+        if refused and len(refused) == len(found):
+            return f"mig[{number}] fits on no known GPU: {refused[0].reason}"
+    return None
+
+
+def _having(wanted: Wanted) -> tuple[Geometry, ...]:
+    """The models that have all of these profiles."""
+    known = catalogue.MODELS.values()
+    return tuple(one for one in known if wanted and all(one.kind(kind) is not None for kind in wanted))

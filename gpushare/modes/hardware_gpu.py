@@ -1,0 +1,78 @@
+"""HardwareGpu: a GPU and its MIG devices, with what a configuration can go by."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from gpushare.mig.device_id import DeviceId
+from gpushare.mig.geometry import Geometry
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HardwareMigDevice:
+    """One MIG device; `index` among those of its GPU, `profile` its name, as `3g.40gb`."""
+
+    uuid: str
+    index: int
+    profile: str
+
+
+class ComputeMode(enum.StrEnum):
+    """How many processes may use a GPU, by NVML's names."""
+
+    DEFAULT = "DEFAULT"  # any number
+    EXCLUSIVE_THREAD = "EXCLUSIVE_THREAD"  # of older drivers
+    PROHIBITED = "PROHIBITED"
+    EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HardwareGpu:
+    """A GPU. `mig_enabled`: it is in MIG mode, be there devices or not; `mig_capable`: it can be.
+
+    ours: whether it is cut, or not, because we have made it so, and not somebody else.
+    """
+
+    uuid: str
+    index: int
+    model: str = ""
+    mig_capable: bool = False
+    mig_enabled: bool = False
+    mig_devices: tuple[HardwareMigDevice, ...] = ()
+    hardware: DeviceId | None = None
+    geometry: Geometry | None = None  # which MIG devices fit on it; None: not known, so not checked
+    most_mps_clients: int | None = None  # how many can share it by MPS; None: not known, so not checked
+    compute_mode: ComputeMode = ComputeMode.DEFAULT
+    ours: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WholeDevice:
+    """Something that can be given to a container whole: a GPU or a MIG device. `index` is `0` or `0:1`."""
+
+    uuid: str
+    index: str
+    gpu: str  # UUID of the GPU that it is, or is on
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is a part of a GPU."""
+        return self.uuid != self.gpu
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """By index of the GPU, then of the MIG device."""
+        return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in self.index.split(":"))
+
+
+def whole(card: HardwareGpu) -> WholeDevice:
+    """The GPU as one device."""
+    return WholeDevice(card.uuid, str(card.index), card.uuid)
+
+
+def parts(card: HardwareGpu) -> tuple[tuple[str, WholeDevice], ...]:
+    """Its MIG devices, each after its profile."""
+    return tuple(
+        (one.profile, WholeDevice(one.uuid, f"{card.index}:{one.index}", card.uuid)) for one in card.mig_devices
+    )

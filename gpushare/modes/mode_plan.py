@@ -1,0 +1,164 @@
+"""The assignment of every GPU of a node, from its configuration. Everything that can be wrong is found here, before
+anything is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from gpushare import errors
+from gpushare.config.model import Config, Devices, Resources
+from gpushare.gpu import Mode
+from gpushare.mig import feasibility, generation, parted
+from gpushare.modes import contradiction, naming, sharing
+from gpushare.modes.assignment import Assignment, Partition
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, parts, whole
+from gpushare.modes.sharing import SharedResource
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModePlan:
+    """What each GPU is used for, by UUID, and sentences about what in the configuration has no effect on this node."""
+
+    assignments: Mapping[str, Assignment]
+    warnings: tuple[str, ...] = ()
+
+
+def plan(config: Config, cards: Sequence[HardwareGpu], *, mig_strategy: str = naming.NONE) -> ModePlan:
+    """The assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one of them cannot be.
+
+    mig_strategy: the effective one, `none`, `single` or `mixed` (`settings.Settings.mig_strategy`).
+    """
+    if mig_strategy == naming.NONE and config.makes_mig_devices:
+        raise errors.ConfigError("mig makes MIG devices, which flags.migStrategy none hides: write single or mixed")
+    entries = _entries(config, cards)
+    partitions = {card.uuid: _partition(entries[card.uuid], card) for card in cards}
+    become = [_partitioned(card, partitions[card.uuid]) for card in cards]
+    resources = naming.resources(become, strategy=mig_strategy, rules=config.resources)
+    warnings: list[str] = []
+    owners = sharing.claims(resources, sharing.entries(config.sharing), warnings)
+    assignments = {}
+    for card in become:
+        partition = partitions[card.uuid]
+        if card.mig_enabled and mig_strategy != naming.NONE:
+            found = _of_mig(card, owners, mig_strategy, config.resources)
+        else:
+            found = _of_whole(card, owners, config.resources)
+            if partition is None and card.ours:  # what we have cut for a configuration before is made whole again
+                partition = Partition(enabled=False)
+        assignments[card.uuid] = dataclasses.replace(found, partition=partition)
+    warnings += _ambiguous(resources, owners)
+    return ModePlan(assignments, tuple(warnings))
+
+
+def _of_whole(card: HardwareGpu, owners: Mapping[str, SharedResource], rules: Resources) -> Assignment:
+    owner = owners.get(whole(card).uuid)
+    if owner is None:
+        ((name, _),) = naming.named(card, strategy=naming.NONE, rules=rules)
+        return Assignment(Mode.EXCLUSIVE, name)
+    most = card.most_mps_clients
+    if owner.mode is Mode.MPS and most is not None and owner.replicas > most:
+        raise errors.ConfigError(
+            f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: at most {most} processes can "
+            f"share GPU {card.index} ({card.model}) by MPS"
+        )
+    return Assignment(owner.mode, owner.advertised, owner.replicas, owner.alone, owner.interval)
+
+
+def _of_mig(card: HardwareGpu, owners: Mapping[str, SharedResource], strategy: str, rules: Resources) -> Assignment:
+    own: dict[SharedResource, list[str]] = {}
+    for _, device in parts(card):
+        owner = owners.get(device.uuid)
+        if owner is None:
+            continue
+        if owner.mode is not Mode.TIME_SLICING:
+            word = "MPS" if owner.mode is Mode.MPS else "annotations"
+            raise errors.ConfigError(
+                f"{owner.path}: sharing using {word} is not supported for MIG devices, such as {device.index} "
+                f"({device.uuid}): list the devices that it is for"
+            )
+        if owner.interval:
+            raise errors.ConfigError(
+                f"{owner.path}.interval: the driver has a time slice for whole GPUs only, and {device.index} "
+                f"({device.uuid}) is a MIG device: leave it out"
+            )
+        own.setdefault(owner, []).append(device.index)
+    return Assignment(
+        Mode.MIG,
+        strategy=strategy,
+        rules=Resources(mig=rules.mig),
+        shared=tuple(dataclasses.replace(one, devices=_here(one.devices, indices)) for one, indices in own.items()),
+    )
+
+
+def _here(devices: Devices, indices: Sequence[str]) -> Devices:
+    """What of `devices` is on one GPU: a count says how many of its first, as one over all GPUs would not be stable."""
+    if devices.count is not None:
+        return Devices(count=len(indices))
+    return devices if devices.listed is None else Devices(listed=tuple(indices))
+
+
+def _entries(config: Config, cards: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
+    """What is said of each GPU. A name means on each model what fits there; some GPU must know it."""
+    if not isinstance(config.mig, str):
+        return {card.uuid: config.mig for card in cards}
+    known = {card.uuid: _generated(card) for card in cards if card.mig_capable and card.geometry is not None}
+    if not any(config.mig in configs for configs in known.values()):
+        names = sorted({name for configs in known.values() for name in configs})
+        there = f"write {', '.join(names)}" if names else "none of them can do MIG"
+        raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node can be: {there}")
+    return {card.uuid: known.get(card.uuid, {}).get(config.mig, ()) for card in cards}
+
+
+def _generated(card: HardwareGpu) -> Mapping[str, parted.Config]:
+    kinds = card.geometry.kinds if card.geometry is not None else ()
+    return generation.configs([generation.Model(card.model, {kind.profile: kind.most for kind in kinds})])
+
+
+def _partition(entries: parted.Config, card: HardwareGpu) -> Partition | None:
+    """What the last entry that is about the GPU makes of it."""
+    found = None
+    for number, entry in enumerate(entries):
+        if not entry.applies_to(index=card.index, hardware=card.hardware):
+            continue
+        if not card.mig_capable:
+            if entry.devices is not None and entry.enabled:
+                raise errors.ConfigError(f"mig[{number}] names GPU {card.index} ({card.model}), which cannot do MIG")
+            continue
+        if entry.enabled and card.geometry is not None:
+            reason = feasibility.config_error(card.geometry, entry.wanted)
+            if reason is not None:
+                raise errors.ConfigError(f"mig[{number}] cannot be on GPU {card.index}: {reason}")
+        found = Partition(entry.enabled, _counts(entry.wanted))
+    return found
+
+
+def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    named = feasibility.named(wanted)
+    return tuple(sorted((str(kind), count) for kind, count in named.items()))
+
+
+def _partitioned(card: HardwareGpu, partition: Partition | None) -> HardwareGpu:
+    """The GPU as it will be."""
+    if partition is None:
+        return card
+    if not partition.enabled:
+        return dataclasses.replace(card, mig_enabled=False, mig_devices=())
+    if contradiction.is_so(card, partition):
+        return card
+    kinds = [name for name, count in partition.wanted for _ in range(count)]
+    devices = tuple(HardwareMigDevice(f"MIG {index} of {card.uuid}", index, kind) for index, kind in enumerate(kinds))
+    return dataclasses.replace(card, mig_enabled=True, mig_devices=devices)
+
+
+def _ambiguous(resources: naming.Named, owners: Mapping[str, SharedResource]) -> list[str]:
+    warnings = []
+    for name, devices in resources.items():
+        shared = {owners[device.uuid].replicas for device in devices if device.uuid in owners}
+        names = {owners[device.uuid].advertised for device in devices if device.uuid in owners}
+        if name in names and (len(shared) > 1 or any(device.uuid not in owners for device in devices)):
+            warnings.append(
+                f"{name} is both whole devices and shares of them on this node, or shares of different sizes: "
+                "give those that are shared another name with rename"
+            )
+    return warnings

@@ -1,0 +1,201 @@
+"""Affinity rules: the inter-pod affinity and topology spread of one pod → which nodes they rule out, and why.
+
+Made anew for each pod that has any, as every pod that comes or goes anywhere may change the answer; found out for all
+nodes at once. Of what cannot be known, the answer that rules out more is taken: where a term chooses namespaces by
+their labels, a pod to keep away from may be in any of them, and one to be near to in none.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+
+from gpushare.nodefilters import label_index, selectors
+from gpushare.nodefilters.label_index import NONE, Rows
+from gpushare.nodefilters.node_index import NodeIndex
+from gpushare.nodefilters.node_info import PodInfo
+from gpushare.nodefilters.node_spec import NodeSpec
+from gpushare.nodefilters.pod_affinity import PodAffinity, Spread, Term
+from gpushare.nodefilters.pod_classes import PodClasses
+from gpushare.nodefilters.pod_key import PodKey
+from gpushare.nodefilters.volume_limits import Full
+from gpushare.nodefilters.volumes import Name
+
+Reach = Mapping[Name, tuple[selectors.NodeTerm, ...]]
+# Anti-affinity of those who are there -> on which nodes, and how many of them.
+Repelling = Mapping[tuple[Term, ...], Mapping[str, int]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AffinityRule:
+    """`open`: the machines that it lets pass. `why`: the rest of a sentence, of one that it does not."""
+
+    open: Rows
+    why: Callable[[NodeSpec], str]
+
+
+def rules(
+    asked: PodAffinity,
+    shape: PodKey,
+    *,
+    machines: NodeIndex,
+    groups: PodClasses,
+    repelling: Repelling,
+    itself: PodInfo | None,
+    missing: str,
+    full: Mapping[str, Full],
+    reach: Reach,
+) -> list[AffinityRule]:
+    """What there is to ask of each node; nothing for most pods.
+
+    `groups` are of all but the pod itself, which may be one of `repelling`: `itself`. `missing`: a claim of the pod
+    that does not exist, or nothing. `full`: nodes that cannot attach what it mounts. `reach`: from where the volume of
+    a bound claim can be reached.
+    """
+    found = (
+        [AffinityRule(NONE, lambda _: f"cannot have the pod's claim {missing}, which does not exist")]
+        if missing
+        else []
+    )
+    if full:
+        found.append(_unattached(full, machines))
+    found += [
+        AffinityRule(machines.meant(terms), _unreached(claim))
+        for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
+        if (terms := reach.get((asked.namespace, claim))) is not None
+    ]
+    found += [_spread(one, asked, shape, machines, groups) for one in asked.spread]
+    if asked.affinity:
+        found.append(_near(asked, machines, groups))
+    if asked.anti_affinity:
+        far = ((term, groups.machines(groups.meant(term, when_vague=True))) for term in asked.anti_affinity)
+        found.append(_away(far, machines, "the pod's anti-affinity keeps it away from a pod there"))
+    closed = _repelled(asked, machines, repelling, itself)
+    if closed:
+        found.append(_away(closed, machines, "a pod there keeps pods like it away"))
+    return found
+
+
+def _unattached(full: Mapping[str, Full], machines: NodeIndex) -> AffinityRule:
+    closed = label_index.of_rows(machines.row(name) for name in full if name in machines)
+    return AffinityRule(machines.labels.everyone & ~closed, lambda machine: str(full[machine.name]))
+
+
+def _unreached(claim: str) -> Callable[[NodeSpec], str]:
+    return lambda _: f"cannot reach the volume of the pod's claim {claim}"
+
+
+def _near(asked: PodAffinity, machines: NodeIndex, groups: PodClasses) -> AffinityRule:
+    """All terms' pods must be near; the first of a group that wants to be together may go anywhere."""
+    meant = (groups.meant(term, when_vague=False) for term in asked.affinity)
+    there = groups.machines(functools.reduce(operator.and_, meant))
+    hit = {key: _around(key, there, machines) for key in dict.fromkeys(term.topology_key for term in asked.affinity)}
+    is_first = not any(hit.values()) and all(
+        term.means(asked.namespace, asked.labels, when_vague=False) for term in asked.affinity
+    )
+    rows = machines.labels.everyone
+    for key, values in hit.items():
+        rows &= machines.labels.having(key) if is_first else label_index.union(values.values())
+
+    def why(machine: NodeSpec) -> str:
+        for key, values in hit.items():
+            value = machine.labels.get(key)
+            if value is None:
+                return f"has no label {key}, which the pod's affinity to other pods is about"
+            if value not in values and not is_first:
+                return f"has none of the pods in its {key} that the pod's affinity wants near"
+        raise AssertionError(f"{machine.name} was ruled out by an affinity that it keeps")
+
+    return AffinityRule(rows, why)
+
+
+def _repelled(
+    asked: PodAffinity, machines: NodeIndex, repelling: Repelling, itself: PodInfo | None
+) -> list[tuple[Term, Rows]]:
+    found: list[tuple[Term, Rows]] = []
+    for terms, nodes in repelling.items():
+        meant = [term for term in terms if term.means(asked.namespace, asked.labels, when_vague=True)]
+        if not meant:
+            continue
+        own = itself.node if itself is not None and itself.repels == terms else None
+        there = label_index.of_rows(machines.row(name) for name in nodes if nodes[name] > (name == own))
+        found += [(term, there) for term in meant if there]
+    return found
+
+
+def _away(far: Iterable[tuple[Term, Rows]], machines: NodeIndex, said: str) -> AffinityRule:
+    """Rules out whoever is with these machines, by the topology of each term."""
+    by_key: dict[str, Rows] = collections.defaultdict(int)
+    for term, there in far:
+        by_key[term.topology_key] |= there
+    hit = {key: _around(key, there, machines) for key, there in by_key.items()}
+    closed = label_index.union(rows for values in hit.values() for rows in values.values())
+
+    def why(machine: NodeSpec) -> str:
+        key, value = next((key, value) for key, value in machine.labels.items() if value in hit.get(key, ()))
+        return f"is in {key}={value}, and {said}"
+
+    return AffinityRule(machines.labels.everyone & ~closed, why)
+
+
+def _around(key: str, there: Rows, machines: NodeIndex) -> dict[str, Rows]:
+    """The values of a topology key that these machines have, and who has each."""
+    if not there & machines.labels.having(key):
+        return {}
+    return {value: rows for value, rows in machines.labels.by_value(key).items() if rows & there}
+
+
+def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, machines: NodeIndex, groups: PodClasses) -> AffinityRule:
+    """The skew as it would be for the pod unpinned, and as it will be once it is pinned.
+
+    A pin leaves one node that its selector allows, and so one domain to be even with: nothing would be uneven, which is
+    not what the user wants. With `minDomains` above 1 it is the other way round: too few domains are left, and what is
+    in the one is compared with 0.
+    """
+    eligible = machines.labels.everyone
+    for key in {one.topology_key for one in asked.spread}:
+        eligible &= machines.labels.having(key)
+    if rule.honors_affinity:
+        eligible &= machines.selected(shape)
+    if rule.honors_taints:
+        eligible &= machines.tolerated(shape, declared_only=True)
+    here: Mapping[int, int] = {}
+    if not rule.selector.matches_all:
+        here = groups.counts(groups.staying(asked.namespace, rule.selector))
+    domains = machines.labels.by_value(rule.topology_key)
+    counts = {value: 0 for value, rows in domains.items() if rows & eligible}
+    for row, count in here.items():
+        if eligible >> row & 1:
+            counts[machines.at(row).labels[rule.topology_key]] += count
+    itself = int(rule.selector.matches(asked.labels))
+    least = 0 if len(counts) < rule.min_domains else min(counts.values(), default=math.inf)
+    is_pinned_too = rule.honors_affinity and rule.min_domains > 1
+
+    def skew(value: str, row: int) -> float:
+        found = counts.get(value, 0) + itself - least
+        return max(found, (here.get(row, 0) if eligible >> row & 1 else 0) + itself) if is_pinned_too else found
+
+    rows = NONE
+    for value, having in domains.items():
+        if counts.get(value, 0) + itself - least <= rule.max_skew:
+            rows |= having
+    if is_pinned_too:
+        crowded = (row for row, count in here.items() if eligible >> row & 1 and count + itself > rule.max_skew)
+        rows &= ~label_index.of_rows(crowded)
+        if itself > rule.max_skew:
+            rows = NONE
+
+    def why(machine: NodeSpec) -> str:
+        value = machine.labels.get(rule.topology_key)
+        if value is None:
+            return f"has no label {rule.topology_key}, over which the pod is to be spread"
+        return (
+            f"is in {rule.topology_key}={value}, where another of the pods would be "
+            f"{skew(value, machines.row(machine.name)):g} more than elsewhere; their spread allows {rule.max_skew}"
+        )
+
+    return AffinityRule(rows, why)

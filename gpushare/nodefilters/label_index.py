@@ -1,0 +1,168 @@
+"""Label index: which objects have a label, as an inverted index: a selector is answered for all objects at once.
+
+A set of things is a number with a bit for each, so that to cut or to join two sets is one step whatever their size.
+What an answer costs depends on the requirements and their values, and not on how many things there are times that.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from gpushare.nodefilters import selectors
+from gpushare.nodefilters.selectors import Requirement, Selector
+
+Rows = int  # a set of rows: bit n stands for row n
+
+NONE: Final[Rows] = 0
+_ONE: Final = (1).__lshift__
+
+
+def union(several: Iterable[Rows]) -> Rows:
+    """All rows of several sets."""
+    return functools.reduce(operator.or_, several, NONE)
+
+
+def of_rows(rows: Iterable[int]) -> Rows:
+    """The set of these rows."""
+    return union(map(_ONE, rows))
+
+
+def each(rows: Rows) -> Iterator[int]:
+    """The rows of a set, in ascending order."""
+    return (row for row, bit in enumerate(reversed(bin(rows)[2:])) if bit == "1")
+
+
+class Values:
+    """The values that one key has, and which rows have each: one row as it is, as nearly all have who are many."""
+
+    __slots__ = ("all", "by_value", "having", "numbers", "sets")
+
+    def __init__(self) -> None:
+        self.having: Rows = NONE
+        self.by_value: dict[str, int | set[int]] = {}
+        self.sets: dict[str, Rows] = {}  # of those that were asked for
+        self.all: dict[str, Rows] | None = None
+        self.numbers: tuple[list[int], list[Rows]] | None = None  # values that are one, and the rows, both in order
+
+    def add(self, value: str, row: int) -> None:
+        """The row has this value now."""
+        self._change(value)
+        known = self.by_value.get(value)
+        if known is None:
+            self.by_value[value] = row
+        elif isinstance(known, set):
+            known.add(row)
+        else:
+            self.by_value[value] = {known, row}
+        self.having |= 1 << row
+
+    def discard(self, value: str, row: int) -> None:
+        """The row, which has this value, has it no more."""
+        self._change(value)
+        known = self.by_value[value]
+        if isinstance(known, set) and len(known) > 1:
+            known.discard(row)
+        else:
+            del self.by_value[value]
+        self.having &= ~(1 << row)
+
+    def rows(self, value: str) -> Rows:
+        """Those that have this value."""
+        known = self.by_value.get(value)
+        if known is None:
+            return NONE
+        if not isinstance(known, set):
+            return 1 << known
+        found = self.sets.get(value)
+        if found is None:
+            found = self.sets[value] = of_rows(known)
+        return found
+
+    def all_rows(self) -> Mapping[str, Rows]:
+        """By value those that have it."""
+        if self.all is None:
+            self.all = {value: self.rows(value) for value in self.by_value}
+        return self.all
+
+    def compared(self, bound: int, *, above: bool) -> Rows:
+        """Those whose value is a number above the bound, or below it."""
+        if self.numbers is None:
+            found = [(number, value) for value in self.by_value if (number := selectors.number(value)) is not None]
+            found.sort()
+            self.numbers = [number for number, _ in found], [self.rows(value) for _, value in found]
+        numbers, rows = self.numbers
+        at = slice(bisect.bisect_right(numbers, bound), None) if above else slice(bisect.bisect_left(numbers, bound))
+        return union(rows[at])
+
+    def _change(self, value: str) -> None:
+        self.sets.pop(value, None)
+        self.all = self.numbers = None
+
+
+class Postings:
+    """Rows and their labels. A row that is put has to be dropped before it is put again."""
+
+    def __init__(self) -> None:
+        self.everyone: Rows = NONE
+        self._keys: dict[str, Values] = {}
+
+    def put(self, row: int, labels: Mapping[str, str]) -> None:
+        """A row with these labels."""
+        self.everyone |= 1 << row
+        for key, value in labels.items():
+            values = self._keys.get(key)
+            if values is None:
+                values = self._keys[key] = Values()
+            values.add(value, row)
+
+    def drop(self, row: int, labels: Mapping[str, str]) -> None:
+        """The row is gone; `labels` as it was put."""
+        self.everyone &= ~(1 << row)
+        for key, value in labels.items():
+            self._keys[key].discard(value, row)
+            if not self._keys[key].having:
+                del self._keys[key]
+
+    def having(self, key: str) -> Rows:
+        """Those that have this label at all."""
+        found = self._keys.get(key)
+        return NONE if found is None else found.having
+
+    def of_value(self, key: str, value: str) -> Rows:
+        """Those that have this label with this value."""
+        found = self._keys.get(key)
+        return NONE if found is None else found.rows(value)
+
+    def by_value(self, key: str) -> Mapping[str, Rows]:
+        """Each value of a label, and who has it."""
+        found = self._keys.get(key)
+        return {} if found is None else found.all_rows()
+
+    def matching(self, selector: Selector) -> Rows:
+        """Those that `selector.matches`."""
+        found = NONE if selector.is_void else self.everyone
+        for requirement in selector.requirements:
+            if not found:
+                break
+            found &= self._holding(requirement)
+        return found
+
+    def _holding(self, one: Requirement) -> Rows:
+        """Those for whose label the requirement holds."""
+        values = self._keys.get(one.key)
+        having = NONE if values is None else values.having
+        if one.operator == "Exists":
+            return having
+        if one.operator == "DoesNotExist":
+            return self.everyone & ~having
+        if one.operator in {"In", "NotIn"}:
+            named = NONE if values is None else union(map(values.rows, one.values))
+            return named if one.operator == "In" else self.everyone & ~named
+        bound = selectors.number(*one.values) if len(one.values) == 1 else None
+        if values is None or bound is None or one.operator not in {"Gt", "Lt"}:
+            return NONE
+        return values.compared(bound, above=one.operator == "Gt")

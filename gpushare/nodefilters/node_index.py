@@ -1,0 +1,98 @@
+"""NodeIndex: every Node, and which of them take pods of one key, found for all nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpushare.nodefilters import label_index, selectors, taints
+from gpushare.nodefilters.label_index import Postings, Rows
+from gpushare.nodefilters.node_spec import NodeSpec
+from gpushare.nodefilters.pod_key import PodKey
+
+
+class NodeIndex(Mapping[str, NodeSpec]):
+    """By name, and by row: a name keeps its row for as long as anybody `uses` it, with a Node or without."""
+
+    def __init__(self) -> None:
+        self.labels = Postings()
+        self.changes = 0  # counts what may change an answer
+        self._names = Postings()
+        self._machines: dict[str, NodeSpec] = {}
+        self._rows: dict[str, int] = {}
+        self._at: dict[int, NodeSpec] = {}
+        self._unused: list[int] = []
+        self._tainted: dict[tuple[taints.Taint, ...], Rows] = {}
+
+    def __getitem__(self, name: str) -> NodeSpec:
+        return self._machines[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._machines)
+
+    def __len__(self) -> int:
+        return len(self._machines)
+
+    def row(self, name: str) -> int:
+        """The row of a name, which is new if there was none."""
+        row = self._rows.get(name)
+        if row is None:
+            row = self._rows[name] = self._unused.pop() if self._unused else len(self._rows)
+        return row
+
+    def at(self, row: int) -> NodeSpec:
+        """The Node of a row that has one."""
+        return self._at[row]
+
+    def release(self, name: str) -> None:
+        """Nobody uses the name but the Node, if there is one."""
+        if name not in self._machines and name in self._rows:
+            self._unused.append(self._rows.pop(name))
+
+    def put(self, name: str, machine: NodeSpec) -> None:
+        """A Node has come or changed."""
+        self._drop(name)
+        row = self.row(name)
+        self._machines[name] = self._at[row] = machine
+        self.labels.put(row, machine.labels)
+        self._names.put(row, {selectors.NAME_FIELD: machine.name})
+        self._tainted[machine.taints] = self._tainted.get(machine.taints, label_index.NONE) | 1 << row
+
+    def remove(self, name: str) -> None:
+        """A Node has gone; its row is kept until it is released."""
+        self._drop(name)
+        self._machines.pop(name, None)
+
+    def selected(self, shape: PodKey) -> Rows:
+        """Those that node selector and node affinity allow."""
+        found = self.labels.everyone
+        for key, value in shape.selector:
+            found &= self.labels.of_value(key, value)
+        return found if shape.terms is None else found & self.meant(shape.terms)
+
+    def meant(self, terms: tuple[selectors.NodeTerm, ...]) -> Rows:
+        """Those that one of the terms matches."""
+        return label_index.union(
+            self.labels.matching(term.labels) & self._names.matching(term.names) for term in dict.fromkeys(terms)
+        )
+
+    def tolerated(self, shape: PodKey, *, declared_only: bool = False) -> Rows:
+        """Those of which the pod tolerates all taints; declared_only: or all that are written in the Node."""
+        allowed = taints.Tolerated(shape.tolerations)
+        return label_index.union(
+            rows
+            for found, rows in self._tainted.items()
+            if allowed.first_not(taints.declared(found) if declared_only else found) is None
+        )
+
+    def _drop(self, name: str) -> None:
+        self.changes += 1
+        before = self._machines.get(name)
+        if before is None:
+            return
+        row = self._rows[name]
+        del self._at[row]
+        self.labels.drop(row, before.labels)
+        self._names.drop(row, {selectors.NAME_FIELD: before.name})
+        self._tainted[before.taints] &= ~(1 << row)
+        if not self._tainted[before.taints]:
+            del self._tainted[before.taints]

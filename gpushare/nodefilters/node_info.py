@@ -1,0 +1,92 @@
+"""PodInfo: a pod on a node, bound or assumed; NodeInfo: all pods of a node, and what they use of it together."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import sys
+from collections.abc import Hashable
+from typing import Final
+
+from gpushare import pod
+from gpushare.nodefilters import pod_affinity, pod_requests, ports, volumes
+
+MOST_SHARED: Final = 2048  # characters of a part, written out
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodInfo:
+    """What is kept of a pod: little, as there may be very many of them. Equal parts are shared between occupants.
+
+    `amounts`: resource and amount, as `pod_requests.requests`. `labels`: flat. `repels`: its required anti-affinity.
+    `leaves`: it is being deleted, which topology spread looks at. `mounts`: what may have to be attached to its node.
+    """
+
+    node: str
+    namespace: str
+    amounts: tuple[tuple[str, int], ...] = ()
+    ports: tuple[ports.Port, ...] = ()
+    labels: tuple[str, ...] = ()
+    repels: tuple[pod_affinity.Term, ...] = ()
+    leaves: bool = False
+    mounts: tuple[volumes.VolumeUse, ...] = ()
+
+    @classmethod
+    def of(cls, manifest: pod.PodJson, node: str) -> PodInfo:
+        """That of a pod on, or bound for, a node."""
+        metadata = manifest.get("metadata") or {}
+        found = pod_requests.requests(manifest, running=True)
+        return cls(
+            node=sys.intern(node),
+            namespace=sys.intern(pod.namespaced_name(manifest)[0] or "default"),
+            amounts=_shared(tuple(sorted((sys.intern(name), amount) for name, amount in found.items()))),
+            ports=_shared(ports.of(manifest)),
+            labels=_shared(pod_affinity.flat_labels(manifest)),
+            repels=_shared(pod_affinity.anti_affinity(manifest)),
+            leaves=metadata.get("deletionTimestamp") is not None,
+            mounts=volumes.mounts(manifest),
+        )
+
+
+def _shared(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
+    """The same object for equal parts, as most pods have. What is kept for that outlives the pods, so it is small."""
+    return _same(part) if part and len(repr(part)) <= MOST_SHARED else part
+
+
+@functools.lru_cache(maxsize=16384)
+def _same(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
+    return part
+
+
+class NodeInfo:
+    """The sums are kept as occupants come and go, so that a judgement looks at none of them."""
+
+    __slots__ = ("amounts", "count", "ports")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.amounts: collections.Counter[str] = collections.Counter()
+        self.ports = ports.Ports()
+
+    def add(self, one: PodInfo) -> None:
+        """One has come."""
+        self._change(one, 1)
+
+    def remove(self, one: PodInfo) -> None:
+        """One has gone."""
+        self._change(one, -1)
+
+    def without(self, one: PodInfo) -> NodeInfo:
+        """The same, as if one were not there."""
+        rest = NodeInfo()
+        rest.count, rest.amounts, rest.ports = self.count, self.amounts.copy(), self.ports.copy()
+        rest.remove(one)
+        return rest
+
+    def _change(self, one: PodInfo, sign: int) -> None:
+        self.count += sign
+        for name, amount in one.amounts:
+            self.amounts[name] += sign * amount
+        for port in one.ports:
+            self.ports.change(port, sign)

@@ -1,0 +1,54 @@
+"""NodeSpec: what the filters look at in a Node, read once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpushare import contract, node
+from gpushare.nodefilters import pod_requests, taints
+
+NOT_READY: Final = "is not ready"
+CORDONED: Final = "is cordoned"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """What there is of it; never what is used.
+
+    `allocatable` is None for a Node that no kubelet has described yet: nothing is known then, and nothing counted.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[taints.Taint, ...] = ()
+    allocatable: Mapping[str, int] | None = None
+
+    @classmethod
+    def of(cls, found: node.NodeJson) -> NodeSpec:
+        """Read a Node.
+
+        The scheduler does not look at conditions, but a node that is not ready is tainted within moments: the taint is
+        taken as given, so that nothing is pinned there in between.
+        """
+        spec, status = found.get("spec") or {}, found.get("status") or {}
+        standing = []
+        ready = node.readiness(found)
+        if ready != "True":
+            key = taints.UNREACHABLE if ready == "Unknown" else taints.NOT_READY
+            standing.append(taints.Taint(key, "", taints.NO_SCHEDULE, NOT_READY))
+        if spec.get("unschedulable"):
+            standing.append(taints.Taint(taints.UNSCHEDULABLE, "", taints.NO_SCHEDULE, CORDONED))
+        declared: Mapping[str, Any] | None = status.get("allocatable")
+        return cls(
+            name=node.name(found),
+            labels=dict(node.labels(found)),
+            taints=(*standing, *taints.repelling(spec.get("taints"))),
+            allocatable=pod_requests.allocatable(declared) if declared else None,
+        )
+
+    @property
+    def hostname(self) -> str | None:
+        """The label by which pods are pinned to it; None if it has none."""
+        return self.labels.get(contract.HOSTNAME_LABEL)

@@ -1,0 +1,135 @@
+"""PodAffinity: the inter-pod affinity, anti-affinity and topology spread that a pod asks for.
+
+Required pod affinity, anti-affinity (one's own, and that of those who are there already) and topology spread
+(https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpushare import pod
+from gpushare.nodefilters import selectors, volumes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Term:
+    """Pods that are meant, and how near is near: the same value of the node label `topology_key`.
+
+    `is_vague`: namespaces are chosen by their labels, which are not known here.
+    """
+
+    topology_key: str
+    selector: selectors.Selector
+    namespaces: frozenset[str]
+    every_namespace: bool = False
+    is_vague: bool = False
+
+    def means(self, namespace: str, labels: selectors.Labels, *, when_vague: bool) -> bool:
+        """Whether a pod is meant; `when_vague` for one whose namespace may be or not be among those chosen."""
+        known = self.every_namespace or namespace in self.namespaces
+        return (known or (self.is_vague and when_vague)) and self.selector.matches(labels)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spread:
+    """A topology spread constraint that must be kept."""
+
+    topology_key: str
+    selector: selectors.Selector
+    max_skew: int
+    min_domains: int
+    honors_affinity: bool
+    honors_taints: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodAffinity:
+    """Of one pod; `mounts` are the volumes that may be reached from some nodes only, or have to be attached."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    affinity: tuple[Term, ...] = ()
+    anti_affinity: tuple[Term, ...] = ()
+    spread: tuple[Spread, ...] = ()
+    mounts: tuple[volumes.VolumeUse, ...] = ()
+
+    @classmethod
+    def of(cls, manifest: pod.PodJson) -> PodAffinity:
+        """Those of a pod."""
+        spec, labels = manifest.get("spec") or {}, _labels(manifest)
+        namespace = pod.namespaced_name(manifest)[0] or "default"
+        return cls(
+            namespace=namespace,
+            labels=labels,
+            affinity=_terms(spec, "podAffinity", namespace, labels),
+            anti_affinity=anti_affinity(manifest),
+            spread=tuple(
+                _spread(one, labels)
+                for one in spec.get("topologySpreadConstraints") or []
+                if one.get("whenUnsatisfiable") == "DoNotSchedule"
+            ),
+            mounts=volumes.mounts(manifest),
+        )
+
+
+def anti_affinity(manifest: pod.PodJson) -> tuple[Term, ...]:
+    """What a pod demands to be far from."""
+    spec = manifest.get("spec") or {}
+    namespace = pod.namespaced_name(manifest)[0] or "default"
+    return _terms(spec, "podAntiAffinity", namespace, _labels(manifest))
+
+
+def flat_labels(manifest: pod.PodJson) -> tuple[str, ...]:
+    """Its labels as key, value, key, value …: small to keep for very many pods, most of which have some in common."""
+    return tuple(sys.intern(text) for pair in sorted(_labels(manifest).items()) for text in pair)
+
+
+def labels_of(flat: tuple[str, ...]) -> dict[str, str]:
+    """The labels that were made flat."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _labels(manifest: pod.PodJson) -> Mapping[str, str]:
+    return (manifest.get("metadata") or {}).get("labels") or {}
+
+
+def _terms(spec: Mapping[str, Any], kind: str, namespace: str, labels: Mapping[str, str]) -> tuple[Term, ...]:
+    declared = ((spec.get("affinity") or {}).get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    return tuple(_term(one, namespace, labels) for one in declared or [])
+
+
+def _term(declared: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Term:
+    selector = selectors.of_labels(declared.get("labelSelector"))
+    same = _own(declared.get("matchLabelKeys"), labels, "In")
+    other = _own(declared.get("mismatchLabelKeys"), labels, "NotIn")
+    by_labels = declared.get("namespaceSelector")
+    named = frozenset(map(str, declared.get("namespaces") or ()))
+    chosen = selectors.of_labels(by_labels) if by_labels is not None else None
+    return Term(
+        topology_key=str(declared.get("topologyKey", "")),
+        selector=selector.also(*same, *other),
+        namespaces=named if named or chosen is not None else frozenset({namespace}),
+        every_namespace=chosen is not None and chosen.matches_all,
+        is_vague=chosen is not None and not chosen.matches_all,
+    )
+
+
+def _spread(declared: Mapping[str, Any], labels: Mapping[str, str]) -> Spread:
+    selector = selectors.of_labels(declared.get("labelSelector"))
+    return Spread(
+        topology_key=str(declared.get("topologyKey", "")),
+        selector=selector.also(*_own(declared.get("matchLabelKeys"), labels, "In")),
+        max_skew=int(declared.get("maxSkew") or 1),
+        min_domains=int(declared.get("minDomains") or 1),
+        honors_affinity=declared.get("nodeAffinityPolicy", "Honor") == "Honor",
+        honors_taints=declared.get("nodeTaintsPolicy", "Ignore") == "Honor",
+    )
+
+
+def _own(keys: Iterable[str] | None, labels: Mapping[str, str], operator: str) -> list[selectors.Requirement]:
+    """A condition on each of these labels that the pod has itself."""
+    return [selectors.Requirement(key, operator, (labels[key],)) for key in keys or () if key in labels]

@@ -1,0 +1,91 @@
+"""PodClasses: the pods on nodes by what selectors see of them; the pods of one template are matched once."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+
+from gpushare.nodefilters import label_index, pod_affinity
+from gpushare.nodefilters.label_index import NONE, Postings, Rows, Values
+from gpushare.nodefilters.node_info import PodInfo
+from gpushare.nodefilters.pod_affinity import Term
+from gpushare.nodefilters.selectors import Selector
+
+_Group = tuple[str, tuple[str, ...], bool]  # namespace, flat labels, whether it leaves
+
+
+class PodClasses:
+    """A group has a row here; where its pods are is by the rows of `Machines`."""
+
+    def __init__(self) -> None:
+        self._rows: dict[_Group, int] = {}
+        self._unused: list[int] = []
+        self._on: list[dict[int, int]] = []  # by row: row of the machine -> how many
+        self._labels = Postings()
+        self._namespaces = Values()
+        self._leaving: Rows = NONE
+
+    def add(self, one: PodInfo, machine: int) -> None:
+        """A pod has come to this row of the machines."""
+        group = one.namespace, one.labels, one.leaves
+        row = self._rows.get(group)
+        if row is None:
+            row = self._rows[group] = self._begin(one)
+        there = self._on[row]
+        there[machine] = there.get(machine, 0) + 1
+
+    def remove(self, one: PodInfo, machine: int) -> None:
+        """It has gone."""
+        group = one.namespace, one.labels, one.leaves
+        row = self._rows[group]
+        there = self._on[row]
+        there[machine] -= 1
+        if not there[machine]:
+            del there[machine]
+        if not there:
+            del self._rows[group]
+            self._end(row, one)
+
+    def meant(self, term: Term, *, when_vague: bool) -> Rows:
+        """The groups that `term.means`."""
+        if term.every_namespace or (term.is_vague and when_vague):
+            known = self._labels.everyone
+        else:
+            known = label_index.union(map(self._namespaces.rows, term.namespaces))
+        return known and known & self._labels.matching(term.selector)
+
+    def staying(self, namespace: str, selector: Selector) -> Rows:
+        """The groups of a namespace that are selected and do not leave."""
+        known = self._namespaces.rows(namespace) & ~self._leaving
+        return known and known & self._labels.matching(selector)
+
+    def machines(self, groups: Rows) -> Rows:
+        """Where any pod of these groups is."""
+        found: set[int] = set()
+        for row in label_index.each(groups):
+            found.update(self._on[row])
+        return label_index.of_rows(found)
+
+    def counts(self, groups: Rows) -> Mapping[int, int]:
+        """How many pods of these groups are on each machine."""
+        found: dict[int, int] = collections.defaultdict(int)
+        for row in label_index.each(groups):
+            for machine, count in self._on[row].items():
+                found[machine] += count
+        return found
+
+    def _begin(self, one: PodInfo) -> int:
+        row = self._unused.pop() if self._unused else len(self._on)
+        if row == len(self._on):
+            self._on.append({})
+        self._labels.put(row, pod_affinity.labels_of(one.labels))
+        self._namespaces.add(one.namespace, row)
+        if one.leaves:
+            self._leaving |= 1 << row
+        return row
+
+    def _end(self, row: int, one: PodInfo) -> None:
+        self._unused.append(row)
+        self._labels.drop(row, pod_affinity.labels_of(one.labels))
+        self._leaving &= ~(1 << row)
+        self._namespaces.discard(one.namespace, row)

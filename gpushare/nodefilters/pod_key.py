@@ -1,0 +1,51 @@
+"""PodKey: what of a pod decides whether a node can take it, apart from inter-pod affinity.
+
+Pods made from one template have equal shapes, so that what was found out for one holds for the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from gpushare import contract, pod
+from gpushare.nodefilters import pod_requests, ports, selectors, taints
+
+_OWN: Final = frozenset({contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodKey:
+    """Compared by value. Amounts are in the order in which they are told; `own`: those that our ledger counts, too."""
+
+    tolerations: tuple[taints.Toleration, ...] = ()
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[selectors.NodeTerm, ...] | None = None
+    amounts: tuple[tuple[str, int], ...] = ()
+    own: tuple[tuple[str, int], ...] = ()
+    ports: ports.WantedPorts = ports.NO_PORTS
+    _hash: list[int] = dataclasses.field(default_factory=list, compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        """Worked out once: a shape may be large, and is looked up more than once."""
+        if not self._hash:
+            parts = (self.tolerations, self.selector, self.terms, self.amounts, self.own, self.ports)
+            self._hash.append(hash(parts))
+        return self._hash[0]
+
+    @classmethod
+    def of(cls, manifest: pod.PodJson) -> PodKey:
+        """That of a pod that is to be placed."""
+        spec = manifest.get("spec") or {}
+        required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        )
+        amounts = tuple(pod_requests.ordered(pod_requests.requests(manifest)))
+        return cls(
+            tolerations=taints.tolerations(spec.get("tolerations")),
+            selector=tuple(sorted((key, str(value)) for key, value in (spec.get("nodeSelector") or {}).items())),
+            terms=selectors.of_nodes(required),
+            amounts=tuple(one for one in amounts if one[0] not in _OWN),
+            own=tuple(one for one in amounts if one[0] in _OWN),
+            ports=ports.WantedPorts.of(manifest),
+        )

@@ -1,0 +1,91 @@
+"""Host ports: which a pod takes on its node, and whether two pods' get in each other's way."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import pod
+from gpushare.nodefilters import pod_requests
+
+# (address, protocol, number)
+Port = tuple[str, str, int]
+
+ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - compared, not listened on
+
+
+def of(manifest: pod.PodJson) -> tuple[Port, ...]:
+    """Those of containers that run all the time; on the host's network every port is one."""
+    on_host = bool((manifest.get("spec") or {}).get("hostNetwork"))
+    lasting = [one for one in pod.init_containers(manifest) if pod_requests.is_sidecar(one)]
+    found = {port for one in (*lasting, *pod.containers(manifest)) for port in _declared(one, on_host=on_host)}
+    return tuple(sorted(found))
+
+
+class Ports:
+    """Those that are in use on one node, by how many pods; what is asked of them costs no more the more there are."""
+
+    __slots__ = ("_by_number",)
+
+    def __init__(self) -> None:
+        self._by_number: dict[tuple[str, int], collections.Counter[str]] = {}  # protocol, number -> addresses
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ports) and self._by_number == other._by_number
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> Ports:
+        """The same, to be changed."""
+        rest = Ports()
+        rest._by_number = {key: addresses.copy() for key, addresses in self._by_number.items()}
+        return rest
+
+    def change(self, port: Port, sign: int) -> None:
+        """One more pod has it, or (-1) one less."""
+        address, protocol, number = port
+        addresses = self._by_number.setdefault((protocol, number), collections.Counter())
+        addresses[address] += sign
+        if not addresses[address]:
+            del addresses[address]
+        if not addresses:
+            del self._by_number[protocol, number]
+
+    def conflict(self, wanted: WantedPorts) -> Port | None:
+        """The first wanted port that is in use. One on all addresses conflicts with the same on any."""
+        if wanted.numbers.isdisjoint(self._by_number):
+            return None
+        for address, protocol, number in wanted.ports:
+            used = self._by_number.get((protocol, number))
+            if used and (address == ANY_ADDRESS or address in used or ANY_ADDRESS in used):
+                return address, protocol, number
+        return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WantedPorts:
+    """The ports of a pod that is to be placed, as it is asked of node after node."""
+
+    ports: tuple[Port, ...] = ()
+    numbers: frozenset[tuple[str, int]] = dataclasses.field(default=frozenset(), compare=False)
+
+    @classmethod
+    def of(cls, manifest: pod.PodJson) -> WantedPorts:
+        """Those of a pod."""
+        found = of(manifest)
+        return cls(found, frozenset((protocol, number) for _, protocol, number in found))
+
+    def __bool__(self) -> bool:
+        return bool(self.ports)
+
+
+NO_PORTS: Final = WantedPorts()
+
+
+def _declared(container: Mapping[str, Any], *, on_host: bool) -> Iterator[Port]:
+    for port in container.get("ports") or []:
+        number = int(port.get("hostPort") or (port.get("containerPort") if on_host else 0) or 0)
+        if number > 0:
+            yield str(port.get("hostIP") or ANY_ADDRESS), str(port.get("protocol") or "TCP"), number

@@ -1,0 +1,283 @@
+"""SchedulerCache: every node and the pods on it, kept up to date, so that filtering a node costs next to nothing.
+
+What was found out about a node is remembered for each shape of pod, until something changes on that node.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Final
+
+from gpushare.nodefilters import affinity_rules, pod_requests, selectors, unschedulable, volumes
+from gpushare.nodefilters.node_index import NodeIndex
+from gpushare.nodefilters.node_info import NodeInfo, PodInfo
+from gpushare.nodefilters.node_spec import NodeSpec
+from gpushare.nodefilters.pod_affinity import PodAffinity, Term
+from gpushare.nodefilters.pod_classes import PodClasses
+from gpushare.nodefilters.pod_key import PodKey
+from gpushare.nodefilters.static_candidates import Opening
+from gpushare.nodefilters.volume_limits import AttachFilter
+
+SHAPES_KEPT: Final = 256
+NO_NODE: Final = "has a GPUNode but no Node object"
+
+# Node, amounts -> whether the ledger itself has too little left there: then the GPUs are the ones to refuse, with more
+# to say.
+IsFull = Callable[[str, tuple[tuple[str, int], ...]], bool]
+
+
+class FilterResults(dict[str, str | None]):
+    """node -> why a pod of one shape cannot run there; a node that is not in it is judged when it is asked for.
+
+    For a node that was judged before, that is one look-up.
+    """
+
+    __slots__ = ("_judge", "_machines", "_opened_at", "_opening", "_shape")
+
+    def __init__(self, shape: PodKey, machines: NodeIndex, judge: Callable[[str, FilterResults], str | None]) -> None:
+        self._shape = shape
+        self._machines = machines
+        self._judge = judge
+        self._opening: Opening | None = None
+        self._opened_at = -1
+
+    def __missing__(self, node: str) -> str | None:
+        verdict = self[node] = self._judge(node, self)
+        return verdict
+
+    def opening(self) -> Opening:
+        """Which machines will do for the shape, as they are now."""
+        if self._opening is None or self._opened_at != self._machines.changes:
+            self._opening, self._opened_at = Opening(self._machines, self._shape), self._machines.changes
+        return self._opening
+
+
+class NodeFilter:
+    """Why a node cannot take one pod, as the rest of a sentence, or None; and the same without the sentence."""
+
+    __slots__ = ("_machines", "_passing", "_rules", "_there", "_verdicts")
+
+    def __init__(
+        self,
+        machines: NodeIndex,
+        verdicts: FilterResults,
+        there: Mapping[str, str | None],
+        rules: Sequence[affinity_rules.AffinityRule],
+    ) -> None:
+        """`there`: the node, if there is one, where the pod itself is counted, judged as if it were not."""
+        self._machines = machines
+        self._verdicts = verdicts
+        self._there = there
+        self._rules = rules
+        self._passing = functools.reduce(operator.and_, (rule.open for rule in rules), -1)
+
+    def __call__(self, node: str) -> str | None:
+        """Why this node cannot take it, or None."""
+        verdict = self._there[node] if node in self._there else self._verdicts[node]
+        if verdict is not None or not self._rules or (row := 1 << self._machines.row(node)) & self._passing:
+            return verdict
+        return next(rule.why(self._machines[node]) for rule in self._rules if not rule.open & row)
+
+    def fits(self, node: str) -> bool:
+        """Whether there is nothing against the node: for whoever asks of all, and has nobody to tell why not."""
+        if node not in self._machines:
+            return False
+        row = 1 << self._machines.row(node)
+        if not row & self._passing or not row & self._verdicts.opening().rows:
+            return False
+        return (self._there[node] if node in self._there else self._verdicts[node]) is None
+
+
+class SchedulerCache:
+    """Not for several threads.
+
+    What the ledger counts as well is judged where the ledger is not full (`is_full`): the kubelet may offer less than
+    there is, for a moment after a restart, or for as long as a GPU is sick. `changed` is called with a node on which
+    something has.
+    """
+
+    def __init__(self) -> None:
+        self.is_full: IsFull = lambda *_: False
+        self.changed: Callable[[str], object] = lambda _: None
+        self.knows_claims: Callable[[], bool] = lambda: False  # whether a claim that was not put here does not exist
+        self._machines = NodeIndex()
+        self._groups = PodClasses()
+        self._infos: dict[str, NodeInfo] = {}
+        self._pod_infos: dict[Hashable, PodInfo] = {}
+        self._repelling: dict[tuple[Term, ...], collections.Counter[str]] = {}  # anti-affinity -> nodes
+        self._attaching = AttachFilter()
+        self._reach: dict[volumes.Name, tuple[selectors.NodeTerm, ...]] = {}  # by claim
+        self._verdicts: collections.OrderedDict[PodKey, FilterResults] = collections.OrderedDict()
+
+    def machine(self, name: str) -> NodeSpec | None:
+        """A node, or None."""
+        return self._machines.get(name)
+
+    def put_machine(self, name: str, machine: NodeSpec | None) -> None:
+        """A node has come, changed or (None) gone."""
+        if self._machines.get(name) == machine:
+            return
+        if machine is None:
+            self._machines.remove(name)
+            self._leave(name)
+        else:
+            self._machines.put(name, machine)
+        self.forget(name)
+
+    def put(self, key: Hashable, pod_info: PodInfo | None) -> bool:
+        """A pod has come, changed or (None) gone; return whether that changes what is free anywhere."""
+        before = self._pod_infos.get(key)
+        if before == pod_info:
+            return False
+        if before is not None:
+            info = self._infos[before.node]
+            info.remove(before)
+            self._groups.remove(before, self._machines.row(before.node))
+            if not info.count:
+                del self._infos[before.node]
+            self._leave(before.node)
+            self._repel(before, -1)
+            if before.mounts:
+                self._attaching.remove(key, before)
+            del self._pod_infos[key]
+            self.forget(before.node)
+        if pod_info is not None:
+            self._pod_infos[key] = pod_info
+            self._infos.setdefault(pod_info.node, NodeInfo()).add(pod_info)
+            self._groups.add(pod_info, self._machines.row(pod_info.node))
+            self._repel(pod_info, 1)
+            if pod_info.mounts:
+                self._attaching.add(key, pod_info)
+            self.forget(pod_info.node)
+        return True
+
+    def put_storage(self, name: volumes.Name, before: volumes.Found | None, after: volumes.Found | None) -> None:
+        """A claim, volume, class, CSINode or attachment (namespace, name) has come, changed or (None) gone."""
+        if isinstance(before, volumes.Disk) and before.claim is not None:
+            self._reach.pop(before.claim, None)
+        if isinstance(after, volumes.Disk) and after.claim is not None and after.terms is not None:
+            self._reach[after.claim] = after.terms
+        if after is not None:
+            self._attaching.put(name, after)
+        elif before is not None:
+            self._attaching.drop(name, before)
+
+    def count_volumes(self, most: int) -> bool:
+        """Do some of what the next judgement would do, on so many nodes; return whether there is more of it."""
+        return self._attaching.count(most)
+
+    def unknown_claim(self, relations: PodAffinity) -> str:
+        """The first claim of a pod that was not put here; empty if there is none."""
+        return self._attaching.missing(relations.namespace, relations.mounts)
+
+    def forget(self, node: str) -> None:
+        """Judge this node anew: something has changed there, be it only in the ledger."""
+        for verdicts in self._verdicts.values():
+            verdicts.pop(node, None)
+        self.changed(node)
+
+    def pod_info(self, key: Hashable) -> PodInfo | None:
+        """A pod that is counted, or None."""
+        return self._pod_infos.get(key)
+
+    def info(self, node: str) -> NodeInfo:
+        """What is used of a node."""
+        return self._infos.get(node, unschedulable.EMPTY)
+
+    def room(self, node: str) -> tuple[int, int, int] | None:
+        """CPU (thousandths), memory (bytes) and pods that a node has room for; None where nobody knows."""
+        machine = self._machines.get(node)
+        if machine is None or machine.allocatable is None:
+            return None
+        there = self.info(node)
+        cpu, memory, pods = (
+            machine.allocatable.get(one, 0) for one in (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
+        )
+        return (
+            cpu - there.amounts.get(pod_requests.CPU, 0),
+            memory - there.amounts.get(pod_requests.MEMORY, 0),
+            pods - there.count,
+        )
+
+    def judge(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
+        """Judges nodes for a pod.
+
+        `itself`: the key of an occupant that is this very pod, and so is not in its own way.
+        """
+        verdicts = self._verdicts_of(shape)
+        own = self._pod_infos.get(itself) if itself is not None else None
+        with self._without(itself, own):
+            rules = affinity_rules.rules(
+                relations,
+                shape,
+                machines=self._machines,
+                groups=self._groups,
+                repelling=self._repelling,
+                itself=own,
+                missing=self.unknown_claim(relations) if relations.mounts and self.knows_claims() else "",
+                full=self._attaching.full(relations.namespace, relations.mounts),
+                reach=self._reach,
+            )
+        there = {own.node: self._judge(shape, own.node, own, verdicts)} if own is not None else {}
+        return NodeFilter(self._machines, verdicts, there, rules)
+
+    def _verdicts_of(self, shape: PodKey) -> FilterResults:
+        found = self._verdicts.get(shape)
+        if found is None:
+            found = self._verdicts[shape] = FilterResults(
+                shape, self._machines, lambda node, verdicts: self._judge(shape, node, None, verdicts)
+            )
+            if len(self._verdicts) > SHAPES_KEPT:
+                self._verdicts.popitem(last=False)
+        self._verdicts.move_to_end(shape)
+        return found
+
+    def _judge(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
+        machine = self._machines.get(node)
+        if machine is None:
+            return NO_NODE
+        info = self.info(node)
+        if own is not None:
+            info = info.without(own)
+        opening = verdicts.opening()
+        if not opening.rows >> self._machines.row(node) & 1:
+            return opening.why_not(machine)
+        reason = unschedulable.unfit(machine, info, shape)
+        if reason is None and shape.own and not self.is_full(node, shape.own):
+            return unschedulable.withheld(machine, info, shape.own)
+        return reason
+
+    @contextlib.contextmanager
+    def _without(self, key: Hashable, own: PodInfo | None) -> Iterator[None]:
+        """For as long as this is open one of the occupants is in no group, and mounts nothing."""
+        if own is None:
+            yield
+            return
+        row = self._machines.row(own.node)
+        self._groups.remove(own, row)
+        if own.mounts:
+            self._attaching.remove(key, own)
+        try:
+            yield
+        finally:
+            self._groups.add(own, row)
+            if own.mounts:
+                self._attaching.add(key, own)
+
+    def _leave(self, name: str) -> None:
+        if name not in self._infos:
+            self._machines.release(name)
+
+    def _repel(self, one: PodInfo, sign: int) -> None:
+        if not one.repels:
+            return
+        nodes = self._repelling.setdefault(one.repels, collections.Counter())
+        nodes[one.node] += sign
+        if not nodes[one.node]:
+            del nodes[one.node]
+        if not nodes:
+            del self._repelling[one.repels]

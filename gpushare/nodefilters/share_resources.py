@@ -1,0 +1,74 @@
+"""Share resources: what a pod asks of its node once it is rewritten: the scheduler counts our resources, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpushare import contract, errors, pod
+from gpushare import request as requests
+from gpushare.nodefilters.pod_affinity import PodAffinity
+from gpushare.nodefilters.pod_key import PodKey
+from gpushare.request import Demand, Request
+
+PodJson = Mapping[str, Any]
+
+_BINARY_UNITS: Final = tuple(
+    (1024**power, suffix) for power, suffix in ((5, "Pi"), (4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki"))
+)
+
+
+def of(manifest: PodJson, request: Request | None = None) -> tuple[PodKey, PodAffinity]:
+    """Shape and relations of a pod that is to be placed; `request`: what it asks for, where that has been read."""
+    return PodKey.of(equipped(manifest, request)), PodAffinity.of(manifest)
+
+
+def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
+    """The pod with our resources in its containers; as it is if it asks for no share, or for nonsense."""
+    if request is None:
+        if not pod.asks_for_share(manifest):
+            return manifest
+        try:
+            request = requests.parse(manifest)
+        except errors.RequestError:
+            return manifest
+    wanted = {name: resources(demand, name) for demand in request.demands for name in demand.containers}
+    spec = {**(manifest.get("spec") or {})}
+    for listed in ("containers", "initContainers"):
+        if spec.get(listed):
+            spec[listed] = [_with(container, wanted.get(str(container.get("name")), {})) for container in spec[listed]]
+    return {**manifest, "spec": spec}
+
+
+def resources(demand: Demand, container: str) -> dict[str, str]:
+    """The extended resources of one of a demand's containers.
+
+    The first carries the whole share; the others, which use it together with the first, must not be counted again, but
+    the kubelet only asks the agent about containers with a positive amount.
+    """
+    first = container == demand.containers[0]
+    wanted = {}
+    if first and demand.share.request_percent:
+        wanted[contract.RESOURCE_PERCENT] = str(demand.share.request_percent * demand.gpus)
+    else:
+        wanted[contract.RESOURCE_IDLE] = str(demand.gpus)
+    if first and demand.share.memory.bytes:
+        wanted[contract.RESOURCE_MEMORY] = _exact_bytes(demand.share.memory.bytes * demand.gpus)
+    return wanted
+
+
+def _with(container: PodJson, wanted: Mapping[str, str]) -> PodJson:
+    declared = container.get("resources") or {}
+    sides = {
+        side: {key: value for key, value in (declared.get(side) or {}).items() if not key.startswith(contract.PREFIX)}
+        for side in ("limits", "requests")
+    }
+    return {**container, "resources": {side: {**foreign, **wanted} for side, foreign in sides.items()}}
+
+
+def _exact_bytes(count: int) -> str:
+    """A quantity that the API server would not write in another way: whole, in the largest unit."""
+    for unit, suffix in _BINARY_UNITS:
+        if count and count % unit == 0:
+            return f"{count // unit}{suffix}"
+    return str(count)

@@ -1,0 +1,233 @@
+"""Volume limits: which nodes can attach what a pod mounts, as kube-scheduler's NodeVolumeLimits judges it.
+
+A node attaches so many volumes of a CSI driver as its CSINode says, and any number where that says nothing. A volume
+counts once a node, however many pods there mount it. A claim that is not bound yet counts as one of the driver of its
+class, one that does not exist not at all; what is attached although nobody there mounts it counts as well.
+
+Counted is when somebody asks, and only where something has changed since then.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from gpushare.nodefilters.node_info import PodInfo
+from gpushare.nodefilters.volumes import (
+    DEFAULT_CLASS,
+    AttachLimits,
+    Attachment,
+    Claim,
+    Class,
+    Disk,
+    Found,
+    Name,
+    Volume,
+    VolumeUse,
+)
+
+_A = TypeVar("_A", bound=Hashable)
+_B = TypeVar("_B")
+
+
+class Full(NamedTuple):
+    """Of a node: volumes of a driver that are there, how many there may be, and how many the pod would add."""
+
+    driver: str
+    used: int
+    most: int
+    more: int
+
+    def __str__(self) -> str:
+        return (
+            f"would exceed max volume count: {self.used} of {self.most} volumes of {self.driver} are there, "
+            f"and the pod brings {self.more} more"
+        )
+
+
+class AttachFilter:
+    """Not for several threads."""
+
+    def __init__(self) -> None:
+        self._claims: dict[Name, Claim] = {}
+        self._volumes: dict[str, Volume | None] = {}  # None: nothing is attached for it
+        self._classes: dict[str, Class] = {}
+        self._limits: dict[str, Mapping[str, int]] = {}
+        self._attachments: dict[str, Attachment] = {}
+        self._attached: dict[str, set[str]] = collections.defaultdict(set)  # node -> names of attachments
+        self._mounting: dict[str, dict[Hashable, PodInfo]] = collections.defaultdict(dict)  # by node
+        # Who is to be looked at again when a claim or a volume changes; a name as often as it is there.
+        self._with_claim: dict[Name, tuple[str, ...]] = {}  # -> nodes
+        self._naming: dict[str, tuple[Name, ...]] = {}  # volume -> claims
+        self._with_volume: dict[str, tuple[str, ...]] = {}  # volume -> nodes it is attached to
+        self._changed: set[str] = set()  # nodes that were not counted since
+        self._there: dict[str, frozenset[Volume]] = {}  # by node: what its pods mount
+        self._free: dict[str, dict[str, int]] = collections.defaultdict(dict)  # driver -> node -> how many more
+
+    def add(self, key: Hashable, one: PodInfo) -> None:
+        """A pod has come that mounts something."""
+        self._mounting[one.node][key] = one
+        for mount in one.mounts:
+            _link(self._with_claim, (one.namespace, mount.claim), one.node)
+        self._changed.add(one.node)
+
+    def remove(self, key: Hashable, one: PodInfo) -> None:
+        """It has gone."""
+        del self._mounting[one.node][key]
+        if not self._mounting[one.node]:
+            del self._mounting[one.node]
+        for mount in one.mounts:
+            _unlink(self._with_claim, (one.namespace, mount.claim), one.node)
+        self._changed.add(one.node)
+
+    def put(self, name: Name, found: Found) -> None:
+        """An object has come or changed."""
+        match found:
+            case Claim():
+                self.drop(name, found)
+                self._claims[name] = found
+                if found.volume:
+                    _link(self._naming, found.volume, name)
+                self._changed.update(self._with_claim.get(name, ()))
+            case Disk():
+                self._volumes[name[1]] = found.volume
+                self._look_at_volume(name[1])
+            case Class():
+                self._classes[name[1]] = found
+                self._changed.update(self._limits)
+            case AttachLimits():
+                self.drop(name, found)
+                self._limits[name[1]] = found.most
+                self._changed.add(name[1])
+            case Attachment():
+                self.drop(name, found)
+                self._attachments[name[1]] = found
+                self._attached[found.node].add(name[1])
+                _link(self._with_volume, found.volume, found.node)
+                self._changed.add(found.node)
+
+    def drop(self, name: Name, gone: Found) -> None:
+        """An object of this kind has gone, if there was one."""
+        match gone:
+            case Claim():
+                before = self._claims.pop(name, None)
+                if before is not None and before.volume:
+                    _unlink(self._naming, before.volume, name)
+                self._changed.update(self._with_claim.get(name, ()))
+            case Disk():
+                self._volumes.pop(name[1], None)
+                self._look_at_volume(name[1])
+            case Class():
+                self._classes.pop(name[1], None)
+                self._changed.update(self._limits)
+            case AttachLimits():
+                for driver in self._limits.pop(name[1], ()):
+                    self._free[driver].pop(name[1], None)
+                self._there.pop(name[1], None)
+            case Attachment():
+                was = self._attachments.pop(name[1], None)
+                if was is not None:
+                    self._attached[was.node].discard(name[1])
+                    if not self._attached[was.node]:
+                        del self._attached[was.node]
+                    _unlink(self._with_volume, was.volume, was.node)
+                    self._changed.add(was.node)
+
+    def missing(self, namespace: str, mounts: Iterable[VolumeUse]) -> str:
+        """The first claim that a pod mounts and that is not there, nor made for it; empty if there is none."""
+        asked = (one.claim for one in mounts if one.inline is None and not one.is_made)
+        return next((claim for claim in asked if (namespace, claim) not in self._claims), "")
+
+    def full(self, namespace: str, mounts: Iterable[VolumeUse]) -> dict[str, Full]:
+        """The nodes that cannot attach all of what a pod mounts that is on none of them."""
+        if not mounts or not self._limits:
+            return {}
+        wanted = {one for mount in mounts if (one := self._volume(namespace, mount, None)) is not None}
+        if not wanted:
+            return {}
+        self._count(list(self._changed))
+        found: dict[str, Full] = {}
+        for driver, more in sorted(collections.Counter(one.driver for one in wanted).items()):
+            free = self._free.get(driver, {})
+            for node in [one for one, left in free.items() if left < more]:  # few of very many
+                there, new, most = self._there[node], more, self._limits[node][driver]
+                if not wanted.isdisjoint(there):
+                    new = sum(one.driver == driver and one not in there for one in wanted)
+                if new and free[node] < new and node not in found:
+                    found[node] = Full(driver, most - free[node], most, new)
+        return found
+
+    def count(self, most: int) -> bool:
+        """Do some of what `full` would do: look at no more than so many nodes. Return whether any are left."""
+        self._count(list(itertools.islice(self._changed, most)))
+        return bool(self._changed)
+
+    def _count(self, nodes: Iterable[str]) -> None:
+        """Again where something has changed."""
+        for node in nodes:
+            self._changed.discard(node)
+            limits = self._limits.get(node)
+            if limits is None:
+                continue
+            there = frozenset(
+                volume
+                for key, one in self._mounting.get(node, {}).items()
+                for mount in one.mounts
+                if (volume := self._volume(one.namespace, mount, key)) is not None
+            )
+            used = collections.Counter(one.driver for one in there | self._left(node))
+            self._there[node] = there
+            for driver, most in limits.items():
+                self._free[driver][node] = most - used[driver]
+
+    def _left(self, node: str) -> set[Volume]:
+        """What is attached to a node, mounted or not; the scheduler knows only handles of CSI drivers among these."""
+        found = set()
+        for name in self._attached.get(node, ()):
+            one = self._attachments[name]
+            volume = self._volumes.get(one.volume)
+            if volume is not None and isinstance(volume.handle, str):
+                found.add(Volume(one.driver, volume.handle))
+        return found
+
+    def _volume(self, namespace: str, mount: VolumeUse, who: Hashable) -> Volume | None:
+        """What is attached for it, if anything is; `who`: the pod, to tell apart what has no name yet."""
+        if mount.inline is not None:
+            return mount.inline
+        claim = self._claims.get((namespace, mount.claim))
+        if claim is None:
+            driver = self._driver(mount.storage_class) if mount.is_made else ""
+            return Volume(driver, (who, mount.claim)) if driver else None
+        if claim.volume in self._volumes:
+            return self._volumes[claim.volume]
+        driver = self._driver(claim.storage_class)
+        return Volume(driver, (namespace, mount.claim)) if driver else None
+
+    def _driver(self, storage_class: str) -> str:
+        """Who provides volumes of a class; empty if nobody does."""
+        if storage_class == DEFAULT_CLASS:
+            by_default = [(one.created, name) for name, one in self._classes.items() if one.is_default]
+            newest = max((created for created, _ in by_default), default="")
+            storage_class = min((name for created, name in by_default if created == newest), default="")
+        found = self._classes.get(storage_class)
+        return found.driver if found is not None else ""
+
+    def _look_at_volume(self, name: str) -> None:
+        for claim in self._naming.get(name, ()):
+            self._changed.update(self._with_claim.get(claim, ()))
+        self._changed.update(self._with_volume.get(name, ()))
+
+
+def _link(links: dict[_A, tuple[_B, ...]], one: _A, other: _B) -> None:
+    links[one] = (*links.get(one, ()), other)
+
+
+def _unlink(links: dict[_A, tuple[_B, ...]], one: _A, other: _B) -> None:
+    known = list(links[one])
+    known.remove(other)
+    if known:
+        links[one] = tuple(known)
+    else:
+        del links[one]

@@ -1,0 +1,223 @@
+"""Volumes: what of claims, volumes, classes, attachments and CSINodes decides how many more a node can attach. Pure.
+
+An object of each kind is read once, and little of it is kept. What a pod mounts is told apart as kube-scheduler's
+NodeVolumeLimits does it (Kubernetes 1.36): a claim, a claim that is made for the pod (a generic ephemeral volume), and
+a volume of a driver that was once part of Kubernetes, which its CSI driver attaches now. An inline ephemeral volume of
+a CSI driver is never attached, and counts nowhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final, NamedTuple
+
+from gpushare import pod
+from gpushare.nodefilters import selectors
+
+CLAIM: Final = "PersistentVolumeClaim"
+VOLUME: Final = "PersistentVolume"
+CLASS: Final = "StorageClass"
+LIMITS: Final = "CSINode"
+ATTACHMENT: Final = "VolumeAttachment"
+
+PATHS: Final = {
+    VOLUME: "/api/v1/persistentvolumes",
+    CLAIM: "/api/v1/persistentvolumeclaims",
+    CLASS: "/apis/storage.k8s.io/v1/storageclasses",
+    LIMITS: "/apis/storage.k8s.io/v1/csinodes",
+    ATTACHMENT: "/apis/storage.k8s.io/v1/volumeattachments",
+}
+KINDS: Final = tuple(PATHS)
+
+DEFAULT_CLASS: Final = "*"  # which no class is called: the one that the API server fills in
+_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
+_DEFAULT_ANNOTATIONS: Final = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+# Provisioner within Kubernetes of old, its field in a volume, what tells its volumes apart, and who attaches them now
+# (https://kubernetes.io/docs/concepts/storage/volumes/#types-of-volumes, CSIMigration). Others of old are not limited.
+_OF_OLD: Final = (
+    ("kubernetes.io/aws-ebs", "awsElasticBlockStore", "volumeID", "ebs.csi.aws.com"),
+    ("kubernetes.io/azure-disk", "azureDisk", "diskURI", "disk.csi.azure.com"),
+    ("kubernetes.io/cinder", "cinder", "volumeID", "cinder.csi.openstack.org"),
+    ("kubernetes.io/gce-pd", "gcePersistentDisk", "pdName", "pd.csi.storage.gke.io"),
+    ("kubernetes.io/portworx-volume", "portworxVolume", "volumeID", "pxd.portworx.com"),
+)
+_NOW: Final = {provisioner: driver for provisioner, _, _, driver in _OF_OLD}
+OLD_FIELDS: Final = tuple(field for _, field, _, _ in _OF_OLD)
+
+# What claims and pods name the API server takes whatever its length. No object has so long a name, and what a driver
+# tells a volume apart by has 128 bytes at most, by CSI's specification.
+_LONGEST_NAME: Final = 254
+_LONGEST_HANDLE: Final = 1024
+
+Json = Mapping[str, Any]
+Name = tuple[str, str]  # namespace, name
+
+
+class Volume(NamedTuple):
+    """By whom it is attached, and what tells it from others of the driver: a text is the driver's own handle."""
+
+    driver: str
+    handle: Hashable
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VolumeUse:
+    """What a pod mounts that may have to be attached: a claim by its name, or a volume that the pod names itself.
+
+    `is_made`: the claim is made for this pod, of the class `storage_class`.
+    """
+
+    claim: str
+    is_made: bool = False
+    storage_class: str = ""
+    inline: Volume | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim: of which class it is, and the volume it is or will be bound to, if that is known."""
+
+    storage_class: str
+    volume: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Disk:
+    """A volume: whose it is, if it is bound, from which nodes it can be reached, and what is attached for it, if so."""
+
+    claim: Name | None
+    terms: tuple[selectors.NodeTerm, ...] | None
+    volume: Volume | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Class:
+    """A StorageClass: which driver provides its volumes; since when, as a text that sorts, and whether by default."""
+
+    driver: str
+    is_default: bool
+    created: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AttachLimits:
+    """A CSINode: how many volumes of a driver it can attach; of those not named here any number."""
+
+    most: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attachment:
+    """A volume that is attached to a node, or is to be."""
+
+    node: str
+    driver: str
+    volume: str
+
+
+Found = Claim | Disk | Class | AttachLimits | Attachment
+
+
+def mounts(manifest: pod.PodJson) -> tuple[VolumeUse, ...]:
+    """What a pod mounts that may have to be attached; nothing for most."""
+    volumes = (manifest.get("spec") or {}).get("volumes")
+    if not volumes:
+        return ()
+    found = [_mount(one, pod.namespaced_name(manifest)[1]) for one in volumes]
+    return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _mount(volume: Json, pod_name: str) -> VolumeUse | None:
+    if volume.get("persistentVolumeClaim"):
+        return VolumeUse(_name(volume["persistentVolumeClaim"].get("claimName")))
+    if volume.get("ephemeral") is not None:
+        template = volume["ephemeral"].get("volumeClaimTemplate") or {}
+        return VolumeUse(f"{pod_name}-{volume.get('name')}", True, _class_of(template))
+    inline = _of_old(volume)
+    return None if inline is None else VolumeUse("", inline=inline)
+
+
+def read(item: Json) -> Found | None:
+    """What is kept of an object of one of the kinds above; None for one that matters to nobody."""
+    return _READERS[str(item.get("kind"))](item)
+
+
+def _claim(item: Json) -> Claim:
+    spec = item.get("spec") or {}
+    # Of a claim without a class the scheduler counts nothing before it is bound.
+    declared = _class_of(item)
+    return Claim("" if declared == DEFAULT_CLASS else declared, _name(spec.get("volumeName") or ""))
+
+
+def _disk(item: Json) -> Disk:
+    spec = item.get("spec") or {}
+    owner = spec.get("claimRef") or {}
+    terms = selectors.of_nodes((spec.get("nodeAffinity") or {}).get("required"))
+    csi = spec.get("csi") or {}
+    driver, handle = str(csi.get("driver") or ""), str(csi.get("volumeHandle") or "")
+    volume = Volume(sys.intern(driver), handle) if driver and handle else _of_old(spec)
+    return Disk((str(owner.get("namespace")), str(owner.get("name"))) if owner else None, terms, volume)
+
+
+def _class(item: Json) -> Class:
+    metadata, provisioner = item.get("metadata") or {}, str(item.get("provisioner") or "")
+    annotations = metadata.get("annotations") or {}
+    return Class(
+        sys.intern(_NOW.get(provisioner, provisioner)),
+        any(annotations.get(key) == "true" for key in _DEFAULT_ANNOTATIONS),
+        str(metadata.get("creationTimestamp") or ""),
+    )
+
+
+def _limits(item: Json) -> AttachLimits | None:
+    most = {
+        sys.intern(str(one.get("name"))): int(count)
+        for one in (item.get("spec") or {}).get("drivers") or ()
+        if (count := (one.get("allocatable") or {}).get("count")) is not None
+    }
+    return AttachLimits(most) if most else None
+
+
+def _attachment(item: Json) -> Attachment | None:
+    spec = item.get("spec") or {}
+    driver, volume = spec.get("attacher"), (spec.get("source") or {}).get("persistentVolumeName")
+    if not driver or volume is None:
+        return None
+    return Attachment(sys.intern(str(spec.get("nodeName"))), sys.intern(str(driver)), sys.intern(str(volume)))
+
+
+_READERS: Final[Mapping[str, Callable[[Json], Found | None]]] = {
+    CLAIM: _claim,
+    VOLUME: _disk,
+    CLASS: _class,
+    LIMITS: _limits,
+    ATTACHMENT: _attachment,
+}
+
+
+def _class_of(item: Json) -> str:
+    """The class that a claim asks for: in an annotation of old, or by its field; a claim may ask for none, too."""
+    annotations = (item.get("metadata") or {}).get("annotations") or {}
+    if _CLASS_ANNOTATION in annotations:
+        return _name(annotations[_CLASS_ANNOTATION])
+    declared = (item.get("spec") or {}).get("storageClassName")
+    return DEFAULT_CLASS if declared is None else _name(declared)
+
+
+def _name(declared: object) -> str:
+    """What somebody says that an object is called; of what is too long for a name so much that it still is."""
+    return sys.intern(str(declared)[:_LONGEST_NAME])
+
+
+def _of_old(source: Json) -> Volume | None:
+    """The volume in a field of old."""
+    for _, field, key, driver in _OF_OLD:
+        if declared := source.get(field):
+            # In a pair: no driver's own handle, as attachments are told by those.
+            return Volume(driver, (field, str(declared.get(key))[:_LONGEST_HANDLE]))
+    return None

@@ -1,0 +1,157 @@
+"""Selection: which GPUs of a node a pod would take there, for many nodes at once: greedily, as the reference does.
+
+A pod with one part takes the GPUs that lose the least worth (or, by `pack` and `spread`, those that are fullest or
+emptiest). One with several parts is fitted together by the costs of the reference, so that what fits there fits here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from gpushare import policies
+from gpushare.placement import eligibility, together
+from gpushare.placement.eligibility import Needs
+from gpushare.placement.grid import ABSENT, POINTS, Columns, Floats, Grid, Ints
+from gpushare.placement.request_key import RequestKey
+from gpushare.placement.worth import Worth
+
+TIGHTER: Final = 1e-7  # of equal losses, that of the fuller GPU
+
+
+@dataclasses.dataclass(slots=True)
+class Selected:
+    """For the nodes [n] where the pod fits: their slots, and what is left there."""
+
+    slots: Ints
+    left: Columns  # what is left of these nodes then
+    cost: Floats  # [n] by the policy's costs of GPUs, added up, and what it costs that they are apart
+    apart: Floats  # [n] the latter by itself
+
+    def at(self, some: Ints) -> Selected:
+        """The same of these of the nodes."""
+        return Selected(self.slots[some], self.left.at(some), self.cost[some], self.apart[some])
+
+    def keep(self, kept: Ints) -> None:
+        """Only these of the nodes."""
+        self.slots, self.left = self.slots[kept], self.left.at(kept)
+        self.cost, self.apart = self.cost[kept], self.apart[kept]
+
+
+def select(
+    shape: RequestKey,
+    needs: Sequence[Needs],
+    worth: Worth,
+    grid: Grid,
+    slots: Ints | None,
+    *,
+    missed: list[Selected] | None = None,
+) -> Selected:
+    """The selection on these slots, in ascending order, None: on all.
+
+    missed: gets for each part the nodes that have no room for it, as they are with the parts before it.
+    """
+    found = begin(shape, grid, slots)
+    for part in needs:
+        without = add(found, part, shape, worth, grid, alone=len(needs) == 1, tell=missed is not None)
+        if missed is not None and without is not None:
+            missed.append(without)
+    return found
+
+
+def add(
+    found: Selected, part: Needs, shape: RequestKey, worth: Worth, grid: Grid, *, alone: bool, tell: bool = False
+) -> Selected | None:
+    """Take one more part on the nodes that have room for it, and keep only these; tell: return the others.
+
+    alone: it is the pod's only part.
+    """
+    each = costs_of_gpus(found.left, found.slots, part, shape, worth, grid, alone=alone)
+    fits = np.isfinite(each).sum(0) >= part.gpus
+    missed = found.at(np.flatnonzero(~fits)) if tell else None
+    if not fits.all():
+        each = each[:, fits]
+        found.keep(np.flatnonzero(fits))
+    if len(found.slots):
+        taken = together.take(each, found.left.layout, grid.layouts, part.gpus)
+        _take(found.left, part, taken.rows)
+        found.cost += taken.costs + taken.apart
+        found.apart += taken.apart
+    return missed
+
+
+def costs_of_gpus(
+    columns: Columns,
+    slots: Ints,
+    part: Needs,
+    shape: RequestKey,
+    worth: Worth,
+    grid: Grid,
+    *,
+    alone: bool,
+    cards: Floats | None = None,
+) -> Floats:
+    """[g, n] what each GPU costs, infinite where it will not do.
+
+    alone: the part is all that the pod asks for. cards: [g, n] the worth of each GPU, where that is known.
+    """
+    if alone and shape.policy == policies.DEFAULT:
+        each = worth.losses(columns, part, worth.of_cards(columns) if cards is None else cards)
+        each += TIGHTER * columns.least_percent
+    else:
+        each = np.array(policies.POLICIES[shape.policy].cost(_option(columns, part, grid)))
+    each[~eligibility.will_do(part, shape.constraints, grid, columns, slots)] = np.inf
+    return each
+
+
+def _option(columns: Columns, part: Needs, grid: Grid) -> policies.Option:
+    """Every GPU [g, n] with the part."""
+    sizes = np.maximum(grid.sizes(), 1)[columns.kind]
+    before = _free(columns, columns.compute, columns.memory, sizes)
+    after = _free(
+        columns, columns.compute - part.request_percent, columns.memory - part.memory_bytes[columns.kind], sizes
+    )
+
+    def around(group: policies.Group) -> Floats:
+        mean: Floats = before.mean
+        found = np.zeros(mean.shape)
+        for number in np.flatnonzero(np.bincount(columns.layout, minlength=1)[: len(grid.layouts)]).tolist():
+            at = np.flatnonzero(columns.layout == number)
+            for rows, of_all in grid.layouts[number].means(group, list(mean[:, at])):
+                found[np.array(rows)[:, np.newaxis], at] = of_all
+        return found
+
+    return policies.Option(before, after, around, grid.holders.are_exclusive()[columns.holders])
+
+
+def _free(columns: Columns, compute: Ints, memory: Ints, sizes: Ints) -> policies.Free:
+    open_ = columns.live != ABSENT
+    return policies.Free(np.maximum(compute, 0) / 100 * open_, np.maximum(memory, 0) / sizes * open_)
+
+
+def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:
+    """Nothing taken yet, on those of the slots that have room for the pod itself. changing: parts will be added."""
+    columns = grid.now() if slots is None else grid.columns.at(slots)
+    slots = np.arange(grid.width) if slots is None else slots
+    kept = np.flatnonzero(eligibility.host_fits(shape, columns))
+    if not changing and len(kept) == len(slots):
+        return Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
+    slots, left = slots[kept], columns.at(kept)
+    left.cpu -= shape.host.cpu_milli
+    left.host -= shape.host.memory_bytes
+    return Selected(slots, left, np.zeros(len(slots)), np.zeros(len(slots)))
+
+
+def _take(left: Columns, part: Needs, rows: Ints) -> None:
+    """Take the part from copies of columns."""
+    taken = np.zeros(left.kind.shape, np.int64)
+    taken[rows, np.arange(rows.shape[1])] = 1
+    left.compute -= part.request_percent * taken
+    left.memory -= part.memory_bytes[left.kind] * taken
+    left.compute_percent -= np.minimum(part.request_percent * taken, left.compute_percent)
+    left.memory_percent -= np.minimum(part.memory_percent[left.kind] * taken, left.memory_percent)
+    np.minimum(left.compute_percent, left.memory_percent, out=left.least_percent)
+    left.memory_point = left.kind * POINTS + left.memory_percent

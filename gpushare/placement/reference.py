@@ -1,0 +1,159 @@
+"""The reference of placement: filter, score, take the node and the GPUs that cost least."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gpushare import fragmentation, policies
+from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.gpu import Gpu
+from gpushare.ledger import GpuUse
+from gpushare.placement import explanation, filters, request_key, topology
+from gpushare.placement.view import NodeView
+from gpushare.refusal import Refusal, Rejected
+from gpushare.request import Constraints, Demand, Request
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """A node and, for each demand of the request in order, its GPUs."""
+
+    node: str
+    shares: tuple[GivenShare, ...]
+
+    def allocation(
+        self, request: Request, *, allocation_id: str, pod: PodRef, reserved_until: float | None
+    ) -> Allocation:
+        """The ledger entry for it."""
+        constraints = request.constraints
+        return Allocation(
+            id=allocation_id,
+            pod=pod,
+            shares=self.shares,
+            reserved_until=reserved_until,
+            labels=Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion),
+            latency=request.latency,
+        )
+
+
+# What a GPU of which so much is used costs.
+Price = Callable[[Gpu, GpuUse], float]
+
+
+def fits_anywhere(_node: str) -> str | None:
+    """Judges every node fit: for clusters of which only the GPUs are known."""
+    return None
+
+
+def place(
+    views: Iterable[NodeView],
+    request: Request,
+    *,
+    policy: str = policies.DEFAULT,
+    unfit: Callable[[str], str | None] = fits_anywhere,
+    price: Price | None = None,
+) -> Placement | Refusal:
+    """The cheapest placement by the request's policy, or else `policy`; a refusal with every reason if there is none.
+
+    `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None.
+    `price`: in place of the policy's costs.
+    """
+    cost_of = policies.POLICIES[request.policy or policy].cost
+    best: tuple[float, str, Placement] | None = None
+    rejected: list[Rejected] = []
+    gpus = nodes = 0
+    for view in views:
+        nodes += bool(view.node.gpus)
+        gpus += len(view.node.gpus)
+        if not view.node.gpus:
+            continue
+        reason = unfit(view.node.name)
+        if reason is not None:
+            rejected.append(explanation.unfit(view.node.name, reason))
+            continue
+        found = _place_on(view, request, cost_of, price, rejected)
+        if found is not None and (best is None or (found[0], view.node.name) < best[:2]):
+            best = (found[0], view.node.name, Placement(view.node.name, found[1]))
+    if best is not None:
+        return best[2]
+    return explanation.refuse(request, rejected, gpus=gpus, nodes=nodes)
+
+
+def _place_on(
+    view: NodeView, request: Request, cost_of: policies.Cost, price: Price | None, rejected: list[Rejected]
+) -> tuple[float, tuple[GivenShare, ...]] | None:
+    """Cost and shares on one node, or None with the reasons added to `rejected`."""
+    used = dict(view.used)
+    cards = topology.in_order(view.node.gpus)
+    total, shares = 0.0, []
+    for demand in request_key.in_order(request):
+        options, reasons = _options(view.node.name, cards, used, demand, request.constraints)
+        if len(options) < demand.gpus:
+            rejected += reasons
+            if options:
+                rejected.append(explanation.too_few(view.node.name, found=len(options), needed=demand.gpus))
+            return None
+        layout = topology.layout(cards)
+        if price is not None:
+            priced = {row: price(cards[row], used[cards[row].uuid]) for row in options}
+        else:
+            priced = _costs(cost_of, cards, used, options)
+        rows = layout.choose(priced, demand.gpus)
+        total += topology.total(priced, rows) + layout.apart(rows)
+        used |= {cards[row].uuid: options[row] for row in rows}
+        shares.append(given(demand, [cards[row] for row in rows]))
+    return total, tuple(shares)
+
+
+def _options(
+    node: str, cards: Sequence[Gpu], used: Mapping[str, GpuUse], demand: Demand, constraints: Constraints
+) -> tuple[dict[int, GpuUse], list[Rejected]]:
+    """By row the cards that will do, with what is used of them then, and why the others will not."""
+    options, reasons = {}, []
+    for row, card in enumerate(cards):
+        question = filters.FilterInput(card, used[card.uuid], demand.share, constraints)
+        verdict = filters.reject(question)
+        if verdict is not None:
+            rule, detail, shortfall = verdict
+            reasons.append(Rejected(node, card.index, rule, detail, shortfall))
+            continue
+        before = used[card.uuid]
+        options[row] = GpuUse(
+            before.request_percent + demand.share.request_percent,
+            before.memory_bytes + question.memory_bytes,
+            before.holders,
+        )
+    return options, reasons
+
+
+def _costs(
+    cost_of: policies.Cost, cards: Sequence[Gpu], used: Mapping[str, GpuUse], options: Mapping[int, GpuUse]
+) -> dict[int, float]:
+    """By row what the policy says."""
+    layout = topology.layout(cards)
+    before = [_free(card, used[card.uuid]) for card in cards]
+    mean = [free.mean for free in before]
+
+    def around(row: int, group: policies.Group) -> float:
+        return float(next(of_all for rows, of_all in layout.means(group, mean) if row in rows))
+
+    def option(row: int, after: GpuUse) -> policies.Option:
+        is_exclusive = bool(fragmentation.excludes(after))
+        return policies.Option(before[row], _free(cards[row], after), functools.partial(around, row), is_exclusive)
+
+    return {row: float(cost_of(option(row, after))) for row, after in options.items()}
+
+
+def _free(card: Gpu, used: GpuUse) -> policies.Free:
+    percent, memory_bytes = fragmentation.free(card, used)
+    return policies.Free(percent / 100, memory_bytes / (card.memory_bytes or 1))
+
+
+def given(demand: Demand, cards: Sequence[Gpu]) -> GivenShare:
+    """The entry for all of a demand's cards, which a container has as one share."""
+    uuids = tuple(card.uuid for card in sorted(cards, key=lambda one: one.index))
+    share = demand.share
+    memory_bytes = share.memory.on_all(card.memory_bytes for card in cards)
+    return GivenShare(demand.containers, uuids, share.request_percent, share.limit_percent, memory_bytes)

@@ -1,0 +1,39 @@
+"""RequestKey: what placement needs to know of a pod. Pods with equal keys cost the same everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpushare.mix import NO_HOST, Host
+from gpushare.request import Constraints, Demand, Request
+from gpushare.share import Memory
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DemandKey:
+    """A demand without its containers."""
+
+    gpus: int
+    request_percent: int
+    memory: Memory
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestKey:
+    """Parts in the order in which they are placed, and everything else that a cost depends on."""
+
+    parts: tuple[DemandKey, ...]
+    constraints: Constraints
+    policy: str
+    host: Host = NO_HOST
+
+    @classmethod
+    def of(cls, request: Request, *, policy: str, host: Host = NO_HOST) -> RequestKey:
+        """The shape of a request; `policy` is taken where it names none."""
+        parts = tuple(DemandKey(one.gpus, one.share.request_percent, one.share.memory) for one in in_order(request))
+        return cls(parts, request.constraints, request.policy or policy, host)
+
+
+def in_order(request: Request) -> list[Demand]:
+    """The demands in the order in which they are placed: the largest part of a GPU first."""
+    return sorted(request.demands, key=lambda one: -one.share.request_percent)

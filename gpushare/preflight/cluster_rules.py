@@ -1,0 +1,298 @@
+"""Rules of the cluster as a whole: its version, rights, namespaces, quotas, other webhooks, its network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare import node as objects
+from gpushare.preflight import versions
+from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries, namespace
+from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, counted, listed, names
+
+Json = Mapping[str, Any]
+
+_SYSTEM = contract.SYSTEM_NAMESPACE
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+_LIMITING: Final = frozenset({"baseline", "restricted"})
+_CRITICAL: Final = frozenset({"system-node-critical", "system-cluster-critical"})
+_POLICY_ENGINES: Final = {"kyverno": "Kyverno", "gatekeeper": "Gatekeeper", "kubewarden": "Kubewarden"}
+_OPENSHIFT = "security.openshift.io"
+_PORT = 8443  # of the webhook's pods
+
+# What an installation creates and changes: verb and resource, as `kubectl auth can-i` takes them.
+RIGHTS: Final = tuple(
+    f"{verb} {resource}"
+    for resource in (
+        "namespaces",
+        "customresourcedefinitions.apiextensions.k8s.io",
+        "clusterroles.rbac.authorization.k8s.io",
+        "clusterrolebindings.rbac.authorization.k8s.io",
+        "roles.rbac.authorization.k8s.io",
+        "rolebindings.rbac.authorization.k8s.io",
+        "serviceaccounts",
+        "secrets",
+        "configmaps",
+        "services",
+        "deployments.apps",
+        "daemonsets.apps",
+        "poddisruptionbudgets.policy",
+        "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+        "validatingadmissionpolicies.admissionregistration.k8s.io",
+        "validatingadmissionpolicybindings.admissionregistration.k8s.io",
+    )
+    for verb in ("create", "patch")
+)
+
+# One line, because what is printed is indented.
+_QUOTA = (
+    "echo '"
+    '{"apiVersion":"v1","kind":"ResourceQuota",'
+    '"metadata":{"name":"gpushare-critical","namespace":"gpushare-system"},'
+    '"spec":{"hard":{"pods":"10000"},"scopeSelector":{"matchExpressions":[{"scopeName":"PriorityClass","operator":"In",'
+    '"values":["system-node-critical","system-cluster-critical"]}]}}}'
+    "' | kubectl apply -f -"
+)
+_NAMESPACE = f"kubectl create namespace {_SYSTEM}"
+
+
+def _version(facts: ClusterFacts) -> Iterator[Finding]:
+    text = facts.server_version()
+    found = versions.of(text)[:2]
+    oldest, newest = versions.KUBERNETES_OLDEST, versions.KUBERNETES_NEWEST
+    if not found:
+        yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "see it with kubectl version")
+    elif found < oldest:
+        yield Finding(
+            Severity.BLOCKING,
+            f"Kubernetes {text}, and gpushare needs {versions.shown(oldest)} or newer",
+            (),
+            "upgrade it",
+        )
+    elif found > newest:
+        known = f"{versions.shown(oldest)} to {versions.shown(newest)}"
+        yield Finding(Severity.INFO, f"Kubernetes {text}; this release knows {known}", (), "look for a newer gpushare")
+
+
+def _rights(facts: ClusterFacts) -> Iterator[Finding]:
+    missing = [right for right, allowed in facts.allowed().items() if not allowed]
+    if missing:
+        yield Finding(
+            Severity.BLOCKING,
+            f"you may not {listed(missing)}",
+            (),
+            "install as a cluster administrator, or let one bind you to the role cluster-admin",
+            ("kubectl create clusterrolebinding gpushare-installer --clusterrole=cluster-admin --user=YOU",),
+        )
+
+
+def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
+    level = next((_level(one) for one in facts.of("Namespace") if objects.name(one) == _SYSTEM), "privileged")
+    if level not in _LIMITING:
+        return
+    if facts.installing:
+        found = f"{_SYSTEM} enforces {level} today, and the installation sets it to privileged"
+        yield Finding(Severity.INFO, found, (f"namespace/{_SYSTEM}",))
+    else:
+        yield Finding(
+            Severity.BLOCKING,
+            f"{_SYSTEM} enforces the Pod Security Standard {level}, which refuses the agent's pods",
+            (f"namespace/{_SYSTEM}",),
+            "let it have privileged pods; nobody but administrators may create pods there",
+            (f"kubectl label namespace {_SYSTEM} --overwrite {_ENFORCE}=privileged",),
+        )
+
+
+def _user_namespaces(facts: ClusterFacts) -> Iterator[Finding]:
+    busy = {namespace(one) for kind in ("DaemonSet", "Deployment") for one in facts.known(kind) if _is_system(one)}
+    open_ones = [
+        name
+        for one in facts.of("Namespace")
+        if (name := objects.name(one)) not in {_SYSTEM, *busy}
+        and not name.startswith(("kube-", "openshift-"))
+        and _level(one) not in _LIMITING
+    ]
+    if not open_ones:
+        return
+    if facts.groups is not None and _OPENSHIFT in facts.groups:
+        yield Finding(
+            Severity.INFO,
+            "OpenShift's security context constraints decide who may run privileged pods, and are not looked at",
+            (),
+            "let no user have the SCC privileged",
+            ("oc adm policy who-can use scc privileged",),
+        )
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"{counted(open_ones, 'namespace')} without the Pod Security Standard baseline or restricted: "
+        f"{listed(open_ones)}",
+        tuple(f"namespace/{name}" for name in open_ones),
+        "set one of them wherever users are not administrators, unless another admission controller refuses "
+        "privileged pods",
+        (f"kubectl label namespace {names(open_ones, 'NAME...')} {_ENFORCE}=baseline",),
+    )
+
+
+def _is_system(workload: Json) -> bool:
+    """Whether it is one of those that need privileges themselves: its namespace is no user's."""
+    pod = at(workload, "spec", "template", "spec") or {}
+    hosts = bool(pod.get("hostPID") or pod.get("hostNetwork"))
+    return str(workload.get("kind") or "DaemonSet") == "DaemonSet" and (
+        hosts or any(at(one, "securityContext", "privileged") for one in entries(pod, "containers"))
+    )
+
+
+def _level(one: Json) -> str:
+    return objects.labels(one).get(_ENFORCE, "")
+
+
+def _critical_quota(facts: ClusterFacts) -> Iterator[Finding]:
+    scoped = {namespace(one) for one in facts.of("ResourceQuota") if _is_for_critical_pods(one)}
+    there = any(objects.name(one) == _SYSTEM for one in facts.known("Namespace"))
+    if scoped and _SYSTEM not in scoped:
+        yield Finding(
+            Severity.WARNING,
+            f"{listed(sorted(scoped))} has a ResourceQuota for system-critical pods, and {_SYSTEM} has none: where "
+            "the API "
+            "server limits these priorities to namespaces with such a quota, as on GKE, no pod of gpushare is created",
+            (f"namespace/{_SYSTEM}",),
+            "give it one before you install",
+            (*([] if there else [_NAMESPACE]), _QUOTA),
+        )
+
+
+def _is_for_critical_pods(quota: Json) -> bool:
+    return any(
+        one.get("scopeName") == "PriorityClass" and _CRITICAL & set(one.get("values") or ())
+        for one in entries(quota, "spec", "scopeSelector", "matchExpressions")
+    )
+
+
+def _system_quota(facts: ClusterFacts) -> Iterator[Finding]:
+    for one in facts.system("ResourceQuota"):
+        hard = at(one, "spec", "hard") or {}
+        if "limits.cpu" in hard:
+            yield Finding(
+                Severity.WARNING,
+                f"the ResourceQuota {objects.name(one)} of {_SYSTEM} has limits.cpu, and the pods of gpushare "
+                "declare none",
+                (f"namespace/{_SYSTEM}",),
+                "take limits.cpu out of it, or give the namespace a LimitRange with a default",
+                (f"kubectl --namespace {_SYSTEM} edit resourcequota {objects.name(one)}",),
+            )
+
+
+def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
+    for one in facts.of("MutatingWebhookConfiguration"):
+        name = objects.name(one)
+        engine = next((label for word, label in _POLICY_ENGINES.items() if word in name), "")
+        if engine:
+            yield Finding(
+                Severity.INFO,
+                f"{engine} judges pods: a rule against host paths, hostPID or added capabilities would refuse the "
+                "agent's",
+                (f"mutatingwebhookconfiguration/{name}",),
+                f"exempt the namespace {_SYSTEM} from such rules",
+            )
+        elif name != contract.WEBHOOK_CONFIGURATION and any(map(_holds_up_our_pods, entries(one, "webhooks"))):
+            yield Finding(
+                Severity.INFO,
+                f"{name} fails closed for every pod, also those of {_SYSTEM}: while it is down, none of them is "
+                "replaced",
+                (f"mutatingwebhookconfiguration/{name}",),
+                f"let its namespaceSelector leave out {_SYSTEM}",
+            )
+
+
+def _holds_up_our_pods(hook: Json) -> bool:
+    rules = entries(hook, "rules")
+    pods = any("pods" in (rule.get("resources") or ()) and "" in (rule.get("apiGroups") or ()) for rule in rules)
+    selected = at(hook, "namespaceSelector") or at(hook, "objectSelector") or at(hook, "matchConditions")
+    return pods and (hook.get("failurePolicy") or "Fail") == "Fail" and not selected
+
+
+def _network(facts: ClusterFacts) -> Iterator[Finding]:
+    version = facts.server_version()
+    plugins = {objects.name(one) for one in facts.known("DaemonSet")}
+    if "-gke." in version:
+        yield Finding(
+            Severity.WARNING,
+            "GKE: with private nodes the control plane reaches ports 443 and 10250 of nodes only, and the webhook "
+            f"has {_PORT}",
+            (),
+            "open it from the control plane's range to the nodes, if the nodes are private",
+            (
+                "gcloud compute firewall-rules create gpushare-webhook --direction INGRESS --network NETWORK "
+                f"--source-ranges CONTROL_PLANE_RANGE --target-tags NODE_TAG --allow tcp:{_PORT}",
+            ),
+        )
+    elif "-eks-" in version and plugins and "aws-node" not in plugins:
+        yield Finding(
+            Severity.WARNING,
+            "EKS without the AWS CNI: where pods have addresses of an overlay, the control plane reaches no pod",
+            (),
+            "let the webhook's pods use hostNetwork (a patch in a kustomization, or the chart's value), and open port "
+            f"{_PORT} of the nodes to the cluster's security group",
+        )
+    elif "-eks-" in version:
+        yield Finding(
+            Severity.INFO,
+            f"EKS: the nodes' security group has to let the cluster's in on port {_PORT}; the default one does",
+        )
+
+
+RULES: Final = (
+    Rule(
+        "kubernetes-version",
+        "Kubernetes is 1.30 to 1.37",
+        "before 1.30 there is no ValidatingAdmissionPolicy, without which users could write themselves shares",
+        _version,
+    ),
+    Rule(
+        "installer-rights",
+        "you may create all that an installation consists of",
+        "an installation that stops half-way leaves a cluster with a part of it",
+        _rights,
+        RulePhase.BEFORE,
+    ),
+    Rule(
+        "system-namespace",
+        f"{_SYSTEM} may have privileged pods",
+        "the agent is a device plugin: it needs host paths and the pids of the host",
+        _system_namespace,
+    ),
+    Rule(
+        "user-namespaces",
+        "a Pod Security Standard keeps users from privileged pods",
+        "a privileged pod sees every GPU of its node, and one with host paths can write what the agent has there",
+        _user_namespaces,
+    ),
+    Rule(
+        "critical-pods-quota",
+        f"{_SYSTEM} may have pods of system priority",
+        "webhook and agents have the priorities system-cluster-critical and system-node-critical, so that nothing "
+        "evicts them",
+        _critical_quota,
+    ),
+    Rule(
+        "system-quota",
+        f"no quota of {_SYSTEM} refuses its pods",
+        "pods that a quota refuses never appear",
+        _system_quota,
+    ),
+    Rule(
+        "other-admission",
+        "no other admission controller stands in the way",
+        "whoever judges pods may refuse those of gpushare, or hold them up while it is down itself",
+        _other_admission,
+    ),
+    Rule(
+        "webhook-network",
+        "the control plane can be expected to reach the webhook",
+        "a pod that asks for a share is refused while the API server does not reach the webhook",
+        _network,
+        RulePhase.BEFORE,
+    ),
+)

@@ -1,0 +1,136 @@
+"""ClusterFacts: objects of a cluster as they were read, by kind; of what could not be read, why.
+
+A rule that needs what could not be read does not guess: `of` raises `Unread`, and whoever asks the rules says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare import node as nodes
+from gpushare.preflight.install_plan import InstallPlan
+
+Json = Mapping[str, Any]
+
+# kind -> what it is called in `kubectl get`
+KINDS: Final[Mapping[str, str]] = {
+    "Node": "nodes",
+    "Namespace": "namespaces",
+    "Pod": "pods",
+    "ConfigMap": "configmaps",
+    "DaemonSet": "daemonsets",
+    "Deployment": "deployments",
+    "ResourceQuota": "resourcequotas",
+    "RuntimeClass": "runtimeclasses",
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    "DeviceClass": "deviceclasses",
+    "ClusterPolicy": "clusterpolicies.nvidia.com",
+    contract.GPUNODE_KIND: f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}",
+}
+
+
+class Unread(Exception):  # noqa: N818 - reads as what it is
+    """Something that a rule needs could not be read; the message is the reason."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trial:
+    """What the API server said of a pod with a share that it was asked to create in a dry run.
+
+    pod: as it would have been stored, None if it was refused; refusal: with which words.
+    """
+
+    pod: Json | None
+    refusal: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What was read of a cluster.
+
+    installing: nothing of gpushare is there, or what is there is about to be replaced.
+    version: of the API server, as `v1.36.2`; groups: names of its API groups; rights: what the user may do, as
+    `create daemonsets.apps`; unread: by kind, or by `version`, `groups`, `rights`, `trial`, why it is not known.
+    """
+
+    plan: InstallPlan
+    installing: bool = False
+    version: str | None = None
+    groups: frozenset[str] | None = None
+    objects: Mapping[str, tuple[Json, ...]] = dataclasses.field(default_factory=dict)
+    rights: Mapping[str, bool] | None = None
+    trial: Trial | None = None
+    unread: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def of(self, kind: str) -> tuple[Json, ...]:
+        """All objects of a kind. Raises `Unread`."""
+        if kind in self.objects:
+            return self.objects[kind]
+        raise self._unread(kind, f"{KINDS[kind]} are not known")
+
+    def known(self, kind: str) -> tuple[Json, ...]:
+        """The objects of a kind, none where they could not be read: for what only adds to a finding."""
+        return self.objects.get(kind, ())
+
+    def server_version(self) -> str:
+        """The API server's version. Raises `Unread`."""
+        if self.version is None:
+            raise self._unread("version", "the API server's version is not known")
+        return self.version
+
+    def api_groups(self) -> frozenset[str]:
+        """The API groups that are served. Raises `Unread`."""
+        if self.groups is None:
+            raise self._unread("groups", "the API groups are not known")
+        return self.groups
+
+    def allowed(self) -> Mapping[str, bool]:
+        """What the user may do. Raises `Unread`."""
+        if self.rights is None:
+            raise self._unread("rights", "what the user may do is not known")
+        return self.rights
+
+    def tried(self) -> Trial:
+        """The pod with a share that was tried. Raises `Unread`."""
+        if self.trial is None:
+            raise self._unread("trial", "no pod was tried")
+        return self.trial
+
+    def gpu_nodes(self) -> tuple[Json, ...]:
+        """The Nodes that the agent chooses by their labels. Raises `Unread`."""
+        return tuple(one for one in self.of("Node") if self.plan.agent.selects(one))
+
+    def system(self, kind: str) -> Iterator[Json]:
+        """The objects of a kind in gpushare's own namespace. Raises `Unread`."""
+        return (one for one in self.of(kind) if namespace(one) == contract.SYSTEM_NAMESPACE)
+
+    def system_named(self, kind: str, wanted: str) -> Json | None:
+        """The one of that name in gpushare's own namespace. Raises `Unread`."""
+        return next((one for one in self.system(kind) if nodes.name(one) == wanted), None)
+
+    def _unread(self, what: str, otherwise: str) -> Unread:
+        return Unread(self.unread.get(what, otherwise))
+
+
+def namespace(one: Json) -> str:
+    """Its namespace; empty if it has none."""
+    return str((one.get("metadata") or {}).get("namespace") or "")
+
+
+def at(one: Any, *path: str) -> Any:
+    """What stands at a path of keys; None if there is nothing, or nothing that makes sense."""
+    for key in path:
+        if not isinstance(one, Mapping):
+            return None
+        one = one.get(key)
+    return one
+
+
+def entries(one: Any, *path: str) -> tuple[Json, ...]:
+    """The objects of a list at a path of keys."""
+    found = at(one, *path)
+    return tuple(entry for entry in found if isinstance(entry, Mapping)) if isinstance(found, list | tuple) else ()

@@ -1,0 +1,294 @@
+"""Rules of gpushare itself, once it is installed: whether its parts run, reach each other, and what agents say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare import node as objects
+from gpushare.gpunode import Condition
+from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries
+from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, listed
+from gpushare.preflight.install_plan import AGENT, WEBHOOK
+
+Json = Mapping[str, Any]
+
+_SYSTEM = contract.SYSTEM_NAMESPACE
+_CONFIGURATION = contract.WEBHOOK_CONFIGURATION
+_COMPONENT = "app.kubernetes.io/component"
+BINDINGS: Final = (
+    "gpushare-agent",
+    "gpushare-bindings",
+    "gpushare-events",
+    "gpushare-placed",
+    "gpushare-pods",
+    "gpushare-webhook",
+)
+_APPLY = "kubectl apply --server-side --kustomize config/default"
+
+# What the API server says when it does not get an answer of the webhook: a part of it, what it means, what to do.
+_UNREACHED: Final = (
+    ("no endpoints available", "no replica of the webhook is ready", "see why"),
+    ("x509", "the API server does not trust the webhook's certificate", "let the webhook write its caBundle again"),
+    ("not found", "the Service of the webhook is not there", "install again"),
+    ("refused", "nothing listens where the Service leads", "see whether the webhook runs"),
+    (
+        "",
+        "the API server does not reach the webhook",
+        "open port 8443 of the webhook's pods to the control plane: firewall of the nodes, security group, "
+        "NetworkPolicy",
+    ),
+)
+
+
+def conditions(gpunode: Json) -> tuple[Condition, ...]:
+    """Those of a GPUNode."""
+    return tuple(
+        Condition(*(str(one.get(key) or "") for key in ("type", "status", "reason", "message")))
+        for one in entries(gpunode, "status", "conditions")
+    )
+
+
+def condition(facts: ClusterFacts, node: str, kind: str) -> Condition | None:
+    """What the agent of a node says of it; None if it says nothing, or if that could not be read."""
+    for one in facts.known(contract.GPUNODE_KIND):
+        if objects.name(one) == node:
+            return next((said for said in conditions(one) if said.type == kind), None)
+    return None
+
+
+def is_installed(facts: ClusterFacts) -> bool:
+    """Whether anything of it is there; also where that could not be read."""
+    if not {"Deployment", "DaemonSet", "MutatingWebhookConfiguration"} <= facts.objects.keys():
+        return True
+    workloads = facts.system_named("Deployment", WEBHOOK), facts.system_named("DaemonSet", AGENT)
+    return any(workloads) or _configuration(facts) is not None
+
+
+def _installed(facts: ClusterFacts) -> Iterator[Finding]:
+    if not is_installed(facts):
+        found = f"nothing of gpushare is there: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
+        yield Finding(Severity.BLOCKING, found, (), "install it", ("./install.sh",))
+
+
+def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
+    deployment = facts.system_named("Deployment", WEBHOOK)
+    if deployment is None:
+        found = f"there is no Deployment {WEBHOOK} in {_SYSTEM}"
+        yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
+        return
+    wanted = int(at(deployment, "spec", "replicas") or 1)
+    ready = int(at(deployment, "status", "readyReplicas") or 0)
+    if ready < wanted:
+        yield Finding(
+            Severity.BLOCKING if not ready else Severity.WARNING,
+            f"{ready} of {wanted} replicas of the webhook are ready" + _reasons(facts, "webhook"),
+            (f"deployment/{WEBHOOK}",),
+            "see what they say",
+            (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),
+        )
+
+
+def _agents(facts: ClusterFacts) -> Iterator[Finding]:
+    if facts.system_named("DaemonSet", AGENT) is None:
+        found = f"there is no DaemonSet {AGENT} in {_SYSTEM}"
+        yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
+        return
+    chosen = facts.gpu_nodes()
+    pods = {str(at(one, "spec", "nodeName") or ""): one for one in _of_component(facts, "agent")}
+    trouble: dict[str, list[str]] = {}
+    for one in chosen:
+        reason = _why_not_ready(facts, one, pods.get(objects.name(one)))
+        if reason:
+            trouble.setdefault(reason, []).append(objects.name(one))
+    ill = sum(map(len, trouble.values()))
+    for reason, concerned in trouble.items():
+        yield Finding(
+            Severity.BLOCKING if ill == len(chosen) else Severity.WARNING,
+            f"no agent is ready on {listed(concerned)}: {reason}",
+            tuple(f"node/{name}" for name in concerned),
+            "see what the pod says",
+            (f"kubectl --namespace {_SYSTEM} describe pods --selector {_COMPONENT}=agent",),
+        )
+
+
+def _why_not_ready(facts: ClusterFacts, node: Json, pod: Json | None) -> str:
+    if pod is not None:
+        return why_not_ready(pod)
+    taint = facts.plan.agent.repelled(node)
+    return f"its taint {taint} is not tolerated" if taint is not None else "the DaemonSet has made no pod there"
+
+
+def why_not_ready(pod: Json) -> str:
+    """Why a pod is not ready, as its kubelet or the scheduler says; empty if it is."""
+    said = {str(one.get("type")): one for one in entries(pod, "status", "conditions")}
+    if at(said.get("Ready"), "status") == "True":
+        return ""
+    for one in (*entries(pod, "status", "initContainerStatuses"), *entries(pod, "status", "containerStatuses")):
+        waiting = at(one, "state", "waiting") or {}
+        ended = at(one, "lastState", "terminated") or at(one, "state", "terminated") or {}
+        if waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
+            words = [str(waiting["reason"]), str(waiting.get("message") or "")]
+            words += [str(ended.get("message") or "")] if ended else []
+            return ": ".join(word.strip() for word in words if word.strip())
+    scheduled = said.get("PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        return str(scheduled.get("message") or scheduled.get("reason") or "it is not scheduled")
+    phase = str(at(pod, "status", "reason") or at(pod, "status", "phase") or "")
+    return str(at(said.get("Ready"), "message") or f"it is {phase or 'not started yet'}")
+
+
+def _of_component(facts: ClusterFacts, component: str) -> Iterator[Json]:
+    return (one for one in facts.system("Pod") if objects.labels(one).get(_COMPONENT) == component)
+
+
+def _reasons(facts: ClusterFacts, component: str) -> str:
+    if "Pod" not in facts.objects:
+        return ""
+    told = sorted({reason for one in _of_component(facts, component) if (reason := why_not_ready(one))})
+    return f": {'; '.join(told)}" if told else ""
+
+
+def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
+    ours = _configuration(facts)
+    subject = (f"mutatingwebhookconfiguration/{_CONFIGURATION}",)
+    if ours is None:
+        found = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is refused"
+        yield Finding(Severity.BLOCKING, found, subject, "install it again", ("./install.sh",))
+    elif not all(at(one, "clientConfig", "caBundle") for one in entries(ours, "webhooks")):
+        yield Finding(
+            Severity.BLOCKING,
+            "its caBundle is empty: the API server trusts no webhook",
+            subject,
+            "the webhook writes it when it starts; see what it says",
+            (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),
+        )
+
+
+def _configuration(facts: ClusterFacts) -> Json | None:
+    found = facts.of("MutatingWebhookConfiguration")
+    return next((one for one in found if objects.name(one) == _CONFIGURATION), None)
+
+
+def _reached(facts: ClusterFacts) -> Iterator[Finding]:
+    trial = facts.tried()
+    if trial.pod is not None:
+        annotations = at(trial.pod, "metadata", "annotations") or {}
+        if not {contract.ALLOCATION, contract.REASON} & set(annotations):
+            found = "a pod that asks for a share was let in as it was: no webhook and no policy of gpushare judges pods"
+            yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
+    elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
+        meaning, remedy = next((m, r) for part, m, r in _UNREACHED if part in trial.refusal)
+        yield Finding(
+            Severity.BLOCKING,
+            f"{meaning}: {trial.refusal}",
+            (f"mutatingwebhookconfiguration/{_CONFIGURATION}",),
+            remedy,
+            (f"kubectl --namespace {_SYSTEM} get pods,endpointslices",),
+        )
+    elif f'"{contract.WEBHOOK_NAME}" denied' in trial.refusal:
+        yield Finding(Severity.INFO, f"the webhook answers, and would give out no share now: {trial.refusal}")
+    elif "gpushare-pods" in trial.refusal:
+        found = f"the webhook was not asked, and so the policy refused a pod with a share: {trial.refusal}"
+        yield Finding(Severity.BLOCKING, found, (), "install it again", ("./install.sh",))
+    else:
+        yield Finding(
+            Severity.UNKNOWN,
+            f"a pod with a share cannot be tried: {trial.refusal}",
+            (),
+            "name a namespace in which you may create pods",
+            ("kubectl gpushare check --namespace NAME",),
+        )
+
+
+def _policies(facts: ClusterFacts) -> Iterator[Finding]:
+    there = {objects.name(one) for one in facts.of("ValidatingAdmissionPolicyBinding")}
+    missing = [name for name in BINDINGS if name not in there]
+    if missing:
+        yield Finding(
+            Severity.BLOCKING,
+            f"the policy bindings {listed(missing)} are not there: users can write themselves shares",
+            tuple(f"validatingadmissionpolicybinding/{name}" for name in missing),
+            "install them again",
+            (_APPLY,),
+        )
+
+
+def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
+    chosen = {objects.name(one) for one in facts.known("Node") if facts.plan.agent.selects(one)}
+    there = facts.of(contract.GPUNODE_KIND)
+    for one in there:
+        for said in conditions(one):
+            if said.trouble:
+                found = f"{said.trouble}: {said.message or said.reason or 'its agent gives no reason'}"
+                remedy = "docs/operations.md has each condition, with what to do about it"
+                yield Finding(
+                    Severity.WARNING,
+                    found,
+                    (f"gpunode/{objects.name(one)}",),
+                    remedy,
+                    (f"kubectl describe gpunode {objects.name(one)}",),
+                )
+    silent = sorted(chosen - {objects.name(one) for one in there})
+    if silent:
+        yield Finding(
+            Severity.WARNING,
+            f"no agent has said anything of {listed(silent)} yet",
+            tuple(f"node/{name}" for name in silent),
+            "see whether it runs there",
+            (f"kubectl --namespace {_SYSTEM} get pods -o wide",),
+        )
+
+
+RULES: Final = (
+    Rule(
+        "installed",
+        "gpushare is installed",
+        "the annotations of pods mean nothing to a cluster without it: they get no GPU, and nobody says so",
+        _installed,
+        RulePhase.AFTER,
+    ),
+    Rule(
+        "webhook-ready",
+        "all replicas of the webhook are ready",
+        "while none is ready, every pod that asks for a share is refused; all others are not touched",
+        _webhook,
+        RulePhase.INSTALLED,
+    ),
+    Rule(
+        "webhook-trusted",
+        "the API server knows the webhook and its certificate",
+        "it calls a webhook that it is told of, and whose certificate it trusts",
+        _trusted,
+        RulePhase.INSTALLED,
+    ),
+    Rule(
+        "webhook-reached",
+        "the API server reaches the webhook",
+        "the webhook fails closed: a pod that asks for a share does not start without it",
+        _reached,
+        RulePhase.INSTALLED,
+    ),
+    Rule(
+        "policies",
+        "the policies are in force",
+        "the API server itself refuses what a user writes into a ledger's place, also while the webhook is down",
+        _policies,
+        RulePhase.INSTALLED,
+    ),
+    Rule(
+        "agents-ready",
+        "an agent is ready on every node with GPUs",
+        "a share is given only where an agent runs, and a container without one finds no arbiter",
+        _agents,
+        RulePhase.INSTALLED,
+    ),
+    Rule(
+        "node-conditions",
+        "the agents say that all is well",
+        "each agent judges its own node, and what it sees there nobody else does",
+        _conditions,
+        RulePhase.INSTALLED,
+    ),
+)

@@ -1,0 +1,65 @@
+"""What is to be installed, or is installed: the pods of the agent and of the webhook, by their manifests."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.preflight.workload import Workload
+
+AGENT: Final = "gpushare-agent"  # name of the DaemonSet
+WEBHOOK: Final = "gpushare-webhook"  # name of the Deployment
+GPU_PRESENT: Final = "nvidia.com/gpu.present"
+KUBELET_DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
+KUBELET_VOLUME: Final = "device-plugins"
+
+# What of config/base/deviceplugin the rules ask for, where nobody has told what is to be installed; a test compares.
+_AGENT_POD: Final[Mapping[str, Any]] = {
+    "tolerations": [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+    ],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": contract.NODE_CONFIG_LABEL, "operator": "Exists"}]},
+                    {"matchExpressions": [{"key": GPU_PRESENT, "operator": "In", "values": ["true"]}]},
+                    {
+                        "matchExpressions": [
+                            {"key": "feature.node.kubernetes.io/pci-10de.present", "operator": "In", "values": ["true"]}
+                        ]
+                    },
+                ]
+            }
+        }
+    },
+    "volumes": [{"name": KUBELET_VOLUME, "hostPath": {"path": KUBELET_DIRECTORY}}],
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InstallPlan:
+    """`configurations`: the entries of the ConfigMap that nodes pick theirs from. `told`: not the default."""
+
+    agent: Workload = dataclasses.field(default_factory=lambda: Workload(_AGENT_POD))
+    webhook: Workload = dataclasses.field(default_factory=lambda: Workload({}))
+    configurations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    told: bool = False
+
+
+def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
+    """What these manifests install; where they have no agent or no webhook, the default."""
+    plan = InstallPlan()
+    for one in manifests:
+        metadata = one.get("metadata") or {}
+        match (one.get("kind"), metadata.get("name")):
+            case ("DaemonSet", str() as name) if name == AGENT:
+                plan = dataclasses.replace(plan, agent=Workload.of(one), told=True)
+            case ("Deployment", str() as name) if name == WEBHOOK:
+                plan = dataclasses.replace(plan, webhook=Workload.of(one), told=True)
+            case ("ConfigMap", str() as name) if name == contract.CONFIG_MAP:
+                plan = dataclasses.replace(plan, configurations=dict(one.get("data") or {}))
+    return plan

@@ -1,0 +1,252 @@
+"""Rules of nodes: which of them the agent chooses, and whether it can run there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare import node as machines
+from gpushare.preflight import versions
+from gpushare.preflight.facts_of_cluster import ClusterFacts, at
+from gpushare.preflight.finding import Finding, Rule, Severity, counted, listed, names, severity_for
+from gpushare.preflight.install_plan import GPU_PRESENT, KUBELET_DIRECTORY, KUBELET_VOLUME
+
+Json = Mapping[str, Any]
+
+_GPU = "nvidia.com/gpu"
+# Labels by which others tell of GPUs, where neither NVIDIA's tools nor Node Feature Discovery have labelled a node.
+_HINTS: Final = (
+    "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator",
+    "karpenter.k8s.aws/instance-gpu-count",
+    "kubernetes.azure.com/accelerator",
+    "nvidia.com/gpu.product",
+)
+_ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
+_RUNTIMES: Final = frozenset({"containerd", "cri-o"})
+# Who has the kubelet's directory elsewhere: how a node of his is known, and where it is.
+_KUBELETS: Final[tuple[tuple[str, Callable[[Json], bool], str], ...]] = (
+    (
+        "MicroK8s",
+        lambda node: "microk8s.io/cluster" in machines.labels(node),
+        "/var/snap/microk8s/common/var/lib/kubelet",
+    ),
+    ("k0s", lambda node: "+k0s" in info(node, "kubeletVersion"), "/var/lib/k0s/kubelet"),
+)
+
+
+def info(node: Json, key: str) -> str:
+    """What the kubelet says of its machine."""
+    return str(at(node, "status", "nodeInfo", key) or "")
+
+
+def subjects(concerned: list[Json]) -> tuple[str, ...]:
+    """Nodes as subjects of a finding."""
+    return tuple(f"node/{machines.name(one)}" for one in concerned)
+
+
+def _labelled(facts: ClusterFacts) -> Iterator[Finding]:
+    chosen = facts.gpu_nodes()
+    others = [one for one in facts.of("Node") if one not in chosen and _has_gpu(one)]
+    if others:
+        named = [machines.name(one) for one in others]
+        yield Finding(
+            Severity.WARNING,
+            f"{counted(others)} with GPUs that the agent does not choose, for want of a label",
+            subjects(others),
+            "label the nodes whose GPUs gpushare is to share",
+            (f"kubectl label node {names(named, 'NODE...')} {GPU_PRESENT}=true",),
+        )
+    elif not chosen:
+        yield Finding(
+            Severity.WARNING,
+            f"no node has a label that the agent goes by ({GPU_PRESENT}=true, or any {contract.NODE_CONFIG_LABEL}): it "
+            "runs nowhere, and every pod that asks for a share waits",
+            (),
+            "install NVIDIA's GPU Feature Discovery or Node Feature Discovery, or label the nodes with GPUs; nodes "
+            "that an "
+            "autoscaler adds need the label in their template",
+            (f"kubectl label node NODE {GPU_PRESENT}=true",),
+        )
+
+
+def _has_gpu(node: Json) -> bool:
+    labels = machines.labels(node)
+    allocatable = str(at(node, "status", "allocatable", _GPU) or "0")
+    return any(key in labels for key in _HINTS) or allocatable not in {"", "0"}
+
+
+def _taints(facts: ClusterFacts) -> Iterator[Finding]:
+    chosen = facts.gpu_nodes()
+    kept_off = [(one, taint) for one in chosen if (taint := facts.plan.agent.repelled(one)) is not None]
+    for text in sorted({str(taint) for _, taint in kept_off}):
+        concerned = [one for one, taint in kept_off if str(taint) == text]
+        named = [machines.name(one) for one in concerned]
+        key = text.partition("=")[0].partition(":")[0]
+        yield Finding(
+            severity_for(kept_off, chosen),
+            f"{counted(concerned)} with the taint {text}, which the agent does not tolerate",
+            subjects(concerned),
+            f"let the DaemonSet tolerate it (a toleration of {key} in the chart's values or in a kustomization), "
+            "or take the "
+            "taint away",
+            (f"kubectl taint node {names(named, 'NODE...')} {key}-",),
+        )
+
+
+def _system(facts: ClusterFacts) -> Iterator[Finding]:
+    chosen = facts.gpu_nodes()
+    windows = [one for one in chosen if info(one, "operatingSystem") not in {"", "linux"}]
+    if windows:
+        yield Finding(
+            severity_for(windows, chosen),
+            f"{counted(windows)} with {info(windows[0], 'operatingSystem')}, and gpushare is for Linux",
+            subjects(windows),
+            "take the label away by which the agent chooses them",
+            (f"kubectl label node {names([machines.name(one) for one in windows], 'NODE...')} {GPU_PRESENT}-",),
+        )
+    foreign = [one for one in chosen if info(one, "architecture") not in {"", *_ARCHITECTURES}]
+    if foreign:
+        yield Finding(
+            severity_for(foreign, chosen),
+            f"{counted(foreign)} of the architecture {info(foreign[0], 'architecture')}, and images and library "
+            "are for "
+            f"{' and '.join(sorted(_ARCHITECTURES))}",
+            subjects(foreign),
+            "take the label away by which the agent chooses them",
+            (f"kubectl label node {names([machines.name(one) for one in foreign], 'NODE...')} {GPU_PRESENT}-",),
+        )
+
+
+def _ready(facts: ClusterFacts) -> Iterator[Finding]:
+    ill = [one for one in facts.gpu_nodes() if machines.readiness(one) != "True"]
+    if ill:
+        yield Finding(
+            Severity.WARNING,
+            f"{counted(ill)} that are not Ready: no agent starts there before they are",
+            subjects(ill),
+            "see what their kubelets say",
+            (f"kubectl describe node {names([machines.name(one) for one in ill], 'NODE')}",),
+        )
+
+
+def _kubelet(facts: ClusterFacts) -> Iterator[Finding]:
+    chosen = facts.gpu_nodes()
+    mounted = facts.plan.agent.host_path(KUBELET_VOLUME) or KUBELET_DIRECTORY
+    for name, is_one, root in _KUBELETS:
+        concerned = [one for one in chosen if is_one(one)]
+        if concerned and not mounted.startswith(f"{root}/"):
+            yield Finding(
+                severity_for(concerned, chosen),
+                f"{counted(concerned)} of {name}, whose kubelet has its directory in {root}, and the agent is given "
+                f"{mounted}",
+                subjects(concerned),
+                "name the directory when you install",
+                (f"./install.sh --kubelet-root {root}",),
+            )
+
+
+def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
+    by_runtime: dict[str, list[Json]] = {}
+    for one in facts.gpu_nodes():
+        by_runtime.setdefault(info(one, "containerRuntimeVersion"), []).append(one)
+    for text, concerned in sorted(by_runtime.items()):
+        name, version = versions.runtime(text)
+        if not text:
+            found = f"{counted(concerned)} that do not say which container runtime they have"
+            yield Finding(Severity.UNKNOWN, found, subjects(concerned), "see that their kubelets run")
+        elif name not in _RUNTIMES:
+            yield Finding(
+                Severity.WARNING,
+                f"{counted(concerned)} with {text}, which gpushare has not been tried with",
+                subjects(concerned),
+                "use containerd 1.7 or newer, or CRI-O",
+            )
+        elif name == "containerd" and version and version < versions.CONTAINERD_OLDEST:
+            yield Finding(
+                Severity.WARNING,
+                f"{counted(concerned)} with containerd {versions.shown(version)}; kubelets since 1.26 ask for "
+                f"{versions.shown(versions.CONTAINERD_OLDEST)} or newer",
+                subjects(concerned),
+                f"update containerd; {versions.shown(versions.CONTAINERD_CDI)} and newer know CDI as well",
+            )
+
+
+def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
+    old = [
+        one
+        for one in facts.gpu_nodes()
+        if (found := versions.of(info(one, "kernelVersion"))) and found < versions.KERNEL_RESTORE
+    ]
+    if old:
+        yield Finding(
+            Severity.WARNING,
+            f"{counted(old)} with a kernel older than {versions.shown(versions.KERNEL_RESTORE)} "
+            f"({listed(sorted({info(one, 'kernelVersion') for one in old}))}), which has no CAP_CHECKPOINT_RESTORE",
+            subjects(old),
+            "update the nodes' system; until then end the pods with shares on a node before its agent is replaced",
+        )
+
+
+def _virtual(facts: ClusterFacts) -> Iterator[Finding]:
+    guests = [one for one in facts.gpu_nodes() if machines.labels(one).get("nvidia.com/vgpu.present") == "true"]
+    if guests:
+        yield Finding(
+            Severity.WARNING,
+            f"{counted(guests)} whose GPUs are vGPUs, parts of a GPU that a hypervisor gives out: not tried",
+            subjects(guests),
+            "prove on one of them that limits hold before users come",
+            ("kubectl gpushare audit",),
+        )
+
+
+RULES: Final = (
+    Rule(
+        "gpu-nodes-labelled",
+        "every node with GPUs has a label that the agent goes by",
+        "the agent runs where a label says that there is a GPU, and a share is given only where an agent runs",
+        _labelled,
+    ),
+    Rule(
+        "node-taints",
+        "the agent tolerates the taints of the nodes with GPUs",
+        "a node without an agent gives out no share",
+        _taints,
+    ),
+    Rule("node-ready", "the nodes with GPUs are Ready", "pods, and agents, start on nodes that are Ready only", _ready),
+    Rule(
+        "node-system",
+        "the nodes with GPUs run Linux on amd64 or arm64",
+        "the agent's image and the library in share containers are made for these",
+        _system,
+    ),
+    Rule(
+        "kubelet-root",
+        "the agent is given the directory in which the kubelet looks for device plugins",
+        "an agent that looks elsewhere never gets to know the kubelet, and its pod does not start if there is no "
+        "such directory",
+        _kubelet,
+    ),
+    Rule(
+        "container-runtime",
+        "the container runtime is containerd 1.6 or newer, or CRI-O",
+        "the runtime mounts the library and brings the devices into containers",
+        _runtime,
+    ),
+    Rule(
+        "kernel",
+        "the kernel is 5.9 or newer",
+        "an agent that is replaced takes over the memory ledgers of running containers by CAP_CHECKPOINT_RESTORE; "
+        "without it "
+        "their processes keep their limits, and new processes of these containers are refused",
+        _kernel,
+    ),
+    Rule(
+        "virtual-gpus",
+        "the GPUs are not parts that a hypervisor gives out",
+        "in a guest the driver may not tell which process has how much memory, and what cannot be measured cannot "
+        "be audited",
+        _virtual,
+    ),
+)

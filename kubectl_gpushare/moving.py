@@ -1,0 +1,137 @@
+"""Moving: a plan of defragmentation, one move after the other, each watched to its end, up to the first that fails.
+
+At the end it is looked whether there is the room that was planned: who waits has its share, or the share would fit.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+
+from gpushare import contract, pod
+from gpushare.placement import Placement
+from kubectl_gpushare import closing, plugin_errors
+from kubectl_gpushare.planning import evicting
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
+from kubectl_gpushare.planning.playing import Move
+from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import live_cluster
+
+LOOK_SECONDS = 1.0
+# Than a move may take, its GPUs are kept for it: until then another run leaves them alone, also if its clock is ahead
+# of ours by nearly as much.
+_MORE_SECONDS = 300.0
+
+
+def apply(
+    plan: DefragPlan, origin: live_cluster.LiveCluster, say: Callable[[str], None], *, timeout_seconds: float
+) -> None:
+    """Does what the plan says. Raises `PluginError` at the first move that does not come true."""
+    total, done = len(plan.moves), 0
+    keeper = closing.TemporaryCordon(origin, say)
+    try:
+        for step in plan.steps:
+            if not step.moves:
+                continue
+            with keeper.kept():
+                for move in step.moves:
+                    name = "/".join(pod.namespaced_name(move.manifest))
+                    keeper.close(move.closed, seconds=timeout_seconds + _MORE_SECONDS)
+                    say(f"[{done + 1}/{total}] evicting {name} from {move.before}")
+                    where = _move(move, origin, timeout_seconds)
+                    done += 1
+                    say(f"[{done}/{total}] {name} {where}")
+            say(_outcome(step, origin, timeout_seconds))
+    except plugin_errors.PluginError as error:
+        raise plugin_errors.PluginError(
+            f"stopped after {done} of {total} moves: {error}; nothing else was moved"
+        ) from error
+    except KeyboardInterrupt:
+        say(f"interrupted after {done} of {total} moves; an evicted pod is made anew by its owner all the same")
+        raise
+
+
+def _outcome(step: DefragStep, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
+    """What has become of the share, once there is room for it."""
+    until = time.monotonic() + timeout_seconds
+    while True:
+        where, reason = _looked_for(step, origin)
+        if where:
+            return where
+        if time.monotonic() >= until:
+            raise plugin_errors.PluginError(f"there is still no room for {step.name}: {reason}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _looked_for(step: DefragStep, origin: live_cluster.LiveCluster) -> tuple[str, str]:
+    """Where it is or would go, in a sentence; or why not."""
+    manifest = step.asked.manifest
+    if pod.uid(manifest):  # it waits, and the placer has yet to see that there is room
+        now = origin.pod(*pod.namespaced_name(manifest))
+        annotations = pod.annotations_of(now)
+        if contract.ALLOCATION in annotations:
+            return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
+        return "", annotations.get(contract.REASON, "it was not judged yet")
+    taken = origins.everything(origin, [manifest])
+    world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage, claims_are_all=True)
+    found = world.place(manifest, step.asked.request)
+    if isinstance(found, Placement):
+        return f"there is room for {step.name} on {worlds.gpus(found, world.views)}", ""
+    return "", str(found)
+
+
+def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
+    """Evict, and wait until its owner has a placed pod instead of it; what has become of it."""
+    namespace, name = pod.namespaced_name(move.manifest)
+    kind, owner = evicting.owner(move.manifest)
+    origin.replicas(move.manifest)  # who may not read that is told so before anything is moved
+    before = {pod.uid(one) for one in _siblings(origin, namespace, owner)}
+    if pod.uid(move.manifest) not in before:
+        raise plugin_errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace},
+        "deleteOptions": {"preconditions": {"uid": pod.uid(move.manifest)}},
+    }
+    origin.kubectl.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", json.dumps(body))
+    until = time.monotonic() + timeout_seconds
+    waits = ""
+    while time.monotonic() < until:
+        there = _siblings(origin, namespace, owner)
+        fresh = [one for one in there if pod.uid(one) not in before]
+        waits = _waits(move, kind, there, fresh, origin)
+        if not waits:
+            nodes = dict.fromkeys(pod.annotations_of(one).get(contract.NODE, "") for one in fresh)
+            return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
+        time.sleep(LOOK_SECONDS)
+    raise plugin_errors.PluginError(f"pod {namespace}/{name} was evicted, and after {timeout_seconds:.0f} s {waits}")
+
+
+def _waits(
+    move: Move, kind: str, there: Sequence[pod.PodJson], fresh: Sequence[pod.PodJson], origin: live_cluster.LiveCluster
+) -> str:
+    """What the move waits for; empty once it is made: the pod has left, and its owner has all it wants, all placed.
+
+    Of a ReplicaSet's new pods nobody can tell which is instead of whom, and more may come when it is made larger.
+    """
+    wanted = origin.replicas(move.manifest)
+    live = [one for one in there if not pod.is_terminal(one) and not one["metadata"].get("deletionTimestamp")]
+    for one in fresh:
+        other = "/".join(pod.namespaced_name(one))
+        annotations = pod.annotations_of(one)
+        if contract.SCHEDULING_GATE in pod.gates(one):
+            return f"{other}, made instead of it, waits: {annotations.get(contract.REASON, 'not judged yet')}"
+        if contract.ALLOCATION not in annotations:
+            return f"{other}, made instead of it, has no share"
+    if any(pod.uid(one) == pod.uid(move.manifest) for one in there):
+        return "it has not ended yet"
+    if len(live) < wanted:
+        return f"its {kind} has {len(live)} of {wanted} pods" if fresh else f"its {kind} has made no new pod"
+    return ""
+
+
+def _siblings(origin: live_cluster.LiveCluster, namespace: str, owner: str) -> list[pod.PodJson]:
+    return [one for one in origin.pods(namespace=namespace) if evicting.owner(one)[1] == owner]

@@ -1,0 +1,200 @@
+"""Remedies: the one change by which a pod that fits nowhere would fit. Each is tried, none is guessed.
+
+Of every kind the smallest is looked for: the pod asks for less, or is less choosy about GPUs or nodes; a card or a node
+is uncordoned, or the agent of one comes back; a pod that is in its way moves. They are told in this order of how much
+they disturb.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpushare import contract, errors, pod, quantity
+from gpushare.allocation import Allocation
+from gpushare.placement import NodeView, Placement
+from gpushare.refusal import Rejected
+from gpushare.share import Share
+from kubectl_gpushare.planning import anywhere, unplaced
+from kubectl_gpushare.planning import world as worlds
+from kubectl_gpushare.planning.remedy import Remedy
+from kubectl_gpushare.planning.world import Answer, RequestingPod, World
+
+# Where there is none of all these.
+NONE = (
+    "by no single change that was tried: less of one thing, one condition less on GPUs, nodes or neighbours, one card "
+    "or node uncordoned, one agent back, or one pod elsewhere"
+)
+_MIB = 2**20
+_MOST_MOVES = 200  # pods that are tried to be moved away, those on the nearest misses first
+_MOST_SIZES = 64  # sizes of a kind that are tried, the largest first
+_BY_ROOM = frozenset({"compute", "memory", "exclusion", "anti-affinity", "affinity", "count"})
+_CHOOSY = (
+    contract.MODEL,
+    contract.MIN_MEMORY,
+    contract.MIN_COMPUTE_CAPABILITY,
+    contract.UUID,
+    contract.NOT_UUID,
+    contract.AFFINITY,
+    contract.ANTI_AFFINITY,
+    contract.EXCLUSION,
+)
+
+
+def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
+    """The smallest change of each kind that would do, the least disturbing first. `rejected`: why it does not fit."""
+    return [
+        change
+        for kind in (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, _moved)
+        for change in kind(world, asked, rejected)
+    ]
+
+
+def _less(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    annotations = pod.annotations_of(asked.manifest)
+    for kind, sizes in (("memory", _memory_sizes), ("request", _compute_sizes), ("gpus", _counts)):
+        key = contract.PREFIX + kind
+        present = [name for name in annotations if name == key or name.startswith(f"{key}.")] or (
+            [key] if kind == "memory" and contract.REQUEST in annotations else []
+        )
+        for name in present:
+            before = f'instead of "{annotations[name]}"' if name in annotations else "as well"
+            for value in sizes(world, asked, name):
+                change = _tried(world, asked, name, value, f'with {name} "{value}" {before}', kind)
+                if change is not None:
+                    yield change
+                    break
+
+
+def _less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    annotations = pod.annotations_of(asked.manifest)
+    for key in _CHOOSY:
+        if key in annotations:
+            told = f"without {key} {errors.quoted(annotations[key])}"
+            change = _tried(world, asked, key, None, told, key.removeprefix(contract.PREFIX))
+            if change is not None:
+                yield change
+
+
+def _tried(world: World, asked: RequestingPod, key: str, value: str | None, told: str, kind: str) -> Remedy | None:
+    changed = asked.with_annotation(key, value)
+    found = world.place(changed.manifest, changed.request) if changed else None
+    if not isinstance(found, Placement):
+        return None
+    return Remedy(told, found, worlds.gpus(found, world.views), kind, key, value)
+
+
+def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    for miss in rejected:
+        if miss.rule != "cordon" or miss.gpu_index is None:
+            continue
+        owner = world.views[miss.node].node
+        cards = tuple(
+            dataclasses.replace(card, cordoned=False) if card.index == miss.gpu_index else card for card in owner.gpus
+        )
+        with world.instead(dataclasses.replace(owner, gpus=cards)):
+            found = world.place(asked.manifest, asked.request)
+        if isinstance(found, Placement):
+            told = f"if {miss.node}/{miss.gpu_index} were uncordoned"
+            yield Remedy(told, found, worlds.gpus(found, world.views), "uncordon")
+            return
+
+
+def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    """One pod moves elsewhere; the smallest that can."""
+    for view, entry in _in_the_way(world, rejected):
+        manifest = world.manifest(entry)
+        if manifest is None:
+            continue
+        try:
+            mover = RequestingPod.of(unplaced.of(manifest))
+        except errors.RequestError:
+            continue
+        back = world.leave(manifest, view.node.name, entry)
+        found = world.place(asked.manifest, asked.request)
+        elsewhere: Answer | None = None
+        if isinstance(found, Placement):
+            undo = world.take(asked.manifest, asked.request, found)
+            elsewhere = world.place(mover.manifest, mover.request)
+            undo()
+        back()
+        if isinstance(found, Placement) and isinstance(elsewhere, Placement):
+            where = worlds.gpus(elsewhere, world.views)
+            told = f"if {entry.pod} moved to {where}"
+            yield Remedy(told, found, worlds.gpus(found, world.views), "move")
+            return
+
+
+def _in_the_way(world: World, rejected: Sequence[Rejected]) -> Iterator[tuple[NodeView, Allocation]]:
+    """Whose leaving might help: on the nearest misses first, the smallest share first."""
+    seen: set[str] = set()
+    misses = sorted((miss for miss in rejected if miss.rule in _BY_ROOM), key=lambda miss: miss.shortfall)
+    for miss in misses:
+        view = world.views[miss.node]
+        for card, used in view.cards():
+            if miss.gpu_index is not None and card.index != miss.gpu_index:
+                continue
+            for entry in sorted(used.holders, key=_size):
+                if entry.id in seen or entry.is_hold or entry.reserved_until is not None:
+                    continue
+                seen.add(entry.id)
+                if len(seen) > _MOST_MOVES:
+                    return
+                yield view, entry
+
+
+def _size(entry: Allocation) -> tuple[int, int]:
+    return (
+        sum(share.request_percent * len(share.gpu_uuids) for share in entry.shares),
+        sum(share.memory_bytes * len(share.gpu_uuids) for share in entry.shares),
+    )
+
+
+def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
+    """What is free on some card and less than what is asked, the most first."""
+    free = {
+        (card.memory_bytes - used.memory_bytes) // _MIB
+        for view in world.views.values()
+        for card, used in view.cards()
+        if card.healthy and not card.cordoned
+    }
+    share = _share(asked, key)
+    most = max(
+        (share.memory.on(card.memory_bytes) for view in world.views.values() for card in view.node.gpus), default=0
+    )
+    sizes = sorted((mib for mib in free if 0 < mib * _MIB < most), reverse=True)
+    return [_mebibytes(mib) for mib in sizes[:_MOST_SIZES]]
+
+
+def _compute_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
+    share = _share(asked, key)
+    free = {
+        100 - used.request_percent
+        for view in world.views.values()
+        for card, used in view.cards()
+        if card.healthy and not card.cordoned
+    }
+    sizes = sorted((percent for percent in free if 0 < percent < share.request_percent), reverse=True)
+    # With none, which is what is idle, if the memory does not go by the compute.
+    least = [0] if share.request_percent else []
+    return [quantity.format_compute(percent) for percent in [*sizes, *least]]
+
+
+def _counts(_world: World, asked: RequestingPod, key: str) -> Iterable[str]:
+    most = max(demand.gpus for demand in asked.request.demands if _is_of(key, demand.containers))
+    return [str(count) for count in range(most - 1, 0, -1)]
+
+
+def _share(asked: RequestingPod, key: str) -> Share:
+    """That of the demand that an annotation is about."""
+    demands = [demand for demand in asked.request.demands if _is_of(key, demand.containers)]
+    return (demands or list(asked.request.demands))[0].share
+
+
+def _is_of(key: str, containers: Sequence[str]) -> bool:
+    _, dot, container = key.removeprefix(contract.PREFIX).partition(".")
+    return not dot or container in containers
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count // 1024}Gi" if count % 1024 == 0 else f"{count}Mi"

@@ -1,0 +1,115 @@
+"""ResizePlan: what changing some amounts of a pod that was placed comes to, by the placer's own code.
+
+Only its annotations are changed; the placer changes the ledger, and the agent of its node the limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from gpushare import contract, errors, pod, quantity, resizing
+from gpushare import request as requests
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+from gpushare.resizing import ResizeCause, Shares
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResizePlan:
+    """Annotations to set, what its share would be, and what the placer would say; `before`: what they are now."""
+
+    node: GpuNode
+    entry: Allocation
+    changes: Mapping[str, str]
+    before: Mapping[str, str | None]
+    wish: Shares
+    waits_for: str
+    cause: ResizeCause
+
+
+def plan(
+    manifest: pod.PodJson, node: GpuNode, entry: Allocation, amounts: Mapping[str, str], container: str = ""
+) -> ResizePlan:
+    """What it comes to. `amounts`: key of the contract → value, for the container, or for the only share of the pod.
+
+    Raises GpushareError with a sentence if the pod would ask for something that cannot be.
+    """
+    suffix = _suffix(manifest, container)
+    changes = {key + suffix: value for key, value in amounts.items()}
+    known = pod.annotations_of(manifest)
+    changed = {**manifest, "metadata": {**manifest["metadata"], "annotations": {**known, **changes}}}
+    wish = resizing.asked(requests.parse(changed), entry, node)
+    step = resizing.step(node, entry.id, wish)
+    before = {key: known.get(key) for key in changes}
+    return ResizePlan(node, entry, changes, before, wish, step.waits_for, step.cause)
+
+
+def beside(plan: ResizePlan) -> str:
+    """What becomes of memory that was not spoken of, in a sentence; empty if nothing does."""
+    if any(key == contract.MEMORY or key.startswith(f"{contract.MEMORY}.") for key in plan.changes):
+        return ""
+    held = {(share.containers, share.gpu_uuids): share.memory_bytes for share in plan.entry.shares}
+    for share in plan.wish:
+        before = held.get((share.containers, share.gpu_uuids), share.memory_bytes)
+        if before != share.memory_bytes:
+            kept, now = quantity.format_bytes(before), quantity.format_bytes(share.memory_bytes)
+            return (
+                f"its memory goes from {kept} to {now}, as it follows the request where no {contract.MEMORY} is "
+                f"written: to keep it add --memory {kept}"
+            )
+    return ""
+
+
+def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Shares, str] | None:
+    """What a pod asks for that it does not hold, and why it does not yet; None if it holds what it asks for."""
+    try:
+        wish = resizing.asked(requests.parse(manifest), entry, node)
+    except errors.GpushareError as error:
+        return entry.shares, str(error)
+    if wish == entry.shares:
+        return None
+    told = pod.annotations_of(manifest).get(contract.REASON, "").removeprefix(resizing.WAITING)
+    return wish, resizing.step(node, entry.id, wish).waits_for or told or "the placer has yet to write it down"
+
+
+def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
+    """Whether it holds, or waits for, other amounts than it was created with, which its owner would give it anew."""
+    if contract.HELD in pod.annotations_of(manifest):
+        return True
+    created = {
+        str(container.get("name")): {str(one.get("name")): one.get("value") for one in container.get("env") or ()}
+        for container in (*pod.containers(manifest), *pod.init_containers(manifest))
+    }
+    memory: dict[str, int] = {}
+    for share in entry.shares:
+        name = share.containers[0]
+        # A part of the memory is different bytes on different models, and the container was told the least.
+        memory[name] = min(share.memory_bytes, memory.get(name, share.memory_bytes))
+        given = created.get(name, {})
+        for key, held in ((contract.ENV_REQUEST, share.request_percent), (contract.ENV_LIMIT, share.limit_percent)):
+            if given.get(key, str(held)) != str(held):
+                return True
+    return any(created.get(name, {}).get(contract.ENV_MEMORY, str(held)) != str(held) for name, held in memory.items())
+
+
+def _suffix(manifest: pod.PodJson, container: str) -> str:
+    """How the keys of this container's share end: in its name, or in nothing if it goes by the keys of the pod."""
+    annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
+    own = [name for name in names if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS)]
+    sharers: list[str] = []
+    if any(key in annotations for key in contract.SHARE_KEYS):
+        listed = annotations.get(contract.CONTAINER, pod.default_container(manifest)).split(",")
+        sharers = [name for name in (one.strip() for one in listed) if name not in own]
+    who = "/".join(pod.namespaced_name(manifest))
+    if container and container not in (*own, *sharers):
+        raise errors.LedgerError(
+            f"container {errors.quoted(container)} of {who} has no share: those that have are "
+            f"{', '.join([*sharers, *own])}"
+        )
+    if not container and len(own) + bool(sharers) != 1:
+        raise errors.LedgerError(
+            f"{who} has several shares: say with --container whose, {' or '.join([*sharers[:1], *own])}"
+        )
+    chosen = container or (sharers or own)[0]
+    return f".{chosen}" if chosen in own else ""

@@ -1,0 +1,257 @@
+"""The source that is a live cluster: GPUNodes always, pods only where a verb needs them and as few as will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gpushare import contract, node, pod
+from kubectl_gpushare import kubectl, plugin_errors
+
+if TYPE_CHECKING:
+    from gpushare.gpunode import GpuNode
+    from kubectl_gpushare.source import objects
+
+_SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
+
+_ASKS = "Please enter Username"  # says kubectl where its answer should be
+_NODES = "/api/v1/nodes"
+_EVERYBODY = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
+
+
+class LiveCluster:
+    """The cluster that kubectl's flags choose."""
+
+    def __init__(self, transport: kubectl.Kubectl) -> None:
+        self.kubectl = transport
+        self._begun: dict[str, kubectl.Running] = {}  # by path
+
+    def begin(self, *, machines: bool = False) -> None:
+        """Asks for GPUNodes already, so that they come while other things are done; `gpu_nodes` gives them.
+
+        machines: for Nodes, too.
+        """
+        for path in (node_path(), *([_NODES] if machines else [])):
+            self._begun[path] = self.kubectl.raw(path)
+
+    @property
+    def default_namespace(self) -> str:
+        """The namespace of the context in force."""
+        return self.kubectl.namespace()
+
+    def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
+        """The GPUNodes of the Nodes with these labels, or the one of that name; empty if there is none."""
+        if not label_selector:
+            return self.listing(name=name)[0]
+        path = _labelled_path(label_selector)
+        self._begun[path] = self.kubectl.raw(path)  # comes while the GPUNodes are read
+        try:
+            found, _ = self.listing(name=name)
+            names = self.labelled(label_selector)
+        finally:
+            self.end()
+        return [one for one in found if one.name in names]
+
+    def labelled(self, label_selector: str) -> frozenset[str]:
+        """The names of the Nodes with these labels."""
+        # All of each Node comes, as `--raw` cannot ask for less. As a table without the rest it takes kubectl longer.
+        try:
+            return frozenset(map(node.name, _objects(self._run(_labelled_path(label_selector)).reader())))
+        except plugin_errors.KubectlForbidden as error:
+            raise plugin_errors.KubectlForbidden(f"-l goes by the labels of Nodes, and {error}") from error
+
+    def listing(self, *, name: str = "") -> tuple[list[GpuNode], str]:
+        """All GPUNodes, or the one of that name, and the resourceVersion to watch from."""
+        running = self._run(node_path(name=name))
+        from gpushare import codec  # while kubectl waits for the API server
+
+        reader = running.reader()
+        try:
+            return [codec.read(item) for item in _objects(reader)], reader.version
+        except plugin_errors.NotInstalled as error:
+            raise self._not_installed(error) from error
+
+    def _not_installed(self, error: plugin_errors.NotInstalled) -> plugin_errors.NotInstalled:
+        """The same, or that another version is installed, if it is that."""
+        import json
+
+        try:
+            group = json.loads(self.kubectl.raw(f"/apis/{contract.GROUP_NAME}").text())
+            served = [str(one["version"]) for one in group["versions"]]
+        except (plugin_errors.KubectlError, ValueError, KeyError, TypeError):
+            return error
+        return plugin_errors.NotInstalled(
+            f"this plugin reads {contract.GROUP_NAME}/{contract.VERSION}, and the cluster's gpushare serves "
+            f"{', '.join(served)}: install the plugin and gpushare in the same version"
+        )
+
+    def watching(self, version: str) -> kubectl.Running:
+        """Starts a watch of the GPUNodes; its output is one event a line."""
+        return self.kubectl.raw(
+            node_path(
+                more={
+                    "watch": "true",
+                    "allowWatchBookmarks": "true",
+                    "resourceVersion": version,
+                    "timeoutSeconds": "600",
+                },
+            )
+        )
+
+    def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson]:
+        """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels."""
+        labels = ",".join(filter(None, (_SHARE, label_selector)))
+        fields = [f"spec.nodeName={node}", "spec.nodeName="] if node else [""]
+        running = [self.kubectl.raw(_pods_path(namespace, labelSelector=labels, fieldSelector=one)) for one in fields]
+        try:
+            return [item for one in running for item in _objects(one.reader())]
+        finally:
+            for one in running:
+                one.stop()
+
+    def machines(self) -> list[node.NodeJson]:
+        """The Node objects."""
+        return list(_objects(self._run(_NODES).reader()))
+
+    def machine(self, name: str) -> node.NodeJson | None:
+        """The Node object of that name."""
+        try:
+            return _object(self.kubectl.raw(f"{_NODES}/{_quoted(name)}").reader())
+        except plugin_errors.KubectlNotFound:
+            return None
+
+    def configurations(self) -> dict[str, str]:
+        """The entries of the ConfigMap that nodes pick theirs from; none if there is none."""
+        within = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.CONFIG_MAP}"
+        try:
+            return dict(_object(self.kubectl.raw(within).reader()).get("data") or {})
+        except plugin_errors.KubectlNotFound:
+            return {}
+
+    def everybody(self) -> list[pod.PodJson]:
+        """All pods that have not ended, of all namespaces, ours or not."""
+        found: list[pod.PodJson] = []
+        for item in _objects(self._run(_EVERYBODY).reader()):
+            item["metadata"].pop("managedFields", None)  # half of a pod, and of no use here
+            found.append(item)
+        return found
+
+    def budgets(self) -> list[objects.Json]:
+        """The PodDisruptionBudgets of all namespaces."""
+        return list(_objects(self._run("/apis/policy/v1/poddisruptionbudgets").reader()))
+
+    def events(self, kind: str, namespace: str, name: str) -> list[objects.Json]:
+        """The Events about one object; those of what has no namespace are in `default`."""
+        fields = f"involvedObject.kind={kind},involvedObject.name={name}"
+        within = f"/api/v1/namespaces/{_quoted(namespace or 'default')}/events"
+        return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
+
+    def failures(self, namespace: str) -> list[objects.Json]:
+        """The Events of a namespace about pods that could not be created; none without the right to read them."""
+        within = f"/api/v1/namespaces/{_quoted(namespace)}/events"
+        try:
+            return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": "reason=FailedCreate"})).reader()))
+        except plugin_errors.KubectlForbidden:
+            return []
+
+    def begin_all(self) -> None:
+        """Asks for everything at once, to be read one after the other."""
+        for path in (node_path(), _NODES, _EVERYBODY):
+            self._begun[path] = self.kubectl.raw(path)
+
+    def storage(self) -> dict[str, list[objects.Json]]:
+        """Claims, volumes and what nodes can attach of them, by kind."""
+        from gpushare.nodefilters import volumes
+
+        running = {kind: self.kubectl.raw(path) for kind, path in volumes.PATHS.items()}
+        try:
+            return {kind: list(_objects(one.reader())) for kind, one in running.items()}
+        finally:
+            for one in running.values():
+                one.stop()
+
+    def end(self) -> None:
+        """Ends what was begun and not read."""
+        for running in self._begun.values():
+            running.stop()
+        self._begun.clear()
+
+    def _run(self, path: str) -> kubectl.Running:
+        return self._begun.pop(path, None) or self.kubectl.raw(path)
+
+    def replicas(self, manifest: pod.PodJson) -> int:
+        """How many pods the controller of this one wants: a ReplicaSet, StatefulSet or ReplicationController."""
+        namespace = pod.namespaced_name(manifest)[0]
+        owners = manifest["metadata"].get("ownerReferences") or ()
+        one = next(owner for owner in owners if owner.get("controller"))
+        group = "/api/v1" if one["kind"] == "ReplicationController" else "/apis/apps/v1"
+        found = self.document(f"{group}/namespaces/{_quoted(namespace)}/{one['kind'].lower()}s/{_quoted(one['name'])}")
+        wanted = (found.get("spec") or {}).get("replicas")
+        return 1 if wanted is None else int(wanted)
+
+    def pod(self, namespace: str, name: str) -> pod.PodJson:
+        """The pod of that name, ours or not."""
+        try:
+            return _object(self.kubectl.raw(f"{_pods_path(namespace)}/{_quoted(name)}").reader())
+        except plugin_errors.KubectlNotFound as error:
+            raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
+
+    def document(self, path: str) -> objects.Json:
+        """What the API server answers at a path where there is no list: its version, its API groups."""
+        return _object(self.kubectl.raw(path).reader())
+
+    def namespaces(self) -> list[str]:
+        """Names of all namespaces."""
+        return [str(item["metadata"]["name"]) for item in _objects(self.kubectl.raw("/api/v1/namespaces").reader())]
+
+
+def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
+    from kubectl_gpushare.source.objects import NotJson
+
+    try:
+        for _, item in reader:
+            yield item
+    except NotJson as error:
+        if _ASKS in str(error):
+            raise plugin_errors.KubectlError(
+                "kubectl has no credentials for this cluster, and asks for a name and a password: log in first, or "
+                "choose another user or cluster with --user or --context"
+            ) from error
+        raise plugin_errors.KubectlError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
+
+
+def _object(reader: objects.Reader) -> objects.Json:
+    found = next(_objects(reader), None)
+    if found is None:
+        raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")
+    return found
+
+
+def node_path(*, name: str = "", more: Mapping[str, str] | None = None) -> str:
+    """The API path of some GPUNodes. One by name is a list too, so that none is an empty list and no error."""
+    fields = f"metadata.name={name}" if name else ""
+    return _path(contract.GPUNODE_PATH, {"fieldSelector": fields, **(more or {})})
+
+
+def _labelled_path(label_selector: str) -> str:
+    return _path(_NODES, {"labelSelector": label_selector})
+
+
+def _pods_path(namespace: str = "", **query: str) -> str:
+    within = f"/namespaces/{_quoted(namespace)}" if namespace else ""
+    return _path(f"/api/v1{within}/pods", query)
+
+
+def _path(path: str, query: dict[str, str]) -> str:
+    asked = {key: value for key, value in query.items() if value}
+    if not asked:
+        return path
+    import urllib.parse  # here, as below: a plain `top` asks for nothing in particular
+
+    return f"{path}?{urllib.parse.urlencode(asked)}"
+
+
+def _quoted(name: str) -> str:
+    import urllib.parse
+
+    return urllib.parse.quote(name, safe="")

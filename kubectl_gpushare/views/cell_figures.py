@@ -1,0 +1,213 @@
+"""How figures read in every view: parts of GPUs, memory, per cent; and the cells made of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpushare import quantity
+from gpushare.fragmentation import Fragmentation
+from gpushare.gpu import Gpu
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain
+from kubectl_gpushare.source.live_usage import Used
+from kubectl_gpushare.views import gpu_summary
+
+USED_COLUMNS = (Column("USED", leave_out=2), Column("BUSY", leave_out=7))
+
+_VENDOR = "NVIDIA "
+_ONCE = functools.lru_cache(maxsize=4096)  # of thousands of cards many look the same
+
+
+def model(gpu: Gpu) -> str:
+    """The model in a cell, short: `A100-SXM4-80GB`."""
+    return _model(gpu.model)
+
+
+@_ONCE
+def _model(name: str) -> str:
+    return plain(name.removeprefix(_VENDOR))
+
+
+def capability(gpu: Gpu) -> str:
+    """The compute capability, `8.0`; empty if it is not known."""
+    return "{}.{}".format(*gpu.compute_capability) if any(gpu.compute_capability) else ""
+
+
+@_ONCE
+def compute(used_percent: int, total_percent: int) -> Cell:
+    """`0.75/1` with its bar."""
+    return _ratio(
+        used_percent,
+        total_percent,
+        quantity.format_compute(used_percent),
+        quantity.format_compute(total_percent),
+        "compute",
+    )
+
+
+@_ONCE
+def memory(used_bytes: int, total_bytes: int) -> Cell:
+    """`60Gi/80Gi` with its bar."""
+    return _ratio(
+        used_bytes, total_bytes, quantity.format_bytes(used_bytes), quantity.format_bytes(total_bytes), "memory"
+    )
+
+
+def _ratio(used: int, total: int, used_text: str, total_text: str, style: str) -> Cell:
+    over = used > total
+    return Cell(
+        f"{used_text}/{total_text}", "bad" if over else "", used / total if total else 0.0, "bad" if over else style
+    )
+
+
+@_ONCE
+def gpus(count: float) -> str:
+    """A number of GPUs: `0.25`, `11.4`, `1200`."""
+    return f"{count:.2f}".rstrip("0").rstrip(".") if count < 10 else f"{count:.1f}".removesuffix(".0")
+
+
+@_ONCE
+def share(percent: int, memory_bytes: int) -> str:
+    """A share in a cell: compute and memory, `0.25+20Gi`."""
+    return f"{quantity.format_compute(percent)}+{quantity.format_bytes(memory_bytes)}"
+
+
+def free(percent: int, memory_bytes: int) -> str:
+    """What is free in a cell: compute and memory, `0.25+20Gi`, or `0`."""
+    return share(percent, memory_bytes) if percent or memory_bytes else "0"
+
+
+def largest(card: gpu_summary.GpuSummary | None) -> str:
+    """The largest share that fits on a card."""
+    fitting = card.largest if card else None
+    return share(*fitting) if fitting else NONE
+
+
+@_ONCE
+def fragmentation(free: float, stranded: float) -> str | Cell:
+    """The stranded part of what is free, in per cent: a word of warning from a quarter on."""
+    part = stranded / free if free > 0 else 0.0
+    text = f"{part:.0%}"
+    if part < 0.25:
+        return text
+    return Cell(text, "bad" if part >= 0.75 else "warn")
+
+
+_WORST = {"OverCommitted": "bad", "Unhealthy": "bad", "Gone": "bad"}
+
+
+@_ONCE
+def status(words: tuple[str, ...], *, ready: str = "Ready") -> Cell:
+    """`Ready`, or what is the matter."""
+    if not words:
+        return Cell(ready, "good")
+    bad = any(_WORST.get(word.partition(":")[0]) for word in words)
+    return Cell(",".join(words), "bad" if bad else "warn")
+
+
+def unknown() -> Cell:
+    """What the ledger does not know."""
+    return Cell(UNKNOWN, "dim")
+
+
+def used(found: Used | None, given_bytes: int) -> tuple[str | Cell, str | Cell]:
+    """Memory and compute in use; a warning where most of what is given lies idle, or more is used."""
+    if found is None:
+        return unknown(), unknown()
+    text = quantity.format_bytes(found.memory_bytes)
+    style = "bad" if found.memory_bytes > given_bytes else "warn" if found.memory_bytes * 4 < given_bytes else ""
+    return Cell(text, style), unknown() if found.compute_percent is None else f"{found.compute_percent:.0f}%"
+
+
+def used_in_all(found: Iterable[Used | None]) -> tuple[str, str]:
+    """The same of some; nothing is known of a sum of which a part is not."""
+    parts = list(found)
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return "", ""
+    total = functools.reduce(Used.plus, known, Used())
+    busy = "" if total.compute_percent is None else f"{total.compute_percent / len(known):.0f}%"
+    return quantity.format_bytes(total.memory_bytes), busy
+
+
+def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row:
+    """A sum in the columns from COMPUTE to FRAG; `used`: of each part of it, None where nobody was asked."""
+    return (
+        compute(total.request_percent, total.total_percent),
+        memory(total.memory_bytes, total.total_memory_bytes),
+        *(used_in_all(used) if used is not None else ()),
+        str(total.pods),
+        free(*total.free),
+        largest(total.largest),
+        fragmentation(total.free_gpus, total.stranded_gpus),
+    )
+
+
+def used_document(found: Used | None) -> dict[str, Any]:
+    """The same in a document; nothing where nobody was asked."""
+    if found is None:
+        return {}
+    compute = None if found.compute_percent is None else round(found.compute_percent, 2)
+    return {"used": {"memoryBytes": found.memory_bytes, "computePercent": compute}}
+
+
+def unused(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns without those of what is used."""
+    return tuple(column for column in columns if column not in USED_COLUMNS)
+
+
+def without(whole: Table, columns: Sequence[Column]) -> Table:
+    """The table without these columns."""
+    kept = [place for place, column in enumerate(whole.columns) if column not in columns]
+    totals = whole.totals
+    return Table(
+        tuple(whole.columns[place] for place in kept),
+        [[row[place] for place in kept] for row in whole.rows],
+        _totals_of(totals, kept) if totals else None,
+        whole.caption,
+        whole.what,
+    )
+
+
+def _totals_of(totals: Row, kept: Sequence[int]) -> Row:
+    """Their cells of these columns; the word that says what the row is stays in front."""
+    return [totals[place] for place in kept] if 0 in kept else [totals[0], *(totals[place] for place in kept[1:])]
+
+
+def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
+    """A `Sum` in a document of `-o json`."""
+    fitting = total.largest.largest if total.largest else None
+    return {
+        "gpus": total.gpus,
+        "pods": total.pods,
+        "compute": {
+            "allocatedPercent": total.request_percent,
+            "totalPercent": total.total_percent,
+            "freePercent": total.free[0],
+        },
+        "memory": {
+            "allocatedBytes": total.memory_bytes,
+            "totalBytes": total.total_memory_bytes,
+            "freeBytes": total.free[1],
+        },
+        "freeGpus": round(total.free_gpus, 4),
+        "strandedGpus": round(total.stranded_gpus, 4),
+        "fragmentationRatio": round(total.fragmentation, 4),
+        "largest": {
+            "gpu": total.largest.name if total.largest else "",
+            "computePercent": fitting[0] if fitting else 0,
+            "memoryBytes": fitting[1] if fitting else 0,
+        },
+    }
+
+
+def fragmentation_document(found: Fragmentation) -> dict[str, Any]:
+    """A cluster's fragmentation in a document."""
+    return {
+        "freeGpus": round(found.free_gpus, 4),
+        "strandedGpus": round(found.stranded_gpus, 4),
+        "fragmentationRatio": round(found.ratio, 4),
+        "largestPercent": found.largest_percent,
+        "largestMemoryBytes": found.largest_memory_bytes,
+    }

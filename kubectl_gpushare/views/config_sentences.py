@@ -1,0 +1,101 @@
+"""What a configuration file says, in a sentence. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpushare import errors
+from gpushare.config import config_file, flags, node_settings, restrictions, writing, yaml_tree
+from gpushare.config.model import Config, Flags, ReplicatedResources
+from gpushare.mig import feasibility
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """One configuration: what it does, or why it is refused; what in it has no effect."""
+
+    name: str
+    summary: str = ""
+    problem: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def checked(name: str, text: str, *, strict: bool = False) -> Iterator[Checked]:
+    """The configuration in `text`, or each of those in the ConfigMap that it is."""
+    try:
+        entries = entries_of(text)
+    except errors.ConfigError as error:
+        yield Checked(name, problem=str(error))
+        return
+    if entries is None:
+        yield _one(name, text, strict)
+        return
+    if not entries:
+        yield Checked(name, problem="the ConfigMap has no entry under data: add one for each configuration")
+    for key, entry in entries.items():
+        yield _one(f"{name}: {key}", entry, strict)
+
+
+def entries_of(text: str) -> dict[str, str] | None:
+    """The entries of a ConfigMap; None if it is none."""
+    root = yaml_tree.parse(text).root
+    if not isinstance(root.value, Mapping) or "kind" not in root.value:
+        return None
+    kind = root.value["kind"]
+    if kind.value != "ConfigMap":
+        raise kind.error("is neither a configuration file nor a ConfigMap")
+    data = root.value.get("data")
+    if data is None or data.value is None:
+        return {}
+    found = yaml_tree.plain(data)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise data.error("has an entry that is no text: put | after its name")
+    return found
+
+
+def _one(name: str, text: str, strict: bool) -> Checked:
+    try:
+        config = config_file.read(text)
+        if strict:
+            config = restrictions.strict(config)
+        found = node_settings.effective(config, strict=strict)
+    except errors.ConfigError as error:
+        return Checked(name, problem=str(error))
+    impossible = None if isinstance(config.mig, str) else feasibility.nowhere(config.mig)
+    if impossible is not None:
+        return Checked(name, problem=impossible)
+    return Checked(name, summary(config, found), warnings=(*config.warnings, *node_settings.too_late(config)))
+
+
+def effective(config: Config) -> dict[str, Any]:
+    """The file that says the same and leaves nothing to defaults."""
+    values = node_settings.values_of(config)
+    told = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
+    return writing.config(dataclasses.replace(config, flags=Flags(told, frozenset(flags.SECTIONS))))
+
+
+def summary(config: Config, found: node_settings.NodeSettings) -> str:
+    """What it does: `MPS: 2 × nvidia.com/gpu of each of all nvidia.com/gpu; MIG strategy mixed`."""
+    parts = [
+        *_shared("MPS", config.sharing.mps),
+        *_shared("time-slicing", config.sharing.time_slicing),
+        *(f"by annotation: {one.devices} of {one.name}" for one in config.sharing.fractional),
+    ]
+    if isinstance(config.mig, str):
+        parts.append(f"MIG: {config.mig}")
+    for entry in () if isinstance(config.mig, str) else config.mig:
+        devices = "all GPUs" if entry.devices is None else f"GPUs {', '.join(map(str, entry.devices))}"
+        wanted = " + ".join(f"{count} × {kind}" for kind, count in entry.wanted.items() if count) or "no MIG devices"
+        parts.append(f"MIG: {wanted} on {devices}" if entry.enabled else f"MIG off on {devices}")
+    if not parts:
+        parts.append("every device whole")
+    if found.mig_strategy != "none":
+        parts.append(f"MIG strategy {found.mig_strategy}")
+    return "; ".join(parts)
+
+
+def _shared(word: str, shared: ReplicatedResources | None) -> Iterator[str]:
+    for one in shared.resources if shared is not None else ():
+        yield f"{word}: {one.devices} of {one.name}, each {one.replicas} times as {one.rename or one.name}"

@@ -1,0 +1,170 @@
+"""`describe node` and `describe gpu`: who shares the cards, with what, and what is the matter with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpushare import codec, quantity
+from gpushare.gpunode import Condition, GpuNode
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.page import Block, Page, Section, field
+from kubectl_gpushare.output.table import NONE, Cell, Column, Table, sentence
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import ages, cell_figures, gpu_summary, happenings, ledger_problems
+from kubectl_gpushare.views.describe import tenants
+from kubectl_gpushare.views.gpu_summary import GpuSummary
+from kubectl_gpushare.views.top import free_summary, gpu_table, node_table
+
+_CONDITION_COLUMNS = (
+    Column("Type"),
+    Column("Status"),
+    Column("Since"),
+    Column("Reason", least=8, wrap=True),
+    Column("Message", least=20, wrap=True),
+)
+
+
+_OTHER_MODE = "in this mode by the kubelet, not by gpushare: see `kubectl describe node`"
+
+
+def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
+    """A node: its state, its cards with their tenants in pictures, its pods."""
+    row = node_table.of([described])[0]
+    order = tenants.letters(row.cards)
+    shares = tenants.table(row.cards, order, tenants.Pods.of(snapshot), now=now)
+    return (
+        *field("Name", described.name),
+        *_problems(ledger_problems.of([described], row.cards)),
+        *field("Status", ", ".join(row.statuses) or "Ready", style=cell_figures.status(row.statuses).style),
+        *field("Age", ages.since(described.created, now=now)),
+        *field("Config", described.config or NONE),
+        *field("Models", _counted(row)),
+        *field("Allocated", _allocated(row.total)),
+        *field("Free", free_summary.sentence(row.cards, row.total).removeprefix("free ")),
+        *_conditions(described.conditions, now=now),
+        Section("GPUs", tuple(block for card in row.cards for block in _card(card, order)) or (NONE,)),
+        Section("Shares", (shares,) if shares.rows else (NONE,)),
+        *happenings.section(snapshot.events, now=now),
+        *_notes(snapshot),
+    )
+
+
+def gpu(card: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
+    """A card: what it is, its tenants in a picture and a table."""
+    order = tenants.letters([card])
+    shares = tenants.table([card], order, tenants.Pods.of(snapshot), now=now)
+    total = gpu_summary.add_up([card])
+    found = card.gpu
+    labels = sorted({holder.labels.exclusion for holder in card.used.holders if holder.labels.exclusion})
+    return (
+        *field("Name", card.name),
+        *_problems(ledger_problems.of_card(owner, card)),
+        *field("Status", ", ".join(card.statuses) or "Ready", style=cell_figures.status(card.statuses).style),
+        *field("Reason", found.health_reason if not found.healthy else "", style="bad"),
+        *field("Held For", *sorted(str(hold.pod) for hold in card.holds)),
+        *field("UUID", found.uuid),
+        *field("Model", found.model),
+        *field("Memory", quantity.format_bytes(found.memory_bytes)),
+        *field("Mode", found.mode.value),
+        *field("MIG Devices", ", ".join(found.mig_profiles)),
+        *field("Compute Capability", cell_figures.capability(found)),
+        *field("PCI", found.pci_bus_id),
+        *field("NUMA Node", "" if found.numa_node is None else str(found.numa_node)),
+        *field("Node", card.node),
+        *field("Config", owner.config),
+        *field("Allocated", _allocated(total) or ("" if card.gone else _OTHER_MODE)),
+        *field("Free", _free(card)),
+        *field("Exclusive To", *(f"pods with the exclusion label {label}" for label in labels)),
+        Section("Tenants", (*tenants.pictures(card, order), shares) if shares.rows else (NONE,)),
+        *happenings.section(snapshot.events, now=now),
+        *_notes(snapshot),
+    )
+
+
+def node_document(described: GpuNode, snapshot: Snapshot) -> documents.Document:
+    """A node as a `NodeDescription`."""
+    row = node_table.of([described])[0]
+    index = tenants.Pods.of(snapshot)
+    return {
+        **node_table.item(row),
+        "problems": ledger_problems.of([described], row.cards),
+        "conditions": codec.to_status(described)["conditions"],
+        "cards": [{**gpu_table.item(card), "tenants": tenants.items(card, index)} for card in row.cards],
+        "events": happenings.items(snapshot.events),
+        "notes": list(snapshot.notes),
+    }
+
+
+def gpu_document(card: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> documents.Document:
+    """A card as a `GPUDescription`."""
+    return {
+        **gpu_table.item(card),
+        "problems": ledger_problems.of_card(owner, card),
+        "tenants": tenants.items(card, tenants.Pods.of(snapshot)),
+        "events": happenings.items(snapshot.events),
+        "notes": list(snapshot.notes),
+    }
+
+
+def card_line(card: GpuSummary) -> str:
+    """A card in a line: index, model, state."""
+    states = ", ".join(card.statuses) or "Ready"
+    if card.gone:
+        return f"{card.gpu.uuid}: Gone: {card.gpu.health_reason}"
+    mode = "" if card.shared else f", mode {card.gpu.mode}"
+    reason = f": {card.gpu.health_reason}" if not card.gpu.healthy and card.gpu.health_reason else ""
+    return f"{card.gpu.index}: {card.gpu.model}, {card.gpu.uuid}{mode}, {states}{reason}"
+
+
+def _card(card: GpuSummary, order: dict[str, int]) -> tuple[Block, ...]:
+    drawn = card.shared or card.used.holders
+    return (card_line(card), *(tenants.pictures(card, order) if drawn else ()))
+
+
+def _problems(sentences: Sequence[str]) -> tuple[Section, ...]:
+    return (Section("Problems", tuple(sentences), "bad"),) if sentences else ()
+
+
+def _notes(snapshot: Snapshot) -> tuple[Section, ...]:
+    return (Section("Not Shown", snapshot.notes, "warn"),) if snapshot.notes else ()
+
+
+def _conditions(conditions: Sequence[Condition], *, now: float) -> tuple[Section, ...]:
+    if not conditions:
+        return ()
+    rows = [
+        (
+            one.type,
+            Cell(one.status, "warn" if one.trouble == f"{one.type}Unknown" else "bad" if one.trouble else "good"),
+            ages.since(one.last_transition, now=now) or NONE,
+            one.reason or NONE,
+            sentence(one.message),
+        )
+        for one in conditions
+    ]
+    return (Section("Conditions", (Table(_CONDITION_COLUMNS, rows),)),)
+
+
+def _counted(row: node_table.NodeRow) -> str:
+    models = node_table.counted(card.gpu.model for card in row.cards if not card.gone)
+    return ", ".join(f"{count} × {model}" for model, count in models) or "none reported by the agent"
+
+
+def _allocated(total: gpu_summary.Sum) -> str:
+    if not total.total_percent:
+        return ""
+    compute = f"{quantity.format_compute(total.request_percent)} of {total.total_percent // 100} GPU"
+    plural = "s" if total.total_percent > 100 else ""
+    memory = f"{quantity.format_bytes(total.memory_bytes)} of {quantity.format_bytes(total.total_memory_bytes)}"
+    return f"{compute}{plural} and {memory} of memory, to {total.pods} pod{'' if total.pods == 1 else 's'}"
+
+
+def _free(card: GpuSummary) -> str:
+    if not card.shared:
+        return ""
+    percent, memory_bytes = card.free
+    if not memory_bytes and not percent:
+        return "nothing"
+    free, lost = card.parts
+    part = f"; {lost / free:.0%} of it is stranded" if lost else ""
+    return f"{quantity.format_compute(percent)} of its compute and {quantity.format_bytes(memory_bytes)}{part}"

@@ -1,0 +1,247 @@
+"""`describe pod`: what a pod asked for, what it got and with whom it shares it, or in one sentence why it waits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from gpushare import contract, errors, pod, quantity, request
+from gpushare import resizing as domain_resizing
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.page import Block, Page, Section, field, letter
+from kubectl_gpushare.planning import resize_plan
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import ages, gpu_summary, happenings, podstate
+from kubectl_gpushare.views.describe import gpu_page as described_cards
+from kubectl_gpushare.views.describe import tenants
+
+_NO_TROUBLE = {"Cordoned", "Changing", "Excluding", "Held"}  # for whom is on the card already
+_NOT_OURS = (
+    "It asks for no share of a GPU: it has none of the annotations "
+    f"{', '.join(contract.SHARE_KEYS[:-1])} and {contract.SHARE_KEYS[-1]}."
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DescribedPod:
+    """A pod with its place in the ledger, as far as it has one."""
+
+    manifest: pod.PodJson
+    owner: GpuNode | None  # the node that its annotation names
+    entry: Allocation | None  # its allocation there
+    is_known: bool = True  # whether its GPUNode could be looked for
+
+    @property
+    def ours(self) -> bool:
+        """Whether it asks for a share."""
+        return pod.asks_for_share(self.manifest)
+
+    @property
+    def gated(self) -> bool:
+        """Whether it waits for a placement."""
+        return contract.SCHEDULING_GATE in pod.gates(self.manifest)
+
+    @property
+    def placement(self) -> str:
+        """`Placed`, `Waiting`, `NotPlaced`, `Ended`, `NotOurs`, or `Unknown` to whoever may not read its GPUNode."""
+        if not self.ours:
+            return "NotOurs"
+        if self.entry is not None:
+            return "Placed"
+        if self.gated:
+            return "Waiting"
+        if pod.is_terminal(self.manifest):
+            return "Ended"
+        return "NotPlaced" if self.is_known else "Unknown"
+
+
+def node_name(manifest: pod.PodJson) -> str:
+    """The node its allocation is on, as our annotation says; empty if it has none."""
+    return pod.annotations_of(manifest).get(contract.NODE, "")
+
+
+def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = True) -> DescribedPod:
+    """The pod's place in the ledger of its node; by its uid where the ledger knows one, never by what the pod says."""
+    owner = next((node for node in nodes if node.name == node_name(manifest)), None)
+    name, identity = pod.namespaced_name(manifest), pod.uid(manifest)
+    for entry in owner.allocations if owner else ():
+        if entry.is_hold:
+            continue  # kept free for it: it is not placed
+        if entry.pod.uid == identity if entry.pod.uid else (entry.pod.namespace, entry.pod.name) == name:
+            return DescribedPod(manifest, owner, entry)
+    return DescribedPod(manifest, owner, None, is_known)
+
+
+def page(found: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
+    """The pod as a page."""
+    namespace, name = pod.namespaced_name(found.manifest)
+    head = (*field("Name", name), *field("Namespace", namespace), *field("State", podstate.state(found.manifest)))
+    if not found.ours:
+        return (*head, *field("GPU Share", _NOT_OURS))
+    started = podstate.started(found.manifest)
+    age = ages.since(started, now=now)
+    wanted, wrong = asked(found.manifest)
+    return (
+        *head,
+        *_section("Problems", (*wrong, *_problems(found)), "bad"),
+        *field("Since", f"{started} ({age})" if age else ""),
+        *field("Placement", placement(found), style="warn" if found.placement != "Placed" else ""),
+        *field("Reason", _reason(found) if found.entry is None else ""),
+        *field("Asks For", *wanted),
+        *_resize(found),
+        *field("Annotations", *_annotations(found.manifest)),
+        *(_shares(found, found.entry, snapshot, now) if found.entry else ()),
+        *happenings.section(snapshot.events, now=now),
+        *_section("Not Shown", snapshot.notes, "warn"),
+    )
+
+
+def document(found: DescribedPod, snapshot: Snapshot) -> documents.Document:
+    """The pod as the content of a `PodDescription`."""
+    namespace, name = pod.namespaced_name(found.manifest)
+    wanted, wrong = asked(found.manifest) if found.ours else ([], [])
+    held = _held(found)
+    return {
+        "namespace": namespace,
+        "name": name,
+        "uid": pod.uid(found.manifest),
+        "state": podstate.state(found.manifest),
+        "since": podstate.started(found.manifest),
+        "placement": found.placement,
+        "reason": _reason(found) if found.ours else _NOT_OURS,
+        "asksFor": wanted,
+        "node": found.owner.name if found.owner and found.entry else "",
+        "allocation": found.entry.id if found.entry else "",
+        "shares": [
+            {
+                "containers": list(share.containers),
+                "gpus": [{"name": card.name, "uuid": card.gpu.uuid, "model": card.gpu.model} for card in held
+                         if card.gpu.uuid in share.gpu_uuids],
+                "requestPercent": share.request_percent,
+                "limitPercent": share.limit_percent,
+                "memoryBytes": share.memory_bytes,
+                **({} if share.shrink_to_bytes is None else {"shrinksToBytes": share.shrink_to_bytes}),
+            }
+            for share in (found.entry.shares if found.entry else ())
+        ],
+        "sharesWith": _neighbours(found, held),
+        "problems": [*wrong, *(_problems(found) if found.ours else [])],
+        "events": happenings.items(snapshot.events),
+        "notes": list(snapshot.notes),
+    }  # fmt: skip
+
+
+def _shares(found: DescribedPod, entry: Allocation, snapshot: Snapshot, now: float) -> Page:
+    held = _held(found)
+    order = tenants.letters(held)
+    blocks: list[Block] = []
+    for card in held:
+        blocks += [f"{card.node}/{described_cards.card_line(card)}", *tenants.pictures(card, order)]
+    table = tenants.table(held, order, tenants.Pods.of(snapshot), now=now)
+    return (Section(f"GPUs (this pod is {letter(order[entry.id])})", tuple(blocks)), Section("Tenants", (table,)))
+
+
+def _held(found: DescribedPod) -> list[gpu_summary.GpuSummary]:
+    if found.owner is None or found.entry is None:
+        return []
+    mine = found.entry.gpu_uuids
+    return [card for card in gpu_summary.of([found.owner]) if card.gpu.uuid in mine]
+
+
+def _neighbours(found: DescribedPod, held: list[gpu_summary.GpuSummary]) -> list[str]:
+    mine = found.entry.id if found.entry else ""
+    others = {holder.id: str(holder.pod) for card in held for holder in card.holders if holder.id != mine}
+    return sorted(others.values())
+
+
+def placement(found: DescribedPod) -> str:
+    """Where it is, or what it does instead, in a sentence."""
+    if found.entry and found.owner:
+        names = ", ".join(card.name for card in _held(found))
+        others = _neighbours(found, _held(found))
+        return f"on {names}, {'shared with ' + ', '.join(others) if others else 'shared with nobody'}"
+    return {
+        "NotOurs": "asks for no share of a GPU",
+        "Waiting": "waits for a GPU: it is admitted and will be placed as soon as it fits",
+        "Ended": "has ended and holds nothing",
+        "NotPlaced": "holds nothing",
+        "Unknown": f"not known: its GPUNode may not be read; it was given a share on {node_name(found.manifest)}",
+    }[found.placement]
+
+
+def _resize(found: DescribedPod) -> Page:
+    """What it holds meanwhile, and why, if it asks for other amounts than it holds."""
+    if found.owner is None or found.entry is None:
+        return ()
+    waits = resize_plan.pending(found.manifest, found.owner, found.entry)
+    if waits is None:
+        return ()
+    return (
+        *field("Holds", domain_resizing.amounts(found.entry.shares)),
+        *field("Not Resized", waits[1], style="warn"),
+    )
+
+
+def _reason(found: DescribedPod) -> str:
+    said = pod.annotations_of(found.manifest).get(contract.REASON, "")
+    if found.gated:
+        return said or "not judged yet"
+    if found.entry is None or found.owner is None:
+        return said
+    waits = resize_plan.pending(found.manifest, found.owner, found.entry)
+    return f"{domain_resizing.WAITING}{waits[1]}" if waits else ""
+
+
+def asked(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
+    """What it asks for, as sentences, and what of it makes no sense."""
+    try:
+        parsed = request.parse(manifest)
+    except errors.RequestError as error:
+        return [], [str(error)]
+    sentences = []
+    for demand in parsed.demands:
+        share = f"{demand.gpus} GPUs, each {demand.share}" if demand.gpus > 1 else str(demand.share)
+        limit = demand.share.limit_percent
+        most = f", at most {quantity.format_compute(limit)} while others are idle" if limit < 100 else ""
+        sentences.append(f"{share}{most}, for {', '.join(demand.containers)}")
+    return sentences, []
+
+
+def _annotations(manifest: pod.PodJson) -> Iterable[str]:
+    found = pod.annotations_of(manifest)
+    return (
+        f"{key}: {errors.quoted(str(value))}"
+        for key, value in sorted(found.items())
+        if key.startswith(contract.PREFIX) and not request.is_result_key(key)
+    )
+
+
+def _problems(found: DescribedPod) -> list[str]:
+    """Where pod and ledger disagree, or something cannot be as it should."""
+    annotations, labels = pod.annotations_of(found.manifest), (found.manifest.get("metadata") or {}).get("labels") or {}
+    sentences = []
+    if labels.get(contract.SHARE_LABEL) != contract.SHARE_LABEL_VALUE:
+        sentences.append(
+            "the webhook has not seen this pod: it was created before gpushare was installed, or where the webhook "
+            "does not apply; create it again"
+        )
+    if found.placement == "NotPlaced" and contract.ALLOCATION in annotations:
+        node, given = node_name(found.manifest), annotations[contract.ALLOCATION]
+        sentences.append(
+            f"the ledger of {node} has no allocation for it, though it was given {given}"
+            if found.owner
+            else f"there is no GPUNode {node}, on which it was given the allocation {given}"
+        )
+    for card in _held(found):
+        if any(word not in _NO_TROUBLE for word in card.statuses):
+            reason = f": {card.gpu.health_reason}" if card.gpu.health_reason else ""
+            sentences.append(f"{card.name} is {', '.join(card.statuses)}{reason}")
+    return sentences
+
+
+def _section(title: str, blocks: Iterable[str], style: str) -> tuple[Section, ...]:
+    said: tuple[Any, ...] = tuple(blocks)
+    return (Section(title, said, style),) if said else ()

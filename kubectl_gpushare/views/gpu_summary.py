@@ -1,0 +1,231 @@
+"""GpuSummary: one GPU with what is used of it, as every view looks at it; and what some cards add up to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpushare import contract, fragmentation, ledger
+from gpushare.allocation import Allocation
+from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare import plugin_errors
+from kubectl_gpushare.planning.away import Away
+
+_NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
+_LEAST_UUID = 4  # characters of a UUID that may stand for it
+_DIGITS = re.compile(r"(\d+)")
+# In the agent's sentences, which are one after the other.
+_NEXT_GPU = re.compile(r"; GPU \d+ \(GPU-")
+_WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuSummary:
+    """A GPU of a node. `gone`: allocations name it, but the node has it no more.
+
+    `holders`: who has a share of it; `holds`: what is merely kept free on it for gated pods that have waited too long.
+    `free`: compute in per cent and memory in bytes that a new share could get now. `parts`: `(free, stranded)` as parts
+    of the card. `away`: why its node takes no pods now, if that is known. `waits`: why one that is to have another mode
+    has not got it yet.
+    """
+
+    node: str
+    gpu: Gpu
+    used: ledger.GpuUse
+    holders: tuple[Allocation, ...] = ()
+    holds: tuple[Allocation, ...] = ()
+    gone: bool = False
+    free: tuple[int, int] = (0, 0)
+    parts: tuple[float, float] = (0.0, 0.0)
+    away: Away | None = None
+    waits: str = ""
+
+    @property
+    def name(self) -> str:
+        """`NODE/INDEX`, or `NODE/UUID` of one that is gone."""
+        return f"{self.node}/{self.gpu.uuid if self.gone else self.gpu.index}"
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is there and takes shares by annotation, be it only in principle."""
+        return self.gpu.mode is Mode.FRACTIONAL and not self.gone
+
+    @property
+    def over_committed(self) -> bool:
+        """Whether more is given than there is."""
+        return self.used.request_percent > 100 or self.used.memory_bytes > self.gpu.memory_bytes
+
+    @property
+    def largest(self) -> tuple[int, int] | None:
+        """The largest share that a pod without labels would get now; None if it would get none."""
+        return None if self.gone or self.away else fragmentation.largest(self.gpu, self.used)
+
+    @property
+    def exclusion(self) -> str:
+        """The exclusion label that a pod needs to get anything of it; empty: none."""
+        return fragmentation.excludes(self.used)
+
+    @property
+    def reason(self) -> str:
+        """The sentence that belongs to its status."""
+        if self.gpu.health_reason:
+            return self.gpu.health_reason
+        if self.away:
+            return self.away.sentence
+        if self.waits:
+            return self.waits
+        if self.exclusion:
+            return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
+        if not self.holds:
+            return ""
+        return f"what comes free is held for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """What is the matter with it, worst first; empty if nothing is."""
+        if self.gone:
+            return ("Gone",)
+        found = []
+        if self.over_committed:
+            found.append("OverCommitted")
+        if not self.gpu.healthy:
+            found.append("Unhealthy")
+        if self.gpu.pending_mode is not None:
+            found.append("Changing")
+        elif self.gpu.cordoned:
+            found.append("Cordoned")
+        if self.away:
+            found.append(self.away.word)
+        if self.exclusion:
+            found.append("Excluding")
+        if self.holds:
+            found.append("Held")
+        return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sum:
+    """What some cards add up to; compute and memory count those that take shares by annotation."""
+
+    gpus: int
+    pods: int
+    request_percent: int
+    total_percent: int
+    memory_bytes: int
+    total_memory_bytes: int
+    free: tuple[int, int]  # compute in per cent and memory in bytes that new shares could get now, all together
+    free_gpus: float  # free part, in GPUs: the mean of compute and memory
+    stranded_gpus: float  # of that, what the typical request cannot use
+    largest: GpuSummary | None  # the card on which the largest share still fits
+
+    @property
+    def fragmentation(self) -> float:
+        """Stranded part of what is free, 0 to 1."""
+        return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
+
+
+def of(nodes: Iterable[GpuNode], gone_away: Mapping[str, Away] = _NOWHERE) -> list[GpuSummary]:
+    """All cards of the nodes, by node name and index; those that are gone last on their node."""
+    cards = []
+    known_parts: _Parts = {}
+    for node in sorted(nodes, key=lambda one: natural(one.name)):
+        used = ledger.use(node)
+        there = sorted(node.gpus, key=lambda gpu: gpu.index)
+        away = gone_away.get(node.name)
+        cards += [_card(node, gpu, used[gpu.uuid], known_parts, away) for gpu in there]
+        if len(used) > len(there):
+            known = {gpu.uuid for gpu in there}
+            cards += [
+                GpuSummary(node.name, _gone(uuid), use, *_split(use), gone=True)
+                for uuid, use in sorted(used.items())
+                if uuid not in known
+            ]
+    return cards
+
+
+# (free compute, free memory, memory, exclusion) of a card -> its parts: of thousands of cards many look the same
+_Parts = dict[tuple[int, int, int, bool], tuple[float, float]]
+
+
+def _card(node: GpuNode, gpu: Gpu, used: ledger.GpuUse, known: _Parts, away: Away | None) -> GpuSummary:
+    free = (0, 0) if away else fragmentation.free(gpu, used)
+    key = (*free, gpu.memory_bytes, bool(fragmentation.excludes(used)))
+    if key not in known:
+        known[key] = fragmentation.stranded(gpu, used) if any(free) else (0.0, 0.0)
+    why = why_not_yet(node, gpu) if gpu.pending_mode is not None else ""
+    glue = " " if why.startswith("once") else ", " if why.startswith("which") else ": "
+    waits = f"is to be {gpu.pending_mode}{glue}{why}" if why else ""
+    return GpuSummary(node.name, gpu, used, *_split(used), False, free, known[key], away, waits)
+
+
+def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
+    """What the agent says of a GPU that is to have another mode, without what it is to become."""
+    pending = node.condition(contract.CONDITION_CONFIG_PENDING)
+    after = pending.message.partition(f"({gpu.uuid}) ")[2] if pending is not None else ""
+    said = _NEXT_GPU.split(after)[0]
+    found = _WHY.search(said)
+    return found[0] if found else said or "its agent does not say why not yet"
+
+
+def _split(used: ledger.GpuUse) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
+    """Those who have a share, and what is held for others."""
+    holds = tuple([holder for holder in used.holders if holder.is_hold])
+    return tuple([holder for holder in used.holders if not holder.is_hold]) if holds else used.holders, holds
+
+
+def _gone(uuid: str) -> Gpu:
+    return Gpu(uuid, -1, "", 0, healthy=False, health_reason="the node has it no more")
+
+
+def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
+    """The name of every card, by UUID."""
+    return {card.gpu.uuid: card.name for card in of(nodes)}
+
+
+def add_up(cards: Sequence[GpuSummary]) -> Sum:
+    """The sum of the cards; a pod on several of them counts once."""
+    shared = [card for card in cards if card.shared]
+    fitting = [card for card in shared if card.largest]
+    return Sum(
+        gpus=sum(not card.gone for card in cards),
+        pods=len({holder.id for card in cards for holder in card.holders}),
+        request_percent=sum(card.used.request_percent for card in shared),
+        total_percent=100 * len(shared),
+        memory_bytes=sum(card.used.memory_bytes for card in shared),
+        total_memory_bytes=sum(card.gpu.memory_bytes for card in shared),
+        free=(sum(card.free[0] for card in shared), sum(card.free[1] for card in shared)),
+        free_gpus=sum(card.parts[0] for card in shared),
+        stranded_gpus=sum(card.parts[1] for card in shared),
+        largest=max(fitting, key=lambda card: card.free, default=None),
+    )
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """A sort key by which `node-2` comes before `node-10`."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
+
+
+def named(found: Iterable[GpuSummary], name: str) -> GpuSummary:
+    """The one of that name: NODE/INDEX, or its UUID or the beginning of it. Raises `NotFound`."""
+    by_uuid = "/" not in name
+    some = [card for card in found if _is(card, name, by_uuid=by_uuid)]
+    if not some:
+        raise plugin_errors.KubectlNotFound(
+            f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them'
+        )
+    if len(some) > 1:
+        names = ", ".join(f"{card.name} ({card.gpu.uuid})" for card in some[:5])
+        raise plugin_errors.KubectlNotFound(f'"{name}" is the beginning of {len(some)} UUIDs: {names}')
+    return some[0]
+
+
+def _is(card: GpuSummary, name: str, *, by_uuid: bool) -> bool:
+    if not by_uuid:
+        return card.name == name
+    bare = card.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
+    return card.gpu.uuid == name or (
+        len(name) >= _LEAST_UUID and (card.gpu.uuid.startswith(name) or bare.startswith(name))
+    )

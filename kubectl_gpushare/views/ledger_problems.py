@@ -1,0 +1,26 @@
+"""What is wrong with the ledger, in sentences; every view shows them where nobody can miss them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpushare import ledger
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.views.gpu_summary import GpuSummary
+
+
+def of(nodes: Iterable[GpuNode], cards: Iterable[GpuSummary]) -> list[str]:
+    """Sentences about the nodes, of which `cards` are those shown."""
+    # The ledger's own rules are asked only about nodes that show a sign: there may be thousands.
+    suspects = {card.node for card in cards if card.gone or card.over_committed}
+    return [sentence for node in nodes for sentence in _node(node, suspected=node.name in suspects)]
+
+
+def of_card(node: GpuNode, card: GpuSummary) -> list[str]:
+    """Sentences about one card of a node, and those that no card is named in."""
+    others = ledger.use(node).keys() - {card.gpu.uuid}
+    return [sentence for sentence in _node(node) if not any(uuid in sentence for uuid in others)]
+
+
+def _node(node: GpuNode, *, suspected: bool = True) -> Sequence[str]:
+    return (*node.problems, *(ledger.violations(node) if suspected else ()))

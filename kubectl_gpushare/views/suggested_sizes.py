@@ -1,0 +1,52 @@
+"""Suggested sizes: suggestions of `rightsize` as annotations, and as the commands that would ask for them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpushare import contract, pod, quantity
+from kubectl_gpushare.planning.rightsizing import Size, Suggestion
+
+_FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
+
+
+def commands(found: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
+    """A command line for each suggestion."""
+    for one in found:
+        if one.wanted is None:
+            continue
+        words = ["kubectl", "gpushare", "resize", one.pod, "-n", one.namespace]
+        container = own(one, manifests)
+        words += ["-c", container] if container else []
+        for key, value in asked(one.wanted).items():
+            words += [_FLAGS[key], value]
+        yield shlex.join(words)
+
+
+def asked(wanted: Size) -> dict[str, str]:
+    """As annotations. Always both: memory that is not asked for follows the request."""
+    return {
+        contract.REQUEST: quantity.format_compute(wanted.request_percent),
+        contract.MEMORY: exactly(wanted.memory_bytes),
+    }
+
+
+def exactly(count: int) -> str:
+    """`8Gi`, `12544Mi`, or a plain number: what is asked for must not be rounded."""
+    for unit, suffix in ((2**30, "Gi"), (2**20, "Mi")):
+        if count % unit == 0:
+            return f"{count // unit}{suffix}"
+    return str(count)
+
+
+def own(one: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
+    """The container whose own annotations ask for the share; empty where it is the pod's."""
+    if len(one.containers) != 1:
+        return ""
+    name = one.containers[0]
+    manifest = manifests.get((one.namespace, one.pod))
+    if manifest is None:
+        return name if one.several else ""
+    annotations = pod.annotations_of(manifest)
+    return name if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS) else ""

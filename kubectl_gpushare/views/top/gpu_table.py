@@ -1,0 +1,181 @@
+"""`top gpus`: a line per GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpushare.gpu import Mode
+from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.printing import Listing
+from kubectl_gpushare.output.table import NONE, Cell, Column, Row, Table, sentence
+from kubectl_gpushare.planning import away
+from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import cell_figures, gpu_summary, ledger_problems
+from kubectl_gpushare.views.gpu_summary import GpuSummary
+from kubectl_gpushare.views.top import free_summary
+
+COLUMNS = (
+    Column("NAME", least=14, middle=True),
+    Column("MODEL", least=8, leave_out=5),
+    Column("MODE", leave_out=9),
+    Column("COMPUTE"),
+    Column("MEMORY"),
+    *cell_figures.USED_COLUMNS,
+    Column("PODS", leave_out=4),
+    Column("FREE", leave_out=8),
+    Column("LARGEST", leave_out=3),
+    Column("FRAG", leave_out=6),
+    Column("STATUS", least=8),
+    Column("UUID", wide=True, least=12),
+    Column("PCI", wide=True),
+    Column("NUMA", wide=True),
+    Column("CC", wide=True),
+    Column("REASON", wide=True, least=20),
+)
+
+# Column a list may be sorted by -> (key, largest first).
+SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
+    "name": (lambda card: (gpu_summary.natural(card.node), card.gpu.index), False),
+    "model": (lambda card: card.gpu.model, False),
+    "mode": (lambda card: card.gpu.mode.value, False),
+    "compute": (lambda card: card.used.request_percent, True),
+    "memory": (lambda card: card.used.memory_bytes, True),
+    "pods": (lambda card: len(card.holders), True),
+    "free": (lambda card: card.free, True),
+    "largest": (lambda card: card.largest or (-1, 0), True),
+    "frag": (lambda card: _ratio(*card.parts), True),
+    "status": (lambda card: card.statuses, True),
+}
+
+
+def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[GpuSummary]:
+    """All cards of the nodes, sorted by a column, by name where that is equal."""
+    key, largest_first = SORT_KEYS[sort_by or "name"]
+    nodes = list(nodes)
+    found = gpu_summary.of(nodes, away.of(nodes, machines))
+    return sorted(found, key=key, reverse=largest_first) if sort_by else found
+
+
+def table(found: Sequence[GpuSummary], usage: Usage | None = None) -> Table:
+    """The cards as a table with totals; with what is really used where that was asked for."""
+    total = gpu_summary.add_up(found)
+    rows = [_row(card, usage) for card in found]
+    columns = COLUMNS if usage else cell_figures.unused(COLUMNS)
+    return Table(columns, rows, _totals(total, found, usage), free_summary.sentence(found, total), "GPUs")
+
+
+def document(found: Sequence[GpuSummary], usage: Usage | None = None) -> documents.Document:
+    """The cards as a `GPUList`."""
+    items = ({**item(card), **cell_figures.used_document(_used(card, usage))} for card in found)
+    return documents.listing("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(found)))
+
+
+def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
+    """What is printed of the GPUs that are named, or of all; with -n, of those that pods of the namespace share."""
+    found = [
+        card
+        for card in of(taken.nodes, chosen.sort_by, taken.machines)
+        if (not names or card.node in names or card.name in names)
+        and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in card.used.holders))
+    ]
+    return Listing(
+        lambda: table(found, taken.usage),
+        lambda: document(found, taken.usage),
+        lambda: map(name, found),
+        lambda: ledger_problems.of(taken.nodes, found),
+    )
+
+
+def item(card: GpuSummary) -> dict[str, Any]:
+    """A card in a document."""
+    percent, memory_bytes = card.free
+    free, stranded = card.parts
+    gpu = card.gpu
+    return {
+        "name": card.name,
+        "node": card.node,
+        "index": None if card.gone else gpu.index,
+        "uuid": gpu.uuid,
+        "model": gpu.model,
+        "mode": gpu.mode.value,
+        "migDevices": list(gpu.mig_profiles),
+        "status": list(card.statuses) or ["Ready"],
+        "reason": card.reason,
+        "healthy": gpu.healthy,
+        "cordoned": gpu.cordoned,
+        "compute": {
+            "allocatedPercent": card.used.request_percent,
+            "totalPercent": 100 if card.shared else 0,
+            "freePercent": percent,
+        },
+        "memory": {
+            "allocatedBytes": card.used.memory_bytes,
+            "totalBytes": gpu.memory_bytes,
+            "freeBytes": memory_bytes,
+        },
+        "pods": len(card.holders),
+        "heldFor": [str(hold.pod) for hold in card.holds],
+        "freeGpus": round(free, 4),
+        "strandedGpus": round(stranded, 4),
+        "fragmentationRatio": round(_ratio(free, stranded), 4),
+        "pciBusID": gpu.pci_bus_id,
+        "numaNode": gpu.numa_node,
+        "computeCapability": cell_figures.capability(gpu),
+    }
+
+
+def name(card: GpuSummary) -> str:
+    """As `-o name` has it."""
+    return f"gpu.gpushare.io/{card.name}"
+
+
+def _row(card: GpuSummary, usage: Usage | None) -> Row:
+    gpu, used = card.gpu, card.used
+    free, stranded = card.parts
+    # Who holds a GPU of another mode is known to the kubelet, not to the ledger.
+    known = card.shared or used.holders
+    return (
+        card.name,
+        cell_figures.model(gpu),
+        NONE if card.gone else _mode(gpu.mode),
+        cell_figures.compute(used.request_percent, 0 if card.gone else 100) if known else cell_figures.unknown(),
+        cell_figures.memory(used.memory_bytes, gpu.memory_bytes) if known else cell_figures.unknown(),
+        *(cell_figures.used(_used(card, usage), used.memory_bytes) if usage else ()),
+        str(len(card.holders)) if known else NONE,
+        cell_figures.free(*card.free),
+        cell_figures.largest(card),
+        cell_figures.fragmentation(free, stranded),
+        cell_figures.status(card.statuses),
+        gpu.uuid,
+        gpu.pci_bus_id or NONE,
+        NONE if gpu.numa_node is None else str(gpu.numa_node),
+        cell_figures.capability(gpu) or NONE,
+        sentence(card.reason),
+    )
+
+
+def _totals(total: gpu_summary.Sum, found: Sequence[GpuSummary], usage: Usage | None) -> Row:
+    return (
+        Cell("TOTAL", "bold"),
+        f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
+        "",
+        *cell_figures.sum_cells(total, [_used(card, usage) for card in found] if usage else None),
+        *[""] * 6,
+    )
+
+
+def _used(card: GpuSummary, usage: Usage | None) -> Used | None:
+    return usage.of_gpu(card.node, card.gpu.uuid) if usage else None
+
+
+def _mode(mode: Mode) -> str | Cell:
+    return mode.value if mode is Mode.FRACTIONAL else Cell(mode.value, "dim")
+
+
+def _ratio(free: float, stranded: float) -> float:
+    return stranded / free if free > 0 else 0.0

@@ -1,0 +1,221 @@
+"""`top nodes`: a line per node."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.printing import Listing
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
+from kubectl_gpushare.planning import away
+from kubectl_gpushare.planning.away import Away
+from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import ages, cell_figures, gpu_summary, ledger_problems
+from kubectl_gpushare.views.gpu_summary import GpuSummary, Sum
+from kubectl_gpushare.views.top import free_summary
+
+COLUMNS = (
+    Column("NAME", least=14, middle=True),
+    Column("GPUS"),
+    Column("MODEL", least=8, leave_out=5),
+    Column("MODE", least=10, leave_out=9),
+    Column("COMPUTE"),
+    Column("MEMORY"),
+    *cell_figures.USED_COLUMNS,
+    Column("PODS", leave_out=4),
+    Column("FREE", leave_out=8),
+    Column("LARGEST", leave_out=3),
+    Column("FRAG", leave_out=6),
+    Column("STATUS", least=8),
+    Column("AGE", wide=True),
+    Column("CONFIG", wide=True),
+    Column("REASON", wide=True, least=20),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node with its cards and their sum."""
+
+    node: GpuNode
+    cards: tuple[GpuSummary, ...]
+    total: Sum
+    away: Away | None = None
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """What is the matter: with the node, by its conditions, then what its cards and its ledger say."""
+        words = [self.away.word] if self.away else []
+        words += [one.trouble for one in self.node.conditions if one.trouble]
+        if not self.node.gpus:
+            words.append("NoGPUs")
+        counts = collections.Counter(word for card in self.cards for word in card.statuses if word not in words)
+        words += [f"{word}:{count}" for word, count in counts.items()]
+        if self.node.problems:
+            words.append("Unreadable")
+        return tuple(words)
+
+    @property
+    def reason(self) -> str:
+        """The first sentence about it."""
+        said = [self.away.sentence] if self.away else []
+        said += [one.message or one.reason for one in self.node.conditions if one.trouble]
+        said += ledger_problems.of([self.node], self.cards)
+        said += [f"{card.name}: {card.gpu.health_reason}" for card in self.cards if not card.gpu.healthy]
+        said += [f"{card.name}: {card.reason}" for card in self.cards if card.holds or card.exclusion]
+        return next(filter(None, said), "")
+
+
+SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
+    "name": (lambda row: gpu_summary.natural(row.node.name), False),
+    "gpus": (lambda row: row.total.gpus, True),
+    "model": (lambda row: models(row.cards), False),
+    "compute": (lambda row: row.total.request_percent, True),
+    "memory": (lambda row: row.total.memory_bytes, True),
+    "pods": (lambda row: row.total.pods, True),
+    "free": (lambda row: row.total.free, True),
+    "largest": (lambda row: row.total.largest.free if row.total.largest else (-1, 0), True),
+    "frag": (lambda row: row.total.fragmentation, True),
+    "status": (lambda row: row.statuses, True),
+}
+
+
+def of(nodes: Iterable[GpuNode], sort_by: str = "", machines: Iterable[NodeJson] | None = None) -> list[NodeRow]:
+    """A row for each node, sorted by a column, by name where that is equal."""
+    rows = []
+    nodes = sorted(nodes, key=lambda one: gpu_summary.natural(one.name))
+    gone_away = away.of(nodes, machines)
+    for node in nodes:
+        found = gpu_summary.of([node], gone_away)
+        rows.append(NodeRow(node, tuple(found), gpu_summary.add_up(found), gone_away.get(node.name)))
+    key, largest_first = SORT_KEYS[sort_by or "name"]
+    return sorted(rows, key=key, reverse=largest_first)
+
+
+def table(rows: Sequence[NodeRow], usage: Usage | None = None, *, now: float = 0.0) -> Table:
+    """The nodes as a table with totals; with what is really used where that was asked for. `now` is for their ages."""
+    found = [card for row in rows for card in row.cards]
+    total = gpu_summary.add_up(found)
+    lines = [_row(row, usage, now) for row in rows]
+    totals = _totals(len(rows), total, [_used(row, usage) for row in rows] if usage else None)
+    columns = COLUMNS if usage else cell_figures.unused(COLUMNS)
+    return Table(columns, lines, totals, free_summary.sentence(found, total), "nodes")
+
+
+def document(rows: Sequence[NodeRow], usage: Usage | None = None) -> documents.Document:
+    """The nodes as a `NodeList`."""
+    total = gpu_summary.add_up([card for row in rows for card in row.cards])
+    items = ({**item(row), **cell_figures.used_document(_used(row, usage))} for row in rows)
+    return documents.listing("NodeList", items, totals=cell_figures.sum_document(total))
+
+
+def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+    """What is printed of the nodes that are named, or of all; with -n, of those that pods of the namespace are on."""
+    rows = [
+        row
+        for row in of(taken.nodes, chosen.sort_by, taken.machines)
+        if (not names or row.node.name in names)
+        and (
+            not chosen.namespace
+            or any(holder.pod.namespace == chosen.namespace for card in row.cards for holder in card.used.holders)
+        )
+    ]
+    return Listing(
+        lambda: table(rows, taken.usage, now=now),
+        lambda: document(rows, taken.usage),
+        lambda: map(name, rows),
+        lambda: ledger_problems.of(taken.nodes, (card for row in rows for card in row.cards)),
+    )
+
+
+def item(row: NodeRow) -> dict[str, Any]:
+    """A node in a document."""
+    return {
+        "name": row.node.name,
+        "created": row.node.created,
+        "labels": dict(row.node.labels),
+        "models": _counts(card.gpu.model for card in row.cards if not card.gone),
+        "modes": _counts(card.gpu.mode.value for card in row.cards if not card.gone),
+        "config": row.node.config,
+        "status": list(row.statuses) or ["Ready"],
+        "reason": row.reason,
+        **cell_figures.sum_document(row.total),
+    }
+
+
+def name(row: NodeRow) -> str:
+    """As `-o name` has it."""
+    return f"gpunode.gpushare.io/{row.node.name}"
+
+
+def models(found: Iterable[GpuSummary]) -> str:
+    """`A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` of a mixed node."""
+    return mixed(cell_figures.model(card.gpu) for card in found if not card.gone)
+
+
+def _row(row: NodeRow, usage: Usage | None, now: float) -> Row:
+    total = row.total
+    return (
+        row.node.name,
+        str(total.gpus),
+        models(row.cards),
+        mixed(card.gpu.mode.value for card in row.cards if not card.gone),
+        cell_figures.compute(total.request_percent, total.total_percent)
+        if total.total_percent
+        else cell_figures.unknown(),
+        cell_figures.memory(total.memory_bytes, total.total_memory_bytes)
+        if total.total_percent
+        else cell_figures.unknown(),
+        *(cell_figures.used(_used(row, usage), total.memory_bytes) if usage else ()),
+        str(total.pods),
+        cell_figures.free(*total.free),
+        cell_figures.largest(total.largest),
+        cell_figures.fragmentation(total.free_gpus, total.stranded_gpus),
+        cell_figures.status(row.statuses),
+        ages.since(row.node.created, now=now) or UNKNOWN,
+        plain(row.node.config),
+        sentence(row.reason),
+    )
+
+
+def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> Row:
+    return (
+        Cell("TOTAL", "bold"),
+        str(total.gpus),
+        f"{nodes}-{'node' if nodes == 1 else 'nodes'}",
+        "",
+        *cell_figures.sum_cells(total, used),
+        *[""] * 4,
+    )
+
+
+def _used(row: NodeRow, usage: Usage | None) -> Used | None:
+    if usage is None or row.node.name not in usage.nodes:
+        return None
+    found = [usage.of_gpu(row.node.name, card.gpu.uuid) or Used() for card in row.cards]
+    return functools.reduce(Used.plus, found, Used())
+
+
+def mixed(words: Iterable[str]) -> str:
+    """The one word, or of several how often each occurs."""
+    counts = counted(words)
+    if len(counts) < 2:
+        return counts[0][0] if counts else NONE
+    return ",".join(f"{word}:{count}" for word, count in counts)
+
+
+def _counts(words: Iterable[str]) -> list[dict[str, Any]]:
+    return [{"name": word, "gpus": count} for word, count in counted(words)]
+
+
+def counted(words: Iterable[str]) -> list[tuple[str, int]]:
+    """How often each word occurs, most often first."""
+    return sorted(collections.Counter(words).items(), key=lambda entry: (-entry[1], entry[0]))

@@ -1,0 +1,308 @@
+"""`top pods`: a line per pod that shares GPUs, those that wait among them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpushare import codec, contract, pod, quantity
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output import documents
+from kubectl_gpushare.output.printing import Listing
+from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
+from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import ages, cell_figures, gpu_summary, podstate
+
+if TYPE_CHECKING:
+    from gpushare import request
+
+COLUMNS = (
+    Column("NAMESPACE", least=6),
+    Column("NAME", least=14, middle=True),
+    Column("GPUS", least=8),
+    Column("REQUEST", leave_out=5),
+    Column("LIMIT", leave_out=6),
+    Column("MEMORY", leave_out=3),
+    *cell_figures.USED_COLUMNS,
+    Column("STATE", least=8),
+    Column("AGE", leave_out=4),
+    Column("MODEL", wide=True),
+    Column("CONTAINERS", wide=True),
+    Column("ALLOCATION", wide=True),
+    Column("REASON", wide=True, least=20),
+)
+_STYLES = {"Running": "good", "Reserved": "warn", podstate.GATED: "warn", "Gone": "bad"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod with what it holds. `manifest` is None if it could not be read, `entry` if it holds nothing."""
+
+    namespace: str
+    name: str
+    manifest: pod.PodJson | None
+    entry: Allocation | None
+    cards: tuple[gpu_summary.GpuSummary, ...]  # it is on; all of one node
+    state: str
+    used: Used | None = None
+
+    @property
+    def request_percent(self) -> int:
+        """That it holds, of all its GPUs."""
+        shares = self.entry.shares if self.entry else ()
+        return sum(share.request_percent * len(share.gpu_uuids) for share in shares)
+
+    @property
+    def memory_bytes(self) -> int:
+        """That it holds, of all its GPUs."""
+        shares = self.entry.shares if self.entry else ()
+        return sum(share.memory_bytes * len(share.gpu_uuids) for share in shares)
+
+    @property
+    def limits_percent(self) -> list[int]:
+        """Each once, of what it holds."""
+        return sorted({share.limit_percent for share in self.entry.shares}) if self.entry else []
+
+    @property
+    def created(self) -> str:
+        """RFC 3339, or empty."""
+        return str(((self.manifest or {}).get("metadata") or {}).get("creationTimestamp") or "")
+
+
+# Column a list may be sorted by -> (key, largest first).
+SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
+    "name": (lambda row: (gpu_summary.natural(row.namespace), gpu_summary.natural(row.name)), False),
+    "gpus": (lambda row: len(row.cards), True),
+    "compute": (lambda row: row.request_percent, True),
+    "memory": (lambda row: row.memory_bytes, True),
+    "used": (lambda row: row.used.memory_bytes if row.used else -1, True),
+    "status": (lambda row: row.state, False),
+    "age": (lambda row: row.created or "9", False),
+}
+
+
+def of(taken: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
+    """A row for each pod in the ledger and each pod of ours that was read and has not ended."""
+    there = {card.gpu.uuid: card for card in gpu_summary.of(taken.nodes)}
+    holders = _holders(taken)
+    rows = []
+    for manifest in taken.pods or ():
+        namespace, name = pod.namespaced_name(manifest)
+        entry = holders.pop(pod.uid(manifest), None) or holders.pop(f"{namespace}/{name}", None)
+        if entry is not None or (pod.asks_for_share(manifest) and not pod.is_terminal(manifest)):
+            rows.append(_made(namespace, name, manifest, entry, there, taken))
+    if not (chosen and chosen.selector):  # of a pod that was not read, no label is known
+        rows += [
+            _made(entry.pod.namespace, entry.pod.name or "<not-yet-named>", None, entry, there, taken)
+            for entry in holders.values()
+            if not chosen or not chosen.namespace or entry.pod.namespace == chosen.namespace
+        ]
+    key, largest_first = SORT_KEYS[sort_by or "name"]
+    by_name = sorted(rows, key=SORT_KEYS["name"][0])
+    return sorted(by_name, key=key, reverse=largest_first) if sort_by else by_name
+
+
+def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_used: bool = False) -> Table:
+    """The pods as a table with totals."""
+    whole = Table(COLUMNS, [_row(row, now) for row in rows], _totals(rows), what="pods that share GPUs")
+    if not with_used:
+        whole = cell_figures.without(whole, cell_figures.USED_COLUMNS)
+    return whole if namespaces else cell_figures.without(whole, COLUMNS[:1])
+
+
+def document(rows: Sequence[PodRow]) -> documents.Document:
+    """The pods as a `PodList`."""
+    return documents.listing("PodList", map(item, rows))
+
+
+def item(row: PodRow) -> dict[str, Any]:
+    """A pod in a document."""
+    return {
+        "namespace": row.namespace,
+        "name": row.name,
+        "uid": pod.uid(row.manifest or {}) or (row.entry.pod.uid if row.entry else ""),
+        "state": row.state,
+        "gpus": [{"name": card.name, "uuid": card.gpu.uuid} for card in row.cards],
+        "allocation": row.entry.id if row.entry else "",
+        "requestPercent": row.request_percent,
+        "limitsPercent": row.limits_percent,
+        "memoryBytes": row.memory_bytes,
+        "reservedUntil": codec.format_time(until) if (until := _until(row)) is not None else "",
+        "asksFor": list(map(str, _demands(row))),
+        "created": row.created,
+        "reason": _reason(row),
+        **cell_figures.used_document(row.used),
+    }
+
+
+def listing(taken: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+    """What is printed of the pods that are named, or of all."""
+    rows = [row for row in of(taken, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
+    return Listing(
+        lambda: table(rows, now=now, namespaces=not chosen.namespace, with_used=taken.usage is not None),
+        lambda: document(rows),
+        lambda: (f"pod/{row.name}" for row in rows),
+        lambda: (),
+    )
+
+
+def _holders(taken: Snapshot) -> dict[str, Allocation]:
+    """Every share given, by the uid of its pod, or by its name as long as nobody has seen the pod, or by its own id."""
+    return {
+        entry.pod.uid or (str(entry.pod) if entry.pod.name else entry.id): entry
+        for node in taken.nodes
+        for entry in node.allocations
+        if not entry.is_hold
+    }
+
+
+def _made(
+    namespace: str,
+    name: str,
+    manifest: pod.PodJson | None,
+    entry: Allocation | None,
+    there: Mapping[str, gpu_summary.GpuSummary],
+    taken: Snapshot,
+) -> PodRow:
+    held = tuple(there[uuid] for uuid in entry.gpu_uuids if uuid in there) if entry else ()
+    used = _used(held, namespace, name, taken.usage)
+    return PodRow(namespace, name, manifest, entry, held, _state(manifest, entry, taken), used)
+
+
+def _used(held: Sequence[gpu_summary.GpuSummary], namespace: str, name: str, usage: Usage | None) -> Used | None:
+    if usage is None or not held:
+        return None
+    return usage.of_pod(held[0].node, namespace, name, [card.gpu.uuid for card in held])
+
+
+def _state(manifest: pod.PodJson | None, entry: Allocation | None, taken: Snapshot) -> str:
+    if manifest is not None:
+        return podstate.state(manifest)
+    if entry is not None and entry.reserved_until is not None:
+        return "Reserved"
+    return UNKNOWN if taken.pods is None else "Gone"
+
+
+def _row(row: PodRow, now: float) -> Row:
+    return (
+        row.namespace,
+        row.name,
+        _places(row.cards),
+        *(_held(row) if row.entry else _asked(row)),
+        *(cell_figures.used(row.used, row.memory_bytes) if row.entry else (NONE, NONE)),
+        _state_cell(row, now),
+        ages.since(row.created, now=now) or UNKNOWN,
+        ",".join(dict.fromkeys(cell_figures.model(card.gpu) for card in row.cards)) or NONE,
+        ",".join(dict.fromkeys(name for share in (row.entry.shares if row.entry else ()) for name in share.containers))
+        or NONE,
+        row.entry.id if row.entry else NONE,
+        sentence(_reason(row)),
+    )
+
+
+def _held(row: PodRow) -> tuple[str, str, str]:
+    """REQUEST, LIMIT and MEMORY."""
+    wish = _wish(row)
+    return (
+        _change(quantity.format_compute, row.request_percent, wish.request_percent),
+        ",".join(map(quantity.format_compute, row.limits_percent)) or NONE,
+        _change(quantity.format_bytes, row.memory_bytes, wish.memory_bytes),
+    )
+
+
+def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
+    """The same of one that holds nothing: what it asks for. Memory in per cent is of a GPU that is not chosen yet."""
+    demands = _demands(row)
+    if not demands:
+        return NONE, NONE, NONE
+    limits = sorted({one.share.limit_percent for one in demands})
+    whole = sum((one.share.memory.bytes or 0) * one.gpus for one in demands)
+    percent = sum((one.share.memory.percent or 0) * one.gpus for one in demands)
+    memory = [quantity.format_bytes(whole)] if whole else []
+    memory += [f"{percent}%"] if percent else []
+    texts = (
+        quantity.format_compute(sum(one.share.request_percent * one.gpus for one in demands)),
+        ",".join(map(quantity.format_compute, limits)),
+        "+".join(memory),
+    )
+    request, limit, asked = (Cell(text, "dim") for text in texts)
+    return request, limit, asked
+
+
+def _demands(row: PodRow) -> Sequence[request.Demand]:
+    """What a pod that holds nothing asks for; nothing where that makes no sense."""
+    if row.entry is not None or row.manifest is None:
+        return ()
+    from gpushare import errors, request  # here: they take time
+
+    try:
+        return request.parse(row.manifest).demands
+    except errors.RequestError:
+        return ()
+
+
+def _until(row: PodRow) -> float | None:
+    """When what is reserved for it ends; None if nothing is, or the pod has come."""
+    return row.entry.reserved_until if row.entry is not None and row.manifest is None else None
+
+
+def _state_cell(row: PodRow, now: float) -> Cell:
+    """`Running`, or `Reserved:41s` of a share that ends in 41 seconds if its pod does not come."""
+    until = _until(row)
+    left = "" if until is None else ":" + (ages.text(until - now) if until > now else "expired")
+    return Cell(row.state + left, _STYLES.get(row.state, ""))
+
+
+def _wish(row: PodRow) -> PodRow:
+    """The row as it would be if the pod held what it asks for; only those that wait to be resized are looked at."""
+    told = pod.annotations_of(row.manifest or {}).get(contract.REASON)
+    if row.entry is None or row.manifest is None or not (told or any(one.shrink_to_bytes for one in row.entry.shares)):
+        return row
+    from gpushare import errors, request, resizing  # here: they take time, and hardly any pod needs them
+
+    there = GpuNode("", tuple(card.gpu for card in row.cards))
+    try:
+        shares = resizing.asked(request.parse(row.manifest), row.entry, there)
+    except errors.GpushareError:
+        return row
+    return dataclasses.replace(row, entry=dataclasses.replace(row.entry, shares=shares))
+
+
+def _change(write: Callable[[int], str], held: int, asked: int) -> str:
+    """`40Gi`, or `40Gi->10Gi` of a pod that waits to be resized."""
+    return write(held) if held == asked else f"{write(held)}->{write(asked)}"
+
+
+def _totals(rows: Sequence[PodRow]) -> Row:
+    waiting = sum(row.state == podstate.GATED for row in rows)
+    reserved = sum(_until(row) is not None for row in rows)
+    counts = [f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}"]
+    counts += [f"{count}-{what}" for count, what in ((waiting, "waiting"), (reserved, "reserved")) if count]
+    return (
+        Cell("TOTAL", "bold"),
+        "",
+        ",".join(counts),
+        quantity.format_compute(sum(row.request_percent for row in rows)),
+        "",
+        quantity.format_bytes(sum(row.memory_bytes for row in rows)),
+        *cell_figures.used_in_all(row.used for row in rows if row.entry),
+        *[""] * 6,
+    )
+
+
+def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:
+    """`gpu-1/0`, or of several `gpu-1/0,2`: all are on one node."""
+    if not held:
+        return NONE
+    return f"{held[0].node}/" + ",".join(card.name.rpartition("/")[2] for card in held)
+
+
+def _reason(row: PodRow) -> str:
+    """Why it waits, in the words of its annotation; of what is reserved what becomes of it."""
+    if row.manifest is None:
+        return "" if _until(row) is None else "reserved for a pod that has yet to come; given back if it does not"
+    return str(pod.annotations_of(row.manifest).get(contract.REASON, ""))

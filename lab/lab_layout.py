@@ -1,0 +1,202 @@
+"""Where everything of one lab lies below its directory, and the few choices made when it was created."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import lab_errors
+
+MARKER = "lab.json"
+LONGEST_SOCKET_PATH = 107  # bytes, a limit of the kernel
+LONGEST_SOCKET = len("/nodes/lab-node-99/containerd.sock.ttrpc")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: its name, its number from 0 and its kubelet's ports."""
+
+    name: str
+    number: int
+    kubelet_port: int
+    health_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One lab: its directory, the number that keeps its addresses apart from other labs', its ports and nodes."""
+
+    directory: Path
+    number: int
+    api_port: int
+    scheduler_port: int
+    controller_port: int
+    nodes: tuple[Node, ...]
+
+    @property
+    def address(self) -> str:
+        """The loopback address that the control plane listens on."""
+        return control_address(self.number)
+
+    @property
+    def service_address(self) -> str:
+        """The address of the Service `kubernetes`, the first of `service_range`.
+
+        With nodes it lies in the pods' network, where `lab.kubernetes_service` answers it; without, it is
+        the API server's own.
+        """
+        return f"{self.pod_network}.1" if self.nodes else self.address
+
+    @property
+    def service_range(self) -> str:
+        """The Services' addresses; those of pods, in the same network, come after them."""
+        return f"{self.pod_network}.0/27" if self.nodes else f"127.77.{self.number}.0/24"
+
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        return f"https://{self.address}:{self.api_port}"
+
+    def node_address(self, node_number: int) -> str:
+        """Return the loopback address on which a node's kubelet listens."""
+        return f"127.78.{self.number}.{node_number + 1}"
+
+    @property
+    def pod_network(self) -> str:
+        """The first three bytes of the pods' private network; it ends at this machine's bridge."""
+        return f"10.213.{self.number}"
+
+    @property
+    def bridge(self) -> str:
+        """The network device that joins the pods; also the network's name."""
+        return f"gpushare-{self.number}"
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup of all nodes, relative to each hierarchy's root: whatever a node started is below it."""
+        return f"gpushare-lab-{self.number}"
+
+    @property
+    def certificates(self) -> Path:
+        """Keys and certificates, as `NAME.key` and `NAME.crt`."""
+        return self.directory / "certificates"
+
+    @property
+    def kubeconfigs(self) -> Path:
+        """One kubeconfig a client."""
+        return self.directory / "kubeconfigs"
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.kubeconfigs / "admin"
+
+    @property
+    def processes(self) -> Path:
+        """One file a running process, see `lab.daemon_process`."""
+        return self.directory / "processes"
+
+    @property
+    def logs(self) -> Path:
+        """One file a component."""
+        return self.directory / "logs"
+
+    @property
+    def audit_log(self) -> Path:
+        """What gpushare's ServiceAccounts ask of the API server, see `lab.api_audit`."""
+        return self.logs / "audit.jsonl"
+
+    @property
+    def etcd(self) -> Path:
+        """The store: its data and sockets."""
+        return self.directory / "etcd"
+
+    @property
+    def simgpu(self) -> Path:
+        """The simulated hardware: one file a GPU of a node, in `NODE/`."""
+        return self.directory / "simgpu"
+
+    def node_directory(self, node: Node) -> Path:
+        """Return what one node has of its own: images, containers, kubelet state."""
+        return self.directory / "nodes" / node.name
+
+    def gpus(self, node: Node) -> Path:
+        """Return the directory with one file per simulated GPU of a node."""
+        return self.simgpu / node.name
+
+    def kubelet_directory(self, node: Node) -> Path:
+        """Return what is `/var/lib/kubelet` to the node's processes; `device-plugins/kubelet.sock` is in it."""
+        return self.node_directory(node) / "mounts" / "var/lib/kubelet"
+
+
+def control_address(number: int) -> str:
+    """Return the address of the control plane of the lab with a number."""
+    return f"127.77.{number}.1"
+
+
+def default_directory() -> Path:
+    """Return the directory of the lab that `make lab` starts, outside any checkout."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    return Path(os.environ.get("GPUSHARE_LAB") or state / "gpushare/lab")
+
+
+def exists(directory: Path) -> bool:
+    """Return whether a lab was created there, running or not."""
+    return (directory / MARKER).exists()
+
+
+def load(directory: Path) -> Layout:
+    """Read the layout of an existing lab.
+
+    Raises:
+        LabError: there is no lab in the directory.
+    """
+    try:
+        fields = json.loads((directory / MARKER).read_text())
+    except FileNotFoundError:
+        raise lab_errors.LabError(f"there is no lab in {directory}; start one by: python -m lab up") from None
+    nodes = tuple(Node(**node) for node in fields.pop("nodes"))
+    return Layout(directory=directory, nodes=nodes, **fields)
+
+
+def check(directory: Path) -> None:
+    """Check that a directory can become a lab's.
+
+    Raises:
+        LabError: it holds something else, or its path is too long for the sockets below it.
+    """
+    if len(os.fsencode(directory)) + LONGEST_SOCKET > LONGEST_SOCKET_PATH:
+        raise lab_errors.LabError(f"{directory} is too long for the sockets below it; choose a shorter --directory")
+    if directory.exists() and any(not entry.name.startswith(MARKER) for entry in directory.iterdir()):
+        raise lab_errors.LabError(f"{directory} is not empty and no lab; choose another --directory")
+
+
+def save(layout: Layout) -> None:
+    """Write the layout; the directory is a lab from then on."""
+    directory = layout.directory
+    fields = dataclasses.asdict(layout)
+    del fields["directory"]
+    scratch = directory / f"{MARKER}.new"
+    scratch.write_text(json.dumps(fields, indent=2) + "\n")
+    scratch.rename(directory / MARKER)
+    for path in (layout.certificates, layout.kubeconfigs, layout.processes, layout.logs, layout.etcd, layout.simgpu):
+        path.mkdir(exist_ok=True)
+    for secret in (layout.certificates, layout.kubeconfigs, layout.etcd):
+        secret.chmod(0o700)
+
+
+def remove(directory: Path) -> None:
+    """Delete a lab's files, the marker last: what an interrupted removal leaves can be removed again."""
+    for entry in directory.iterdir():
+        if entry.name == MARKER:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    (directory / MARKER).unlink()
+    directory.rmdir()

@@ -1,0 +1,67 @@
+"""Until when records of ledgers may have been lost is known over restarts, and is no later than they were."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.arbiter import kernel_process, ledger_record, recovery_window, share_ledgers
+
+NEVER = 0
+
+
+def lost_ticks(directory: Path) -> int:
+    """As an agent that starts now has it."""
+    started = share_ledgers.ShareLedgers(directory)
+    started.inherit()
+    return started.lost_ticks
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of the records; it is there."""
+    (tmp_path / "state").mkdir()
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def own_ticks() -> int:
+    own = kernel_process.identified(os.getpid())
+    assert own is not None
+    return own[1]
+
+
+def test_while_every_record_is_read_nothing_is(directory: Path) -> None:
+    assert lost_ticks(directory) == NEVER
+
+
+def test_without_the_directory_what_was_there_before_the_agent_is(directory: Path, own_ticks: int) -> None:
+    directory.rmdir()
+    assert lost_ticks(directory) == own_ticks
+    assert lost_ticks(directory) == own_ticks
+
+
+def test_so_it_is_when_a_record_cannot_be_read(directory: Path, own_ticks: int) -> None:
+    (directory / "uid-0.json").write_text("{")
+    assert lost_ticks(directory) == own_ticks
+    assert ledger_record.all_in(directory) == []
+
+
+def test_the_next_agent_knows_and_moves_it_no_further(directory: Path) -> None:
+    recovery_window.write(directory, kernel_process.boot_id(), 7)
+    assert lost_ticks(directory) == 7
+    assert lost_ticks(directory) == 7
+
+
+def test_a_boot_ends_it(directory: Path) -> None:
+    recovery_window.write(directory, "another boot", 7)
+    assert lost_ticks(directory) == NEVER
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", json.dumps({"boot_id": kernel_process.boot_id()})])
+def test_what_is_written_there_and_cannot_be_read_is_a_loss(directory: Path, own_ticks: int, text: str) -> None:
+    recovery_window.path_of(directory).write_text(text)
+    assert lost_ticks(directory) == own_ticks

@@ -1,0 +1,75 @@
+"""When a GPU is not to be trusted, when it is again, and that a restart of the agent is no cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.hardware import faults as files
+from deviceplugin.hardware import gpu_health, xid
+
+GPU = "GPU-1"
+
+
+def after(
+    number: int, *, faults: gpu_health.Faults | None = None, uuid: str = GPU, now: float = 0.0
+) -> gpu_health.Faults:
+    return gpu_health.after_xid(faults or {}, uuids=[uuid], number=number, now=now)
+
+
+def test_another_xid_makes_it_unhealthy_until_it_was_quiet_for_a_while() -> None:
+    faults = after(94, now=1000)
+    assert faults[GPU].reason == "XID 94 happened: it is unhealthy until 300 s without another"
+    assert GPU in gpu_health.after_look(faults, returned=[], now=1299)
+    assert GPU not in gpu_health.after_look(faults, returned=[], now=1300)
+
+
+def test_each_further_one_begins_the_wait_anew() -> None:
+    faults = after(94, faults=after(94, now=1000), now=1200)
+    assert GPU in gpu_health.after_look(faults, returned=[], now=1499)
+
+
+@pytest.mark.parametrize("number", sorted(gpu_health.RESET_XIDS))
+def test_what_only_a_reset_cures_stays_until_the_gpu_was_away(number: int) -> None:
+    faults = after(number)
+    assert faults[GPU].reason == f"XID {number} happened: the GPU has to be reset"
+    faults = gpu_health.after_look(faults, returned=["GPU-2"], now=1e9)
+    assert GPU in faults
+    assert gpu_health.after_look(faults, returned=[GPU], now=1e9) == {}
+
+
+def test_a_driver_that_says_that_nothing_is_to_be_done_is_believed_after_a_while() -> None:
+    faults = after(48, now=1000)
+    assert GPU in gpu_health.after_look(faults, returned=[], now=1299, recovered=[GPU])
+    assert gpu_health.after_look(faults, returned=[], now=1300, recovered=[GPU]) == {}
+
+
+def test_a_lighter_fault_does_not_shorten_a_heavier_one() -> None:
+    faults = after(48)
+    assert after(94, faults=faults, now=1) == faults
+
+
+def test_one_gpus_fault_is_no_others() -> None:
+    assert set(after(94, faults=after(48), uuid="GPU-2")) == {GPU, "GPU-2"}
+
+
+def test_no_xid_is_in_two_tables() -> None:
+    assert not xid.APPLICATION_XIDS & gpu_health.RESET_XIDS
+
+
+def test_the_next_agent_knows_the_faults_of_this_boot(tmp_path: Path) -> None:
+    boot = tmp_path / "proc" / files.BOOT_ID
+    boot.parent.mkdir(parents=True)
+    boot.write_text("one\n")
+    known = after(94, faults=after(48, uuid="GPU-2", now=5), now=7)
+    files.Notebook(tmp_path / "state", proc=tmp_path / "proc").write(known)
+    assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == known
+    boot.write_text("two\n")  # the machine was started anew, and its GPUs with it
+    assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": "", "faults": {"GPU-1": {}}}'])
+def test_notes_that_make_no_sense_are_no_faults(tmp_path: Path, text: str) -> None:
+    (tmp_path / files.NAME).write_text(text)
+    assert files.Notebook(tmp_path, proc=tmp_path).read() == {}

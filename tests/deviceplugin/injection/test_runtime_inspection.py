@@ -1,0 +1,123 @@
+"""What an agent sees of how its own container was made, by texts as kernels write them and a driver that is really loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deviceplugin import agent_settings
+from deviceplugin.injection import runtime_inspection
+from tests.deviceplugin import simulated
+from tests.deviceplugin.test_driver_root import install
+
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550.54.15"
+MAPS = f"""7f1c00000000-7f1c00200000 r-xp 00000000 00:2f 1234                       {LIBRARY}
+7f1c00400000-7f1c00600000 r--p 00000000 00:2f 99                         /usr/lib/x86_64-linux-gnu/libc.so.6
+7f1c00600000-7f1c00601000 rw-p 00000000 00:00 0
+"""
+ROOT = "1 0 0:50 / / rw,relatime - overlay overlay rw,lowerdir=/a\n"
+GIVEN = f"2 1 259:1 {LIBRARY} {LIBRARY} ro,nosuid,nodev,relatime - ext4 /dev/root rw\n"
+VOLUME = "3 1 259:1 / /driver-root ro,relatime - ext4 /dev/root rw\n4 1 0:26 /cdi /run/cdi rw - tmpfs tmpfs rw\n"
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "library", "given"),
+    [
+        pytest.param(ROOT + GIVEN, LIBRARY, True, id="a runtime mounted the file"),
+        pytest.param(ROOT, LIBRARY, False, id="it is the image's"),
+        pytest.param(ROOT + VOLUME, f"/driver-root{LIBRARY}", False, id="it is in a volume"),
+        pytest.param(ROOT + GIVEN, f"/driver-root{LIBRARY}", False, id="another one is mounted than is used"),
+    ],
+)
+def test_a_driver_is_given_by_a_runtime_if_its_library_is_a_mount_of_its_own(
+    mountinfo: str, library: str, given: bool
+) -> None:
+    assert (
+        runtime_inspection.is_given(MAPS.replace(LIBRARY, library), runtime_inspection.mount_points(mountinfo)) is given
+    )
+
+
+def test_a_directory_of_the_host_is_told_from_the_containers_own(tmp_path: Path) -> None:
+    points = runtime_inspection.mount_points(ROOT + VOLUME)
+    assert runtime_inspection.is_mounted(Path("/driver-root/etc"), points)
+    assert not runtime_inspection.is_mounted(Path("/var/elsewhere"), points)
+    (tmp_path / "run").symlink_to("/driver-root")  # as /var/run is one to /run
+    assert runtime_inspection.is_mounted(tmp_path / "run" / "cdi", points)
+
+
+CONTAINERD = """
+version = 3
+imports = ["/etc/containerd/conf.d/*.toml"]
+[plugins."io.containerd.cri.v1.runtime"]
+enable_cdi = true
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "runc"
+"""
+OPERATORS = """
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "nvidia"
+"""
+
+
+def look(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: str) -> dict[str, object]:
+    """What is seen with this text of mounts and the process's own maps."""
+    own = tmp_path / "self"
+    own.mkdir()
+    (own / "mountinfo").write_text(mountinfo)
+    (own / "maps").write_text(MAPS)
+    given = {"NODE_NAME": "n", "POD_UID": "u", "CONTAINER_DRIVER_ROOT": str(host), **environment}
+    parsed = agent_settings.parse([f"--cdi-directory={tmp_path / 'cdi'}"], given)
+    return dataclasses.asdict(runtime_inspection.look(parsed, given, own=own))
+
+
+def test_a_bare_pod_sees_that_nothing_is_mounted(tmp_path: Path) -> None:
+    found = look(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
+    assert (found["in_pod"], found["asked"], found["given"]) == (True, True, False)
+    assert "is not mounted from the host: add the component cdi" in str(found["undescribed"])
+
+
+def test_a_pod_with_the_host_sees_its_driver_and_what_its_runtime_is_configured_to_do(tmp_path: Path) -> None:
+    host = install(tmp_path / "host")
+    (host / "etc/containerd/conf.d").mkdir(parents=True)
+    (host / "etc/containerd/config.toml").write_text(CONTAINERD)
+    (host / "etc/containerd/conf.d/99-nvidia.toml").write_text(OPERATORS)
+    (host / "etc/containerd/conf.d/broken.toml").write_text("[")
+    mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
+    found = look(tmp_path, host=host, mountinfo=mountinfo, NVIDIA_VISIBLE_DEVICES="void")
+    assert found["undescribed"] == ""
+    assert (found["asked"], found["cdi_enabled"], found["default_runtime"]) == (False, True, "nvidia")
+
+
+def test_a_pod_with_a_host_that_has_no_driver_says_so(tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
+    found = look(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
+    assert f"no driver of the host is seen at {tmp_path / 'host'}" in str(found["undescribed"])
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_a_library_that_is_really_mounted_and_loaded_is_seen(gpus: Path, tmp_path: Path, mounted: bool) -> None:
+    """In a mount namespace of its own, as a runtime does it."""
+    (tmp_path / "lib").mkdir()
+    target = tmp_path / "lib" / "libnvidia-ml.so.1"
+    source = simulated.BUILD / "libnvidia-ml.so.1"
+    target.write_bytes(b"" if mounted else source.read_bytes())
+    program = (
+        "import json, pathlib; from deviceplugin import driver_root; from deviceplugin.injection import runtime_inspection as seen; "
+        "driver_root.load(pathlib.Path('/nothing')); own = pathlib.Path('/proc/self'); "
+        "points = seen.mount_points((own / 'mountinfo').read_text()); "
+        "print(json.dumps(seen.is_given((own / 'maps').read_text(), points)))"
+    )
+    mount = f"mount --bind {source} {target} && " if mounted else ""
+    command = ["unshare", "--mount", "/bin/sh", "-c", f'{mount}exec "$@"', "sh", sys.executable, "-c", program]
+    environment = {**simulated.environment(gpus), "LD_LIBRARY_PATH": str(tmp_path / "lib")}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    if "Operation not permitted" in result.stderr:
+        pytest.skip("needs to be root, to make a mount namespace")
+    assert json.loads(result.stdout) is mounted, result.stderr

@@ -1,0 +1,77 @@
+"""Who uses a GPU, by what the kernel says of its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deviceplugin.kubelet import checkpoint
+from deviceplugin.live import gpu_usage
+from deviceplugin.live.gpu_users import GpuUsers
+from gpushare import contract
+
+PERCENT = contract.RESOURCE_PERCENT
+UID = "0a0a0a0a-0000-0000-0000-000000000001"
+IN_A_POD = f"0::/kubepods.slice/pod{UID}/{'c' * 64}\n"
+POD = {"metadata": {"namespace": "ml", "name": "x", "uid": UID}}
+
+
+def witness(proc: Path, kept: Path | None = None) -> Any:
+    nothing = SimpleNamespace(nvml=None)
+    return GpuUsers(
+        nothing,  # type: ignore[arg-type]
+        pod_resources_socket=Path("/none"),
+        pods=lambda: [POD],
+        proc=proc,
+        kept=kept,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "cgroup", "expected"),
+    [
+        (b"python", IN_A_POD, gpu_usage.GpuUser(7, "python", "ml/x")),
+        (b"\xff\xfe", IN_A_POD, gpu_usage.GpuUser(7, "\ufffd\ufffd", "ml/x")),
+        (b"nvidia-cuda-mps", "0::/system.slice/mps.service\n", None),
+        (b"nvidia-cuda-mps", IN_A_POD, gpu_usage.GpuUser(7, "nvidia-cuda-mps", "ml/x")),
+        (b"Xorg", "0::/user.slice\n", gpu_usage.GpuUser(7, "Xorg")),
+    ],
+    ids=["of a pod", "a name that is no text", "a daemon of the host's", "a name that is not its own", "of the host"],
+)
+def test_a_process_is_known_by_its_pod_whatever_it_calls_itself(
+    tmp_path: Path, name: bytes, cgroup: str, expected: gpu_usage.GpuUser | None
+) -> None:
+    directory = tmp_path / "7"
+    directory.mkdir()
+    (directory / "comm").write_bytes(name + b"\n")
+    (directory / "cgroup").write_text(cgroup)
+    assert witness(tmp_path)._process(7) == expected
+    assert witness(tmp_path)._process(8) is None  # it is gone
+
+
+def test_what_the_kubelet_starts_by_is_held_while_its_pod_lives(tmp_path: Path) -> None:
+    """It says nothing while it is away, and at first that nobody holds anything; yet it refuses who has an ill device."""
+    entries = [
+        {"PodUID": UID, "ContainerName": "a", "ResourceName": PERCENT, "DeviceIDs": {"-1": ["gpu-percent-7"]}},
+        {"PodUID": UID, "ContainerName": "b", "ResourceName": PERCENT, "DeviceIDs": {"0": ["gpu-percent-300"]}},
+        {"PodUID": "gone", "ContainerName": "a", "ResourceName": PERCENT, "DeviceIDs": {"-1": ["gpu-percent-9"]}},
+    ]
+    kept = tmp_path / checkpoint.NAME
+    kept.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}))
+    asked = witness(tmp_path, kept)
+    assert "does not say" in asyncio.run(asked.ask_kubelet())
+    assert asked.given == {PERCENT: {"gpu-percent-7", "gpu-percent-300"}}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"Data": {"PodDeviceEntries": [7]}}', '{"Data": {"PodDeviceEntries": null}}']
+)
+def test_what_is_written_in_another_form_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / checkpoint.NAME).write_text(text)
+    assert checkpoint.read(tmp_path / checkpoint.NAME) == {}
+    assert checkpoint.read(tmp_path / "none") == {}

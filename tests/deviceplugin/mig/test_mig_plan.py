@@ -1,0 +1,175 @@
+"""From what is on a GPU to what is wanted."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceplugin.mig import mig_plan
+from deviceplugin.mig.instance import ComputeInstance, GpuInstance, MigMode
+from deviceplugin.mig.mig_plan import Create, CreatePart, Destroy, DestroyPart, MigPlan, MigVerdict, Present, SetMode
+from gpushare.mig import catalogue, feasibility, instance_layout, profile
+from gpushare.mig.instance_layout import Infeasible, Wanted
+from tests.gpushare.mig import sequences
+
+A100 = catalogue.MODELS["A100-40GB"]
+ON, OFF = MigMode(True, True), MigMode(False, False)
+
+
+def instance(number: int, name: str, start: int, *, busy: bool = False, parts: int = 1) -> GpuInstance:
+    kind = A100.kind(profile.parse(name))
+    assert kind is not None
+    made = tuple(ComputeInstance(n, kind.gpu_slices, f"MIG-{number}-{n}", busy) for n in range(parts))
+    return GpuInstance(number, kind, start, made)
+
+
+def present(*instances: GpuInstance, mode: MigMode | None = ON, busy: bool = False) -> Present:
+    return Present("GPU-a", mode, A100, instances, busy)
+
+
+def made(given: Present, wanted: dict[str, int] | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
+    return mig_plan.make(given, None if wanted is None else feasibility.named(wanted), held=held)
+
+
+def after(given: Present, proposed: MigPlan) -> Present:
+    """The GPU once the steps are done, as the driver would do them."""
+    instances = list(given.instances)
+    ids = itertools.count(100)
+    for step in proposed.steps:
+        match step:
+            case DestroyPart(instance_id, part_id):
+                one = next(one for one in instances if one.id == instance_id)
+                assert not any(part.busy for part in one.parts if part.id == part_id)
+                kept = tuple(part for part in one.parts if part.id != part_id)
+                instances[instances.index(one)] = dataclasses.replace(one, parts=kept)
+            case Destroy(instance_id):
+                one = next(one for one in instances if one.id == instance_id)
+                assert not one.parts
+                instances.remove(one)
+            case Create(kind, start, parts):
+                number = next(ids)
+                others = [(other.kind.profile, other.start) for other in instances]
+                assert sequences.error(A100, [*others, (kind.profile, start)]) is None
+                found = tuple(ComputeInstance(n, slices, f"MIG-{number}-{n}") for n, slices in enumerate(parts))
+                instances.append(GpuInstance(number, kind, start, found))
+            case CreatePart(instance_id, slices):
+                one = next(one for one in instances if one.id == instance_id)
+                part = ComputeInstance(next(ids), slices, f"MIG-{instance_id}-new")
+                instances[instances.index(one)] = dataclasses.replace(one, parts=(*one.parts, part))
+            case SetMode(enabled):
+                assert not instances
+                return dataclasses.replace(given, mode=MigMode(enabled, enabled), instances=())
+    return dataclasses.replace(given, instances=tuple(instances))
+
+
+def counts(given: Present) -> Wanted:
+    found: dict[profile.Profile, int] = {}
+    for one in given.instances:
+        for part in one.parts:
+            name = dataclasses.replace(one.kind.profile, compute_slices=part.slices)
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+@st.composite
+def gpus(draw: st.DrawFn) -> Present:
+    """A GPU with some instances that fit together, a few of them busy, a few without compute instances."""
+    instances: list[GpuInstance] = []
+    for number in range(draw(st.integers(0, 5))):
+        kind = draw(st.sampled_from(A100.kinds))
+        one = instance(
+            number,
+            str(kind.profile),
+            draw(st.sampled_from(kind.starts)),
+            busy=draw(st.booleans()) and draw(st.booleans()),
+            parts=draw(st.sampled_from([1, 1, 1, 0])),
+        )
+        sequence = [(other.kind.profile, other.start) for other in [*instances, one]]
+        if sequences.error(A100, sequence) is None:
+            instances.append(one)
+    return present(*instances)
+
+
+WANTED = st.dictionaries(
+    st.sampled_from([*(kind.profile for kind in A100.kinds), profile.parse("1c.3g.20gb")]),
+    st.integers(1, 4),
+    max_size=3,
+)
+
+
+@settings(max_examples=200)
+@given(gpus(), WANTED)
+def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(given: Present, wanted: Wanted) -> None:
+    proposed = mig_plan.make(given, wanted)
+    busy = {part.uuid for one in given.instances for part in one.parts if part.busy}
+    if proposed.verdict is MigVerdict.REFUSE:
+        assert isinstance(instance_layout.search(A100, wanted), Infeasible)
+    elif proposed.verdict is MigVerdict.WAIT:
+        assert set(proposed.in_the_way) == busy != set()
+    else:
+        done = after(given, proposed)
+        assert counts(done) == wanted
+        assert busy <= {part.uuid for one in done.instances for part in one.parts}
+        assert mig_plan.make(done, wanted) == MigPlan(MigVerdict.DO)
+
+
+@settings(max_examples=100)
+@given(gpus(), WANTED, st.data())
+def test_a_plan_that_is_broken_off_is_taken_up_again(given: Present, wanted: Wanted, data: st.DataObject) -> None:
+    proposed = mig_plan.make(given, wanted)
+    if proposed.verdict is not MigVerdict.DO:
+        return
+    some = dataclasses.replace(proposed, steps=proposed.steps[: data.draw(st.integers(0, len(proposed.steps)))])
+    stopped = after(given, some)
+    again = mig_plan.make(stopped, wanted)
+    assert again.verdict is MigVerdict.DO
+    assert counts(after(stopped, again)) == wanted
+
+
+def test_what_is_there_and_wanted_stays_where_it_is() -> None:
+    given = present(instance(1, "3g.20gb", 4, busy=True), instance(2, "1g.5gb", 0))
+    proposed = made(given, {"3g.20gb": 1, "1g.5gb": 2})
+    assert [type(step) for step in proposed.steps] == [Create]
+    assert proposed.steps[0].start == 3
+
+
+def test_what_is_idle_makes_room_and_what_is_busy_does_not() -> None:
+    idle, busy = instance(1, "3g.20gb", 4), instance(1, "3g.20gb", 4, busy=True)
+    assert made(present(idle), {"7g.40gb": 1}).steps[:2] == (DestroyPart(1, 0), Destroy(1))
+    waits = made(present(busy), {"7g.40gb": 1})
+    assert (waits.verdict, waits.steps, waits.in_the_way) == (MigVerdict.WAIT, (), ("MIG-1-0",))
+    assert waits.reason == "GPU-a waits until MIG-1-0 is not in use any more, before it can have 1 × 7g.40gb"
+
+
+def test_what_a_pod_holds_is_in_use_before_its_process_runs() -> None:
+    given = present(instance(1, "3g.20gb", 4))
+    assert made(given, {"7g.40gb": 1}, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
+    assert made(given, None, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
+
+
+def test_nothing_is_touched_for_what_can_never_be() -> None:
+    refused = made(present(instance(1, "3g.20gb", 4)), {"1g.5gb": 8})
+    assert (refused.verdict, refused.steps) == (MigVerdict.REFUSE, ())
+    assert "of this, 7 × 1g.5gb fits" in refused.reason
+    assert made(present(mode=OFF), {"1g.5gb": 8}).verdict is MigVerdict.REFUSE, "before MIG is turned on"
+    assert "cannot do MIG" in made(present(mode=None), {"1g.5gb": 1}).reason
+
+
+def test_the_mode_comes_first_and_alone() -> None:
+    assert made(present(mode=OFF), {"1g.5gb": 1}).steps == (SetMode(True),)
+    assert made(present(mode=OFF, busy=True), {"1g.5gb": 1}).in_the_way == ("GPU-a",)
+    assert made(present(mode=OFF), {"1g.5gb": 1}, held=frozenset({"GPU-a"})).verdict is MigVerdict.WAIT
+
+
+def test_mig_is_turned_off_when_it_is_empty() -> None:
+    proposed = made(present(instance(1, "3g.20gb", 4)), None)
+    assert proposed.steps == (DestroyPart(1, 0), Destroy(1), SetMode(False))
+    assert made(present(mode=OFF), None) == made(present(mode=None), None) == MigPlan(MigVerdict.DO)
+    assert made(present(mode=MigMode(False, True)), None).steps == (SetMode(False),), "one that waits for a reset"
+
+
+def test_an_instance_without_devices_gets_them() -> None:
+    assert made(present(instance(1, "3g.20gb", 0, parts=0)), {"1c.3g.20gb": 3}).steps == (CreatePart(1, 1),) * 3

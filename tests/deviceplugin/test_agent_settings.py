@@ -1,0 +1,80 @@
+"""Flags and environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin import agent_settings
+
+
+def test_in_a_pod_only_the_nodes_name_is_needed() -> None:
+    found = agent_settings.parse([], {"NODE_NAME": "node-a"})
+    assert found.node_name == "node-a"
+    assert found.kubelet_directory == Path("/var/lib/kubelet/device-plugins")
+    assert found.root == Path("/var/lib/gpushare")
+    assert found.run_directory == Path("/run/gpushare/arbiter")
+    assert found.proc_root == Path("/proc")
+
+
+def test_a_flag_wins_over_the_environment() -> None:
+    assert agent_settings.parse(["--node-name=b"], {"NODE_NAME": "a"}).node_name == "b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "the name of the node is not known: give --node-name, or NODE_NAME by the downward API"),
+        (["--node-name=a", "--root=lib"], "--root lib is no absolute path, as the kubelet needs it"),
+        (
+            ["--node-name=a", f"--run-directory=/{'x' * 100}"],
+            "is longer than the 107 bytes that a socket's path can have",
+        ),
+        (["--node-name=a", f"--kubelet-directory=/{'x' * 100}"], "gpushare-gpu-percent.sock is longer than"),
+        (
+            ["--node-name=a", "--state-directory=/run/gpushare/arbiter/state"],
+            "--state-directory /run/gpushare/arbiter/state is below --run-directory, which containers can read",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(agent_settings.SettingsError) as refused:
+        agent_settings.parse(arguments, {})
+    assert sentence in str(refused.value)
+
+
+def test_what_contexts_take_and_whether_processes_are_ended_can_be_set() -> None:
+    parsed = agent_settings.parse(["--node-name=a"], {})
+    assert (parsed.context_memory_bytes, parsed.end_unlimited) == (0, False)
+    parsed = agent_settings.parse(["--node-name=a", "--context-memory=300Mi", "--end-unlimited"], {})
+    assert (parsed.context_memory_bytes, parsed.end_unlimited) == (300 << 20, True)
+
+
+def test_a_context_of_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        agent_settings.parse(["--node-name=a", "--context-memory=much"], {})
+    assert 'argument --context-memory: "much" is not a quantity' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "socket"),
+    [
+        ([], "/var/lib/kubelet/pod-resources/kubelet.sock"),
+        (
+            ["--kubelet-directory=/var/lib/k0s/kubelet/device-plugins"],
+            "/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
+        ),
+        (["--kubelet-directory=/k/device-plugins", "--pod-resources-socket=/p/kubelet.sock"], "/p/kubelet.sock"),
+    ],
+)
+def test_a_kubelet_elsewhere_has_its_other_socket_there_too(arguments: list[str], socket: str) -> None:
+    assert agent_settings.parse(["--node-name=a", *arguments], {}).pod_resources_socket == Path(socket)
+
+
+def test_where_the_driver_and_the_own_pod_are_is_told_by_the_environment_too() -> None:
+    bare = agent_settings.parse(["--node-name=a"], {})
+    assert (bare.pod_uid, bare.driver_root, bare.container_driver_root) == ("", "/", Path("/driver-root"))
+    told = {"POD_UID": "u", "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "CONTAINER_DRIVER_ROOT": "/host"}
+    found = agent_settings.parse(["--node-name=a"], told)
+    assert (found.pod_uid, found.driver_root, found.container_driver_root) == ("u", "/run/nvidia/driver", Path("/host"))

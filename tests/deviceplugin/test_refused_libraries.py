@@ -1,0 +1,29 @@
+"""A pod whose library speaks another protocol is told of once, as soon as it is known, with the arbiter's own sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.refused_libraries import RefusedLibraries
+
+
+def manifest(name: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "ml", "name": name, "uid": f"uid-{name}"}}
+
+
+def test_each_pod_once_and_again_if_another_one_has_its_place() -> None:
+    pods: list[dict[str, Any]] = []
+    told: list[tuple[str, str, tuple[str, str] | None]] = []
+    unspoken = RefusedLibraries(lambda: pods, lambda *event: told.append(event))
+    unspoken.refused(Container("uid-a", "id"), "recreate the pod")
+    assert told == []  # nobody knows whose it is
+    pods += [manifest("a"), manifest("b")]
+    for _ in range(3):
+        unspoken.refused(Container("uid-a", "id"), "recreate the pod")
+        unspoken.refused(Container("uid-a", "id of its sidecar"), "recreate the pod")
+    assert told == [("LibraryRefused", "recreate the pod", ("ml", "a"))]
+    pods.remove(manifest("a"))
+    unspoken.refused(Container("uid-b", "id"), "recreate it")
+    assert told[1:] == [("LibraryRefused", "recreate it", ("ml", "b"))]
+    assert unspoken._told == {"uid-b"}

@@ -1,0 +1,108 @@
+"""The most that shares have used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deviceplugin import share_peaks
+from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.share_peaks import Peak
+
+TENANT = Tenant("u", "ml", "trainer", ("main", "side"), 0, (Grant("GPU-0", 100, 50, 100), Grant("GPU-1", 100, 50, 100)))
+
+
+class Node:
+    """What shares use, on a clock that the test turns."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.now = 0.0
+        self.used: tuple[int, ...] | None = (0, 0)
+        self.recent: float | None = None
+        self.pods: frozenset[str] | None = frozenset({"u"})
+        self.begin()
+
+    def begin(self) -> None:
+        """Another agent."""
+        self.peaks = share_peaks.Peaks(
+            self.directory,
+            uses=lambda: () if self.used is None else (ShareUse(TENANT, self.used, 1, (5, 0)),),
+            leases=lambda: () if self.used is None else (LeaseUsage(TENANT, "GPU-0", 1.0, 1, self.recent),),
+            pods=lambda: self.pods,
+            clock=lambda: self.now,
+        )
+
+    def later(self, used: tuple[int, ...] | None, recent: float | None = None, *, seconds: float = 1.0) -> Peak:
+        self.now += seconds
+        self.used, self.recent = used, recent
+        self.peaks.look()
+        return self.peaks.all[0]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_the_most_is_remembered_with_what_was_not_charged(node: Node) -> None:
+    node.later((10, 1))
+    node.later((30, 2), 0.4)
+    first = node.later((20, 3), 0.2)
+    assert (first.memory_bytes, first.compute_ratio, first.observed_seconds) == (35, 0.4, 2.0)
+    second = node.peaks.all[1]
+    assert (second.gpu, second.memory_bytes, second.compute_ratio) == ("GPU-1", 3, None)
+
+
+def test_only_time_with_a_process_counts_and_none_in_which_nobody_looked(node: Node) -> None:
+    node.later((10, 0))
+    node.later(None)
+    node.later((10, 0))
+    assert node.later((10, 0), seconds=3600).observed_seconds == 1.0
+
+
+def test_the_next_agent_goes_on_from_there(node: Node) -> None:
+    node.later((10, 0), 0.4)
+    node.later((50, 0))
+    node.peaks.keep()
+    node.begin()
+    node.now += 100
+    after = node.later((1, 0), 0.3)
+    assert (after.memory_bytes, after.compute_ratio, after.observed_seconds) == (55, 0.4, 1.0)
+
+
+def test_a_file_that_makes_no_sense_is_no_file(node: Node) -> None:
+    (node.directory / share_peaks.NAME).write_text('[{"gpu": 1, "what": 2}]')
+    node.begin()
+    assert node.later((1, 0)).memory_bytes == 6
+
+
+def test_pods_that_have_gone_are_forgotten_and_none_while_they_are_not_known(node: Node) -> None:
+    node.later((10, 0))
+    node.pods = None
+    node.later(None)
+    assert len(node.peaks.all) == 2
+    node.pods = frozenset()
+    node.now += 1
+    node.peaks.look()
+    assert node.peaks.all == ()
+
+
+def test_the_metrics_have_no_compute_that_was_never_known(node: Node) -> None:
+    node.later((10, 0), 0.25)
+    node.later((10, 0), 0.25)
+    told = {
+        (sample.name, sample.labels["gpu"]): sample.value
+        for metric in share_peaks.figures(node.peaks.all, node_name="n")
+        for sample in metric.samples
+    }
+    assert told == {
+        ("gpushare_share_peak_memory_bytes", "GPU-0"): 15,
+        ("gpushare_share_peak_memory_bytes", "GPU-1"): 0,
+        ("gpushare_share_peak_compute_ratio", "GPU-0"): 0.25,
+        ("gpushare_share_observed_seconds", "GPU-0"): 1.0,
+        ("gpushare_share_observed_seconds", "GPU-1"): 1.0,
+    }

@@ -1,0 +1,50 @@
+"""Which entry a node follows: its label's or none; defaults only for nodes without a label."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import errors
+from gpushare.config import config_choice
+from gpushare.config.config_choice import ActiveConfig, Decision
+
+NAMES = st.sampled_from(["a", "b", "default", "..data"])
+
+
+@given(
+    st.dictionaries(NAMES, st.sampled_from(["x", "y"])),
+    st.one_of(st.none(), st.just(""), NAMES, st.just("z")),
+    st.sampled_from(["", "a", "z"]),
+    st.lists(st.sampled_from(["named", "single", "empty", "bogus"]), max_size=3),
+    st.one_of(st.none(), st.builds(ActiveConfig, NAMES, st.sampled_from(["x", "y"]))),
+)
+def test_what_is_selected_is_there_and_what_cannot_be_leaves_all_as_it_is(
+    entries: dict[str, str], label: str | None, default: str, fallbacks: list[str], current: ActiveConfig | None
+) -> None:
+    decision = config_choice.decide(current, entries, label=label, default=default, fallbacks=fallbacks)
+    if decision.problem:
+        assert decision.in_force == current
+        assert not decision.reload
+        return
+    assert decision.in_force is not None
+    name = decision.in_force.name
+    assert name == config_choice.EMPTY or (name in entries and not name.startswith(".."))
+    assert not label or name == label
+    assert decision.in_force.text == entries.get(name, "")
+    assert decision.reload == (decision.in_force != current)
+
+
+def test_an_edited_entry_is_a_change() -> None:
+    old, new = ActiveConfig("a", "x"), ActiveConfig("a", "y")
+    assert config_choice.decide(old, {"a": "y"}, label="a") == Decision(new, reload=True)
+    assert config_choice.decide(new, {"a": "y"}, label="a") == Decision(new, reload=False)
+
+
+def test_a_name_that_is_not_there_says_what_is() -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        config_choice.select({"b", "a"}, label="z", default="a")
+    assert str(caught.value) == (
+        "specified config z does not exist: the ConfigMap has a, b; change the node's label or add it"
+    )

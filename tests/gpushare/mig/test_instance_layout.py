@@ -1,0 +1,185 @@
+"""Which MIG instances fit on a GPU together."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.mig import catalogue, feasibility, instance_layout, orders, parted
+from gpushare.mig.geometry import Geometry, PlacedInstance
+from gpushare.mig.instance_layout import Infeasible, Wanted
+from tests.gpushare.mig import sequences
+
+GEOMETRIES = st.sampled_from(list(catalogue.MODELS.values()))
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> tuple[Geometry, Wanted]:
+    geometry = draw(GEOMETRIES)
+    kinds = draw(st.lists(st.sampled_from(geometry.kinds), max_size=3, unique=True))
+    return geometry, {kind.profile: draw(st.integers(1, 4)) for kind in kinds}
+
+
+def overlap(placed: list[PlacedInstance]) -> bool:
+    occupied = [place for one in placed for place in one.places]
+    return len(occupied) != len(set(occupied))
+
+
+@settings(max_examples=150)
+@given(wishes())
+def test_what_is_found_can_be_made_in_that_order_and_is_what_was_wanted(wish: tuple[Geometry, Wanted]) -> None:
+    geometry, wanted = wish
+    found = instance_layout.search(geometry, wanted)
+    if isinstance(found, Infeasible):
+        return
+    sequence = [(one.placed.kind.profile, one.placed.start) for one in found]
+    assert sequences.error(geometry, sequence) is None
+    assert {name: sum(name == one for one, _ in sequence) for name in wanted} == wanted
+    assert not overlap([one.placed for one in found])
+
+
+@settings(max_examples=60)
+@given(wishes())
+def test_what_is_refused_fits_at_no_places_at_all_and_what_is_offered_instead_does(
+    wish: tuple[Geometry, Wanted],
+) -> None:
+    geometry, wanted = wish
+    found = instance_layout.search(geometry, wanted)
+    if not isinstance(found, Infeasible):
+        return
+    kinds = [kind for kind in geometry.kinds for _ in range(wanted.get(kind.profile, 0))]
+    if len(kinds) <= 4:
+        for starts in itertools.product(*(kind.starts for kind in kinds)):
+            sequence = [(kind.profile, start) for kind, start in zip(kinds, starts, strict=True)]
+            assert sequences.error(geometry, sequence) is not None
+    assert found.feasible
+    for part in found.feasible:
+        assert not isinstance(instance_layout.search(geometry, part), Infeasible)
+        assert instance_layout.shown(part) in found.reason
+
+
+@settings(max_examples=60)
+@given(wishes(), st.data())
+def test_what_is_taken_stays_where_it_is(wish: tuple[Geometry, Wanted], data: st.DataObject) -> None:
+    geometry, wanted = wish
+    kind = data.draw(st.sampled_from(geometry.kinds))
+    taken = PlacedInstance(kind, data.draw(st.sampled_from(kind.starts)))
+    found = instance_layout.search(geometry, wanted, taken=[taken])
+    if not isinstance(found, Infeasible):
+        assert not overlap([taken, *(one.placed for one in found)])
+
+
+def error(model: str, **wanted: int) -> str | None:
+    return feasibility.config_error(
+        catalogue.MODELS[model], {name.replace("_", "."): count for name, count in wanted.items()}
+    )
+
+
+def test_a_refusal_says_what_fits() -> None:
+    assert error("H100-80GB", **{"2g_20gb": 3, "1g_10gb": 2}) == (
+        "3 × 2g.20gb + 2 × 1g.10gb does not fit on H100-80GB: it has 7 GPU slices and 8 places; "
+        "of this, 3 × 2g.20gb + 1 × 1g.10gb fits"
+    )
+
+
+def test_a_profile_of_another_model_is_refused_with_those_that_there_are() -> None:
+    assert error("A30-24GB", **{"3g_20gb": 1}) == (
+        "A30-24GB has no profile 3g.20gb: it has 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
+    )
+
+
+def test_parts_share_gpu_instances() -> None:
+    assert error("A100-40GB", **{"1c_3g_20gb": 3, "4g_20gb": 1}) is None
+    assert error("A100-40GB", **{"1c_3g_20gb": 4, "4g_20gb": 1}) is not None
+    (found,) = instance_layout.search(
+        catalogue.MODELS["A100-40GB"], feasibility.named({"2c.3g.20gb": 1, "1c.3g.20gb": 1})
+    )
+    assert found.parts == (2, 1)
+
+
+def test_enormous_counts_are_refused_at_once() -> None:
+    reason = error("H100-80GB", **{"1g_10gb": 10**9, "1g_20gb": 10**9, "1c_7g_80gb": 10**9})
+    assert reason is not None
+    assert "7 × 1g.10gb" in reason
+
+
+def test_everything_that_there_is_is_refused_at_once_with_what_fits() -> None:
+    geometry = catalogue.MODELS["A100-40GB"]
+    plain = {str(kind.profile): kind.most for kind in geometry.kinds}
+    slices = {f"{part}c.{kind.profile}": 7 for kind in geometry.kinds for part in range(1, kind.gpu_slices)}
+    began = time.process_time()
+    reason = feasibility.config_error(geometry, {**plain, **slices})
+    assert time.process_time() - began < 20, "of some ten thousand million parts only the first few are tried"
+    assert reason is not None
+    assert "of this, " in reason
+
+
+@pytest.mark.parametrize("name", ["0c.3g.20gb", "4c.3g.20gb", "999999999c.7g.40gb"])
+def test_a_part_is_no_larger_than_its_instance(name: str) -> None:
+    assert str(feasibility.config_error(catalogue.MODELS["A100-40GB"], {name: 1})).startswith(
+        "A100-40GB has no profile"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ({"1g.5gb": 9}, "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB"),
+        ({"1g.5gb": 7}, None),
+        ({"1g.10gb": 7}, None),  # not on an A100 of 40 GB, but on those of 80
+        ({"9g.90gb": 9}, None),  # of a model that is yet to come
+        ({}, None),
+    ],
+)
+def test_what_no_known_gpu_can_be_is_told_without_a_node(wanted: dict[str, int], sentence: str | None) -> None:
+    found = feasibility.nowhere((parted.MigConfigEntry(devices=None, enabled=True, wanted=wanted),))
+    assert (found or "").startswith(sentence or "")
+    assert (found is None) is (sentence is None)
+
+
+@pytest.mark.parametrize(
+    ("model", "gib", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 40, "A100-40GB"),
+        ("NVIDIA A100 80GB PCIe", 80, "A100-80GB"),
+        ("NVIDIA H100 80GB HBM3", 79.6, "H100-80GB"),
+        ("NVIDIA H100 NVL", 93.6, "H100-94GB"),
+        ("NVIDIA GH200 480GB", 95.6, "H100-96GB"),
+        ("NVIDIA GH200 144G HBM3e", 141, "H200-141GB"),
+        ("NVIDIA H200", 140.4, "H200-141GB"),
+        ("NVIDIA B200", 179, "B200-180GB"),
+        ("NVIDIA GB200", 185, "GB200-186GB"),
+        ("NVIDIA A30", 24, "A30-24GB"),
+        ("NVIDIA L4", 24, None),
+        ("NVIDIA A10", 24, None),
+    ],
+)
+def test_a_gpu_is_known_by_what_nvml_calls_it(model: str, gib: float, name: str | None) -> None:
+    found = catalogue.of_gpu(model, int(gib * (1 << 30)))
+    assert (found and found.name) == name
+
+
+def test_a_model_may_be_named_without_its_size_where_there_is_one() -> None:
+    assert catalogue.named("GB200") is catalogue.MODELS["GB200-186GB"]
+    assert catalogue.named("GH200-96GB") is catalogue.named("H100-96GB") is catalogue.MODELS["H100-96GB"]
+    assert catalogue.named("A100") is catalogue.named("L4") is None
+
+
+@pytest.mark.parametrize("geometry", catalogue.MODELS.values(), ids=catalogue.MODELS)
+def test_of_each_kind_so_many_fit_as_the_table_says(geometry: Geometry) -> None:
+    for kind in geometry.kinds:
+        assert not isinstance(instance_layout.search(geometry, {kind.profile: kind.most}), Infeasible)
+        assert isinstance(instance_layout.search(geometry, {kind.profile: kind.most + 1}), Infeasible)
+
+
+def test_orders_begin_with_the_largest_and_none_comes_twice() -> None:
+    wanted = feasibility.named({"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
+    found = list(orders.distinct(wanted))
+    assert [str(one) for one in found[0]] == ["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"]
+    assert len(found) == len(set(found)) == 12
+    assert orders.first_that_works(wanted, lambda order: order == found[5]) == found[5]
+    assert orders.first_that_works(wanted, lambda _: False) is None

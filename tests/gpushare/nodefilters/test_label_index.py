@@ -1,0 +1,43 @@
+"""A selector answered for all at once says of each what it says of one by itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.nodefilters import selectors
+from gpushare.nodefilters.label_index import Postings, each
+
+KEYS = st.sampled_from(["a", "b", "c"])
+VALUES = st.sampled_from(["", "x", "y", "1", "07", "-3", "99"])
+LABELS = st.dictionaries(KEYS, VALUES)
+OPERATORS = st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Odd"])
+REQUIREMENTS = st.builds(
+    lambda key, operator, values: {"key": key, "operator": operator, "values": values},
+    KEYS,
+    OPERATORS,
+    st.lists(VALUES | st.sampled_from([f"v{number}" for number in range(12)]), max_size=12),
+)
+# A row, and its labels from now on; None: it goes.
+STEPS = st.lists(st.tuples(st.integers(0, 40), st.none() | LABELS), max_size=40)
+
+
+@given(STEPS, st.lists(st.lists(REQUIREMENTS, max_size=3), max_size=4))
+def test_law_who_is_selected_among_all_is_selected_by_himself(
+    steps: list[tuple[int, dict[str, str] | None]], asked: list[list[dict[str, object]]]
+) -> None:
+    found = Postings()
+    there: dict[int, dict[str, str]] = {}
+    chosen = [selectors.of_labels({"matchExpressions": requirements}) for requirements in asked]
+    for row, labels in steps:
+        for selector in chosen:  # so that what is remembered of one moment would be wrong at the next
+            matching = {at for at, own in there.items() if selector.matches(own)}
+            assert set(each(found.matching(selector))) == matching
+        if row in there:
+            found.drop(row, there.pop(row))
+        if labels is not None:
+            found.put(row, labels)
+            there[row] = labels
+    assert set(each(found.everyone)) == set(there)
+    for key in ("a", "b", "c"):
+        assert set(each(found.having(key))) == {row for row, labels in there.items() if key in labels}

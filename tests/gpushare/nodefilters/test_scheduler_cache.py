@@ -1,0 +1,198 @@
+"""Nodes and pods come and go; judgements are remembered as long as they hold."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, SchedulerCache, selectors, volumes
+from gpushare.nodefilters.scheduler_cache import NO_NODE
+from tests import builders
+
+FULL = "has 0 of 1 CPUs free, 1 is asked for"
+
+
+def machine(name: str = "node-a", cpu: str = "1", **labels: str) -> NodeSpec:
+    return NodeSpec.of(
+        {
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "allocatable": {"cpu": cpu, "pods": "110"},
+            },
+        }
+    )
+
+
+def pod(cpu: str = "1", *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    made = builders.pod()
+    made["metadata"]["labels"] = labels or {}
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    made["spec"] |= spec
+    return made
+
+
+def verdict(cache: SchedulerCache, manifest: dict[str, Any], node: str = "node-a", itself: Any = None) -> str | None:
+    return cache.judge(PodKey.of(manifest), PodAffinity.of(manifest), itself=itself)(node)
+
+
+def cache(*machines: NodeSpec) -> SchedulerCache:
+    made = SchedulerCache()
+    for one in machines or (machine(),):
+        made.put_machine(one.name, one)
+    return made
+
+
+def terms(kind: str, key: str = "kubernetes.io/hostname", **more: Any) -> dict[str, Any]:
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "a"}}, **more}
+    return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+A = {"app": "a"}
+
+
+def test_a_judgement_follows_whoever_comes_and_goes() -> None:
+    there = cache()
+    assert verdict(there, pod()) is None
+    assert there.put("one", PodInfo.of(pod(), "node-a"))
+    assert verdict(there, pod()) == FULL
+    assert not there.put("one", PodInfo.of(pod(), "node-a"))
+    there.put("one", PodInfo.of(pod("0"), "node-a"))
+    assert verdict(there, pod()) is None
+    there.put_machine("node-a", machine(cpu="0"))
+    assert verdict(there, pod()) == "has 0 of 0 CPUs free, 1 is asked for"
+    there.put_machine("node-a", None)
+    assert verdict(there, pod()) == NO_NODE
+
+
+def test_a_pod_is_not_in_its_own_way() -> None:
+    there = cache()
+    there.put("one", PodInfo.of(pod(labels=A, **terms("podAntiAffinity")), "node-a"))
+    again = pod(labels=A, **terms("podAntiAffinity"))
+    assert verdict(there, again) == FULL
+    assert verdict(there, again, itself="one") is None
+    assert verdict(there, again, itself="another") == FULL
+
+
+def test_what_the_ledger_counts_too_is_judged_where_the_ledger_is_not_full() -> None:
+    there = cache()
+    asked = pod("0")
+    asked["spec"]["containers"][0]["resources"] = {"requests": {"gpushare.io/gpu-percent": "50"}}
+    assert (
+        verdict(there, asked) == "has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-percent"
+    )
+    there.is_full = lambda node, amounts: (node, amounts) == ("node-a", (("gpushare.io/gpu-percent", 50),))
+    there.forget("node-a")
+    assert verdict(there, asked) is None
+
+
+def test_a_pod_may_be_known_before_its_node() -> None:
+    there = SchedulerCache()
+    there.put("one", PodInfo.of(pod(), "node-a"))
+    assert verdict(there, pod()) == NO_NODE
+    there.put_machine("node-a", machine())
+    assert verdict(there, pod()) == FULL
+
+
+def test_pods_that_keep_apart_do_so_whoever_says_it() -> None:
+    for first, second in ((terms("podAntiAffinity"), {}), ({}, terms("podAntiAffinity"))):
+        there = cache(machine(), machine("node-b"))
+        there.put("one", PodInfo.of(pod("0", labels=A, **first), "node-a"))
+        assert "keeps" in str(verdict(there, pod("0", labels=A, **second)))
+        assert verdict(there, pod("0", labels=A, **second), "node-b") is None
+        there.put("one", None)
+        assert verdict(there, pod("0", labels=A, **second)) is None
+
+
+def test_of_namespaces_that_are_chosen_by_labels_nothing_is_known_and_the_worse_is_assumed() -> None:
+    there = cache()
+    foreign = pod("0", labels=A)
+    foreign["metadata"]["namespace"] = "other"
+    there.put("one", PodInfo.of(foreign, "node-a"))
+    some = {"namespaceSelector": {"matchLabels": {"team": "red"}}}
+    assert verdict(there, pod("0", **terms("podAntiAffinity"))) is None
+    assert verdict(there, pod("0", **terms("podAntiAffinity", **some))) is not None
+    assert verdict(there, pod("0", **terms("podAntiAffinity", namespaceSelector={}))) is not None
+    assert verdict(there, pod("0", **terms("podAffinity", **some))) is not None
+    assert verdict(there, pod("0", **terms("podAffinity", namespaceSelector={}))) is None
+
+
+def test_pods_that_want_to_be_together_begin_anywhere_and_go_on_there() -> None:
+    there = cache(machine(zone="z1"), machine("node-b", zone="z1"), machine("node-c", zone="z2"))
+    together = pod("0", labels=A, **terms("podAffinity", "zone"))
+    assert [verdict(there, together, node) for node in ("node-a", "node-b", "node-c")] == [None, None, None]
+    there.put("one", PodInfo.of(together, "node-a"))
+    none = "has none of the pods in its zone that the pod's affinity wants near"
+    assert [verdict(there, together, node) for node in ("node-a", "node-b", "node-c")] == [None, None, none]
+    other = pod("0", labels={"app": "b"}, **terms("podAffinity", "rack"))
+    assert verdict(there, other) == "has no label rack, which the pod's affinity to other pods is about"
+
+
+def spread(**more: Any) -> dict[str, Any]:
+    rule = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": A},
+    }
+    return pod("0", labels=A, topologySpreadConstraints=[{**rule, **more}])
+
+
+def test_spread_is_kept_as_if_the_pod_were_not_pinned() -> None:
+    there = cache(machine(zone="z1"), machine("node-b", zone="z2"), machine("node-c"))
+    there.put("one", PodInfo.of(pod("0", labels=A), "node-a"))
+    assert verdict(there, spread()) == (
+        "is in zone=z1, where another of the pods would be 2 more than elsewhere; their spread allows 1"
+    )
+    assert verdict(there, spread(maxSkew=2)) is None
+    assert verdict(there, spread(whenUnsatisfiable="ScheduleAnyway")) is None
+    assert verdict(there, spread(), "node-b") is None
+    assert verdict(there, spread(), "node-c") == "has no label zone, over which the pod is to be spread"
+
+
+def test_with_least_domains_a_pin_leaves_too_few_and_that_is_known_before() -> None:
+    there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
+    there.put("one", PodInfo.of(pod("0", labels=A), "node-a"))
+    there.put("two", PodInfo.of(pod("0", labels=A), "node-b"))
+    assert verdict(there, spread()) is None
+    assert verdict(there, spread(minDomains=2)) is not None
+    assert verdict(there, spread(minDomains=2, nodeAffinityPolicy="Ignore")) is None
+
+
+def test_a_volume_is_reached_from_some_nodes() -> None:
+    there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z2"]}]}
+    disk = volumes.Disk(("default", "data"), selectors.of_nodes({"nodeSelectorTerms": [zone]}), None)
+    there.put_storage(("", "disk"), None, disk)
+    with_data = pod("0", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+    assert verdict(there, with_data) == "cannot reach the volume of the pod's claim data"
+    assert verdict(there, with_data, "node-b") is None
+    there.put_storage(("", "disk"), disk, None)
+    assert verdict(there, with_data) is None
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["pod-1", "pod-2", "pod-3"]),
+        st.sampled_from([None, "node-a", "node-b"]),
+        st.sampled_from(["0", "500m", "1"]),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_what_is_remembered_is_what_would_be_found_anew(steps: list[tuple[str, str | None, str]]) -> None:
+    kept = cache(machine(), machine("node-b", cpu="2"))
+    living: dict[str, PodInfo] = {}
+    for name, node, cpu in steps:
+        living.pop(name, None)
+        if node is not None:
+            living[name] = PodInfo.of(pod(cpu), node)
+        kept.put(name, living.get(name))
+        fresh = cache(machine(), machine("node-b", cpu="2"))
+        for key, pod_info in living.items():
+            fresh.put(key, pod_info)
+        for where in ("node-a", "node-b", "node-c"):
+            for asked in ("500m", "1"):
+                assert verdict(kept, pod(asked), where) == verdict(fresh, pod(asked), where)

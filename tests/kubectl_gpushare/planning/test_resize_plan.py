@@ -1,0 +1,111 @@
+"""What changing amounts of a placed pod comes to, before anything is changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gpushare import contract, errors, ledger
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+from gpushare.resizing import ResizeCause
+from kubectl_gpushare.planning import resize_plan
+from tests import builders
+from tests.builders import GIB
+
+
+def held(*others: Allocation) -> tuple[GpuNode, Allocation]:
+    node = ledger.reserve(builders.node(gpus=1), builders.allocation("a1", uid="u1"))
+    for other in others:
+        node = ledger.reserve(node, other)
+    return node, node.allocations[0]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "cause"),
+    [
+        ({contract.REQUEST: "0.7"}, ResizeCause.NOTHING),
+        ({contract.REQUEST: "0.8"}, ResizeCause.ROOM),
+        ({contract.MEMORY: "73Gi"}, ResizeCause.ROOM),
+        ({contract.MEMORY: "4Gi"}, ResizeCause.AGENT),
+        ({contract.REQUEST: "0.8", contract.MEMORY: "4Gi"}, ResizeCause.ROOM),
+    ],
+)
+def test_it_comes_to_what_the_placer_would_do(amounts: dict[str, str], cause: ResizeCause) -> None:
+    plan = resize_plan.plan(
+        builders.pod(request="0.5", memory="8Gi"), *held(builders.allocation("b", request=25)), amounts
+    )
+    assert plan.cause is cause
+    assert bool(plan.waits_for) == (cause is not ResizeCause.NOTHING)
+    assert plan.changes == amounts
+    known = {contract.REQUEST: "0.5", contract.MEMORY: "8Gi"}
+    assert plan.before == {key: known[key] for key in amounts}
+
+
+def test_what_is_held_already_is_said() -> None:
+    plan = resize_plan.plan(builders.pod(request="0.5", memory="8Gi"), *held(), {contract.MEMORY: "8192Mi"})
+    assert plan.wish == plan.entry.shares
+    assert plan.cause is ResizeCause.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("annotations", "container", "key"),
+    [
+        ({"request": "0.5"}, "", "gpushare.io/request"),
+        ({"request": "0.5"}, "main", "gpushare.io/request"),
+        ({"request.main": "0.5"}, "", "gpushare.io/request.main"),
+        ({"request.main": "0.5"}, "main", "gpushare.io/request.main"),
+    ],
+)
+def test_the_keys_are_those_that_the_pod_uses(annotations: dict[str, str], container: str, key: str) -> None:
+    manifest = builders.pod(containers=("main", "side"), **annotations)
+    plan = resize_plan.plan(manifest, *held(), {contract.REQUEST: "0.6"}, container)
+    assert plan.changes == {key: "0.6"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "container", "said"),
+    [
+        ({"request": "0.5"}, "side", 'container "side" of default/trainer has no share: those that have are main'),
+        ({"request": "0.5", "request.side": "0.1"}, "", "several shares: say with --container whose, main or side"),
+        ({"request": "0.5"}, "", 'gpushare.io/request "2" is more than one GPU'),
+    ],
+)
+def test_what_cannot_be_is_said(annotations: dict[str, str], container: str, said: str) -> None:
+    manifest = builders.pod(containers=("main", "side"), **annotations)
+    with pytest.raises(errors.GpushareError, match=said):
+        resize_plan.plan(manifest, *held(), {contract.REQUEST: "2"}, container)
+
+
+def test_what_waits_is_told_as_the_placer_would() -> None:
+    node, entry = held(builders.allocation("b", request=25))
+    assert resize_plan.pending(builders.pod(request="0.5", memory="8Gi"), node, entry) is None
+    for asked, said in (
+        ({"request": "0.8", "memory": "8Gi"}, "node-a/0 has 0.25 of its compute free, 0.3 more is asked"),
+        ({"request": "0.6", "memory": "8Gi"}, "the placer has yet to write it down"),
+        ({"request": "0.5", "limit": "0.4"}, 'gpushare.io/limit "0.4" is less than the request'),
+    ):
+        found = resize_plan.pending(builders.pod(**asked), node, entry)
+        assert found is not None
+        assert said in found[1]
+
+
+def created(**environment: Any) -> dict[str, Any]:
+    made = builders.pod(request="0.5")
+    made["spec"]["containers"][0]["env"] = [{"name": key, "value": str(value)} for key, value in environment.items()]
+    return made
+
+
+def test_a_pod_that_holds_other_amounts_than_its_containers_were_told_was_resized() -> None:
+    _, entry = held()
+    as_created = {contract.ENV_REQUEST: 50, contract.ENV_LIMIT: 100, contract.ENV_MEMORY: 8 * GIB}
+    assert not resize_plan.was_resized(created(**as_created), entry)
+    assert not resize_plan.was_resized(builders.pod(request="0.5"), entry)
+    for key, other in ((contract.ENV_REQUEST, 40), (contract.ENV_LIMIT, 60), (contract.ENV_MEMORY, GIB)):
+        assert resize_plan.was_resized(created(**{**as_created, key: other}), entry)
+    assert resize_plan.was_resized(builders.pod(request="0.9", held="[]"), entry)
+    (share,) = entry.shares
+    parts = (share, dataclasses.replace(share, gpu_uuids=("GPU-x",), memory_bytes=9 * GIB))
+    assert not resize_plan.was_resized(created(**as_created), dataclasses.replace(entry, shares=parts))

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from kubectl_gpushare.source import live_usage
+from kubectl_gpushare.source.live_usage import Used
+from tests.kubectl_gpushare import sample
+
+LINE = 'gpushare_share_used_memory_bytes{node="n",namespace="%s",pod="%s",containers="%s",gpu="%s"} %s'
+
+
+def test_shares_of_one_pod_and_of_one_gpu_are_added_up() -> None:
+    lines = [LINE % ("a", "p", "main", "G1", 5), LINE % ("a", "p", "side", "G1", 7), LINE % ("a", "q", "main", "G1", 1)]
+    found = live_usage.of({"n": "\n".join(lines)})
+    assert found.of_pod("n", "a", "p", ["G1", "G2"]) == Used(12, None)
+    assert found.of_gpu("n", "G1") == Used(13, None)
+    assert found.of_gpu("n", "G2") == Used(0, None)
+
+
+def test_of_a_node_that_did_not_answer_nothing_is_known() -> None:
+    assert sample.used().of_gpu("gpu-10", sample.uuid("gpu-10", 0)) is None
+    assert sample.used().of_pod("gpu-10", "batch", "b", [sample.uuid("gpu-10", 0)]) is None
+
+
+def test_compute_is_in_per_cent() -> None:
+    assert sample.used().of_gpu("gpu-1", sample.uuid("gpu-1", 0)) == Used(39 * 2**30 + 2**29, 62.0)
+
+
+def test_what_is_no_sample_is_passed_over() -> None:
+    odd = ["nonsense", "up 1", LINE % ("a", "p", "main", "G1", "many"), LINE % ("a", 'p\\"x', "main", "G1", "1.5e3")]
+    assert live_usage.of({"n": "\n".join(odd)}).shares == {("a", 'p"x', "G1"): Used(1500)}

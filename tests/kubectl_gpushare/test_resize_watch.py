@@ -1,0 +1,201 @@
+"""`resize` against a kubectl that answers from a file, and changes it as the placer and the agent would."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger
+from tests import builders
+from tests.builders import GIB
+from tests.kubectl_gpushare.conftest import Plugin
+
+# `mode`: what becomes of a patch: given, refused (more is in use), ignored (nobody looks), or denied.
+SERVER = """
+import json, sys, urllib.parse
+path, mode = {path!r}, {mode!r}
+state = json.load(open(path))
+words = sys.argv[1:]
+share = state["gpunodes"][0]["spec"]["allocations"][0]["shares"][0]
+if words[0] == "get":
+    found = urllib.parse.urlsplit(words[2]).path.rpartition("/")
+    if found[2] == "trainer":
+        print(json.dumps(state["pods"][0]))
+    else:
+        print(json.dumps({{"kind": "List", "items": state.get(found[2], []), "metadata": {{"resourceVersion": "1"}}}}))
+elif words[0] == "patch":
+    if mode == "denied":
+        sys.exit("Error from server (Forbidden): pods \\"trainer\\" is forbidden: it says no")
+    patch = json.loads(next(word for word in words if word.startswith("--patch=")).partition("=")[2])["metadata"]
+    assert patch["uid"] == state["pods"][0]["metadata"]["uid"] and "--namespace=default" in words
+    state["log"].append({{**patch["annotations"], "dry": "--dry-run=server" in words}})
+    if "--dry-run=server" not in words:
+        notes = state["pods"][0]["metadata"]["annotations"]
+        notes.update(patch["annotations"])
+        for key in [key for key in notes if notes[key] is None]:
+            del notes[key]
+        if mode == "given":
+            share.update(memory=int(notes["gpushare.io/memory"][:-2]) << 30)
+        elif mode == "refused" and notes["gpushare.io/memory"] == "4Gi":
+            share["shrinkTo"] = 4 << 30
+            word = {{"allocation": "a1", "share": 0, "memory": 8 << 30, "used": 5583457485}}
+            state["gpunodes"][0]["status"]["resizes"] = [word]
+    json.dump(state, open(path, "w"))
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Callable[[str], str]:
+    def make(mode: str) -> str:
+        node = ledger.reserve(builders.node("n0", gpus=1), builders.allocation("a1", "GPU-n0-0", uid="u1"))
+        node = ledger.reserve(node, builders.allocation("b", "GPU-n0-0", request=40, memory_gib=64, uid="u2"))
+        manifest = builders.pod(request="0.5", memory="8Gi", node="n0", allocation="a1")
+        manifest["metadata"]["uid"] = "u1"
+        state: dict[str, Any] = {"gpunodes": [codec.to_document(node)], "pods": [manifest], "log": []}
+        path = tmp_path / "state.json"
+        path.write_text(json.dumps(state))
+        program = tmp_path / "kubectl-of-a-file"
+        program.write_text(f"#!{sys.executable}" + SERVER.format(path=str(path), mode=mode))
+        program.chmod(0o755)
+        return str(program)
+
+    return make
+
+
+def log(tmp_path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((tmp_path / "state.json").read_text())["log"]
+    return found
+
+
+FLAGS = ("resize", "trainer", "-n", "default")
+MORE, LESS = {contract.MEMORY: "16Gi", "dry": False}, {contract.MEMORY: "4Gi", "dry": False}
+BACK = {contract.MEMORY: "8Gi", "dry": False}
+
+
+def test_what_fits_is_asked_for_and_waited_for(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+    ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=server("given"))
+    assert (ended.code, ended.out, ended.err) == (0, "pod/trainer holds 0.5 GPU with 16Gi\n", "")
+    assert log(tmp_path) == [MORE]
+
+
+def test_without_room_nothing_is_changed(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+    ended = plugin(*FLAGS, "--request", "0.8", KUBECTL_PATH=server("given"))
+    assert (ended.code, ended.out, log(tmp_path)) == (2, "", [])
+    assert ended.err == (
+        "warning: nothing was changed: n0/0 has 0.1 of its compute free, 0.3 more is asked; with --keep it is asked for "
+        "all the same\n"
+    )
+
+
+def test_more_in_use_than_asked_for_is_said_and_the_wish_taken_back(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+) -> None:
+    ended = plugin(*FLAGS, "--memory", "4Gi", KUBECTL_PATH=server("refused"))
+    assert (ended.code, log(tmp_path)) == (1, [LESS, BACK])
+    assert ended.err == (
+        "error: it uses 5.2Gi of the 4Gi asked; the annotations were put back, and it holds what it held before\n"
+    )
+
+
+@pytest.mark.parametrize("mode", ["refused", "ignored"])
+def test_what_is_to_be_kept_stays_asked_for_when_the_time_is_over(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, mode: str
+) -> None:
+    ended = plugin(*FLAGS, "--memory", "4Gi", "--keep", "--timeout", "1", KUBECTL_PATH=server(mode))
+    assert (ended.code, log(tmp_path)) == (1, [LESS])
+    assert "it stays asked for, and is done when that can be" in ended.err
+    assert ("it uses 5.2Gi of the 4Gi asked" in ended.err) == (mode == "refused")
+
+
+def test_what_nobody_does_in_time_is_taken_back(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+    ended = plugin(*FLAGS, "--memory", "16Gi", "--timeout", "1", KUBECTL_PATH=server("ignored"))
+    assert (ended.code, log(tmp_path)) == (1, [MORE, BACK])
+    assert "not done after 1 s: the placer has yet to write it down" in ended.err
+
+
+def test_interrupted_it_stays_asked_for_and_that_is_said(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kubectl_gpushare.resize_watch.time.sleep", interrupted)
+    ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=server("ignored"))
+    assert (ended.code, ended.out) == (130, "")
+    assert "not waited for any more: it stays asked for, and is done when that can be\n" in ended.err
+    assert log(tmp_path) == [MORE]
+
+
+def test_memory_that_follows_the_request_is_spoken_of(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+) -> None:
+    program = server("given")
+    path = tmp_path / "state.json"
+    state = json.loads(path.read_text())
+    del state["pods"][0]["metadata"]["annotations"][contract.MEMORY]
+    path.write_text(json.dumps(state))
+    ended = plugin(*FLAGS, "--request", "0.05", "--dry-run", KUBECTL_PATH=program)
+    said = " ".join(ended.err.split())
+    assert "warning: its memory goes from 8Gi to 4Gi, as it follows the request" in said
+    assert "--memory 8Gi" in said
+    assert (
+        "follows" not in plugin(*FLAGS, "--request", "0.05", "--memory", "8Gi", "--dry-run", KUBECTL_PATH=program).err
+    )
+
+
+def test_one_need_not_wait(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+    ended = plugin(*FLAGS, "--memory", "90Gi", "--keep", "--no-wait", KUBECTL_PATH=server("ignored"))
+    assert (ended.code, ended.out) == (0, "pod/trainer asks for 0.5 GPU with 90Gi\n")
+    assert log(tmp_path) == [{contract.MEMORY: "90Gi", "dry": False}]
+
+
+@pytest.mark.parametrize(("memory", "code"), [("16Gi", 0), ("17Gi", 2)])
+def test_a_dry_run_says_what_it_comes_to_and_changes_nothing(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, memory: str, code: int
+) -> None:
+    ended = plugin(*FLAGS, "--memory", memory, "--dry-run", KUBECTL_PATH=server("given"))
+    assert ended.code == code
+    assert f"Would Hold:      0.5 GPU with {memory}" in ended.out
+    assert log(tmp_path) == ([{contract.MEMORY: memory, "dry": True}] if code == 0 else [])
+
+
+def test_a_saved_cluster_is_only_looked_at(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+    server("given")
+    state = json.loads((tmp_path / "state.json").read_text())
+    saved = tmp_path / "saved.json"
+    pods = [{**state["pods"][0], "kind": "Pod", "apiVersion": "v1"}]
+    saved.write_text(json.dumps({"kind": "List", "items": [*state["gpunodes"], *pods]}))
+    ended = plugin(*FLAGS, "--memory", "16Gi", "--from", str(saved), "-o", "json")
+    assert ended.code == 0
+    document = json.loads(ended.out)
+    assert (document["kind"], document["fits"]) == ("Resize", True)
+    assert document["wouldHold"][0]["memoryBytes"] == 16 * GIB
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "say what it is to have: --request, --limit or --memory"),
+        (("--memory", "8GB"), 'gpushare.io/memory "8GB" is not a quantity'),
+        (("--limit", "0.1"), 'gpushare.io/limit "0.1" is less than the request'),
+        (("--memory", "9Gi", "-c", "other"), 'container "other" of default/trainer has no share'),
+    ],
+)
+def test_nonsense_is_said_before_anything_is_changed(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    ended = plugin(*FLAGS, *flags, KUBECTL_PATH=server("given"))
+    assert ended.code == 1
+    assert said in ended.err
+    assert log(tmp_path) == []
+
+
+def test_what_the_api_server_denies_is_said(plugin: Plugin, server: Callable[[str], str]) -> None:
+    ended = plugin(*FLAGS, "--memory", "9Gi", KUBECTL_PATH=server("denied"))
+    assert ended.code == 1
+    assert "it says no" in ended.err

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kubectl_gpushare.views import gpu_summary
+from kubectl_gpushare.views.top import free_summary
+from tests import builders
+
+
+def sentence(*requests: int, memory_gib: int = 8, **fields: Any) -> str:
+    """For a node of four GPUs with one share on each of the first."""
+    node = builders.node(**fields)
+    held = [
+        builders.allocation(f"a{index}", f"GPU-node-a-{index}", request=request, memory_gib=memory_gib)
+        for index, request in enumerate(requests)
+    ]
+    found = gpu_summary.of([dataclasses.replace(node, allocations=tuple(held))])
+    return free_summary.sentence(found, gpu_summary.add_up(found))
+
+
+def test_an_idle_cluster_has_nothing_stranded() -> None:
+    assert sentence() == "free 4 with 320Gi of 4 GPUs; largest single share 1 with 80Gi on node-a/0"
+
+
+def test_what_is_stranded_and_why() -> None:
+    assert sentence(60, 90, 100, 100, memory_gib=40) == (
+        "free 0.5 with 160Gi of 4 GPUs, 77% of it stranded: "
+        "4 GPUs have less than the typical 0.5 left; largest single share 0.4 with 40Gi on node-a/0"
+    )
+
+
+def test_a_full_cluster() -> None:
+    assert sentence(100, 100, 100, 100, memory_gib=80) == "nothing is free on 4 GPUs"
+
+
+def test_gpus_out_of_service_are_not_free() -> None:
+    assert sentence(healthy=False) == "nothing is free on 4 GPUs"
+
+
+def test_no_gpus_at_all() -> None:
+    assert free_summary.sentence([], gpu_summary.add_up([])) == "no GPU takes shares by annotation"
+
+
+def test_the_typical_request_is_the_median_of_the_mix() -> None:
+    assert free_summary.typical_request().compute == 0.5

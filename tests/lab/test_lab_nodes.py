@@ -1,0 +1,185 @@
+"""A node of the lab: pods run on it, its daemons may be killed, and nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from lab import access, cluster, daemon_process, image, lab_errors, lab_layout, network, node_cgroup
+
+pytestmark = pytest.mark.lab
+
+READY = "--for=condition=Ready"
+
+
+def pod(
+    name: str, script: str = "echo started; sleep infinity", environment: Sequence[object] = (), **spec: object
+) -> str:
+    container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", script], "env": environment}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
+        }
+    )
+
+
+def eventually(what: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_pod_runs_logs_answers_and_goes(lab: access.Access) -> None:
+    with lab.namespace() as namespace:
+        scope = f"--namespace={namespace}"
+        lab.kubectl("create", scope, "--filename=-", input=pod("plain"))
+        lab.kubectl("wait", scope, READY, "pod/plain", "--timeout=30s")
+        assert lab.kubectl("logs", scope, "plain") == "started\n"
+        assert lab.kubectl("exec", scope, "plain", "--", "hostname") == "plain\n"
+        # A dynamic program finds this machine's C library.
+        program = f"/{image.LIBRARY_DIRECTORY}/libc.so.6"
+        assert "GNU C Library" in lab.kubectl("exec", scope, "plain", "--", program)
+        lab.kubectl("delete", scope, "pod/plain", "--timeout=30s")
+        assert lab.kubectl("get", scope, "pods", "--output=name") == ""
+
+
+def test_pods_reach_each_other_and_the_api_server_by_its_service(lab: access.Access) -> None:
+    serve = "mkdir /www; echo hello >/www/index.html; httpd -f -p 80 -h /www"
+    connect = "nc -w 5 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null && echo connected"
+    with lab.namespace() as namespace:
+        scope = f"--namespace={namespace}"
+        for manifest in (pod("server", serve), pod("client"), pod("host", hostNetwork=True)):
+            lab.kubectl("create", scope, "--filename=-", input=manifest)
+        lab.kubectl("wait", scope, READY, "pod/server", "pod/client", "pod/host", "--timeout=30s")
+        address = lab.kubectl("get", scope, "pod/server", "--output=jsonpath={.status.podIP}")
+        assert lab.kubectl("exec", scope, "client", "--", "wget", "-q", "-O", "-", f"http://{address}") == "hello\n"
+        for name in ("client", "host"):
+            assert lab.kubectl("exec", scope, name, "--", "sh", "-c", connect) == "connected\n"
+
+
+def test_a_deployment_and_a_runtime_class_work(lab: access.Access) -> None:
+    with lab.namespace() as namespace:
+        scope = f"--namespace={namespace}"
+        lab.kubectl(
+            "create", scope, "deployment", "two", f"--image={image.SAMPLE}", "--replicas=2", "--", "sleep", "99"
+        )
+        lab.kubectl("create", scope, "--filename=-", input=pod("classed", runtimeClassName="nvidia"))
+        lab.kubectl("rollout", scope, "status", "deployment/two", "--timeout=30s")
+        lab.kubectl("wait", scope, READY, "pod/classed", "--timeout=30s")
+
+
+def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) -> None:
+    if lab.lab is None:
+        pytest.skip("only the lab's node has simulated GPUs")
+    devices = lab.lab.gpus(lab.lab.nodes[0])
+    files = [devices / f"gpu{index}-GPU-{index:08}-0000-4000-8000-000000000000" for index in (98, 99)]
+    list_files = f"ls /dev/simgpu /{image.LIBRARY_DIRECTORY}/libcuda.so.1; sleep infinity"
+    variable = {"name": "NVIDIA_VISIBLE_DEVICES", "value": files[1].name.partition("-")[2]}
+    for file in files:
+        file.write_text("memory")
+    try:
+        with lab.namespace() as namespace:
+            scope = f"--namespace={namespace}"
+            lab.kubectl("create", scope, "--filename=-", input=pod("gpu", list_files, [variable]))
+            lab.kubectl("wait", scope, READY, "pod/gpu", "--timeout=30s")
+            assert lab.kubectl("logs", scope, "gpu").split() == [
+                f"/{image.LIBRARY_DIRECTORY}/libcuda.so.1",
+                "/dev/simgpu:",
+                files[1].name,
+                *(["rendezvous"] if (devices / "rendezvous").exists() else []),  # with real simulated GPUs
+            ]
+            # The file is the device: what a container writes there, the other containers and the node see.
+            lab.kubectl("exec", scope, "gpu", "--", "sh", "-c", f"echo changed >/dev/simgpu/{files[1].name}")
+            assert files[1].read_text() == "changed\n"
+    finally:
+        for file in files:
+            file.unlink()
+
+
+def test_killed_daemons_come_back_to_running_pods_and_nothing_is_left_at_the_end() -> None:
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch) / "lab"
+        try:
+            administrator = cluster.up(directory, owner=os.getpid())
+            made = lab_layout.load(directory)
+            administrator.kubectl("create", "--filename=-", input=pod("survivor", "sleep infinity"))
+            administrator.kubectl("wait", READY, "pod/survivor", "--timeout=30s")
+            started = administrator.kubectl("get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}")
+
+            for name in (
+                "lab-node-0.kubelet",
+                "lab-node-0.containerd",
+                "lab-node-0.namespace",
+                "kube-scheduler",
+                "etcd",
+            ):
+                kill(name, made)
+            assert cluster.up(directory) == administrator
+            administrator.kubectl("create", "--filename=-", input=pod("later"))
+            administrator.kubectl("wait", READY, "pod/later", "--timeout=30s")
+            assert administrator.kubectl("exec", "survivor", "--", "hostname") == "survivor\n"
+            assert started == administrator.kubectl(
+                "get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}"
+            )
+
+            # The worst end: no daemon is there to clean up after the others, and the pods still run.
+            for name in ("lab-node-0.kubelet", "lab-node-0.containerd", "kube-apiserver"):
+                kill(name, made)
+        finally:
+            cluster.down(directory)
+        assert not directory.exists()
+        assert remains(made) == []
+
+
+def kill(name: str, lab: lab_layout.Layout) -> None:
+    pid = daemon_process.pid_of(name, lab.processes)
+    assert pid is not None, name
+    os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: daemon_process.pid_of(name, lab.processes) is None, 5.0)
+
+
+def remains(lab: lab_layout.Layout) -> list[str]:
+    """Look for what could be left of a lab: processes, sockets, mounts, network devices, cgroups."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdecimal() and daemon_process.start_time(int(directory.name)) is not None:
+            found += [
+                f"process {directory.name}" for _ in [0] if str(lab.directory).encode() in command_line(directory)
+            ]
+    found += [line for line in Path("/proc/net/unix").read_text().splitlines() if str(lab.directory) in line]
+    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(lab.directory) in line]
+    found += [str(group) for root in node_cgroup.hierarchies() for group in root.glob(f"**/{lab.cgroup}")]
+    found += [f"network device {lab.bridge}" for _ in [0] if network._exists(lab.bridge)]
+    found += [
+        f"address {line}"
+        for line in Path("/proc/net/fib_trie").read_text().splitlines()
+        if f"{lab.pod_network}." in line
+    ]
+    return found
+
+
+def command_line(directory: Path) -> bytes:
+    try:
+        return (directory / "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def test_another_number_of_nodes_is_refused_with_the_way_out(lab: access.Access) -> None:
+    if lab.lab is None:
+        pytest.skip("one's own cluster has the nodes it has")
+    with pytest.raises(lab_errors.LabError, match="has 1 nodes, not 2; end it first by"):
+        cluster.up(lab.lab.directory, node_count=2)

@@ -1,0 +1,219 @@
+"""As release 0.1.0 is driven: An arbiter in the test's own process, real processes as its clients, and pods and GPUNode as plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.arbiter import groups, resizing, server
+from deviceplugin.arbiter.identity import Container
+from deviceplugin.denial.registered import Registered
+from deviceplugin.link import lookup
+from gpushare import contract
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.cluster import errors
+from gpushare.gpunode import GpuNode, Resize
+from gpushare.refusal import Refusal
+
+GIB = 1 << 30
+GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(4)]
+ROOT = Path(__file__).parents[2]
+
+
+def uid(name: str) -> str:
+    return f"00000000-0000-0000-0000-{name.encode().hex():0>12}"
+
+
+def container_id(pod: str, container: str) -> str:
+    return f"{pod}.{container}".encode().hex().ljust(64, "0")
+
+
+class Share:
+    """A process of a share container; every method is a line of `share_process`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    async def __call__(self, *words: object) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write((" ".join(str(word) for word in words) + "\n").encode())
+        await self.process.stdin.drain()
+        return await self.answer()
+
+    async def answer(self) -> Any:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(30):
+            line = await self.process.stdout.readline()
+        assert line, f"the process ended: {self.process.returncode}"
+        return json.loads(line)
+
+    async def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+
+class ArbiterNode:
+    """The arbiter's surroundings, which outlive it: `restarted` is the next agent."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.socket = directory / "arbiter" / contract.ARBITER_SOCKET_NAME
+        self.socket.parent.mkdir(exist_ok=True)
+        self.pods: list[dict[str, Any]] = []
+        self.allocations: list[Allocation] = []
+        self.seen_pods: list[dict[str, Any]] | None = None  # what the informer knows, if less than there is
+        self.seen_allocations: list[Allocation] | None = None
+        self.resizes: tuple[Resize, ...] = ()  # in the GPUNode's status
+        self.writes_status = True
+        self.measured = True
+        self.context_bytes: Callable[[str], int] = lambda _: 0
+        self.unclaimed_bytes = groups.nothing_known
+        self.registered: Registered | None = None  # what the kernel is told by
+        self.asked = 0
+        self.api_server_answers = True
+        self.stack = contextlib.AsyncExitStack()
+
+    def gpunode(self) -> GpuNode:
+        return GpuNode("node-a", allocations=tuple(self.allocations), resizes=self.resizes)
+
+    def change(self, pod: str = "trainer", **amounts: Any) -> None:
+        """Change the first share of a pod, by the names of its fields; the arbiter hears of it at once."""
+        for position, entry in enumerate(self.allocations):
+            if entry.id == f"of-{pod}":
+                share = dataclasses.replace(entry.shares[0], **amounts)
+                self.allocations[position] = dataclasses.replace(entry, shares=(share, *entry.shares[1:]))
+        self.resizing.look()
+
+    def write_status(self) -> None:
+        """As the agent does; the arbiter hears of that, too."""
+        if self.writes_status:
+            self.resizes = self.resizing.follow(self.gpunode())
+            asyncio.get_running_loop().call_soon(self.resizing.look)
+
+    def add_pod(
+        self,
+        name: str,
+        *shares: GivenShare,
+        statuses: bool = True,
+        memory: int = GIB,
+        gpus: int = 1,
+        holder: str = "",
+        group: str = "",
+    ) -> None:
+        given = shares or (GivenShare(("main",), tuple(GPUS[:gpus]), 50, 100, memory),)
+        names = [container for share in given for container in share.containers]
+        status = [{"name": one, "containerID": f"containerd://{container_id(name, one)}"} for one in names]
+        annotations = {contract.ALLOCATION: f"of-{name}", contract.GROUP: group}
+        self.pods.append(
+            {
+                "metadata": {"namespace": "default", "name": name, "uid": uid(name), "annotations": annotations},
+                "status": {"containerStatuses": status if statuses else []},
+            }
+        )
+        self.allocations.append(Allocation(f"of-{name}", PodRef("default", holder or name, ""), given))
+
+    def lookup(self) -> lookup.Lookup:
+        async def ask_pods() -> list[dict[str, Any]]:
+            self.asked += 1
+            if not self.api_server_answers:
+                raise errors.Unavailable("it does not answer")
+            return self.pods
+
+        async def ask_node() -> GpuNode:
+            self.asked += 1
+            return self.gpunode()
+
+        return lookup.Lookup(
+            pods=lambda: self.pods if self.seen_pods is None else self.seen_pods,
+            node=self.seen_node,
+            ask_pods=ask_pods,
+            ask_node=ask_node,
+        )
+
+    def seen_node(self) -> GpuNode:
+        if self.seen_allocations is None:
+            return self.gpunode()
+        return GpuNode("node-a", allocations=tuple(self.seen_allocations), resizes=self.resizes)
+
+    async def start(self) -> None:
+        self.groups = groups.Groups(
+            self.directory / "state",
+            context_bytes=lambda uuid: self.context_bytes(uuid),
+            unclaimed_bytes=lambda *asked: self.unclaimed_bytes(*asked),
+            registered=self.registered,
+        )
+        self.groups.inherit()
+        self.server = server.Server(self.socket, lookup=self.lookup(), groups=self.groups, identify=identify)
+        self.resizing = resizing.Resizing(
+            self.groups, self.server.leases, node=self.seen_node, tell=self.write_status, measured=lambda: self.measured
+        )
+        await self.server.__aenter__()
+        self.resizing.look()
+
+    async def stop(self) -> None:
+        self.resizing.close()
+        await self.server.__aexit__()
+        self.groups.close()
+
+    async def share(self, pod: str = "trainer", container: str = "main", *, environment: bool = True) -> Share:
+        """A process of a container, not connected yet."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.deviceplugin.share_process",
+            str(self.socket),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **({"TEST_POD": pod, "TEST_CONTAINER": container} if environment else {})},
+        )
+        self.stack.push_async_callback(_end, process)
+        made = Share(process)
+        await made.answer()
+        return made
+
+    def used(self, pod: str = "trainer") -> tuple[int, ...] | None:
+        found = [use.used_bytes for use in self.groups.uses() if use.tenant.pod == pod]
+        return found[0] if found else None
+
+
+def identify(pid: int) -> Container | Refusal:
+    """The container that a process of a test stands for."""
+    # Here every process is in the same cgroup; which container it stands for is in its environment.
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return Refusal("this process has ended")
+    found = dict(entry.decode().partition("=")[::2] for entry in entries)
+    if "TEST_POD" not in found:
+        return Refusal("this process is in no container of a pod")
+    return Container(uid(found["TEST_POD"]), container_id(found["TEST_POD"], found["TEST_CONTAINER"]))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+@contextlib.asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[ArbiterNode]:
+    """A node with its arbiter started."""
+    made = ArbiterNode(directory)
+    await made.start()
+    try:
+        async with made.stack:
+            yield made
+    finally:
+        await made.stop()

@@ -1,0 +1,56 @@
+"""Who names an allocation that somebody else holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from tests import builders
+from webhook.books.touched_nodes import Touched
+from webhook.placer import allocation_conflict
+
+
+def claiming(name: str, *, allocation: str = "a1", gated: bool = False) -> dict[str, Any]:
+    made = builders.pod(name, request="0.5", allocation=allocation, node="node-a")
+    made["metadata"]["uid"] = f"u-{name}"
+    made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    return made
+
+
+def find(node: GpuNode, *pods: dict[str, Any]) -> list[tuple[Mapping[str, Any], PodRef]]:
+    return allocation_conflict.AllocationConflict().renew(Touched((node,), pods, frozenset({node.name})))
+
+
+def held_by(uid: str) -> GpuNode:
+    entry = builders.allocation("a1", pod_name="first", uid=uid)
+    return dataclasses.replace(builders.node(), allocations=(entry,))
+
+
+def test_the_second_one_is_told_who_has_it() -> None:
+    ((one, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
+    assert one["metadata"]["name"] == "second"
+    assert allocation_conflict.explain(one, holder).startswith(
+        "names the allocation a1, which default/first holds: it has no share"
+    )
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(claiming("second", allocation="another"), id="another allocation"),
+        pytest.param(claiming("second", gated=True), id="waits for its own"),
+        pytest.param({**claiming("second"), "status": {"phase": "Succeeded"}}, id="has ended"),
+    ],
+)
+def test_nobody_else_is(one: dict[str, Any]) -> None:
+    assert find(held_by("u-first"), claiming("first"), one) == []
+
+
+def test_nobody_is_beaten_before_it_is_known_whose_it_is() -> None:
+    assert find(held_by(""), claiming("first"), claiming("second")) == []

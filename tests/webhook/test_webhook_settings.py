@@ -1,0 +1,58 @@
+"""Flags and environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.policies import POLICIES
+from webhook import webhook_settings
+
+
+def test_by_default_it_serves_the_cluster_it_runs_in() -> None:
+    made = webhook_settings.parse([], {})
+    assert (made.port, made.probe_port, made.placer, made.kubeconfig) == (8443, 8081, True, None)
+    assert made.names == (
+        "gpushare-webhook.gpushare-system.svc",
+        "gpushare-webhook.gpushare-system.svc.cluster.local",
+    )
+
+
+def test_flags_come_before_the_environment() -> None:
+    environment = {"GPUSHARE_WEBHOOK_PORT": "1", "GPUSHARE_WEBHOOK_PLACER": "false", "GPUSHARE_WEBHOOK_NAMESPACE": "n"}
+    made = webhook_settings.parse(["--port=2"], environment)
+    assert (made.port, made.placer, made.namespace) == (2, False, "n")
+    assert webhook_settings.parse(["--placer"], environment).placer
+
+
+def test_a_url_says_how_we_are_reached() -> None:
+    assert webhook_settings.parse(["--url=https://10.0.0.1:8443/mutate"], {}).names == ("10.0.0.1",)
+
+
+def test_a_cluster_in_memory_takes_any_probe_port() -> None:
+    made = webhook_settings.parse(["--from=cluster.yaml"], {})
+    assert (made.from_file, made.probe_port) == (Path("cluster.yaml"), 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--port=x"], '--port "x" is not a port'),
+        (["--probe-port=70000"], '--probe-port "70000" is not a port'),
+        (["--policy=best"], f'--policy "best" is not known: write one of {", ".join(POLICIES)}'),
+        (["--log-level=loud"], '--log-level "loud" is not known'),
+        (["--url=http://h/mutate"], "is no address of this webhook: write https://HOST:PORT/mutate"),
+        (["--url=https://h/"], "is no address of this webhook"),
+        (["--state=s"], "--state is only for a cluster in memory"),
+        (["--from=f", "--kubeconfig=k"], "goes without --kubeconfig and --url"),
+        (["--certificate-files=d", "--url=https://h/mutate"], "--certificate-files d goes without --url and --from"),
+        (["--certificate-files=d", "--from=f"], "--certificate-files d goes without --url and --from"),
+        (["--reservation-seconds=0"], '--reservation-seconds "0" is not a time'),
+        (["--nonsense"], "--nonsense is not known: --help lists the flags"),
+    ],
+)
+def test_what_makes_no_sense_is_named(arguments: list[str], says: str) -> None:
+    with pytest.raises(webhook_settings.UsageError) as raised:
+        webhook_settings.parse(arguments, {})
+    assert says in str(raised.value)

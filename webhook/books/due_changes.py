@@ -1,0 +1,156 @@
+"""Due changes: the pods and the allocations → what to confirm, what to release, and what to ask about. Pure.
+
+A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`origin`) is as good as none.
+That a pod is not in our copy of the pods is no proof that it is gone: only suspicion, which the placer takes to the API
+server.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from gpushare import contract, pod
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpunode import GpuNode
+from webhook.ledger import backfill_reservation
+from webhook.pods import provenance
+
+PodJson = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeAllocation:
+    """An allocation and its node."""
+
+    node: str
+    allocation: Allocation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DueChanges:
+    """What is to be done; each entry is in at most one list.
+
+    confirm: node → id → the pod that holds it. release: the pod has ended, or holds another. gone: confirmed, but there
+    is no such pod in our copy. lapsed: nobody has come for it in time. next_expiry: when the next one lapses.
+    """
+
+    confirm: Mapping[str, Mapping[str, PodRef]]
+    release: tuple[NodeAllocation, ...]
+    gone: tuple[NodeAllocation, ...]
+    lapsed: tuple[NodeAllocation, ...]
+    next_expiry: float | None
+
+
+def judge(nodes: Iterable[GpuNode], pods: Iterable[PodJson], *, now: float) -> DueChanges:
+    """The books of this moment; `now` is of the clock that the reservations' ends are told by."""
+    pods = [one for one in pods if provenance.may_hold(one)]
+    by_uid = {pod.uid(one): one for one in pods}
+    claims = _claims(pods)
+    entries = [NodeAllocation(node.name, allocation) for node in nodes for allocation in node.allocations]
+    spare = _spare(entries, by_uid)
+    confirm: dict[str, dict[str, PodRef]] = collections.defaultdict(dict)
+    release, gone, lapsed = [], [], []
+    next_expiry: float | None = None
+    for entry in entries:
+        allocation = entry.allocation
+        holder = by_uid.get(allocation.pod.uid) if allocation.pod.uid else claimant(allocation, claims)
+        if holder is not None and (pod.is_terminal(holder) or allocation.id in spare):
+            release.append(entry)
+        elif holder is not None:
+            if not allocation.pod.uid:
+                confirm[entry.node][allocation.id] = reference(holder)
+        elif allocation.pod.uid:
+            gone.append(entry)
+        elif allocation.reserved_until is None or allocation.reserved_until <= now:
+            lapsed.append(entry)
+        else:
+            next_expiry = min(next_expiry or allocation.reserved_until, allocation.reserved_until)
+    return DueChanges(confirm, tuple(release), tuple(gone), tuple(lapsed), next_expiry)
+
+
+class Known:
+    """The books of every node, of which only some are judged anew."""
+
+    def __init__(self) -> None:
+        self._release: dict[str, list[NodeAllocation]] = {}
+        self._gone: dict[str, list[NodeAllocation]] = {}
+        self._lapsed: dict[str, list[NodeAllocation]] = {}
+        self.unconfirmed: frozenset[str] = frozenset()  # nodes where time alone may change something
+
+    def renew(self, nodes: Iterable[GpuNode], names: Collection[str], books: DueChanges) -> DueChanges:
+        """The books of all nodes; `books` are of these nodes, which have the names that are there still.
+
+        Nodes that are `unconfirmed` have to be among them each time.
+        """
+        for known, found in ((self._release, books.release), (self._gone, books.gone), (self._lapsed, books.lapsed)):
+            for name in known.keys() & names:
+                del known[name]
+            for entry in found:
+                known.setdefault(entry.node, []).append(entry)
+        self.unconfirmed = frozenset(
+            node.name for node in nodes if not all(entry.pod.uid for entry in node.allocations)
+        )
+        return dataclasses.replace(books, release=_all(self._release), gone=_all(self._gone), lapsed=_all(self._lapsed))
+
+
+def _all(by_node: Mapping[str, Iterable[NodeAllocation]]) -> tuple[NodeAllocation, ...]:
+    return tuple(entry for name in sorted(by_node) for entry in by_node[name])
+
+
+def claims_of(pods: Iterable[PodJson]) -> Mapping[str, list[PodJson]]:
+    """Pods by the id of the allocation that they say is theirs, the oldest first."""
+    return _claims(one for one in pods if provenance.may_hold(one))
+
+
+def claimant(allocation: Allocation, claims: Mapping[str, list[PodJson]]) -> PodJson | None:
+    """The pod that an unconfirmed allocation was made for, if it is there.
+
+    The annotation is written by us, but by a user who found a way as well: so namespace and, where it was known when
+    the allocation was made, name must agree; and of several pods the first counts.
+    """
+    for one in claims.get(allocation.id, ()):
+        namespace, name = pod.namespaced_name(one)
+        if namespace == allocation.pod.namespace and allocation.pod.name in {"", name}:
+            return one
+    return None
+
+
+def reference(holder: PodJson) -> PodRef:
+    """Who that pod is."""
+    return PodRef(*pod.namespaced_name(holder), pod.uid(holder))
+
+
+def _claims(pods: Iterable[PodJson]) -> dict[str, list[PodJson]]:
+    claims: dict[str, list[PodJson]] = collections.defaultdict(list)
+    for one in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp", ""))):
+        identity = pod.annotations_of(one).get(contract.ALLOCATION)
+        if identity:
+            claims[identity].append(one)
+    return claims
+
+
+def _spare(entries: Iterable[NodeAllocation], by_uid: Mapping[str, PodJson]) -> frozenset[str]:
+    """Ids of allocations that a pod holds beside the one it uses, left by a placer that ended between its two writes.
+
+    Which one it uses is all that a pod is believed. Until it says so in our copy, none is spare: another placer may
+    have let it say so already, and that news be on its way.
+    """
+    given: dict[str, list[str]] = collections.defaultdict(list)
+    held: dict[str, list[str]] = collections.defaultdict(list)
+    for entry in entries:
+        if entry.allocation.pod.uid in by_uid:
+            (held if backfill_reservation.is_hold(entry.allocation) else given)[entry.allocation.pod.uid].append(
+                entry.allocation.id
+            )
+    spare: set[str] = set()
+    for uid, ids in given.items():
+        named = pod.annotations_of(by_uid[uid]).get(contract.ALLOCATION)
+        if named in ids:
+            spare.update(identity for identity in ids if identity != named)
+    for uid, ids in held.items():
+        if uid in given or contract.SCHEDULING_GATE not in pod.gates(by_uid[uid]):
+            spare.update(ids)  # it has what it waited for
+    return frozenset(spare)

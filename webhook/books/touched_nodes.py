@@ -1,0 +1,144 @@
+"""Touched nodes: which nodes to look at again, and with which pods: a few of very many. Pure.
+
+What was found out about a node holds until its GPUNode changes, or a pod that has to do with it: one that holds
+something there, names an allocation there, or says that it was placed there. Who has to do with two nodes ties them
+together: both are looked at then.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract, pod
+from gpushare.gpunode import GpuNode
+
+PodJson = Mapping[str, Any]
+
+FEW: Final = 1000  # of so many changes everything may be looked at instead
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Touched:
+    """What to look at: nodes, every pod that has to do with one of them, and the names, of nodes that are gone too."""
+
+    nodes: tuple[GpuNode, ...]
+    pods: tuple[PodJson, ...]
+    names: frozenset[str]
+
+
+class Changes:
+    """Told of pods one by one, and shown all nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, GpuNode] = {}
+        self._where: dict[str, tuple[str, ...]] = {}  # uid of a holder, or id of an allocation -> nodes
+        self._pods: dict[str, PodJson] = {}  # by uid
+        self._came: dict[str, int] = {}  # by uid: the how manieth it was to come
+        self._count = 0
+        self._claims: dict[str, dict[str, PodJson]] = collections.defaultdict(dict)  # id -> by uid
+        self._placed: dict[str, dict[str, PodJson]] = collections.defaultdict(dict)  # node -> by uid
+        self._keys: set[str] = set()  # uids and ids of what has changed
+        self._names: set[str] = set()
+        self._told: frozenset[str] = frozenset()  # names of the last time, also of nodes that are gone
+        self._is_lost = False  # what has changed: then everything has
+
+    def repeat(self) -> None:
+        """Not everybody has made something of what was told last: it is told again."""
+        self._names |= self._told
+
+    def pod(self, before: PodJson | None, after: PodJson | None) -> None:
+        """A pod came (`before` is None), changed, or went (`after` is None)."""
+        for one in (before, after):
+            if one is None:
+                continue
+            uid, identity, node = _names(one)
+            if not self._is_lost:
+                self._keys.update((uid, identity))
+                self._names.add(node)
+            for index, key in ((self._claims, identity), (self._placed, node)):
+                if not key:
+                    continue
+                if one is after:
+                    index[key][uid] = one
+                elif index[key].pop(uid, None) is not None and not index[key]:
+                    del index[key]
+            if one is after:
+                self._pods[uid] = one
+                self._count += 1
+                self._came.setdefault(uid, self._count)
+            elif after is None or pod.uid(after) != uid:
+                self._pods.pop(uid, None)
+                self._came.pop(uid, None)
+        if len(self._keys) > FEW + len(self._pods):
+            # Nobody asks, as in a replica that does not lead: it must not grow for ever.
+            self._is_lost, self._keys, self._names = True, set(), set(self._told)
+
+    def placed_beside(self, there: Collection[str]) -> list[PodJson]:
+        """The pods that say that they were placed on a node which is none of these."""
+        return [one for name in self._placed if name not in there for one in self._placed[name].values()]
+
+    def take(self, nodes: Iterable[GpuNode], also: Iterable[str] = ()) -> Touched:
+        """What has changed since the last time, and `also` these nodes."""
+        there = {node.name: node for node in nodes}
+        names = {name for name, node in there.items() if self._nodes.get(name) is not node}
+        names |= self._nodes.keys() - there.keys()
+        for name in names:
+            self._keys.update(self._index(name, there.get(name)))
+        names |= self._names | set(also)
+        for key in self._keys:
+            names.update(self._where.get(key, ()))
+        if self._is_lost:
+            names |= there.keys()
+        self._is_lost, self._keys, self._names = False, set(), set()
+        open_, pods = list(names), dict[str, PodJson]()
+        while open_:
+            for one in self._having_to_do_with(open_.pop()):
+                uid, identity, node = _names(one)
+                if uid in pods:
+                    continue
+                pods[uid] = one
+                tied = {node, *self._where.get(uid, ()), *self._where.get(identity, ())} - names
+                names |= tied
+                open_ += tied
+        self._told = frozenset(names)
+        found = tuple(there[name] for name in sorted(names) if name in there)
+        # In the order in which they came: who claims something first has it, and times tell no more than the second.
+        return Touched(found, tuple(pods[uid] for uid in sorted(pods, key=self._came.__getitem__)), self._told)
+
+    def _having_to_do_with(self, name: str) -> Iterator[PodJson]:
+        yield from self._placed.get(name, {}).values()
+        node = self._nodes.get(name)
+        for entry in node.allocations if node is not None else ():
+            if entry.pod.uid in self._pods:
+                yield self._pods[entry.pod.uid]
+            yield from self._claims.get(entry.id, {}).values()
+
+    def _index(self, name: str, after: GpuNode | None) -> set[str]:
+        """Look it up as it is from now on; return what holds something there, or held it."""
+        before = self._nodes.pop(name, None)
+        had, has = _holders(before), _holders(after)
+        for key in had - has:
+            rest = tuple(one for one in self._where[key] if one != name)
+            if rest:
+                self._where[key] = rest
+            else:
+                del self._where[key]
+        for key in has - had:
+            self._where[key] = (*self._where.get(key, ()), name)
+        if after is not None:
+            self._nodes[name] = after
+        return had | has
+
+
+def _holders(node: GpuNode | None) -> set[str]:
+    entries = node.allocations if node is not None else ()
+    return {key for entry in entries for key in (entry.id, entry.pod.uid) if key}
+
+
+def _names(one: PodJson) -> tuple[str, str, str]:
+    """Its uid, the allocation that it names, and the node that it says it was placed on; empty for none."""
+    annotations = pod.annotations_of(one)
+    return pod.uid(one), annotations.get(contract.ALLOCATION, ""), annotations.get(contract.NODE, "")

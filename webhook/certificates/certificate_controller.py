@@ -1,0 +1,166 @@
+"""The certificate controller: a Secret that all replicas share, the API server's trust in it, and our TLS context.
+
+Every replica does the same: read the Secret, take the next step if one is due (by compare-and-swap: whoever is second
+reads again), register what is trusted, and only then serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.cluster import api_client, api_errors
+from webhook.certificates import ca_bundle, issuing, rotation
+from webhook.certificates.rotation import Certificates, RotationStep
+from webhook.certificates.tls import Tls
+from webhook.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 2.0
+ATTEMPTS: Final = 8
+
+# Keys of the Secret.
+_TRUSTED, _AUTHORITY_KEY, _SERVING, _SERVING_KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
+
+Register = Callable[[Certificates], Awaitable[object]]
+
+
+def _utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+class CertificateController:
+    """`names`: how the API server reaches us. `register`: make it trust these certificates."""
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        tls: Tls,
+        register: Register,
+        measures: Metrics,
+        *,
+        namespace: str,
+        names: Sequence[str],
+        spread: datetime.timedelta = rotation.SPREAD,
+        clock: Callable[[], datetime.datetime] = _utc_now,
+    ) -> None:
+        self._api = api
+        self._tls = tls
+        self._register = register
+        self._metrics = measures
+        self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
+        self._namespace = namespace
+        self._names = names
+        self._spread = spread
+        self._clock = clock
+        self._problem: str | None = "the certificate has not been loaded yet"
+
+    def missing(self) -> str | None:
+        """What keeps the API server from trusting us, as a sentence; None when nothing does."""
+        return None if self._tls.loaded is not None else self._problem
+
+    async def run(self) -> None:
+        """Look from time to time, until cancelled."""
+        while True:
+            pause = await self.step()
+            await asyncio.sleep(pause)
+
+    async def step(self) -> float:
+        """Look once; return the pause in seconds before the next look."""
+        try:
+            held = await self._current()
+            await self._register(held)
+        except (api_errors.ClusterError, ca_bundle.NotInstalledError) as error:
+            self._problem = str(error)
+            logger.warning("Could not keep the certificates", extra={"err": str(error)})
+            return RETRY_SECONDS
+        if self._tls.load(held):
+            ends = rotation.serving_ends(held)
+            self._metrics.certificate_ends(ends.timestamp())
+            logger.info("Loaded a certificate", extra={"names": list(self._names), "ends": ends.isoformat()})
+        return self._spread.total_seconds() / rotation.LOOKS_IN_A_SPREAD
+
+    async def _current(self) -> Certificates:
+        """The certificates after the step that was due, if any."""
+        for _ in range(ATTEMPTS):
+            secret = await self._secret()
+            held = _read(secret) if secret else None
+            now = self._clock()
+            asked = contract.ROTATE in ((secret or {}).get("metadata", {}).get("annotations") or {})
+            step = rotation.judge(held, self._names, now=now, asked=asked, spread=self._spread)
+            if step is RotationStep.KEEP and held is not None:
+                return held
+            wanted = issuing.take(step, held, self._names, now=now)
+            try:
+                await self._write(secret, wanted, begins=step in {RotationStep.START, RotationStep.TRUST_NEW_AUTHORITY})
+            except (api_errors.Conflict, api_errors.AlreadyExists):
+                logger.info("Another replica was faster", extra={"step": step.value})
+                continue
+            logger.info("Changed the certificates", extra={"step": step.value, "names": list(self._names)})
+            return wanted
+        raise api_errors.Conflict(f"{self._secrets}/{contract.CERTIFICATE_SECRET}: others were faster {ATTEMPTS} times")
+
+    async def _secret(self) -> dict[str, Any] | None:
+        try:
+            return await self._api.get(f"{self._secrets}/{contract.CERTIFICATE_SECRET}")
+        except api_errors.NotFound:
+            return None
+
+    async def _write(self, secret: Mapping[str, Any] | None, held: Certificates, *, begins: bool) -> None:
+        data = _data(held)
+        if secret is not None:
+            changed = {**secret, "data": {**(secret.get("data") or {}), **data}}
+            if begins:  # what was asked for is done once
+                notes = secret["metadata"].get("annotations") or {}
+                kept = {key: value for key, value in notes.items() if key != contract.ROTATE}
+                changed["metadata"] = {**secret["metadata"], "annotations": kept}
+            await self._api.replace(f"{self._secrets}/{contract.CERTIFICATE_SECRET}", changed)
+            return
+        try:
+            await self._api.create(
+                self._secrets,
+                {
+                    "apiVersion": "v1",
+                    "kind": "Secret",
+                    "metadata": {"namespace": self._namespace, "name": contract.CERTIFICATE_SECRET},
+                    "data": data,
+                },
+            )
+        except api_errors.Forbidden as error:
+            raise api_errors.Forbidden(
+                f"there is no Secret {self._namespace}/{contract.CERTIFICATE_SECRET}, and we may not make it: "
+                f"install config/default ({error})",
+                status=error.status,
+                reason=error.reason,
+            ) from error
+
+
+def _data(held: Certificates) -> dict[str, str]:
+    texts = {
+        _TRUSTED: held.bundle,
+        _AUTHORITY_KEY: held.authority_key,
+        _SERVING: held.serving,
+        _SERVING_KEY: held.serving_key,
+    }
+    return {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+
+
+def _read(secret: Mapping[str, Any]) -> Certificates | None:
+    """What the Secret holds; None when it holds nothing, or nothing that makes sense."""
+    data = secret.get("data") or {}
+    if not any(data.get(key) for key in (_TRUSTED, _AUTHORITY_KEY, _SERVING, _SERVING_KEY)):
+        return None
+    try:
+        texts = {key: base64.b64decode(value).decode() for key, value in data.items()}
+        return Certificates(
+            rotation.split(texts[_TRUSTED]), texts[_AUTHORITY_KEY], texts[_SERVING], texts[_SERVING_KEY]
+        )
+    except (KeyError, ValueError) as error:
+        logger.warning("The stored certificates make no sense and are made anew", extra={"err": str(error)})
+        return None

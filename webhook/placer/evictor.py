@@ -1,0 +1,123 @@
+"""The evictor: tells pods that cannot use the place they got, and evicts those that their owner creates again.
+
+They are stuck (see `stuck`), or beaten (see `beaten`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from gpushare import contract, pod
+from gpushare.cluster import api_client, api_errors, events
+from webhook.books.touched_nodes import Touched
+from webhook.metrics import Metrics
+from webhook.placer import allocation_conflict, unschedulable_pods
+from webhook.placer.write_backoff import WriteBackoff
+
+logger = logging.getLogger(__name__)
+
+PodJson = Mapping[str, Any]
+
+AFTER_SECONDS: Final = 60.0
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
+
+
+class Evictor:
+    """`after_seconds`: for how long the scheduler may try first."""
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        recorder: events.Recorder,
+        measures: Metrics,
+        *,
+        after_seconds: float = AFTER_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._metrics = measures
+        self._clock = clock
+        self._sightings = unschedulable_pods.UnschedulableSince(after_seconds)
+        self._conflicts = unschedulable_pods.UnschedulableSince(SURE_SECONDS)
+        self._found_beaten = allocation_conflict.AllocationConflict()
+        self._pace = unschedulable_pods.EvictionRate()
+        self._backoff = WriteBackoff()
+
+    async def look(self, stuck_now: Iterable[PodJson], touched: Touched) -> float | None:
+        """Do what is due; return in how many seconds to look again, None if nobody is stuck.
+
+        stuck_now: all who are. touched: what has to be looked at since the last time for whoever is beaten.
+        """
+        stuck_again = await self._look_stuck(stuck_now)
+        beaten_again = await self._look_beaten(touched)
+        return min((again for again in (stuck_again, beaten_again) if again), default=None)
+
+    async def _look_beaten(self, touched: Touched) -> float | None:
+        now = self._clock()
+        found = {pod.uid(one): (one, holder) for one, holder in self._found_beaten.renew(touched)}
+        due, next_at = self._conflicts.overdue({uid: one for uid, (one, _) in found.items()}, now=now)
+        waits = [] if next_at is None else [next_at - now]
+        for one in due:
+            self._recorder.record(
+                one, contract.EVENT_LOST, allocation_conflict.explain(*found[pod.uid(one)]), type="Warning"
+            )
+            waits += await self._evict_in_turn(one, "it has no share of its own", now)
+        return min(waits, default=None)
+
+    async def _look_stuck(self, pods: Iterable[PodJson]) -> float | None:
+        now = self._clock()
+        found = {pod.uid(one): one for one in pods}
+        self._metrics.stuck(len(found))
+        overdue, next_at = self._sightings.overdue(found, now=now)
+        waits = [] if next_at is None else [next_at - now]
+        for one in overdue:
+            words, owner = unschedulable_pods.why(one) or "", unschedulable_pods.owner(one)
+            self._recorder.record(
+                one, contract.EVENT_STUCK, unschedulable_pods.explain(one, words, owner), type="Warning"
+            )
+            waits += await self._evict_in_turn(one, "it could not be bound where it was placed", now)
+        return min(waits, default=None)
+
+    async def _evict_in_turn(self, one: PodJson, because: str, now: float) -> list[float]:
+        """Evict it if it has an owner and that owner's pace allows; return how long to wait if it does not."""
+        owner = unschedulable_pods.owner(one)
+        if owner is None:
+            return []
+        uid = pod.uid(one)
+        wait_seconds = max(self._pace.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
+        if wait_seconds <= 0:
+            if await self._evict(one, owner, because):
+                self._pace.evicted(owner, now=now)
+                self._backoff.worked(uid)
+            else:
+                wait_seconds = self._backoff.failed(uid, now=now)
+        return [wait_seconds] if wait_seconds > 0 else []
+
+    async def _evict(self, one: PodJson, owner: unschedulable_pods.Owner, because: str) -> bool:
+        """Whether it went, or is going to."""
+        namespace, name = pod.namespaced_name(one)
+        metadata = one["metadata"]
+        # Of this very state of it: a pod that was bound meanwhile has another version, and stays.
+        known = {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": {"preconditions": known},
+        }
+        try:
+            async with asyncio.timeout(10.0):
+                await self._api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+        except (api_errors.ClusterError, TimeoutError) as error:
+            logger.info("Could not evict a stuck pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
+            return False
+        self._metrics.replaced()
+        logger.warning("Evicted a pod", extra={"pod": f"{namespace}/{name}", "owner": owner.name})
+        note = f"evicted, because {because}: {owner.kind} {owner.name} makes it anew"
+        self._recorder.record(one, contract.EVENT_REPLACED, note, action="Evict")
+        return True

@@ -1,0 +1,397 @@
+"""The scheduler of gated pods: places them in order while there is room, and reserves for those passed over.
+
+Here is decided and written to the ledger; gates are opened, and reasons told, by `gates`. Whatever ends us between two
+writes leaves shares and holds that belong to gated pods, by uid: the next placer finds them and goes on from there.
+A gang that does not fit keeps nothing while it waits, and one is placed at a time, so no two can wait for each other.
+
+The shares of a gang are tentative until all are in the ledger, and settled before the first gate is opened. Only what
+is tentative is ever taken back: whether a share is used or given up is decided by one write of one object, also when
+two placers are at work, or a write of one that leads no more arrives late. But where the API server refuses to open the
+gate, or the pod no longer asks for what it was given: then it is surely gated, and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gpushare import contract, errors, ledger, pod
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.refusal import Cause, Refusal
+from gpushare.request import Request
+from webhook.ledger import backfill_reservation, draft, ledger_store
+from webhook.ledger.reservation import Reservation
+from webhook.placer import backfill, gang, queue
+from webhook.placer.backfill_reservations import BackfillReservations
+from webhook.placer.existing_allocations import AllocationHolders, ExistingAllocations, Gone
+from webhook.placer.fairness import Fairness
+from webhook.placer.gang import Arranged, Unit
+from webhook.placer.index import Index
+from webhook.pods import gate_reason, mutation, pod_request
+
+logger = logging.getLogger(__name__)
+
+PodJson = Mapping[str, Any]
+Told = list[tuple[PodJson, Refusal]]
+Opens = Callable[[PodJson, Request, mutation.Placed], Awaitable[Refusal | None]]
+Shut = Callable[[PodJson], Refusal | None]
+Warns = Callable[[PodJson, str], None]
+StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
+Asks = Sequence[tuple[PodJson, Request]]
+
+PLACED_AT_ONCE: Final = 32
+LATER_AT_ONCE: Final = 1024
+
+
+class GatedPodScheduler:
+    """Gives every unit its turn.
+
+    opens: called for a pod whose share is in the ledger; returns why its gate cannot be opened, and the cause REFUSED
+    if it keeps no share for it. shut: whether that is not to be tried now, and why. warns: told what a placed pod's
+    user should know. still_gated: of some pods the uids of those that have surely not been opened; asked before the
+    share of one is taken back.
+    """
+
+    def __init__(
+        self,
+        ledger_now: ledger_store.LedgerStore,
+        reservation: Reservation,
+        *,
+        opens: Opens,
+        still_gated: StillGated,
+        shut: Shut = lambda _: None,
+        warns: Warns = lambda *_: None,
+        bound: backfill.Bound = backfill.DEFAULT,
+    ) -> None:
+        self._store = ledger_now
+        self._reservation = reservation
+        self._opens = opens
+        self._still_gated = still_gated
+        self._shut = shut
+        self._warns = warns
+        self._holders = AllocationHolders()
+        self._holding = BackfillReservations(ledger_now, bound)
+        self._fairness = Fairness()
+        self._last: dict[str, Refusal] = {}  # by uid of the pod
+        self.is_behind = False  # whether the last round left somebody out
+        self._here: frozenset[str] = frozenset()  # namespaces of the round that is under way
+        self._is_cut = False
+        self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
+
+    def grew(self, one: PodJson) -> None:
+        """A pod that was placed before has taken more where it is."""
+        self._holding.grew(one)
+
+    def came(self, namespace: str) -> None:
+        """A pod waits since now; if nobody of its namespace has a turn in this round, the next is to come soon."""
+        self._is_cut |= namespace not in self._here
+
+    async def take(self, pods: Index, arranged: Arranged, *, now: float) -> Told:
+        """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
+        told = [(one, _held_back(one, sentence)) for one, sentence in arranged.held_back]
+        existing = self._holders.existing(self._store.stored(), arranged)
+        await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
+        self._holding.begin(pods, arranged.units, existing, now=now)
+        await asyncio.sleep(0)
+        back = [one for one, _ in arranged.held_back]
+        holders = {pod.uid(one) for one in back if existing.holds.pop(pod.uid(one), None)}
+        await self._give_back([one for one in back if pod.uid(one) in existing.shares], holders=holders)
+        opened = await self._open_settled(back, existing)
+        told = [(one, opened.get(pod.uid(one), refusal)) for one, refusal in told]
+        refused: dict[str, Refusal] = {}
+        behind = False
+        self._here = frozenset(unit.namespace for unit in arranged.units)
+        self._is_cut, begun = False, set[str]()
+        async with asyncio.TaskGroup() as tasks:
+            for unit in self._fairness.begin(arranged.units):
+                is_cut = self._is_cut and len(begun) == len(self._here)  # everybody here has had a turn in this round
+                begun.add(unit.namespace)
+                if not self._has(unit, existing) and (is_cut or not self._fairness.may_try(unit)):
+                    for uid, one in zip(unit.uids, unit.members, strict=True):
+                        told.append((one, self._last.get(uid) or _later(one)))
+                    behind = True
+                    if len(told) % LATER_AT_ONCE == 0:
+                        await asyncio.sleep(0)  # the event loop is the webhook's too
+                    continue
+                asks = _asks(unit, told)
+                if asks is None:
+                    await self._give_up(unit, existing)
+                    continue
+                if unit.group:
+                    await self._take_together(unit, asks, existing, told)
+                    continue
+                await self._slots.acquire()
+                task = tasks.create_task(self._take_one(unit, *asks[0], existing, refused, told))
+                task.add_done_callback(lambda _: self._slots.release())
+                # It runs until its share is in our view, before the next is placed: the queue's order is kept.
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self._last = {pod.uid(one): refusal for one, refusal in told if refusal.cause is not Cause.TURN}
+        self.is_behind = behind
+        return told
+
+    def _has(self, unit: Unit, existing: ExistingAllocations) -> bool:
+        """Whether it has something in the ledger: that is gone on with in every round."""
+        return any(uid in existing.shares or uid in existing.holds for uid in unit.uids)
+
+    async def _take_one(
+        self,
+        unit: Unit,
+        one: PodJson,
+        request: Request,
+        existing: ExistingAllocations,
+        refused: dict[str, Refusal],
+        told: Told,
+    ) -> None:
+        outcome: mutation.Placed | Refusal | None = self._found(one, existing)
+        shut = self._shut(one)
+        if shut is not None:
+            await self._stays_shut(unit, [(one, shut)], existing, told, has_share=outcome is not None)
+            return
+        kind = f"{queue.kind(one)}{pod.uid(one) if self._store.avoids(one) else ''}"
+        own, behind = existing.own(unit), existing.behind(unit)
+        if outcome is None and not own and kind in refused:
+            outcome = refused[kind]
+        elif outcome is None:
+            outcome = await self._without(own).reserve(one, request, _reference(one))
+            if isinstance(outcome, Refusal) and behind:
+                both = {node: {*own.get(node, ()), *behind.get(node, ())} for node in {*own, *behind}}
+                outcome = await self._without(both).reserve(one, request, _reference(one))
+            if isinstance(outcome, Refusal):
+                self._fairness.in_vain(unit)
+                outcome = self._explained(one, request, outcome, existing)
+                refused.setdefault(kind, outcome)
+        if isinstance(outcome, Refusal):
+            held = await self._holding.hold(unit, ((one, request),), existing)
+            told.append((one, dataclasses.replace(outcome, reason=outcome.reason + held)))
+        elif outcome is not None and (shut := await self._open(one, request, outcome)) is not None:
+            await self._stays_shut(unit, [(one, shut)], existing, told)
+
+    async def _take_together(self, unit: Unit, asks: Asks, existing: ExistingAllocations, told: Told) -> None:
+        missing = [ask for ask in asks if self._found(ask[0], existing) is None]
+        shut = [(one, why) for one, _ in missing if (why := self._shut(one)) is not None]
+        if shut:
+            await self._stays_shut(unit, _together(unit, *shut[0]), existing, told, has_share=len(missing) < len(asks))
+            return
+        outcomes: dict[str, mutation.Placed | Refusal] = {}
+        gone = existing.own(unit)
+        lacks = await self._fits(missing, gone)
+        if lacks is not None and (behind := existing.behind(unit)):
+            gone = {node: {*gone.get(node, ()), *behind.get(node, ())} for node in {*gone, *behind}}
+            lacks = await self._fits(missing, gone)
+        if lacks is not None:
+            self._fairness.in_vain(unit)
+        if lacks is None:
+            outcomes = await self._reserve_all(missing, gone)
+            for one, _ in missing:
+                outcome = outcomes[pod.uid(one)]
+                if isinstance(outcome, Refusal):
+                    lacks = one, outcome
+        if lacks is None:
+            for one, _ in asks:
+                found = self._found(one, existing)
+                if found is not None:
+                    outcomes[pod.uid(one)] = found
+            if not await self._settle(outcomes.values()):
+                said = "its share could not be written down for good: that is tried again"
+                told += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
+                return
+            # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
+            opened = await asyncio.gather(*(self._open(one, request, outcomes[pod.uid(one)]) for one, request in asks))
+            shut = [(one, why) for (one, _), why in zip(asks, opened, strict=True) if why is not None]
+            if shut:
+                await self._stays_shut(unit, shut, existing, told, has_share=len(shut) == asks[0][1].group_size)
+            apart = gang.apart(unit.group, [one for one in outcomes.values() if isinstance(one, mutation.Placed)])
+            for (one, _), why in zip(asks, opened, strict=True):
+                if apart and why is None:
+                    self._warns(one, apart)
+            return
+        await self._give_back(
+            [
+                one
+                for one, _ in asks
+                if self._found(one, existing) or isinstance(outcomes.get(pod.uid(one)), mutation.Placed)
+            ]
+        )
+        held = await self._holding.hold(unit, asks, existing)
+        told += _together(unit, lacks[0], dataclasses.replace(lacks[1], reason=lacks[1].reason + held))
+
+    async def _fits(self, asks: Asks, gone: Gone) -> tuple[PodJson, Refusal] | None:
+        """Tries them all on a draft of the ledger; return one that does not fit, or None."""
+        under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
+        tried = draft.Draft(under)
+        rules = self._reservation.on(tried)
+        try:
+            for one, request in asks:
+                outcome = await rules.reserve(one, request, _reference(one))
+                if isinstance(outcome, Refusal):
+                    return one, outcome
+        finally:
+            tried.end()
+        return None
+
+    async def _reserve_all(self, asks: Asks, gone: Gone) -> dict[str, mutation.Placed | Refusal]:
+        rules = self._without(gone).tentative()
+        tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
+        async with asyncio.TaskGroup() as group:
+            for one, request in asks:
+                tasks[pod.uid(one)] = group.create_task(rules.reserve(one, request, _reference(one)))
+                await asyncio.sleep(0)
+        return {uid: task.result() for uid, task in tasks.items()}
+
+    async def _open(self, one: PodJson, request: Request, outcome: mutation.Placed | Refusal) -> Refusal | None:
+        """Why its gate stays shut, if that is so."""
+        why = await self._opens(one, request, outcome) if isinstance(outcome, mutation.Placed) else outcome
+        if why is None:
+            self._holding.placed(one)
+        return why
+
+    async def _settle(self, outcomes: Iterable[mutation.Placed | Refusal]) -> bool:
+        """Whether all these shares are held for good now."""
+        by_node: dict[str, list[str]] = collections.defaultdict(list)
+        for outcome in outcomes:
+            if isinstance(outcome, mutation.Placed):
+                by_node[outcome.node].append(outcome.allocation_id)
+        writes = [
+            self._store.commit(name, functools.partial(ledger.settle, ids=tuple(ids))) for name, ids in by_node.items()
+        ]
+        failed = [
+            one for one in await asyncio.gather(*writes, return_exceptions=True) if isinstance(one, BaseException)
+        ]
+        for error in failed:
+            if not isinstance(error, ledger_store.UnreachableError | errors.LedgerError):
+                raise error
+            logger.warning("Could not settle the shares of a gang", extra={"err": str(error)})
+        return not failed
+
+    async def _open_settled(self, held_back: Iterable[PodJson], existing: ExistingAllocations) -> dict[str, Refusal]:
+        """Go on with those whose gang was placed, although it is no longer whole: their shares are theirs for good.
+
+        Return by uid why the gates of some stay shut.
+        """
+        shut: dict[str, Refusal] = {}
+        for one in held_back:
+            entry, request = existing.shares.get(pod.uid(one)), pod_request.read(one)
+            found = self._found(one, existing)
+            if entry is not None and entry.allocation.reserved_until is None and found and isinstance(request, Request):
+                why = await self._open(one, request, found)
+                if why is not None:
+                    shut[pod.uid(one)] = why
+        return shut
+
+    async def _stays_shut(
+        self, unit: Unit, shut: Told, existing: ExistingAllocations, told: Told, *, has_share: bool = True
+    ) -> None:
+        """Of these members the gates cannot be opened. If nobody's can ever, they keep nothing of what they have.
+
+        The rest of a gang, of which others run, keeps its shares: without it they would have waited in vain.
+        """
+        told += shut
+        holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
+        is_refused = has_share and all(why.cause is Cause.REFUSED for _, why in shut)
+        if is_refused or holders:
+            await self._give_back([one for one, _ in shut] if is_refused else (), holders=holders, for_good=True)
+
+    async def _give_up(self, unit: Unit, existing: ExistingAllocations) -> None:
+        """One of these makes no sense, and keeps nothing; the others keep what is theirs for good, and run."""
+        having = [one for one in unit.members if pod.uid(one) in existing.shares]
+        holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
+        senseless = [one for one in having if isinstance(pod_request.read(one), str)]
+        if having or holders:
+            await self._give_back(having, holders=holders)
+            await self._give_back(senseless, for_good=True)
+            await self._open_settled([one for one in having if one not in senseless], existing)
+
+    async def _give_back(
+        self, sharers: Collection[PodJson], *, holders: Collection[str] = (), for_good: bool = False
+    ) -> None:
+        """Take from gated pods what is tentative, or all if `for_good`, and what is held for `holders` (uids)."""
+        if not sharers and not holders:
+            return
+        surely = set(await self._still_gated(sharers)) if sharers else set[str]()
+
+        def change(node: GpuNode) -> GpuNode:
+            ids = [
+                entry.id
+                for entry in node.allocations
+                if (
+                    entry.pod.uid in holders
+                    if backfill_reservation.is_hold(entry)
+                    else entry.pod.uid in surely and (for_good or entry.reserved_until)
+                )
+            ]
+            return ledger.release(node, ids) if ids else node
+
+        nodes = [view.node.name for view in self._store.views() if change(view.node) is not view.node]
+        for name in nodes if surely or holders else ():
+            try:
+                await self._store.commit(name, change)
+            except (ledger_store.UnreachableError, errors.LedgerError) as error:
+                # Found again, and given back, in the next round.
+                logger.warning("Could not give back what a gated pod held", extra={"node": name, "err": str(error)})
+
+    def _found(self, one: PodJson, existing: ExistingAllocations) -> mutation.Placed | None:
+        """The share that a placer before us, or a call whose answer was lost, has given to the pod."""
+        entry = existing.shares.get(pod.uid(one))
+        if entry is None:
+            return None
+        hostname = self._store.hostname(entry.node)
+        return mutation.Placed(entry.allocation.id, entry.node, hostname, entry.allocation.shares)
+
+    def _without(self, gone: Gone) -> Reservation:
+        return self._reservation.on(draft.Without(self._store, gone)) if gone else self._reservation
+
+    def _explained(self, one: PodJson, request: Request, refusal: Refusal, existing: ExistingAllocations) -> Refusal:
+        """The refusal, or who it gives way to if that is all there is."""
+        if not existing.holds:
+            return refusal
+        everything = existing.everything()
+        found = self._without(everything).plan(one, request)
+        if isinstance(found, Refusal):
+            return refusal
+        whose = [pod_ for pod_, node in existing.held_for() if node == found.node]
+        return Refusal(
+            f"gives way to {whose[0] if whose else 'others'}, which has waited for longer, and for which what comes "
+            f"free on {found.node} is held; {refusal.reason}",
+            refusal.rejected,
+            Cause.HOLD,
+        )
+
+
+def _asks(unit: Unit, told: Told) -> Asks | None:
+    """What each member asks for, the largest first; None, and why is in `told`, when that cannot be said."""
+    asks = []
+    for one in unit.members:
+        request = pod_request.read(one)
+        if isinstance(request, str):
+            told += _together(unit, one, Refusal(request, cause=Cause.REQUEST))
+            return None
+        asks.append((one, request))
+    return sorted(asks, key=lambda ask: pod_request.size(ask[1]), reverse=True)
+
+
+def _together(unit: Unit, one: PodJson, refusal: Refusal) -> Told:
+    """What the members are told when one of them does not fit."""
+    name, group = pod.namespaced_name(one)[1], errors.quoted(unit.group)
+    others = dataclasses.replace(refusal, reason=f"its group {group} waits for {name}: {refusal.reason}")
+    return [(member, refusal if member is one else others) for member in unit.members]
+
+
+def _later(one: PodJson) -> Refusal:
+    """What one is told that was not tried: what it has been told before, so that nothing has to be written."""
+    said = pod.annotations_of(one).get(contract.REASON)
+    return Refusal(said or "others of its namespace are tried before it: it has its turn soon", cause=Cause.TURN)
+
+
+def _held_back(one: PodJson, sentence: str) -> Refusal:
+    return Refusal(sentence, cause=Cause.GATE if gate_reason.foreign_gates(one) else Cause.GROUP)
+
+
+def _reference(one: PodJson) -> PodRef:
+    return PodRef(*pod.namespaced_name(one), pod.uid(one))

@@ -1,0 +1,184 @@
+"""Settings: flags and environment → one frozen value, validated once, before anything is opened."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib import parse as urls
+
+import gpushare
+from gpushare import contract, policies
+from gpushare.daemon import logs
+
+ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
+SERVICE: Final = "gpushare-webhook"
+MOST_SECONDS: Final = {
+    "reservation_seconds": 3600,
+    "patience_seconds": 7 * 86400,
+    "stuck_seconds": 86400,
+    "rotation_seconds": 86400,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """How one webhook process runs; the flags' help says what each means. Ports of 0 are chosen by the system."""
+
+    kubeconfig: str | None = None
+    from_file: Path | None = None
+    state: Path | None = None
+    host: str = "0.0.0.0"  # noqa: S104 - the API server comes from outside the pod
+    port: int = 8443
+    port_file: Path | None = None
+    probe_host: str = "0.0.0.0"  # noqa: S104 - and so does the kubelet
+    probe_port: int = 8081
+    url: str | None = None
+    service: str = SERVICE
+    namespace: str = contract.SYSTEM_NAMESPACE
+    instance: str = "gpushare-webhook"
+    policy: str = policies.DEFAULT
+    reservation_seconds: int = 60  # as long as the API server may take to store a pod that we have let pass
+    patience_seconds: int = 300  # how long others may pass a pod that waits for more room
+    stuck_seconds: int = 60  # how long the scheduler may try to bind a pod where it was placed
+    rotation_seconds: int = 900  # between the steps of a rotation: until every replica and API server follows
+    certificate_directory: Path = Path("/tmp/gpushare-webhook")  # noqa: S108 - an emptyDir in the manifests
+    certificate_files: Path | None = None
+    client_ca_file: Path | None = None
+    placer: bool = True
+    log_level: str = "info"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The DNS names or addresses under which the API server reaches us."""
+        if self.url is not None:
+            return (str(urls.urlsplit(self.url).hostname),)
+        if self.from_file is not None:
+            return ("localhost", "127.0.0.1")
+        return (f"{self.service}.{self.namespace}.svc", f"{self.service}.{self.namespace}.svc.cluster.local")
+
+
+class UsageError(ValueError):
+    """Flags that make no sense; the message says which and why."""
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
+    """Settings from flags, or else `GPUSHARE_WEBHOOK_…` of the environment. Raises UsageError; exits for --help."""
+    parser = _parser()
+    try:
+        namespace, unknown = parser.parse_known_args(arguments)  # parse_args would exit by itself
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error)) from error
+    if unknown:
+        raise UsageError(f"{' '.join(unknown)} is not known: --help lists the flags")
+    given = vars(namespace)
+    if given.pop("version"):
+        parser.exit(message=f"gpushare {gpushare.__version__}\n")
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(WebhookSettings):
+        text = given.get(field.name)
+        if text is None:
+            text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
+        if text is not None:
+            values[field.name] = _typed(field.name, text)
+    settings = WebhookSettings(**values)
+    return _checked(settings, probe_port_given="probe_port" in values)
+
+
+def _typed(name: str, text: str | bool) -> object:
+    flag = _flag(name)
+    if isinstance(text, bool):
+        return text
+    if name in MOST_SECONDS:
+        if not text.isdigit() or not 1 <= int(text) <= MOST_SECONDS[name]:
+            raise UsageError(f'{flag} "{text}" is not a time: write 1 to {MOST_SECONDS[name]} seconds')
+        return int(text)
+    if name in {"port", "probe_port"}:
+        if not text.isdigit() or int(text) > 65535:
+            raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
+        return int(text)
+    if name in {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}:
+        return Path(text)
+    if name == "placer":
+        if text not in {"true", "false"}:
+            raise UsageError(f'{ENVIRONMENT_PREFIX}PLACER "{text}" is neither "true" nor "false"')
+        return text == "true"
+    return text
+
+
+def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSettings:
+    if settings.policy not in policies.POLICIES:
+        known = ", ".join(policies.POLICIES)
+        raise UsageError(f'--policy "{settings.policy}" is not known: write one of {known}')
+    if settings.log_level not in logs.LEVELS:
+        raise UsageError(f'--log-level "{settings.log_level}" is not known: write one of {", ".join(logs.LEVELS)}')
+    if settings.url is not None:
+        address = urls.urlsplit(settings.url)
+        if address.scheme != "https" or not address.hostname or address.path != contract.WEBHOOK_PATH:
+            raise UsageError(
+                f'--url "{settings.url}" is no address of this webhook: write https://HOST:PORT{contract.WEBHOOK_PATH}'
+            )
+    if settings.state is not None and settings.from_file is None:
+        raise UsageError("--state is only for a cluster in memory: give --from as well, or leave it out")
+    if settings.certificate_files is not None and (settings.url is not None or settings.from_file is not None):
+        raise UsageError(
+            f"--certificate-files {settings.certificate_files} goes without --url and --from: whoever makes the "
+            "certificates also makes the API server trust them"
+        )
+    if settings.client_ca_file is not None and not settings.client_ca_file.is_file():
+        raise UsageError(
+            f"--client-ca-file {settings.client_ca_file} is no file: name one with the authority of the certificates "
+            "that the API servers show, in PEM"
+        )
+    if settings.from_file is not None:
+        if settings.kubeconfig is not None or settings.url is not None:
+            raise UsageError("--from is a cluster in memory: it goes without --kubeconfig and --url")
+        if not probe_port_given:
+            return dataclasses.replace(settings, probe_port=0)
+    return settings
+
+
+def _flag(name: str) -> str:
+    return "--from" if name == "from_file" else f"--{name.replace('_', '-')}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m webhook",
+        description="The admission webhook of gpushare, and its placer.",
+        epilog=f"Every flag can be set in the environment too, as {ENVIRONMENT_PREFIX}PORT for --port.",
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--kubeconfig", help="how to reach the cluster; by default the pod's ServiceAccount, then $KUBECONFIG")
+    add("--from", dest="from_file", metavar="FILE", help="no cluster: admit on the GPUNodes of this YAML or JSON file")
+    add("--state", metavar="FILE", help="with --from: write GPUNodes and admitted pods here after each review")
+    add("--host", help="address to serve reviews on (default: all)")
+    add("--port", help="port to serve reviews on, 0 for any (default: 8443)")
+    add("--port-file", metavar="FILE", help="write the port here once it is open")
+    add("--probe-host", help="address for /healthz, /readyz and /metrics (default: all)")
+    add("--probe-port", help="port for /healthz, /readyz and /metrics, 0 for any (default: 8081; with --from: 0)")
+    add("--url", help=f"register this address, https://HOST:PORT{contract.WEBHOOK_PATH}, instead of the Service")
+    add("--service", help=f"the Service that leads here (default: {SERVICE})")
+    add("--namespace", help=f"where our Lease and our certificates are (default: {contract.SYSTEM_NAMESPACE})")
+    add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
+    add("--policy", help=f"placement where a pod names none: {', '.join(policies.POLICIES)}")
+    stored = (
+        "how long a share waits for its pod to be stored; at least the API server's --request-timeout (default: 60)"
+    )
+    add("--reservation-seconds", help=stored)
+    add("--patience-seconds", help="how long others may pass a pod that waits for more room (default: 300)")
+    add("--stuck-seconds", help="how long the scheduler may try to bind a pod where it was placed (default: 60)")
+    add("--rotation-seconds", help="how long each step of a certificate rotation is left to spread (default: 900)")
+    add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")
+    given = "serve the tls.crt and tls.key of this directory, as of a mounted Secret, and make and register none"
+    add("--certificate-files", metavar="DIRECTORY", help=given)
+    only = "answer reviews only from who has a certificate of an authority in this file; by default from everybody"
+    add("--client-ca-file", metavar="FILE", help=only)
+    add("--placer", action=argparse.BooleanOptionalAction, default=None, help="stand for election as the placer")
+    add("--log-level", help=f"one of {', '.join(logs.LEVELS)} (default: info)")
+    add("--version", action="store_true", help="print the version and exit")
+    return parser
