@@ -22,10 +22,10 @@ lease_scheduler      one GPU's leases, given, taken back, ended; pure: events in
 gangs                the same for shares that have several GPUs together; pure
 gpu_leases           the same with clients and messages; leases: for all GPUs, with a clock
 debt_cache           what shares owe that have no process now; pure
-recent, wait_clock     what part of the last seconds a share used a GPU, and for how long it waited for it; pure
-rate_limiter         how often is too often; pure; connection_limits: how fast each container may talk, and how many connections
-                     it has
-connection, server   the socket
+recent, wait_clock   what part of the last seconds a share used a GPU, and for how long it waited for it; pure
+rate_limiter         how often is too often; pure; connection_limits: how fast each container
+                     may talk, and how many connections it has
+client_connection    one client's; socket_server: the socket
 messages             what is said between this process and the agent's; pure; channel: the way there
 agent_channel        the agent at its other end; __main__: all of it put together
 """

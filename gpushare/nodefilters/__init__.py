@@ -1,4 +1,4 @@
-"""Fitness: whether a node can take a pod at all, as kube-scheduler (1.36, default plugins) would judge it.
+"""Node filters: whether a node can take a pod at all, as kube-scheduler (1.36, default plugins) would judge it.
 
 A pod that was pinned cannot go elsewhere, so what the scheduler would refuse must be known before. Judged are taints,
 cordon, node selector and required node affinity, host ports, the number of pods, CPU, memory, ephemeral storage and

@@ -17,7 +17,7 @@ MOST_SHARED: Final = 2048  # characters of a part, written out
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodInfo:
-    """What is kept of a pod: little, as there may be very many of them. Equal parts are shared between occupants.
+    """What is kept of a pod: little, as there may be very many of them. Equal parts are shared between pods.
 
     `amounts`: resource and amount, as `pod_requests.requests`. `labels`: flat. `repels`: its required anti-affinity.
     `leaves`: it is being deleted, which topology spread looks at. `mounts`: what may have to be attached to its node.
@@ -60,7 +60,7 @@ def _same(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
 
 
 class NodeInfo:
-    """The sums are kept as occupants come and go, so that a judgement looks at none of them."""
+    """The sums are kept as pods come and go, so that filtering looks at none of the pods."""
 
     __slots__ = ("amounts", "count", "ports")
 

@@ -167,7 +167,7 @@ class SchedulerCache:
             self._attaching.drop(name, before)
 
     def count_volumes(self, most: int) -> bool:
-        """Do some of what the next judgement would do, on so many nodes; return whether there is more of it."""
+        """Do some of what the next filtering would do, on so many nodes; return whether there is more of it."""
         return self._attaching.count(most)
 
     def unknown_claim(self, relations: PodAffinity) -> str:
@@ -206,7 +206,7 @@ class SchedulerCache:
     def judge(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
         """Judges nodes for a pod.
 
-        `itself`: the key of an occupant that is this very pod, and so is not in its own way.
+        `itself`: the key of this very pod if it is counted already, and so is not in its own way.
         """
         verdicts = self._verdicts_of(shape)
         own = self._pod_infos.get(itself) if itself is not None else None
@@ -253,7 +253,7 @@ class SchedulerCache:
 
     @contextlib.contextmanager
     def _without(self, key: Hashable, own: PodInfo | None) -> Iterator[None]:
-        """For as long as this is open one of the occupants is in no group, and mounts nothing."""
+        """For as long as this is open one of the pods is in no class, and mounts nothing."""
         if own is None:
             yield
             return

@@ -206,7 +206,7 @@ class World:
         return Room(*(known or ()))
 
     def _host(self, manifest: pod.PodJson) -> Host:
-        """What it asks of its node; nothing where it already takes that, as the census knows it."""
+        """What it asks of its node; nothing where it already takes that, as the scheduler cache knows it."""
         if self._cache is None or (manifest.get("spec") or {}).get("nodeName"):
             return NO_HOST
         amounts = dict(PodKey.of(manifest).amounts)

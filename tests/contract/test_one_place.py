@@ -27,7 +27,9 @@ def test_no_two_modules_bear_the_same_name() -> None:
         if not path.name.startswith("__"):
             places[path.stem].append(str(path.relative_to(REPOSITORY)))
     of_verbs = {verb: [f"kubectl_gpushare/commands/{verb}.py", f"kubectl_gpushare/views/{verb}.py"] for verb in VERBS}
-    assert {name: found for name, found in places.items() if len(found) > 1 and sorted(found) != of_verbs.get(name)} == {}
+    assert {
+        name: found for name, found in places.items() if len(found) > 1 and sorted(found) != of_verbs.get(name)
+    } == {}
 
 
 def test_no_two_public_classes_bear_the_same_name() -> None:

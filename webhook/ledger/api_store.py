@@ -341,7 +341,7 @@ class ApiStore(Filtering):
             self._tell()
 
     def _key(self, manifest: Mapping[str, Any]) -> Hashable:
-        """By which key the census may count the pod."""
+        """By which key the scheduler cache may count the pod."""
         promised = self._assumed.key(manifest)
         return objects.key_of(manifest) if promised is None and pod.uid(manifest) else promised
 

@@ -36,7 +36,7 @@ class AssumedPods:
         return lambda: self.settle(allocation_id)
 
     def key(self, manifest: PodJson) -> Hashable:
-        """By which key the census counts this very pod; None if nothing was promised to it."""
+        """By which key the scheduler cache counts this very pod; None if it is not assumed."""
         allocation_id = self._by_pod.get(id(manifest))
         return None if allocation_id is None else _key(allocation_id)
 

@@ -32,8 +32,8 @@ NOWHERE: Final[Mapping[str, str]] = types.MappingProxyType({})
 class Chooser:
     """Not for threads.
 
-    view: a node of the ledger as it is now. key: by which key the census counts a pod, if it does. avoided: nodes that
-    are not for a pod, whatever is free there.
+    view: a node of the ledger as it is now. key: by which key the scheduler cache counts a pod, if it does. avoided: nodes
+    that are not for a pod, whatever is free there.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Chooser:
         self._show(instead)
         shape, relations = share_resources.of(manifest, request)
         key = self._key(manifest)
-        # Where the pod itself takes room already, that is no reason against it; only the census can tell it apart.
+        # Where the pod itself takes room already, that is no reason against it; only the cache can tell it apart.
         host = NO_HOST if key is not None and self._cache.pod_info(key) is not None else _host(shape)
         judge = self._cache.judge(shape, relations, itself=key)
         avoided = self.avoided(manifest)

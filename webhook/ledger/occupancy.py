@@ -52,9 +52,9 @@ class _Seen:
 
 
 class Occupancy:
-    """Fills `census` with pods, and with what they mount. `follow` it before `run`.
+    """Fills `cache` with pods, and with what they mount. `follow` it before `run`.
 
-    ours: a copy of the pods with a share, with what `copies` keeps of each; `census` knows of a change before it does.
+    ours: a copy of the pods with a share, with what `copies` keeps of each; `cache` knows of a change before it does.
     """
 
     def __init__(self, api: api_client.ApiClient, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,7 +93,7 @@ class Occupancy:
         return allocation_id in self._named
 
     async def run(self) -> None:
-        """Keep the census true until cancelled."""
+        """Keep the scheduler cache true until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pods.run())
             tasks.create_task(self._storage.run())

@@ -40,7 +40,7 @@ class Storage:
         return self._copies[volumes.VOLUME]
 
     async def run(self) -> None:
-        """Keep the census true until cancelled."""
+        """Keep the scheduler cache true until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for copy in self._copies.values():
                 tasks.create_task(copy.run())

@@ -1,6 +1,7 @@
 """The evictor: tells pods that cannot use the place they got, and evicts those that their owner creates again.
 
-They are stuck (see `stuck`), or beaten (see `beaten`).
+Either the scheduler cannot bind them (`unschedulable_pods`), or another pod holds their allocation
+(`allocation_conflict`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Evictor:
     async def look(self, stuck_now: Iterable[PodJson], touched: Touched) -> float | None:
         """Do what is due; return in how many seconds to look again, None if nobody is stuck.
 
-        stuck_now: all who are. touched: what has to be looked at since the last time for whoever is beaten.
+        stuck_now: all pods that cannot be bound. touched: where to look for conflicts since the last time.
         """
         stuck_again = await self._look_stuck(stuck_now)
         beaten_again = await self._look_beaten(touched)

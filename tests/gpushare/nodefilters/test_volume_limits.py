@@ -70,7 +70,7 @@ def made_for_it(storage_class: str | None = None) -> Json:
 
 
 class Cluster:
-    """A census, and what was put into it."""
+    """A scheduler cache, and what was put into it."""
 
     def __init__(self, *items: Json) -> None:
         self.cache = SchedulerCache()

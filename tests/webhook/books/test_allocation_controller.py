@@ -39,7 +39,7 @@ class Halting(api_client.ApiClient):
 
 
 class Blind:
-    """A bookkeeper whose copy of the pods is empty, whatever there is."""
+    """An allocation controller whose copy of the pods is empty, whatever there is."""
 
     def __init__(self, api: Halting) -> None:
         self.api = api

@@ -57,7 +57,7 @@ def place(on: MemoryStore, one: Json) -> Placement | Refusal:
 
 
 def judged(on: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The nodes that fitness is asked about from now on."""
+    """The nodes that the filters are asked about from now on."""
     asked: list[str] = []
     judge = on._cache._judge
 

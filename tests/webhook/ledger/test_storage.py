@@ -50,7 +50,7 @@ class Api(api_client.ApiClient):
 
 @contextlib.asynccontextmanager
 async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, storage.Storage]]:
-    """A census of one node with one pod, filled with what there is."""
+    """A scheduler cache of one node with one pod, filled with what there is."""
     api.add(volumes.LIMITS, "node-a", spec={"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]})
     for name in ("one", "two"):
         api.add(volumes.VOLUME, name, spec={"csi": {"driver": DRIVER, "volumeHandle": name}})

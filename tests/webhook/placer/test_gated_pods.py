@@ -29,7 +29,7 @@ START = 1_767_225_600.0  # 2026-01-01
 
 
 class Cluster:
-    """Pods and a ledger; what the API server, the bookkeeper and the gates would do is done at once."""
+    """Pods and a ledger; what the API server, the allocation controller and the gates would do is done at once."""
 
     def __init__(self, *nodes: GpuNode, bound: backfill.Bound = backfill.DEFAULT) -> None:
         self.store = MemoryStore([codec.to_document(node) for node in nodes])
