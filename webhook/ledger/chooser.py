@@ -32,8 +32,8 @@ NOWHERE: Final[Mapping[str, str]] = types.MappingProxyType({})
 class Chooser:
     """Not for threads.
 
-    view: a node of the ledger as it is now. key: by which key the scheduler cache counts a pod, if it does. avoided: nodes
-    that are not for a pod, whatever is free there.
+    view: a node of the ledger as it is now. key: by which key the scheduler cache counts a pod, if it does. avoided:
+    nodes that are not for a pod, whatever is free there.
     """
 
     def __init__(

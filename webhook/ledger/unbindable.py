@@ -2,8 +2,8 @@
 
 The node filters model most of what the scheduler looks at; not what its plugins add, nor volumes that one pod at a
 time may use. A pod that is stuck for such a reason is evicted or deleted, and what is made anew in its place would go
-to the very same node, for ever. So that node is nothing for pods of the same maker for a while, and only the last resort for
-some time after that. Each replica sees this by itself, in the pods that it watches.
+to the very same node, for ever. So that node is nothing for pods of the same owner for a while, and only the last
+resort for some time after that. Each replica sees this by itself, in the pods that it watches.
 """
 
 from __future__ import annotations
