@@ -20,10 +20,10 @@ class Teller(Protocol):
     """Whoever writes Events; `cluster_view.ClusterView`."""
 
     def tell(self, reason: str, note: str, *, warning: bool = False) -> None:
-        """About the GPUNode."""
+        """Write an Event about the GPUNode."""
 
     def tell_of(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool = False) -> None:
-        """About any object."""
+        """Write an Event about any object."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

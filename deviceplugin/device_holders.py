@@ -59,7 +59,7 @@ class DeviceHolders:
 
     @property
     def all(self) -> list[DeviceHolder]:
-        """As last told."""
+        """The containers with devices, as the kubelet last told."""
         devices = parts(self._cards(), self._memory())
         replicas = {one.id: one.replicas for ids in self._offered().values() for one in ids}
         counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()

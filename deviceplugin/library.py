@@ -28,7 +28,7 @@ class LibraryError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Installed:
-    """Paths on the host."""
+    """Where the library and its preload file are on the host."""
 
     library: Path
     preload_file: Path

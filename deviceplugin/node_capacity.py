@@ -44,7 +44,7 @@ class NodeCapacity:
         self._wake = asyncio.Event()
 
     def look(self) -> None:
-        """The node has changed."""
+        """The node or its GPUs may have changed: compare again."""
         self._wake.set()
 
     async def run(self) -> None:

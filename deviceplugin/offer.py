@@ -47,5 +47,5 @@ class Offer(Observable[tuple[Gpu, ...]]):
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs now."""
+        """The GPUs of the node as of now."""
         return self.value

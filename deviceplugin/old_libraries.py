@@ -58,7 +58,7 @@ class OldLibraries:
         self._looked = False
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look for libraries to remove until cancelled."""
         while True:
             there = self._pods()
             if there is not None:

@@ -64,7 +64,7 @@ def memory(uses: Iterable[ShareUse], *, node_name: str) -> Iterator[Metric]:
 
 
 def compute(held: Iterable[LeaseUsage], *, node_name: str) -> Iterator[Metric]:
-    """Their turns."""
+    """The metrics of compute: leases, and time waited."""
     counted = {field: CounterMetricFamily(*told, labels=LABELS) for field, told in _TURNS.items()}
     used = GaugeMetricFamily(
         "gpushare_share_used_compute_ratio",

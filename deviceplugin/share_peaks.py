@@ -87,7 +87,7 @@ class Peaks:
 
     @property
     def all(self) -> tuple[Peak, ...]:
-        """What is known."""
+        """The peaks of all shares."""
         return tuple(self._peaks.values())
 
     async def run(self) -> None:
@@ -131,7 +131,7 @@ class Peaks:
 
 
 def figures(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
-    """As metrics."""
+    """The peaks as metrics."""
     labels = ["node", "namespace", "pod", "containers", "gpu"]
     memory = GaugeMetricFamily(
         "gpushare_share_peak_memory_bytes",

@@ -67,5 +67,5 @@ class GpuNode:
         return dataclasses.replace(self, gpus=tuple(sick))
 
     def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
-        """Its GPUs by UUID."""
+        """The node's GPUs by UUID."""
         return {card.uuid: card for card in self.gpus}

@@ -9,7 +9,7 @@ NodeJson = Mapping[str, Any]
 
 
 def name(node: NodeJson) -> str:
-    """Its name."""
+    """The node's name."""
     return str((node.get("metadata") or {}).get("name", ""))
 
 

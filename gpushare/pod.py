@@ -18,7 +18,7 @@ def annotations_of(pod: PodJson) -> Mapping[str, str]:
 
 
 def containers(pod: PodJson) -> list[Mapping[str, Any]]:
-    """Its ordinary containers."""
+    """The pod's ordinary containers."""
     return list((pod.get("spec") or {}).get("containers") or [])
 
 

@@ -53,14 +53,14 @@ def _loader() -> Any:
         depth = 0
 
         def descend_resolver(self, current_node: Any, current_index: Any) -> None:
-            """One level down."""
+            """As the base class, one level down."""
             self.depth += 1
             if self.depth > DEEPEST:
                 raise yaml.YAMLError(_TOO_DEEP)
             super().descend_resolver(current_node, current_index)
 
         def ascend_resolver(self) -> None:
-            """And up."""
+            """As the base class, one level up."""
             super().ascend_resolver()
             self.depth -= 1
 

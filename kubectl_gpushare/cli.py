@@ -39,11 +39,11 @@ class Verbs(click.Group):
     """A group whose commands are modules: a verb costs nothing until it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """All verbs."""
+        """The names of all verbs."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The verb, imported now."""
+        """The verb's command, imported now."""
         if cmd_name not in VERBS:
             return None
         command = importlib.import_module(f"kubectl_gpushare.commands.{cmd_name}").command

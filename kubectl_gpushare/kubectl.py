@@ -92,7 +92,7 @@ class Kubectl:
 
 
 class Running:
-    """A kubectl that runs."""
+    """A kubectl process that runs."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101 - by construction
@@ -120,7 +120,7 @@ class Running:
         return objects.Reader(self.chunks())
 
     def text(self) -> str:
-        """All of its output."""
+        """All that kubectl printed."""
         return b"".join(self.chunks()).decode()
 
     def finish(self) -> None:

@@ -34,7 +34,7 @@ class UnixHTTP:
     path: str
 
     def answers(self) -> bool:
-        """Ask once."""
+        """Ask once whether the component is ready."""
         connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
             stream.settimeout(ANSWER_SECONDS)
@@ -54,7 +54,7 @@ class UnixSocket:
     socket: Path
 
     def answers(self) -> bool:
-        """Ask once."""
+        """Ask once whether the component is ready."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
             stream.settimeout(ANSWER_SECONDS)
             try:
@@ -72,7 +72,7 @@ class URL:
     ca_file: Path
 
     def answers(self) -> bool:
-        """Ask once."""
+        """Ask once whether the component is ready."""
         url = urllib.parse.urlsplit(self.url)
         connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=ANSWER_SECONDS)
         if url.scheme == "https":

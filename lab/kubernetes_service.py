@@ -32,7 +32,7 @@ class Listening:
     port: int
 
     def answers(self) -> bool:
-        """Ask once."""
+        """Ask once whether the port accepts a connection."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection((self.address, self.port), component.ANSWER_SECONDS),

@@ -37,7 +37,7 @@ class NamespaceHolder:
     name: str
 
     def answers(self) -> bool:
-        """Ask once."""
+        """Ask once whether everything is mounted."""
         pid = daemon_process.pid_of(self.name, self.records)
         with contextlib.suppress(OSError):
             return pid is not None and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"

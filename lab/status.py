@@ -22,7 +22,7 @@ class Row:
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
+        """Whether the component runs."""
         return self.pid is not None
 
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Admission:
-    """Answers reviews."""
+    """Answers AdmissionReviews."""
 
     def __init__(
         self,

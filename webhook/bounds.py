@@ -42,7 +42,7 @@ class InHand:
 
     @property
     def taken_bytes(self) -> int:
-        """How much there is."""
+        """How many bytes of bodies are in memory now."""
         return self._most - self._left
 
     @contextlib.asynccontextmanager
@@ -105,12 +105,12 @@ class Timed(asyncio.Protocol):
         self._forget()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """As asyncio.Protocol: the clock starts."""
         self._transport = transport
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Something of a request."""
+        """As asyncio.Protocol: a part of a request has come."""
         if not self._is_asked and self._ends is None and self._transport is not None:
             self._ends = asyncio.get_running_loop().call_later(self._seconds, self._transport.close)
         self._inner.data_received(data)
@@ -124,11 +124,11 @@ class Timed(asyncio.Protocol):
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """As asyncio.Protocol: the client reads again."""
         self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The end."""
+        """As asyncio.Protocol: the connection ended."""
         self._forget()
         self._ended()
         self._inner.connection_lost(error)

@@ -77,7 +77,7 @@ class Metrics:
         )
 
     def reviewed(self, outcome: str, seconds: float) -> None:
-        """A review was answered."""
+        """Count an answered review."""
         self._reviews.labels(outcome).inc()
         self._durations.observe(seconds)
 

@@ -42,7 +42,7 @@ class AdmissionRequest(TypedDict):
 
 
 class Status(TypedDict):
-    """Why something is denied."""
+    """`response.status` of a denied review: why."""
 
     code: int
     message: str
@@ -62,7 +62,7 @@ class AdmissionResponse(TypedDict):
 
 
 class AdmissionReview(TypedDict):
-    """The envelope, both ways."""
+    """The envelope of requests and of responses."""
 
     apiVersion: str
     kind: str
@@ -91,7 +91,7 @@ class MalformedReviewError(ValueError):
 
 
 def allow(outcome: str) -> ReviewResponse:
-    """Admit as it is."""
+    """Admit the object unchanged."""
     return ReviewResponse(outcome)
 
 

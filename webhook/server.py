@@ -64,7 +64,7 @@ class Leaving:
 def application(
     admit: Admit, leaving: Leaving | None = None, timing: bounds.ConnectionWatch | None = None
 ) -> web.Application:
-    """The one route."""
+    """The application with its one route, `/mutate`."""
     in_hand = bounds.InHand()
 
     async def mutate(request: web.Request) -> web.Response:
@@ -102,11 +102,11 @@ class _Site(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """Where it is."""
+        """The address that is listened on."""
         return f"https://{self._place[0]}:{self._place[1]}"
 
     async def start(self) -> None:
-        """Listen."""
+        """Begin to listen."""
         await super().start()
         if self._runner.server is None:
             raise RuntimeError("the runner was not set up")

@@ -66,7 +66,7 @@ class Nodes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerResponse:
-    """For one container."""
+    """What one container gets: the answer to Allocate."""
 
     envs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()

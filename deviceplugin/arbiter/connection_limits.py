@@ -22,7 +22,7 @@ FORGOTTEN_SECONDS: Final = max(2 * MESSAGE_BURST / MESSAGES_PER_SECOND, LINE_BUR
 
 
 class ConnectedContainer:
-    """A container."""
+    """How many connections a container has, and how much it may still say."""
 
     def __init__(self) -> None:
         self.connections = 0

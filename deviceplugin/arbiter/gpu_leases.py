@@ -28,7 +28,7 @@ class LeaseClient(Protocol):
 
     @property
     def tenant(self) -> Tenant:
-        """Its share."""
+        """The share of this process."""
 
     def tell(self, message: bytes) -> None:
         """Send a message to it."""
@@ -108,7 +108,7 @@ class GpuLeases:
         return self.turns.due_ns()
 
     def tick(self, now_ns: int) -> None:
-        """Let time pass."""
+        """Let time pass: take back and grant what is due."""
         self.obey(self.turns.tick(now_ns))
 
     def obey(self, commands: list[Command]) -> None:

@@ -72,10 +72,10 @@ def read(path: Path) -> LedgerRecord:
 
 
 def path_of(directory: Path, tenant: Tenant) -> Path:
-    """Its file."""
+    """The file of this share's record."""
     return directory / f"{tenant.key}.json"
 
 
 def all_in(directory: Path) -> list[Path]:
-    """Every record's file."""
+    """The files of all records in the directory."""
     return sorted(directory.glob("*.json"))

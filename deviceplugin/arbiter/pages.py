@@ -150,7 +150,7 @@ class LimitsView:
         return _records(self._map, self._gpu_count)
 
     def close(self) -> None:
-        """Let go."""
+        """Unmap the page and close its descriptor."""
         self._map.close()
         os.close(self._descriptor)
 
@@ -180,7 +180,7 @@ class Ledger:
 
     @classmethod
     def make(cls, gpu_count: int) -> Ledger:
-        """An empty one."""
+        """Make an empty page."""
         descriptor = os.memfd_create(LEDGER_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, gpu_count * contract.PAGE_SIZE)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE)

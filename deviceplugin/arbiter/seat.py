@@ -19,14 +19,14 @@ class LeasePhase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Open:
-    """Let the share launch."""
+    """A command: let the share launch."""
 
     key: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Revoke:
-    """Take it back."""
+    """A command: take the lease back."""
 
     key: str
 

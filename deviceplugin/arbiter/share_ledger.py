@@ -46,7 +46,7 @@ class ShareLedger:
 
     @classmethod
     def make(cls, tenant: Tenant) -> ShareLedger:
-        """An empty one."""
+        """Make an empty ledger."""
         ledger = pages.Ledger.make(len(tenant.grants))
         return cls(tenant, ledger, slot_count=FIRST_SLOT_COUNT, inherited=False)
 

@@ -44,7 +44,7 @@ class ShareUse:
 
 
 async def nothing_known(chosen: ShareLedger, slot: int, card: int) -> int | None:
-    """Where nobody measures."""
+    """Where nobody measures: no memory is known beyond what is charged."""
     del chosen, slot, card
     return None
 
@@ -200,7 +200,7 @@ class ShareLedgers:
             self._looks.ask(chosen, chosen.members[slot])
 
     def uses(self) -> Iterator[ShareUse]:
-        """What every share holds."""
+        """What the processes of every share hold."""
         for one in self._groups.values():
             yield ShareUse(one.tenant, one.used_bytes(), len(one.members), one.limits.overhead_bytes())
 

@@ -107,7 +107,7 @@ class Resizing:
         return tuple(sorted(entries, key=lambda one: (one.allocation, one.share)))
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -65,7 +65,7 @@ class _Card:
         self.turns: dict[str, LaunchSlot] = {}
 
     def gaps(self) -> list[LaunchSlot]:
-        """What nobody has yet."""
+        """The parts of the period that no share has yet."""
         found, at = [], 0
         for turn in sorted(self.turns.values(), key=lambda one: one.begin_permille):
             if turn.begin_permille > at:
@@ -83,7 +83,7 @@ class _Card:
         return False
 
     def take(self, key: str, part: _Part) -> None:
-        """It waits again."""
+        """Take the share out of the table: it waits for a part again."""
         del self.turns[key]
         self.waiting[key] = part
 

@@ -108,12 +108,12 @@ def lease(data: bytes) -> Lease:
 
 
 def opened(said: Lease) -> bytes:
-    """Launch; with these flags."""
+    """The message that a process may launch, with these flags."""
     return _message(contract.MESSAGE_OPEN, _LEASE.pack(said.card, said.flags, said.number))
 
 
 def revoked(said: Lease) -> bytes:
-    """Launch nothing more."""
+    """The message that a process may launch nothing more."""
     return _message(contract.MESSAGE_REVOKE, _LEASE.pack(said.card, said.flags, said.number))
 
 
@@ -129,7 +129,7 @@ def refused(sentence: str) -> bytes:
 
 
 def reclaimed(freed_bytes: int) -> bytes:
-    """How much became free."""
+    """The message of how many bytes became free."""
     return _message(contract.MESSAGE_RECLAIMED, _RECLAIMED.pack(min(freed_bytes, 2**64 - 1)))
 
 

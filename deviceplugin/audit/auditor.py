@@ -109,7 +109,7 @@ class Auditor:
         self.conditions: tuple[Condition, ...] = ()
 
     async def run(self) -> None:
-        """Audit, again and again."""
+        """Audit every two seconds, until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(SECONDS)

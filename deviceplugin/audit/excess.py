@@ -28,7 +28,7 @@ class Beyond:
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The excess as a sentence."""
         used, let = round(100 * self.used), round(100 * self.let)
         return f"the driver ran its kernels for {used}% of the time, and the arbiter let it have {let}%"
 

@@ -93,7 +93,7 @@ class _Processes:
                     self._members[grant.uuid, member.who] = (one, member.charged_bytes[card])
 
     def judged(self, process: SeenProcess) -> AuditedProcess:
-        """At first sight."""
+        """The process by what was seen at this look alone."""
         known = self._members.get((process.gpu, process.who))
         named = self._named(process.container)
         if known is not None:

@@ -32,7 +32,7 @@ LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # how the kernel calls 
 
 
 class LimitsPageView(Protocol):
-    """A limits page."""
+    """What the audit reads of a limits page."""
 
     def read(self) -> tuple[pages.LimitsRecord, ...]:
         """What it says of each GPU. Raises PagesError."""

@@ -41,7 +41,7 @@ class Covering:
 
     @property
     def is_on(self) -> bool:
-        """Whether devices are denied."""
+        """Whether the kernel denies the device files to pods."""
         return self._denial is not None
 
     @property

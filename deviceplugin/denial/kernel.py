@@ -79,7 +79,7 @@ class Map:
             return
 
     def every_key(self) -> frozenset[bytes]:
-        """All keys."""
+        """The keys of a map, all of them."""
         found: set[bytes] = set()
         following = ctypes.create_string_buffer(self._key_bytes)
         key: bytes | None = None

@@ -94,7 +94,7 @@ class Observation:
         return frozenset(self._faults)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look at the GPUs until cancelled."""
         while True:
             await self.step()
 

@@ -57,7 +57,7 @@ class Arrivals:
         self.missing: tuple[str, ...] = ()
 
     async def run(self) -> None:
-        """Look, again and again."""
+        """Look again and again, until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(SECONDS)

@@ -55,12 +55,12 @@ class Injecting:
 
     @property
     def offered(self) -> offering.Offer:
-        """What there is."""
+        """The devices that there are."""
         return self._in_force.offered
 
     @property
     def closed(self) -> frozenset[str]:
-        """What takes nothing new."""
+        """The GPUs that take nothing new."""
         return self._in_force.closed
 
     @property

@@ -57,7 +57,7 @@ class Coming:
         return wait
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """Stop listening."""
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)

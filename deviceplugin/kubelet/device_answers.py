@@ -26,7 +26,7 @@ class Configured(Protocol):
 
     @property
     def settings(self) -> NodeSettings:
-        """How it is given."""
+        """How devices are given to containers."""
 
     @property
     def closed(self) -> frozenset[str]:
@@ -132,7 +132,7 @@ class DeviceAnswers:
             raise plugin_service.AllocateRefusedError(str(error)) from error
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Nothing."""
+        """Nothing to do before a container of these starts."""
 
     def _devices(self, resource: str) -> dict[str, Offered]:
         return {one.id: one for one in self._in_force.offered.get(resource, ())}

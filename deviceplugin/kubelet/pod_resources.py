@@ -50,7 +50,7 @@ async def held(socket: Path) -> tuple[ContainerDevices, ...]:
 
 
 def read(answer: messages.ListPodResourcesResponse) -> tuple[ContainerDevices, ...]:
-    """What it says."""
+    """Ask the kubelet, and return what each container holds."""
     return tuple(
         ContainerDevices(pod.namespace, pod.name, container.name, devices.resource_name, tuple(devices.device_ids))
         for pod in answer.pod_resources

@@ -96,7 +96,7 @@ class ShareAnswers:
         )
 
     def preferred(self, _: str, *, available: Sequence[str], required: Sequence[str], size: int) -> Sequence[str]:
-        """Any."""
+        """Any ids will do: they are plain counters."""
         rest = [identity for identity in available if identity not in set(required)]
         return [*required, *rest][:size]
 

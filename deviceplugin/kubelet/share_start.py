@@ -46,7 +46,7 @@ class Denied(Protocol):
 
     @property
     def is_on(self) -> bool:
-        """Whether it does."""
+        """Whether the kubelet calls before a container starts."""
 
     def cover(self, pod_uid: str = "") -> None:
         """Have it do so in this pod, and all that are known. Raises DenialError."""

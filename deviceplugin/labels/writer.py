@@ -55,7 +55,7 @@ class LabelWriter:
         self._wake = asyncio.Event()
 
     def look(self) -> None:
-        """Something may have changed."""
+        """Something may have changed: compare the labels again."""
         self._wake.set()
 
     async def run(self) -> None:

@@ -38,7 +38,7 @@ class ArbiterProcess:
 
     @property
     def pid(self) -> int:
-        """Its pid."""
+        """The arbiter's pid."""
         return self._process.pid
 
     async def watched(self) -> None:

@@ -22,7 +22,7 @@ class RunningShare:
         self.take(told)
 
     def take(self, told: Told) -> None:
-        """It is so now."""
+        """Take over what the arbiter told of the share."""
         self.tenant: Tenant = told.tenant
         self.members: Mapping[int, LedgerMember] = {one.slot: one for one in told.members}
         self.overheads: tuple[Overhead, ...] | None = None
@@ -50,7 +50,7 @@ class RunningShare:
 
 
 class Shares:
-    """All of this node's."""
+    """All shares of this node that have processes."""
 
     def __init__(self) -> None:
         self._shares: dict[str, RunningShare] = {}
@@ -100,7 +100,7 @@ class Shares:
         self._turns = turns
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close the descriptors of all pages."""
         for key in list(self._shares):
             self.drop(key)
 

@@ -84,7 +84,7 @@ class ModeReconciler:
         self.settings = NodeSettings()
 
     def look(self) -> None:
-        """Something may have changed."""
+        """Something may have changed: reconcile again."""
         self._wake.set()
 
     @property
@@ -98,7 +98,7 @@ class ModeReconciler:
         return self._book.gpus
 
     async def run(self) -> None:
-        """Apply until cancelled."""
+        """Reconcile until cancelled."""
         follower = asyncio.create_task(self._follow())
         try:
             await self._witness.ask_kubelet()  # a counter that is in use must never be missing from a list

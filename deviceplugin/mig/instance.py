@@ -37,7 +37,7 @@ class GpuInstance:
 
     @property
     def placed(self) -> PlacedInstance:
-        """Its place."""
+        """Where the instance lies on its GPU."""
         return PlacedInstance(self.kind, self.start)
 
 

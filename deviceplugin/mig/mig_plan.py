@@ -28,7 +28,7 @@ class SetMode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DestroyPart:
-    """Destroy a compute instance."""
+    """A step: destroy a compute instance."""
 
     instance_id: int
     part_id: int

@@ -80,7 +80,7 @@ class Daemons:
             await _end(known.task)
 
     async def stop(self) -> None:
-        """End all of them."""
+        """End all daemons."""
         places.Places(self._root, "").ready.unlink(missing_ok=True)
         for name in list(self._kept):
             await self.drop(name)

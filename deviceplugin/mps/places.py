@@ -24,7 +24,7 @@ class Places:
 
     @property
     def pipe(self) -> Path:
-        """Where clients find it."""
+        """The directory in which clients find the daemon."""
         return self.directory / "pipe"
 
     @property

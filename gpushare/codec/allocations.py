@@ -42,7 +42,7 @@ def read(entry: Json, ignored: Ignored) -> Allocation:
 
 
 def write(entry: Allocation) -> dict[str, Any]:
-    """Its entry."""
+    """The allocation as an entry of `spec.allocations`."""
     holder = {"namespace": entry.pod.namespace}
     if entry.pod.name:
         holder["name"] = entry.pod.name

@@ -38,7 +38,7 @@ def read(entry: Json, cordoned: frozenset[str]) -> Gpu:
 
 
 def write(card: Gpu) -> dict[str, Any]:
-    """Its entry."""
+    """The GPU as an entry of `status.gpus`."""
     entry: dict[str, Any] = {
         "uuid": card.uuid,
         "index": card.index,

@@ -44,7 +44,7 @@ def read(text: str) -> Config:
 
 
 def config(item: Item, warnings: list[str]) -> Config:
-    """The whole file."""
+    """Read the whole file. Raises ConfigError."""
     known = ("version", "flags", "resources", "sharing", "imex", "mig")
     file = Fields(item, known, warnings, any_case=True, guarded=("sharing", "mig"))
     version = file.at("version")

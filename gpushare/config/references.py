@@ -17,7 +17,7 @@ _MIG_UUID: Final = re.compile(f"MIG-{_UUID}|MIG-GPU-{_UUID}/{_NUMBER}/{_NUMBER}"
 
 
 class ReferenceKind(enum.StrEnum):
-    """What a reference is."""
+    """What a reference to a GPU or MIG device is: an index, a UUID, a model."""
 
     GPU_INDEX = "gpuIndex"
     MIG_INDEX = "migIndex"

@@ -48,7 +48,7 @@ def hosts(names: Iterable[str]) -> x509.SubjectAlternativeName:
 
 
 def pem(certificate: x509.Certificate) -> str:
-    """The certificate as text."""
+    """The certificate in PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 

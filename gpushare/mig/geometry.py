@@ -35,7 +35,7 @@ class ProfileGeometry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Geometry:
-    """One model of GPU."""
+    """The profiles of one model of GPU, and where their instances can lie."""
 
     name: str
     gpu_slices: int

@@ -73,14 +73,14 @@ def read_file(document: Any) -> dict[str, Config]:
 
 
 def read_config(entries: Any, *, where: str = "the config") -> Config:
-    """One config. Raises PartedError."""
+    """Read one named config of the file. Raises PartedError."""
     if not isinstance(entries, list) or not entries:
         raise PartedError(f"{where} is {_shown(entries)}: write a list with at least one entry")
     return tuple(read_entry(entry, where=f"{where}[{number}]") for number, entry in enumerate(entries))
 
 
 def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
-    """One entry. Raises PartedError."""
+    """Read one entry of a config. Raises PartedError."""
     fields = _mapping(document, where)
     _no_others(fields, _ENTRY_FIELDS, where)
     for required in ("devices", "mig-enabled"):

@@ -143,7 +143,7 @@ class Postings:
         return {} if found is None else found.all_rows()
 
     def matching(self, selector: Selector) -> Rows:
-        """Those that `selector.matches`."""
+        """The rows whose labels `selector` matches."""
         found = NONE if selector.is_void else self.everyone
         for requirement in selector.requirements:
             if not found:

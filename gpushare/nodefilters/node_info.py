@@ -70,11 +70,11 @@ class NodeInfo:
         self.ports = ports.Ports()
 
     def add(self, one: PodInfo) -> None:
-        """One has come."""
+        """Count one more pod on the node."""
         self._change(one, 1)
 
     def remove(self, one: PodInfo) -> None:
-        """One has gone."""
+        """Count the pod no more."""
         self._change(one, -1)
 
     def without(self, one: PodInfo) -> NodeInfo:

@@ -59,7 +59,7 @@ class PodAffinity:
 
     @classmethod
     def of(cls, manifest: pod.PodJson) -> PodAffinity:
-        """Those of a pod."""
+        """The affinity terms and topology spread constraints of a pod."""
         spec, labels = manifest.get("spec") or {}, _labels(manifest)
         namespace = pod.namespaced_name(manifest)[0] or "default"
         return cls(

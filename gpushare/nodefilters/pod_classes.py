@@ -35,7 +35,7 @@ class PodClasses:
         there[machine] = there.get(machine, 0) + 1
 
     def remove(self, one: PodInfo, machine: int) -> None:
-        """It has gone."""
+        """Count the pod no more."""
         group = one.namespace, one.labels, one.leaves
         row = self._rows[group]
         there = self._on[row]
@@ -47,7 +47,7 @@ class PodClasses:
             self._end(row, one)
 
     def meant(self, term: Term, *, when_vague: bool) -> Rows:
-        """The groups that `term.means`."""
+        """The classes whose pods `term` selects."""
         if term.every_namespace or (term.is_vague and when_vague):
             known = self._labels.everyone
         else:

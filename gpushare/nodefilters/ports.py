@@ -73,7 +73,7 @@ class WantedPorts:
 
     @classmethod
     def of(cls, manifest: pod.PodJson) -> WantedPorts:
-        """Those of a pod."""
+        """The host ports of a pod."""
         found = of(manifest)
         return cls(found, frozenset((protocol, number) for _, protocol, number in found))
 

@@ -114,7 +114,7 @@ class SchedulerCache:
         self._verdicts: collections.OrderedDict[PodKey, FilterResults] = collections.OrderedDict()
 
     def machine(self, name: str) -> NodeSpec | None:
-        """A node, or None."""
+        """The node of this name, or None."""
         return self._machines.get(name)
 
     def put_machine(self, name: str, machine: NodeSpec | None) -> None:

@@ -70,7 +70,7 @@ class Selector:
         return not self.is_void and all(one.holds(labels.get(one.key)) for one in self.requirements)
 
     def also(self, *more: Requirement) -> Selector:
-        """With further requirements."""
+        """This selector with further requirements."""
         return Selector((*self.requirements, *more), self.is_void)
 
 

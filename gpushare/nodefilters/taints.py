@@ -49,7 +49,7 @@ def repelling(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]
 
 
 def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleration, ...]:
-    """Those of a pod."""
+    """The tolerations of a pod."""
     return tuple(
         Toleration(*(str(one.get(field) or "") for field in ("key", "operator", "value", "effect")))
         for one in declared or ()

@@ -48,7 +48,7 @@ class Full(NamedTuple):
 
 
 class AttachFilter:
-    """Not for several threads."""
+    """Counts volumes by node and CSI driver. Not thread-safe."""
 
     def __init__(self) -> None:
         self._claims: dict[Name, Claim] = {}
@@ -74,7 +74,7 @@ class AttachFilter:
         self._changed.add(one.node)
 
     def remove(self, key: Hashable, one: PodInfo) -> None:
-        """It has gone."""
+        """Count the pod's volumes no more."""
         del self._mounting[one.node][key]
         if not self._mounting[one.node]:
             del self._mounting[one.node]

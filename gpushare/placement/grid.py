@@ -105,7 +105,7 @@ def free_percent(card: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
 
 
 def empty(gpus: int, nodes: int) -> Columns:
-    """Columns of nothing."""
+    """A grid without nodes."""
 
     def per_gpu() -> Ints:
         return np.zeros((gpus, nodes), np.int64)
@@ -166,7 +166,7 @@ class Grid:
         return self._cards[slot]
 
     def now(self) -> Columns:
-        """Every slot ever used."""
+        """The rows of every slot ever used."""
         return self.columns.first(self.width)
 
     def ranks(self) -> Ints:

@@ -33,7 +33,7 @@ class Prices:
 
 
 def free(worth: Worth) -> Prices:
-    """Where nothing is scarce."""
+    """The prices where nothing is scarce."""
     return Prices(np.zeros(worth.kinds), np.zeros(len(worth.sets)))
 
 

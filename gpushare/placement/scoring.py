@@ -63,7 +63,7 @@ class _Now:
 
 
 class Scoring:
-    """Costs over one grid."""
+    """What each request costs on each GPU of one grid."""
 
     def __init__(self, grid: Grid, mix: Mix) -> None:
         self._grid = grid

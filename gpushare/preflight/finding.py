@@ -20,7 +20,7 @@ class Severity(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """As it is printed."""
+        """The level as it is printed."""
         return self.name.capitalize()
 
 

@@ -43,7 +43,7 @@ _UNREACHED: Final = (
 
 
 def conditions(gpunode: Json) -> tuple[Condition, ...]:
-    """Those of a GPUNode."""
+    """The conditions of a GPUNode."""
     return tuple(
         Condition(*(str(one.get(key) or "") for key in ("type", "status", "reason", "message")))
         for one in entries(gpunode, "status", "conditions")

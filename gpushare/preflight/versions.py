@@ -31,5 +31,5 @@ def runtime(text: str) -> tuple[str, Version]:
 
 
 def shown(version: Version) -> str:
-    """As people write it."""
+    """The version as people write it."""
     return ".".join(map(str, version))

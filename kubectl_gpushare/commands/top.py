@@ -131,7 +131,7 @@ class _View:
         return "" if self.kind == "pods" else self.chosen.selector
 
     def show(self) -> None:
-        """Print it once."""
+        """Print the view once."""
         from kubectl_gpushare.output import printing
 
         module = _module(self.kind)
@@ -152,7 +152,7 @@ class _View:
             raise plugin_errors.KubectlNotFound("; ".join(f'no {what} "{name}"' for name in missing))
 
     def listing(self, found: Sequence[GpuNode]) -> Listing:
-        """It, of these GPUNodes."""
+        """The view of these GPUNodes."""
         taken = self._around(found)
         listing = _listing(_module(self.kind), taken, self.names, self.chosen)
         return dataclasses.replace(listing, problems=lambda: (*listing.problems(), *taken.notes))

@@ -16,5 +16,5 @@ def listing(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Docum
 
 
 def single(kind: str, content: Mapping[str, Any]) -> Document:
-    """One thing."""
+    """One object as a document."""
     return {"apiVersion": API_VERSION, "kind": kind, **content}

@@ -26,7 +26,7 @@ class Anchor(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolyLine:
-    """Through these points."""
+    """A line through these points."""
 
     points: Sequence[tuple[float, float]]
     colour: str  # `#rrggbb`
@@ -35,7 +35,7 @@ class PolyLine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Box:
-    """Full of a colour."""
+    """A rectangle filled with a colour."""
 
     x: float
     y: float

@@ -65,7 +65,7 @@ class NodeVerdict:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """All of it."""
+    """What the audit comes to: nodes, shares, and processes outside of shares."""
 
     nodes: tuple[NodeVerdict, ...]
     shares: tuple[ShareVerdict, ...]

@@ -48,7 +48,7 @@ class DefragPlan:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Of all steps."""
+        """The moves of all steps, in order."""
         return tuple(move for step in self.steps for move in step.moves)
 
 

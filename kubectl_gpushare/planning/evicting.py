@@ -24,7 +24,7 @@ class Budgets:
 
     @classmethod
     def of(cls, declared: Iterable[Mapping[str, Any]]) -> Budgets:
-        """Those of a cluster."""
+        """The budgets and owners of a cluster."""
         found, left = [], {}
         for one in declared:
             metadata = one.get("metadata") or {}

@@ -98,7 +98,7 @@ def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    """All of them together."""
+    """All suggestions added up."""
     whole = Size(0, 0)
     for one in sizes:
         whole = _plus(whole, one)

@@ -102,7 +102,7 @@ class _Play:
             self.waiting.append(arrival)
 
     def moment(self, at: float, arrived: int) -> Moment:
-        """As it is now."""
+        """The cluster as it is at this moment of the simulation."""
         used = [use for view in self._world.views.values() for _, use in view.cards()]
         return Moment(
             at,

@@ -29,7 +29,7 @@ def documents(text: str | bytes, where: str) -> Iterator[Any]:
 
 
 def text(path: str) -> str:
-    """Its text. Raises `FileError`."""
+    """The file's text. Raises `FileError`."""
     try:
         return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except OSError as error:

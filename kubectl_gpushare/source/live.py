@@ -40,7 +40,7 @@ class Feed:
 
     @property
     def nodes(self) -> list[GpuNode]:
-        """As they are now."""
+        """The GPUNodes as they are now."""
         return list(self._nodes.values())
 
     def wait(self, seconds: float, *, also: tuple[int, ...] = ()) -> bool:
@@ -62,7 +62,7 @@ class Feed:
         return changed
 
     def close(self) -> None:
-        """Ends the watch."""
+        """End the watch."""
         if self._watch is not None:
             self._watch.stop()
             self._watch = None

@@ -27,7 +27,7 @@ class Used:
     compute_percent: float | None = None
 
     def plus(self, other: Used) -> Used:
-        """Both together."""
+        """Both measurements added."""
         known = [part for part in (self.compute_percent, other.compute_percent) if part is not None]
         return Used(self.memory_bytes + other.memory_bytes, sum(known) if known else None)
 

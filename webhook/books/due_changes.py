@@ -119,7 +119,7 @@ def claimant(allocation: Allocation, claims: Mapping[str, list[PodJson]]) -> Pod
 
 
 def reference(holder: PodJson) -> PodRef:
-    """Who that pod is."""
+    """The pod as an allocation names it."""
     return PodRef(*pod.namespaced_name(holder), pod.uid(holder))
 
 

@@ -64,7 +64,7 @@ class Mounted:
             await asyncio.sleep(LOOK_SECONDS)
 
     def step(self) -> None:
-        """Look once."""
+        """Read the mounted files once, and use them if they are new."""
         try:
             held = _read(self._directory)
             ends = judge(held, self._name, now=self._clock())

@@ -56,7 +56,7 @@ class Allowances:
 
     @property
     def informers(self) -> tuple[informer.Informer, ...]:
-        """What keeps them true."""
+        """The informers that keep the quotas true."""
         return (self._quotas,)
 
     def missing(self) -> str | None:

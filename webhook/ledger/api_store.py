@@ -138,7 +138,7 @@ class ApiStore(Filtering):
         return [ledger.view for ledger in self._ledgers.values()]
 
     def view(self, name: str) -> NodeView | None:
-        """One node, or None."""
+        """The node of this name as this process sees it, or None."""
         ledger = self._ledgers.get(name)
         return ledger.view if ledger else None
 

@@ -24,7 +24,7 @@ class _Over:
         return self._under.missing()
 
     def views(self) -> Iterable[NodeView]:
-        """Every node with GPUs."""
+        """Every node, without what is left out."""
         return self._under.views()
 
     def stored(self) -> Iterable[GpuNode]:
@@ -92,7 +92,7 @@ class Draft(_Over):
         return [self._views.get(view.node.name, view) for view in self._under.views()]
 
     def view(self, node: str) -> NodeView | None:
-        """One node, or None."""
+        """The node of this name, or None."""
         return self._views.get(node) or self._under.view(node)
 
     def _instead(self) -> chooser.Views:
@@ -128,7 +128,7 @@ class Without(_Over):
         self._cleared_of: dict[str, tuple[NodeView, NodeView]] = {}  # what it was before, and without them
 
     def views(self) -> Iterable[NodeView]:
-        """Every node without them."""
+        """Every node, without what is left out."""
         return [self._cleared(view) for view in self._under.views()]
 
     def view(self, node: str) -> NodeView | None:

@@ -69,7 +69,7 @@ class MemoryStore(Filtering):
         return [view.node for view in self._views.values()]
 
     def view(self, name: str) -> NodeView | None:
-        """One node, or None."""
+        """The node of this name, or None."""
         return self._views.get(name)
 
     def place(
@@ -88,7 +88,7 @@ class MemoryStore(Filtering):
         """Nothing: the view is all there is."""
 
     async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Make the change."""
+        """Change the node. Raises LedgerError if its rules would be broken."""
         return self.change(name, change)
 
     def change(self, name: str, change: ledger_store.Change) -> GpuNode:

@@ -102,7 +102,7 @@ class NodeLedger:
         self._look()
 
     def fail(self, error: Exception) -> None:
-        """Tell all who wait."""
+        """Give all who wait for the next write this error."""
         for one in (*self._written, *self._waiting):
             if not one.done.done():
                 one.done.set_exception(error)

@@ -106,7 +106,7 @@ class Occupancy:
 
     @property
     def informers(self) -> tuple[informer.Informer, ...]:
-        """What keeps it true."""
+        """The informers that keep the cache true."""
         return self._pods, self._storage.volumes
 
     def missing(self) -> str | None:

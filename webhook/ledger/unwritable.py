@@ -22,11 +22,11 @@ class Unwritable:
         self._until[node] = now + LEFT_SECONDS
 
     def written(self, node: str) -> None:
-        """A write went through."""
+        """A write of this node went through."""
         self._until.pop(node, None)
 
     def nodes(self, *, now: float) -> frozenset[str]:
-        """Those to take last."""
+        """The nodes to try last."""
         if self._until:
             self._until = {name: until for name, until in self._until.items() if until > now}
         return frozenset(self._until)

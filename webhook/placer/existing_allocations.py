@@ -62,7 +62,7 @@ class ExistingAllocations:
         )
 
     def everything(self) -> Gone:
-        """All holds."""
+        """All backfill reservations, by node."""
         return _by_node(entry for entries in self.holds.values() for entry in entries)
 
     def held_for(self) -> Iterator[tuple[str, str]]:

@@ -60,7 +60,7 @@ class PendingReasonReporter:
         self._round_at = -ROUND_SECONDS
 
     def forget_all_but(self, uids: Iterable[str]) -> None:
-        """Those still wait."""
+        """Forget every pod but these, which still wait."""
         kept = set(uids)
         self._told = {uid: told for uid, told in self._told.items() if uid in kept}
         self._noted = {uid: noted for uid, noted in self._noted.items() if uid in kept}

@@ -59,7 +59,7 @@ class Placer:
         pods.subscribe(self._pod_changed)
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Something has changed: the next round is due."""
         self._woken.set()
 
     def _pod_changed(self, change: objects.Delta) -> None:

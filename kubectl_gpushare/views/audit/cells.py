@@ -11,7 +11,7 @@ CONTAINERS, REASON = Column("CONTAINERS", least=8, leave_out=4), Column("REASON"
 
 
 def pod(namespace: str, name: str) -> str:
-    """`ml/trainer`."""
+    """The cell of a pod: `ml/trainer`."""
     return f"{namespace}/{name}" if name else NONE
 
 
