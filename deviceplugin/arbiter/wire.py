@@ -64,7 +64,7 @@ def read(data: bytes) -> int:
 
 
 def hello(data: bytes) -> Hello:
-    """What a HELLO says. Raises VersionError."""
+    """What a HELLO says. Raises ProtocolVersionError."""
     _, oldest, _, _, newest = _HEADER.unpack_from(data)
     newest = max(oldest, newest)
     version = min(newest, contract.WIRE_VERSION)
@@ -80,7 +80,7 @@ def hello(data: bytes) -> Hello:
 
 
 def check_version(data: bytes, version: int) -> None:
-    """Raises VersionError unless a message is of the version that was agreed on."""
+    """Raises ProtocolVersionError unless a message is of the version that was agreed on."""
     _, found, _, _, _ = _HEADER.unpack_from(data)
     if found != version:
         sentence = f"the library said something in version {found} of the protocol: version {version} was agreed on"

@@ -72,7 +72,7 @@ class DeviceAnswers:
         self._given = given
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
-        """The devices, in the ways that are configured. Raises RefusedError."""
+        """The devices, in the ways that are configured. Raises AllocateRefusedError."""
         if self._in_force.refusal:
             raise plugin_service.AllocateRefusedError(self._in_force.refusal)
         known = self._devices(resource)
@@ -118,7 +118,7 @@ class DeviceAnswers:
     def preferred(
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The best of those by the configured policy. Raises RefusedError."""
+        """The best of those by the configured policy. Raises AllocateRefusedError."""
         try:
             return preference.prefer(
                 self._devices(resource),

@@ -38,15 +38,15 @@ class ContainerAllocator(Protocol):
         """Whether `start` is to be called before each start of a container."""
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
-        """What a container with these devices gets. Raises RefusedError."""
+        """What a container with these devices gets. Raises AllocateRefusedError."""
 
     def preferred(
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The `size` best of `available`, with all of `required`. Raises RefusedError."""
+        """The `size` best of `available`, with all of `required`. Raises AllocateRefusedError."""
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
-        """A container with these devices is about to be made. Raises RefusedError; the kubelet then tries again."""
+        """A container with these devices is about to be made. Raises AllocateRefusedError; the kubelet tries again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

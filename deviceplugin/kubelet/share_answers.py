@@ -38,7 +38,7 @@ class Start(Protocol):
         """A name of CDI is given anew, and stands for nothing yet."""
 
     def __call__(self, resource: str, device_ids: Sequence[str]) -> Awaitable[None]:
-        """Do it for a container with these ids. Raises RefusedError."""
+        """Do it for a container with these ids. Raises AllocateRefusedError."""
 
 
 class ShareAnswers:
@@ -101,7 +101,7 @@ class ShareAnswers:
         return [*required, *rest][:size]
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Have the name stand for the GPUs of this container. Raises RefusedError."""
+        """Have the name stand for the GPUs of this container. Raises AllocateRefusedError."""
         if self._start is not None:
             await self._start(resource, device_ids)
 

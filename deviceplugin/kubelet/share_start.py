@@ -86,7 +86,7 @@ class ShareStart:
         self._descriptions.forget_share(name)
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Find out whose container has these ids, and do what it needs. Raises RefusedError."""
+        """Find out whose container has these ids, and do what it needs. Raises AllocateRefusedError."""
         injection = self._injection()
         if injection.refusal:
             raise plugin_service.AllocateRefusedError(injection.refusal)

@@ -66,7 +66,7 @@ def mode(pci_classes: Sequence[int]) -> Labels:
 
 
 def versions(driver: str, cuda: tuple[int, int]) -> Labels:
-    """The labels of the driver's version and of the newest CUDA that it runs. Raises VersionError."""
+    """The labels of the driver's version and of the newest CUDA that it runs. Raises DriverVersionError."""
     parts = driver.split(".")
     if not 2 <= len(parts) <= 3:
         raise DriverVersionError(f"the driver's version is {driver!r}, and not of the form X.Y or X.Y.Z")

@@ -61,7 +61,7 @@ def write(path: Path, book: Checkpoint) -> None:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """The book on disk, or None if there is none. Raises BookError."""
+    """The book on disk, or None if there is none. Raises CheckpointError."""
     try:
         document = records.load(path)
         records.check(document["version"] == VERSION, f"it is of version {document['version']}")

@@ -35,6 +35,8 @@ def test_no_two_modules_bear_the_same_name() -> None:
 def test_no_two_public_classes_bear_the_same_name() -> None:
     places = collections.defaultdict(list)
     for path in SOURCES:
+        if "kubelet_api" in path.parts:  # made from the kubelet's own descriptions
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{path.relative_to(REPOSITORY)}:{node.lineno}")

@@ -78,7 +78,7 @@ def programs(tmp_path: Path) -> Path:
     """A folder with the two programs of the plugin, as an installation puts them on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, module in (("kubectl-gpushare", "start"), ("kubectl_complete-gpushare", "completion")):
+    for name, module in (("kubectl-gpushare", "start"), ("kubectl_complete-gpushare", "completing")):
         program = folder / name
         program.write_text(
             f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"

@@ -13,11 +13,7 @@ from pathlib import Path
 
 import gpushare
 from gpushare.allocation import GivenShare
-
-if gpushare.__version__ == "0.1.0":
-    from tests.releases.arbiter_node_0_1_0 import ArbiterNode
-else:
-    from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.arbiter_node import ArbiterNode
 
 MIB = 1 << 20
 

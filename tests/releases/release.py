@@ -58,12 +58,14 @@ class Release:
 NAMES: Mapping[str, Mapping[str, str]] = {
     "0.1.0": {
         "Book": "Checkpoint",
+        "Contexts": "ContextCheckpoint",
         "InForce": "ActiveConfig",
         "Record": "LedgerRecord",
         "Use": "ShareUse",
         "book": "mode_checkpoint",
         "groups": "share_ledgers",
         "health": "gpu_health",
+        "loss": "recovery_window",
         "peaks": "share_peaks",
         "record": "ledger_record",
         "selection": "config_choice",

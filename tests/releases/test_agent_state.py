@@ -44,8 +44,8 @@ answer.append(sorted(one.slots.items()))
 """,
     ),
     "when ledgers were lost": (
-        'from deviceplugin.arbiter import loss\nloss.write(there / "ledgers", "boot", 17)',
-        'from deviceplugin.arbiter import loss\nanswer = loss.read(there / "ledgers", "boot")',
+        'from deviceplugin.arbiter import recovery_window\nrecovery_window.write(there / "ledgers", "boot", 17)',
+        'from deviceplugin.arbiter import recovery_window\nanswer = recovery_window.read(there / "ledgers", "boot")',
     ),
     "peaks": (
         """
@@ -65,8 +65,8 @@ answer = [[one.pod_uid, one.namespace, one.pod, one.containers, one.gpu, one.mem
 """,
     ),
     "contexts": (
-        'from deviceplugin.audit.contexts import Contexts\nContexts(there).learn({"A100 550": (70, 60)})',
-        'from deviceplugin.audit.contexts import Contexts\nanswer = Contexts(there).bytes_of("A100 550")',
+        'from deviceplugin.audit.contexts import ContextCheckpoint\nContextCheckpoint(there).learn({"A100 550": (70, 60)})',
+        'from deviceplugin.audit.contexts import ContextCheckpoint\nanswer = ContextCheckpoint(there).bytes_of("A100 550")',
     ),
     "faults": (
         """

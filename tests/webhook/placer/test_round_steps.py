@@ -6,6 +6,7 @@ A step is a line that Python runs, once for each time round a loop. `bench/round
 from __future__ import annotations
 
 import asyncio
+import gc
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -138,11 +139,14 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
         counted += event == "line"
         return count
 
+    gc.collect()
+    gc.disable()  # what other tests have left behind is not to end, in lines of its own, while we count
     sys.settrace(count)
     try:
         await placer.work()
     finally:
         sys.settrace(before)
+        gc.enable()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
