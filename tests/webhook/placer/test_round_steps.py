@@ -6,8 +6,8 @@ A step is a line that Python runs, once for each time round a loop. `bench/round
 from __future__ import annotations
 
 import asyncio
-import gc
 import contextlib
+import gc
 import sys
 from collections.abc import AsyncIterator, Callable
 from types import FrameType
