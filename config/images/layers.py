@@ -45,7 +45,7 @@ class Layer:
 
     @property
     def blob(self) -> Path:
-        """The compressed archive."""
+        """The layer as it is in the image: a compressed archive."""
         return self.directory / "layer.tar.gz"
 
 
@@ -110,7 +110,7 @@ def native_root() -> Path:
 
 
 def libraries(image: contents.Image, architecture: str) -> Layer:
-    """The wheels."""
+    """The layer with the wheels that the image needs, by the hashes of the lock."""
     lines = requirements.of(image)
     key = [architecture, lines, system(native()).diff_id]
     fetched: list[Component] = []

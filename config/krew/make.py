@@ -82,7 +82,7 @@ def manifest(content: bytes, *, base: str, homepage: str) -> str:
 
 
 def archive_name() -> str:
-    """Its file name."""
+    """The name of the release's archive."""
     return f"kubectl-gpushare-v{gpushare.__version__}.tar.gz"
 
 

@@ -68,7 +68,7 @@ def _flag(flag: flag_table.Flag, value: FlagValue | None) -> Any:
 
 
 def sharing(found: Sharing) -> Json:
-    """`sharing`."""
+    """`sharing` as the data of a file."""
     written: Json = {}
     if found.time_slicing is not None:
         written["timeSlicing"] = replicated_resources(found.time_slicing)
@@ -80,7 +80,7 @@ def sharing(found: Sharing) -> Json:
 
 
 def replicated_resources(found: ReplicatedResources) -> Json:
-    """`sharing.timeSlicing` or `sharing.mps`."""
+    """`sharing.timeSlicing` or `sharing.mps` as the data of a file."""
     return {
         "renameByDefault": found.rename_by_default,
         "failRequestsGreaterThanOne": found.fail_requests_greater_than_one,
