@@ -14,19 +14,17 @@ from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import agent_metrics, library, node_parts, node_pods, old_libraries, refused_libraries, share_peaks
+from deviceplugin import library
+from deviceplugin.agent_parts import AgentParts
 from deviceplugin.agent_settings import AgentSettings
-from deviceplugin.arbiter import socket_server
-from deviceplugin.audit import auditor, contexts
 from deviceplugin.denial import covering
 from deviceplugin.hardware import nvml
-from deviceplugin.kubelet import plugins
-from deviceplugin.link import arbiter, arbiter_process, lookup
-from deviceplugin.node_capacity import NodeCapacity
-from gpushare import contract, pod
+from deviceplugin.link import arbiter_process
+from deviceplugin.node_pods import NodePods
+from deviceplugin.wake import Wake
+from gpushare import contract
 from gpushare.cluster import api_client, informer
 from gpushare.daemon import probes, shutdown
-from gpushare.gpunode import GpuNode
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +32,7 @@ LEDGERS: Final = "ledgers"  # below the state directory
 KNOWN_SECONDS: Final = 2.0  # an API server that answers at all answers sooner
 # How long what is known of the cluster may be old before readiness says so: an API server is restarted in less.
 STALE_SECONDS: Final = 60.0
+AUDITED_SECONDS: Final = 5.0  # the first status waits for so long for the first audit
 
 
 async def run(
@@ -41,11 +40,18 @@ async def run(
 ) -> None:
     """Serve until told to stop. `driver` may still be asked when this returns: it ends with the process."""
     settings.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    wake = Wake()
     async with contextlib.AsyncExitStack() as stack:
         api = await stack.enter_async_context(api_client.connect(settings.kubeconfig, component="agent"))
+        pods = NodePods(api, settings.node_name)
         denied = stack.enter_context(
             covering.opened(
-                settings.bpf_root, settings.cgroup_root, proc=settings.proc_root, wanted=settings.deny_unregistered
+                settings.bpf_root,
+                settings.cgroup_root,
+                proc=settings.proc_root,
+                wanted=settings.deny_unregistered,
+                pods=pods.all,
+                changed=wake.status.set,
             )
         )
         running = await stack.enter_async_context(
@@ -57,187 +63,101 @@ async def run(
                 registered=denied.map_descriptor,
             )
         )
-        agent = Agent(settings, api, driver, installed, running, denied)
+        parts = AgentParts(settings, api, driver, installed, running, pods=pods, wake=wake, denied=denied)
         try:
-            await agent.serve(daemon)
+            await _serve(parts, settings, daemon, library_name=installed.library.name)
         finally:
             # Here, and not after us: they need the client, and take their sockets away themselves.
             await daemon.end_tasks()
-            await agent.view.leave()
-            agent.arbiter.close()
+            await parts.daemons.leave()
+            parts.arbiter.close()
 
 
-class Agent:
-    """The parts of an agent, put together."""
+async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Daemon, *, library_name: str) -> None:
+    """Start everything but the arbiter's process, in this order, and go on until told to stop."""
+    daemon.start("arbiter", parts.running.watched())
+    daemon.start("gpunode", parts.gpunode.informer.run())
+    daemon.start("pods", parts.pods.informer.run())
+    daemon.start("configuration", parts.configuration.run())
+    await _first(parts.arbiter.listening.wait(), daemon.stopping.wait())
+    if daemon.stopping.is_set():
+        return
+    daemon.start("reports", parts.arbiter.run())
+    if parts.denied.is_on:  # by now the kernel knows who was registered with the last arbiter
+        daemon.start("denial", parts.denied.run())
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KNOWN_SECONDS):
+            await parts.gpunode.informer.synced.wait()
+            await parts.configuration.synced()
+    await parts.observation.look()
+    audited = asyncio.Event()
+    works: dict[str, Coroutine[Any, Any, None]] = {
+        "gpus": parts.observation.run(),
+        "modes": parts.reconciler.run(),
+        "status": _report(parts, audited),
+        "labels": parts.labels.run(),
+        "events": parts.recorder.run(),
+        "announcements": parts.announcer.run(),
+        "holders": parts.holders.run(),
+        "cdi": _describe(parts),
+        "arrivals": parts.arrivals.run(),
+        "capacity": parts.capacity.run(),
+        "plugins": parts.plugins.run(),
+        "audit": _audit(parts, audited),
+        "peaks": parts.peaks.run(),
+        "old libraries": parts.old_libraries.run(),
+    }
+    for name, work in works.items():
+        daemon.start(name, work)
+    checks = {**_checks(parts, settings), "running": lambda: "shutting down" if daemon.stopping.is_set() else None}
+    host, port = settings.probe_host, settings.probe_port
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(parts.metrics)
+    documents = {contract.AUDIT_PATH: parts.auditor.document}
+    async with probes.serve(checks, registry, host=host, port=port, documents=documents) as probe_port:
+        served = {"node": settings.node_name, "probe_port": probe_port, "library": library_name}
+        logger.info("Serving", extra=served)
+        await daemon.stopping.wait()
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        api: api_client.ApiClient,
-        driver: nvml.Nvml,
-        installed: library.Installed,
-        running: arbiter_process.ArbiterProcess,
-        denied: covering.Covering,
-    ) -> None:
-        self._settings = settings
-        self._denied = denied
-        self._running = running
-        name = settings.node_name
-        self._pods = node_pods.watched(api, name)
-        self.view = node_parts.NodeParts(
-            settings, api, driver, installed, pods=self._pods.objects.values, denied=denied
-        )
-        self._pods.subscribe(lambda _: self.view.look())
-        for one in (self._pods, self.view.status.informer):
-            one.subscribe(lambda _: self.view.count())
-        self._capacity = NodeCapacity(
-            api,
-            node_name=name,
-            allocatable=self.view.allocatable,
-            written=lambda: self.view.configuration.memory_capacity,
-        )
-        self.view.configuration.node.subscribe(lambda _: self._capacity.look())
-        shares = lookup.Lookup(
-            pods=lambda: list(map(dict, self._pods.objects.values())),
-            node=lambda: self.view.node,
-            ask_pods=lambda: node_pods.ask(api, name),
-            ask_node=self.view.status.refreshed,
-        )
-        self.view.given = shares.given
-        self.arbiter = arbiter.Arbiter(
-            running.channel,
-            lookup=shares,
-            node=lambda: self.view.node,
-            tell=self.view.status.look,
-            context_bytes=lambda uuid: self.auditor.context_bytes(uuid),
-        )
-        self.arbiter.unspoken = refused_libraries.RefusedLibraries(
-            self._pods.objects.values, self.view.announcer.warn
-        ).refused
-        self.arbiter.unclaimed_bytes = lambda *asked: self.auditor.unclaimed_bytes(*asked)
-        self.view.status.resizes = self.arbiter.follow
-        self.view.status.informer.subscribe(lambda _: self.arbiter.look())
-        self._informers = (self.view.status.informer, self._pods, *self.view.configuration.informers)
-        self.auditor = auditor.Auditor(
-            self.view.driver,
-            self.arbiter,
-            contexts.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
-            auditor.Surroundings(
-                gpus=lambda: self.view.offer.gpus,
-                node=self._known_node,
-                pods=self._pods.objects.values,
-                warn=self.view.announcer.warn,
-                changed=self.view.status.look,
-            ),
-            node_name=name,
-            identify=socket_server.by_cgroup(settings.proc_root),
-            driver_version=driver.version(),
-            ends=settings.end_unlimited,
-            proc=settings.proc_root,
-        )
-        self.view.status.audited = lambda: self.auditor.conditions
-        self._peaks = share_peaks.Peaks(
-            settings.state_directory,
-            uses=self.arbiter.shares.uses,
-            leases=self.arbiter.shares.held,
-            pods=lambda: frozenset(map(pod.uid, self._pods.objects.values())) if self._pods.synced.is_set() else None,
-        )
-        self._library = installed.library
-        self._old_libraries = old_libraries.OldLibraries(
-            installed.library,
-            settings.root,
-            pods=lambda: list(self._pods.objects.values()) if self._pods.synced.is_set() else None,
-            proc=settings.proc_root,
-        )
-        self._plugins = plugins.Plugins(
-            self.view.advertised,
-            answers=self.view.answers,
-            directory=settings.kubelet_directory,
-        )
 
-    async def serve(self, daemon: shutdown.Daemon) -> None:
-        """Do everything but what the arbiter's process does, until told to stop."""
-        daemon.start("arbiter", self._running.watched())
-        daemon.start("gpunode", self.view.status.informer.run())
-        daemon.start("pods", self._pods.run())
-        daemon.start("configuration", self.view.configuration.run())
-        await _first(self.arbiter.listening.wait(), daemon.stopping.wait())
-        if daemon.stopping.is_set():
-            return
-        daemon.start("reports", self.arbiter.run())
-        if self._denied.is_on:  # by now the kernel knows who was registered with the last arbiter
-            daemon.start("denial", self._denied.run())
-        await _at_most(KNOWN_SECONDS, self.view.known())
-        await self.view.observation.look()
-        for name, work in self.view.tasks().items():
-            daemon.start(name, work)
-        daemon.start("capacity", self._capacity.run())
-        daemon.start("plugins", self._plugins.run())
-        daemon.start("audit", self._audit())
-        daemon.start("peaks", self._peaks.run())
-        daemon.start("old libraries", self._old_libraries.run())
-        checks = {**self._checks(), "running": lambda: "shutting down" if daemon.stopping.is_set() else None}
-        host, port = self._settings.probe_host, self._settings.probe_port
-        documents = {contract.AUDIT_PATH: self.auditor.document}
-        async with probes.serve(checks, self._registry(), host=host, port=port, documents=documents) as probe_port:
-            served = {"node": self._settings.node_name, "probe_port": probe_port, "library": self._library.name}
-            logger.info("Serving", extra=served)
-            await daemon.stopping.wait()
+async def _audit(parts: AgentParts, audited: asyncio.Event) -> None:
+    # What a GPU is used for must be known before anybody can be said to be on the wrong one.
+    await parts.reconciler.said.wait()
+    await parts.auditor.step()
+    audited.set()
+    await parts.auditor.run()
 
-    def _known_node(self) -> GpuNode | None:
-        """The GPUNode, an empty one where there is none yet; None while it or the pods are not known."""
-        if not (self.view.status.informer.synced.is_set() and self._pods.synced.is_set()):
-            return None
-        return self.view.node or GpuNode(self._settings.node_name)
 
-    async def _audit(self) -> None:
-        # What a GPU is used for must be known before anybody can be said to be on the wrong one.
-        await self.view.applying.said.wait()
-        await self.auditor.step()
-        self.view.audited.set()
-        await self.auditor.run()
+async def _report(parts: AgentParts, audited: asyncio.Event) -> None:
+    # What the GPUs are used for is a part of their status, and must not be missing from the first one; nor should it
+    # take two writes for each of a thousand agents that start.
+    await parts.reconciler.said.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(AUDITED_SECONDS):
+            await audited.wait()
+    await parts.status.run(parts.observation.informed)
 
-    def _checks(self) -> dict[str, probes.Check]:
-        name = self._settings.node_name
-        return {
-            "arbiter": lambda: self.arbiter.problem,
-            "kubelet": lambda: self._plugins.problem or None,
-            "gpunode": lambda: None if self.view.status.written else f"the GPUNode {name} is not written yet",
-            "pods": lambda: None if self._pods.synced.is_set() else "the pods of this node are not known yet",
-            "configuration": lambda: (
-                None if self.view.configuration.is_known else "the node's configuration is not known yet"
-            ),
-            "api": lambda: informer.silence(self._informers, longest_seconds=STALE_SECONDS),
-        }
 
-    def _registry(self) -> prometheus_client.CollectorRegistry:
-        registry = prometheus_client.CollectorRegistry()
-        registry.register(
-            agent_metrics.AgentCollector(
-                node_name=self._settings.node_name,
-                offer=self.view.offer,
-                node=lambda: self.view.node,
-                uses=self.arbiter.shares.uses,
-                connections=lambda: self.arbiter.reported.connections,
-                turned_away=lambda: self.arbiter.reported.turned_away,
-                versions=lambda: self.arbiter.versions,
-                holders=lambda: self.view.holders.all,
-                leases=self.arbiter.shares.held,
-                audit=lambda: self.auditor.audit,
-                peaked=lambda: self._peaks.all,
-            )
-        )
-        return registry
+async def _describe(parts: AgentParts) -> None:
+    await parts.reconciler.said.wait()
+    await parts.specs.run(parts.state.advertised, parts.injecting.settings)
+
+
+def _checks(parts: AgentParts, settings: AgentSettings) -> dict[str, probes.Check]:
+    name = settings.node_name
+    informers = (parts.gpunode.informer, parts.pods.informer, *parts.configuration.informers)
+    return {
+        "arbiter": lambda: parts.arbiter.problem,
+        "kubelet": lambda: parts.plugins.problem or None,
+        "gpunode": lambda: None if parts.status.written else f"the GPUNode {name} is not written yet",
+        "pods": lambda: None if parts.pods.informer.synced.is_set() else "the pods of this node are not known yet",
+        "configuration": lambda: None if parts.configuration.is_known else "the node's configuration is not known yet",
+        "api": lambda: informer.silence(informers, longest_seconds=STALE_SECONDS),
+    }
 
 
 async def _first(*waiting: Coroutine[Any, Any, Any]) -> None:
-    tasks = [asyncio.create_task(one) for one in waiting]
+    tasks = [asyncio.create_task(coroutine) for coroutine in waiting]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for one in tasks:
-        one.cancel()
-
-
-async def _at_most(seconds: float, waiting: Any) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await waiting
+    for task in tasks:
+        task.cancel()

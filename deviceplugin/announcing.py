@@ -7,23 +7,83 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
+from deviceplugin.gpunode_copy import GpuNodeCopy
 from deviceplugin.kubelet import advertisement, pod_resources
 from deviceplugin.live import gpu_usage
-from gpushare import contract
+from deviceplugin.live.gpu_users import GpuUsers
+from deviceplugin.offer import Offer
+from gpushare import contract, pod
+from gpushare.cluster import events
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
 
 
-class Teller(Protocol):
-    """Whoever writes Events; `cluster_view.ClusterView`."""
+class NodeEvents:
+    """Writes Events about this node's GPUNode, and about the `pods` of the node."""
+
+    def __init__(
+        self, recorder: events.Recorder, gpunode: GpuNodeCopy, *, pods: Callable[[], Iterable[PodJson]]
+    ) -> None:
+        self._recorder = recorder
+        self._gpunode = gpunode
+        self._pods = pods
 
     def tell(self, reason: str, note: str, *, warning: bool = False) -> None:
-        """Write an Event about the GPUNode."""
+        """An Event about the GPUNode."""
+        self._record(self._gpunode.reference, reason, note, warning=warning)
 
-    def tell_of(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool = False) -> None:
-        """Write an Event about any object."""
+    def tell_of(self, namespace: str, name: str, reason: str, note: str, *, warning: bool = False) -> None:
+        """An Event about a pod."""
+        reference = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name}
+        uids = (pod.uid(manifest) for manifest in self._pods() if pod.namespaced_name(manifest) == (namespace, name))
+        uid = next(uids, "")
+        self._record(reference | ({"uid": uid} if uid else {}), reason, note, warning=warning)
+
+    def warn(self, reason: str, note: str, of: tuple[str, str] | None) -> None:
+        """An Event of something amiss, about the GPUNode and, by namespace and name, a pod."""
+        self.tell(reason, note, warning=True)
+        if of is not None:
+            self.tell_of(*of, reason, note, warning=True)
+
+    def _record(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool) -> None:
+        self._recorder.record(regarding, reason, note, type="Warning" if warning else "Normal", action="Configure")
+
+
+class Announcer:
+    """Follows the GPUs with their modes.
+
+    node: the GPUNode as last seen; gpu_of: by the UUID of a GPU or MIG device, that of the GPU that it is on.
+    """
+
+    def __init__(
+        self,
+        told: NodeEvents,
+        witness: GpuUsers,
+        *,
+        gpus: Offer,
+        node: Callable[[], GpuNode | None],
+        gpu_of: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._events = told
+        self._witness = witness
+        self._gpus = gpus
+        self._node = node
+        self._gpu_of = gpu_of
+
+    async def run(self) -> None:
+        """Tell of GPUs that stop or begin to be usable, until cancelled."""
+        before: tuple[Gpu, ...] = ()
+        async for gpus in self._gpus.follow():
+            news = notes(before, gpus)
+            before = gpus
+            if news:
+                await self._witness.ask_kubelet()
+                announce(news, self._events, pods=self._concerned)
+
+    def _concerned(self, gpu: str) -> tuple[tuple[str, str], ...]:
+        return concerned(gpu, self._node(), self._witness.held, self._gpu_of())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,15 +129,9 @@ def concerned(
     return tuple(dict.fromkeys((*of_ledger, *of_kubelet)))
 
 
-def announce(
-    told: Iterable[Note],
-    teller: Teller,
-    *,
-    pods: Callable[[str], Iterable[tuple[str, str]]],
-    reference: Callable[[str, str], Mapping[str, str]],
-) -> None:
-    """Write the Events. pods: who uses a GPU; reference: of a pod, for the Event."""
-    for note in told:
+def announce(news: Iterable[Note], teller: NodeEvents, *, pods: Callable[[str], Iterable[tuple[str, str]]]) -> None:
+    """Write the Events. pods: who uses a GPU, by namespace and name."""
+    for note in news:
         teller.tell(note.reason, note.sentence, warning=note.warning)
         for namespace, name in pods(note.gpu):
-            teller.tell_of(reference(namespace, name), note.reason, note.sentence, warning=note.warning)
+            teller.tell_of(namespace, name, note.reason, note.sentence, warning=note.warning)

@@ -11,9 +11,10 @@ from typing import Final
 from deviceplugin.kubelet import advertisement
 from deviceplugin.live import gpu_usage
 from deviceplugin.live.gpu_users import GpuUsers
+from deviceplugin.live.node_state import ModesInForce
+from deviceplugin.offer import Observable, Offer
 from gpushare.mig import profile
 from gpushare.modes.hardware_gpu import HardwareGpu
-from gpushare.modes.offering import Offer
 
 SECONDS: Final = 15.0  # between two questions
 _GIB: Final = 1 << 30
@@ -36,20 +37,20 @@ class DeviceHolder:
 
 
 class DeviceHolders:
-    """cards: the GPUs of the node; memory: of each, by UUID; offered: the ids that the kubelet may give out."""
+    """cards: the GPUs of the node; gpus: with their memory; in_force: the ids that the kubelet may give out."""
 
     def __init__(
         self,
         witness: GpuUsers,
         *,
         cards: Callable[[], Iterable[HardwareGpu]],
-        memory: Callable[[], Mapping[str, int]],
-        offered: Callable[[], Offer],
+        gpus: Offer,
+        in_force: Observable[ModesInForce],
     ) -> None:
         self._witness = witness
         self._cards = cards
-        self._memory = memory
-        self._offered = offered
+        self._gpus = gpus
+        self._in_force = in_force
 
     async def run(self) -> None:
         """Ask again and again, until cancelled."""
@@ -57,11 +58,10 @@ class DeviceHolders:
             await self._witness.ask_kubelet()
             await asyncio.sleep(SECONDS)
 
-    @property
     def all(self) -> list[DeviceHolder]:
         """The containers with devices, as the kubelet last told."""
-        devices = parts(self._cards(), self._memory())
-        replicas = {one.id: one.replicas for ids in self._offered().values() for one in ids}
+        devices = parts(self._cards(), {gpu.uuid: gpu.memory_bytes for gpu in self._gpus.gpus})
+        replicas = {one.id: one.replicas for ids in self._in_force.value.offered.values() for one in ids}
         counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
         for one in self._witness.held:

@@ -8,28 +8,41 @@ from typing import Any, Final
 from deviceplugin import allocatable
 from gpushare import contract, pod
 from gpushare.cluster import api_client, informer
+from gpushare.pod import PodJson
 
 PATH: Final = "/api/v1/pods"
 _KEPT: Final = ("namespace", "name", "uid", "resourceVersion")  # of the metadata
 
 
-def watched(api: api_client.ApiClient, node_name: str) -> informer.Informer:
+class NodePods:
     """A live copy of them."""
-    return informer.Informer(api, PATH, field_selector=_on(node_name), transform=trimmed)
 
+    def __init__(self, api: api_client.ApiClient, node_name: str) -> None:
+        self._api = api
+        self._selector = f"spec.nodeName={node_name}"
+        self.informer = informer.Informer(api, PATH, field_selector=self._selector, transform=trimmed)
 
-async def ask(api: api_client.ApiClient, node_name: str) -> Iterable[dict[str, Any]]:
-    """Those with a share, as the API server has them now. Raises ClusterError."""
-    listing = await api.list(PATH, {"fieldSelector": _on(node_name)}, keep=_with_share)
-    return [item for item in listing.items if item is not None]
+    def all(self) -> Iterable[PodJson]:
+        """As far as they are known."""
+        return self.informer.objects.values()
+
+    def known(self) -> list[PodJson] | None:
+        """All; None while they are not known."""
+        return list(self.all()) if self.informer.synced.is_set() else None
+
+    def uids(self) -> frozenset[str] | None:
+        """Their UIDs; None likewise."""
+        known = self.known()
+        return None if known is None else frozenset(map(pod.uid, known))
+
+    async def ask(self) -> Iterable[PodJson]:
+        """Those with a share, as the API server has them now. Raises ClusterError."""
+        listing = await self._api.list(PATH, {"fieldSelector": self._selector}, keep=_with_share)
+        return [item for item in listing.items if item is not None]
 
 
 def _with_share(item: dict[str, Any]) -> dict[str, Any] | None:
     return trimmed(item) if contract.ALLOCATION in pod.annotations_of(item) else None
-
-
-def _on(node_name: str) -> str:
-    return f"spec.nodeName={node_name}"
 
 
 def trimmed(item: dict[str, Any]) -> dict[str, Any]:

@@ -20,17 +20,14 @@ from deviceplugin.audit import (
     overhead,
     process_limits,
     process_listing,
-    unclaimed_memory,
 )
-from deviceplugin.audit.contexts import ContextCheckpoint
+from deviceplugin.audit.contexts import ContextSizes
 from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit
-from deviceplugin.audit.seen import Problem, SeenShare, Who
-from deviceplugin.hardware import nvml_call
+from deviceplugin.audit.seen import Problem, SeenShare
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.link import running_shares as link
 from deviceplugin.link.arbiter import Arbiter
+from deviceplugin.offer import Offer
 from gpushare import contract
-from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode
 from gpushare.pod import PodJson
 
@@ -47,25 +44,12 @@ _LOGGED: Final = {
 MOST_EVENTS: Final = 20  # of one look: who starts processes as fast as can be is not to write as many Events
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the node knows of its GPUs, and how it is told.
+class Auditor:
+    """Audits until cancelled. `audit` is the last one, `conditions` what the GPUNode is to say of it.
 
     gpus: with their modes; node: the GPUNode as last seen, None while that is not known; pods: those of the node.
     warn: an Event with this reason and note, about the GPUNode and, by namespace and name, a pod.
     changed: there is something new to say of the GPUNode.
-    """
-
-    gpus: Callable[[], tuple[Gpu, ...]]
-    node: Callable[[], GpuNode | None]
-    pods: Callable[[], Iterable[PodJson]]
-    warn: Callable[[str, str, tuple[str, str] | None], None]
-    changed: Callable[[], None]
-
-
-class Auditor:
-    """Audits until cancelled. `audit` is the last one, `conditions` what the GPUNode is to say of it.
-
     ends: whether processes of share containers that got around their limits are killed.
     """
 
@@ -73,12 +57,15 @@ class Auditor:
         self,
         driver: Driver,
         arbiter: Arbiter,
-        contexts: ContextCheckpoint,
-        surroundings: Surroundings,
+        contexts: ContextSizes,
         *,
+        gpus: Offer,
+        node: Callable[[], GpuNode | None],
+        pods: Callable[[], Iterable[PodJson]],
+        warn: Callable[[str, str, tuple[str, str] | None], None],
+        changed: Callable[[], None],
         node_name: str,
         identify: Identify,
-        driver_version: str = "",
         ends: bool = False,
         proc: Path = kernel_process.PROC,
         wall_clock: Callable[[], float] = time.time,
@@ -87,9 +74,12 @@ class Auditor:
         self._driver = driver
         self._arbiter = arbiter
         self._contexts = contexts
-        self._surroundings = surroundings
+        self._gpus = gpus
+        self._node = node
+        self._pods = pods
+        self._report = warn
+        self._changed = changed
         self._node_name = node_name
-        self._driver_version = driver_version
         self._identify = identify
         self._ends = ends
         self._proc = proc
@@ -131,7 +121,7 @@ class Auditor:
         return self._looks >= overhead.LOOKS_TO_MEASURE
 
     async def _step(self) -> None:
-        gpus = self._surroundings.gpus()
+        gpus = self._gpus.gpus
         await self._arbiter.report()
         groups, unreachable = self._arbiter.shares.all(), self._arbiter.reported.unreachable
         look = await self._driver.ask(self._looking.look, gpus, groups, unreachable)
@@ -142,7 +132,7 @@ class Auditor:
         shares = tuple(self._now(look.seen.shares))
         self._compare(now, look, shares)
         seen = dataclasses.replace(look.seen, shares=shares, beyond=self._excess.told)
-        node, pods = self._surroundings.node(), tuple(self._surroundings.pods())
+        node, pods = self._node(), tuple(self._pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(process_limits.judge, seen, pods=pods, node=node, suspects=suspects))
         await self._arbiter.report()
@@ -161,7 +151,7 @@ class Auditor:
         conditions = (audit_document.condition(audit),)
         if conditions != self.conditions:
             self.conditions = conditions
-            self._surroundings.changed()
+            self._changed()
 
     def document(self) -> dict[str, Any] | None:
         """The last audit as JSON; None before the first."""
@@ -169,32 +159,10 @@ class Auditor:
             return None
         return audit_document.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
 
-    def context_bytes(self, uuid: str) -> int:
-        """What a context on this GPU is to be charged before it is made."""
-        card = next((one for one in self._surroundings.gpus() if one.uuid == uuid), None)
-        return self._contexts.bytes_of(self._kind(card)) if card is not None else 0
-
-    async def unclaimed_bytes(self, chosen: link.RunningShare, asker: Who, card: int) -> int | None:
-        """What of a GPU of a share nobody is known to hold beside this process of it, looked at from now on.
-
-        None where the driver does not tell.
-        """
-        share, uuid, groups = chosen.tenant.key, chosen.tenant.grants[card].uuid, self._arbiter.shares.all()
-        try:
-            return await self._driver.ask(
-                unclaimed_memory.look, self._driver.nvml, uuid, groups, share=share, asker=asker
-            )
-        except nvml_call.NvmlError as error:
-            logger.debug("Could not look who holds a GPU's memory", extra={"err": str(error)})
-            return None
-
-    def _kind(self, card: Gpu) -> str:
-        return f"{card.model}, driver {self._driver_version}"
-
     def _charge(self, look: process_listing.Look) -> None:
         """Charge to each share what its processes hold beyond their charges, and learn from it what a context takes."""
         self._overheads.look(look.readings, look.silent)
-        kinds = {card.uuid: self._kind(card) for card in look.seen.gpus}
+        kinds = {card.uuid: self._contexts.kind(card) for card in look.seen.gpus}
         learned = collections.defaultdict[str, list[int]](list)
         for (uuid, _), context_bytes in self._overheads.learned.items():
             if uuid in kinds:  # and no MIG device, whose contexts are smaller
@@ -266,4 +234,4 @@ class Auditor:
         self._events_left -= 1
         pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
         logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
-        self._surroundings.warn(reason, note, of)
+        self._report(reason, note, of)

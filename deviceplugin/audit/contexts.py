@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import records, whole_file
+from deviceplugin.offer import Offer
+from gpushare.gpu import Gpu
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,25 @@ class ContextCheckpoint:
             whole_file.write(self._path, json.dumps(self._learned))
         except OSError as error:
             logger.warning("Could not keep what contexts take", extra={"err": str(error)})
+
+
+class ContextSizes:
+    """The same for the GPUs that there are, by the version of their driver."""
+
+    def __init__(self, checkpoint: ContextCheckpoint, gpus: Offer, *, driver_version: str = "") -> None:
+        self._checkpoint = checkpoint
+        self._gpus = gpus
+        self._driver_version = driver_version
+        self.learn = checkpoint.learn
+
+    def kind(self, gpu: Gpu) -> str:
+        """The kind of a GPU, by which its contexts are known."""
+        return f"{gpu.model}, driver {self._driver_version}"
+
+    def bytes_on(self, uuid: str) -> int:
+        """What a context on this GPU is to be charged before it is made."""
+        gpu = next((gpu for gpu in self._gpus.gpus if gpu.uuid == uuid), None)
+        return self._checkpoint.bytes_of(self.kind(gpu)) if gpu is not None else 0
 
 
 def _read(path: Path) -> dict[str, tuple[int, ...]]:

@@ -17,12 +17,17 @@ the driver has for itself, and processes have beyond what is counted, stays in t
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.arbiter import pages
 from deviceplugin.audit.process_listing import ShareLedgerView
 from deviceplugin.audit.seen import Who
-from deviceplugin.hardware import nvml
+from deviceplugin.hardware import nvml, nvml_call
+from deviceplugin.hardware.driver import Driver
+from deviceplugin.link.running_shares import RunningShare, Shares
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,3 +100,16 @@ def _held(uuid: str, groups: Sequence[ShareLedgerView]) -> dict[Who, KnownHoldin
                 who = (member.pid, member.start_ticks)
                 found[who] = KnownHolding(group.tenant.key, charged_bytes, certain, overhead_bytes)
     return found
+
+
+async def ask(driver: Driver, shares: Shares, chosen: RunningShare, asker: Who, card: int) -> int | None:
+    """What of a GPU of a share, by its place there, nobody is known to hold beside this process of it, from now on.
+
+    None where the driver does not tell.
+    """
+    share, uuid, groups = chosen.tenant.key, chosen.tenant.grants[card].uuid, shares.all()
+    try:
+        return await driver.ask(look, driver.nvml, uuid, groups, share=share, asker=asker)
+    except nvml_call.NvmlError as error:
+        logger.debug("Could not look who holds a GPU's memory", extra={"err": str(error)})
+        return None

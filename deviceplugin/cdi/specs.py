@@ -15,6 +15,7 @@ from typing import Any, Final
 from deviceplugin import driver_root, whole_file
 from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import driver_files, spec
+from deviceplugin.offer import Observable
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole
@@ -74,6 +75,17 @@ class Specs:
                     logger.info("Took away a CDI specification", extra={"path": str(path)})
         except OSError as error:
             raise self._unwritable(error) from error
+
+    async def run(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
+        """Keep the files true whenever other devices are advertised, until cancelled.
+
+        Also where nobody asks: containers are started anew from them.
+        """
+        async for _ in advertised.follow():
+            try:
+                self.renew(settings())
+            except SpecError as error:
+                logger.warning("Could not describe the GPUs for container runtimes", extra={"err": str(error)})
 
     def has_share(self, name: str) -> bool:
         """Whether the name of a share container stands for something."""

@@ -22,22 +22,23 @@ SECONDS: Final = 2.0  # between two looks at pods of which the kubelet did not s
 class Covering:
     """What the kernel is asked to do, as `made`, for the pods of the node; or why it cannot, as a sentence.
 
-    conditions: for the GPUNode; changed is called when they have.
+    pods: of the node; conditions: for the GPUNode; changed is called when they have.
     """
 
-    def __init__(self, made: denial.DenialProgram | None, problem: str) -> None:
+    def __init__(
+        self,
+        made: denial.DenialProgram | None,
+        problem: str,
+        *,
+        pods: Callable[[], Iterable[PodJson]] = tuple,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._denial = made
-        self._problem = problem
         self._covered: frozenset[str] = frozenset()
-        self._pods: Callable[[], Iterable[PodJson]] = tuple
-        self._changed: Callable[[], None] = lambda: None
-        self.conditions: tuple[Condition, ...] = ()
-
-    def begin(self, *, pods: Callable[[], Iterable[PodJson]], changed: Callable[[], None]) -> None:
-        """These are the pods of the node."""
         self._pods, self._changed = pods, changed
-        if self._problem:
-            self._say(self._problem, ())
+        self.conditions: tuple[Condition, ...] = ()
+        if problem:
+            self._say(problem, ())
 
     @property
     def is_on(self) -> bool:
@@ -84,7 +85,15 @@ class Covering:
 
 
 @contextlib.contextmanager
-def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, wanted: bool) -> Iterator[Covering]:
+def opened(
+    bpf_root: Path,
+    cgroup_root: Path,
+    *,
+    proc: Path,
+    wanted: bool,
+    pods: Callable[[], Iterable[PodJson]],
+    changed: Callable[[], None],
+) -> Iterator[Covering]:
     """A program that is loaded, if that is wanted and possible; why it is not is told."""
     if not wanted:
         yield Covering(None, "")
@@ -92,9 +101,9 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, wanted: bool) -> It
     try:
         made = denial.opened(bpf_root, cgroup_root, proc=proc)
     except denial.DenialError as error:
-        yield Covering(None, str(error))
+        yield Covering(None, str(error), pods=pods, changed=changed)
         return
     try:
-        yield Covering(made, "")
+        yield Covering(made, "", pods=pods, changed=changed)
     finally:
         made.close()

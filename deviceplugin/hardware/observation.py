@@ -35,6 +35,7 @@ class Observation:
 
     node: the GPUNode as last seen, or None while there is none.
     known: set once `node` is what the cluster says.
+    changed: called when `found` or `ill` are not what they were.
     proc: where the kernel tells which GPUs are plugged in.
     informed: set once a look could compare with it. A GPU that was lost before our start is known from there alone, so
         until then what is seen may be short of it, and must not be written over what the cluster remembers.
@@ -48,15 +49,17 @@ class Observation:
         node: Callable[[], GpuNode | None],
         known: asyncio.Event,
         notebook: Notebook,
+        changed: Callable[[], None] = lambda: None,
         ignored: xid.Filter = _APPLICATION_XIDS,
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
-        self._seen = seen
+        self.seen = seen
         self._node = node
         self._known = known
         self._notebook = notebook
+        self._changed = changed
         self._ignored = ignored
         self.informed = asyncio.Event()
         self._clock = clock
@@ -72,7 +75,6 @@ class Observation:
         self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
         self.paths: nvml_topology.Paths = {}  # between GPUs
         self._joined: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
-        self.changed: Callable[[], None] = lambda: None  # called when `found` or `ill` are not what they were
 
     @property
     def card_list(self) -> tuple[HardwareGpu, ...]:
@@ -83,6 +85,15 @@ class Observation:
     def found(self) -> discovery.Cards:
         """The same with all that the driver says of the MIG devices."""
         return self._found
+
+    @property
+    def parts(self) -> list[tuple[str, str, int, int]]:
+        """The MIG devices, as UUID, UUID of the GPU, and the numbers of the two instances."""
+        return [
+            (device.uuid, uuid, device.gpu_instance, device.compute_instance)
+            for uuid, gpu in self._found.items()
+            for device in gpu.devices
+        ]
 
     @property
     def _unwatched(self) -> gpu_health.Faults:
@@ -116,7 +127,7 @@ class Observation:
     async def look(self) -> None:
         """Ask the driver for everything and publish it."""
         is_known, node = self._known.is_set(), self._node()
-        known = {card.uuid: card for card in (*(node.gpus if node is not None else ()), *self._seen.gpus)}
+        known = {card.uuid: card for card in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
         previous = tuple(known.values())
         before = (self._found, self.ill)
         seen, recovered = await self._driver.ask(self._see, previous)
@@ -134,12 +145,12 @@ class Observation:
         if self._joined != answering:  # they do not change while the same GPUs are there
             self.paths = await self._driver.ask(nvml_topology.paths, [card.uuid for card in seen.gpus])
             self._joined = answering
-        _tell(self._seen.gpus, gpus)
+        _tell(self.seen.gpus, gpus)
         if is_known:
             self.informed.set()
-        self._seen.publish(gpus)
+        self.seen.publish(gpus)
         if before != (self._found, self.ill):
-            self.changed()
+            self._changed()
 
     def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, frozenset[str]]:
         driver = self._driver.nvml

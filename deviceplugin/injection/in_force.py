@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 
 from deviceplugin.injection import decision
 from deviceplugin.injection.injection_facts import InjectionFacts
-from deviceplugin.kubelet import device_answers
+from deviceplugin.live.node_state import ModesInForce
+from deviceplugin.offer import Observable
 from gpushare import pod
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes import offering
@@ -15,7 +16,7 @@ from gpushare.pod import PodJson
 
 
 class Injecting:
-    """`device_answers.InForce`, of another one whose settings may name no way.
+    """What is in force, with the way that is chosen where the settings name none.
 
     facts: what was seen at the start; runtime: as the Node names it now; pods: of the node, the agent's own among them,
     which has `pod_uid`.
@@ -23,7 +24,7 @@ class Injecting:
 
     def __init__(
         self,
-        in_force: device_answers.Configured,
+        in_force: Observable[ModesInForce],
         facts: InjectionFacts,
         *,
         runtime: Callable[[], str],
@@ -36,7 +37,6 @@ class Injecting:
         self._pods = pods
         self._pod_uid = pod_uid
 
-    @property
     def injection(self) -> decision.Injection:
         """How it is done now."""
         own = next((one for one in self._pods() if pod.uid(one) == self._pod_uid), None) if self._pod_uid else None
@@ -45,25 +45,24 @@ class Injecting:
             runtime=self._runtime(),
             runtime_class=None if own is None else pod.runtime_class(own),
         )
-        settings = self._in_force.settings
+        settings = self._in_force.value.settings
         return decision.decide(facts, settings.device_list_strategies if settings.names_strategies else ())
 
-    @property
     def settings(self) -> NodeSettings:
         """Those in force, with the way that was chosen."""
-        return dataclasses.replace(self._in_force.settings, device_list_strategies=self.injection.strategies)
+        return dataclasses.replace(self._in_force.value.settings, device_list_strategies=self.injection().strategies)
 
     @property
     def offered(self) -> offering.Offer:
         """The devices that there are."""
-        return self._in_force.offered
+        return self._in_force.value.offered
 
     @property
     def closed(self) -> frozenset[str]:
         """The GPUs that take nothing new."""
-        return self._in_force.closed
+        return self._in_force.value.closed
 
     @property
     def refusal(self) -> str:
         """Why a container gets no device, where its configuration names no way; empty if it gets one."""
-        return "" if self._in_force.settings.names_strategies else self.injection.refusal
+        return "" if self._in_force.value.settings.names_strategies else self.injection().refusal

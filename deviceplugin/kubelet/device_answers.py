@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from deviceplugin.allocation import answer, greedy, preference, refusing_containers
 from deviceplugin.cdi import specs
+from deviceplugin.injection.in_force import Injecting
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.mps import mps_client, places
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
-from gpushare.modes import offering
 from gpushare.modes.offering import Offered
-
-
-class Configured(Protocol):
-    """What is in force now; `applying.Applying`."""
-
-    @property
-    def offered(self) -> offering.Offer:
-        """What there is, by resource."""
-
-    @property
-    def settings(self) -> NodeSettings:
-        """How devices are given to containers."""
-
-    @property
-    def closed(self) -> frozenset[str]:
-        """UUIDs of the GPUs that take nothing new."""
-
-
-class ConfiguredInjection(Configured, Protocol):
-    """The same with how devices are given; `in_force.Injecting`."""
-
-    @property
-    def refusal(self) -> str:
-        """Why nothing is given at all; empty if it is."""
 
 
 class DeviceAnswers:
@@ -54,7 +29,7 @@ class DeviceAnswers:
 
     def __init__(
         self,
-        in_force: ConfiguredInjection,
+        in_force: Injecting,
         *,
         nodes: Callable[[], answer.Nodes],
         mps: Callable[[str], places.Places],
@@ -90,13 +65,13 @@ class DeviceAnswers:
         made = answer.answer(
             resource,
             devices,
-            self._in_force.settings,
+            self._in_force.settings(),
             answer_id=secrets.token_hex(8),
             nodes=self._nodes(),
             mps=None if shared is None else answer.MpsPaths(str(shared.pipe), str(shared.shm)),
         )
         try:
-            self._described(self._in_force.settings)
+            self._described(self._in_force.settings())
         except specs.SpecError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         sizes = {} if shared is None else self._sizes(devices)
@@ -125,7 +100,7 @@ class DeviceAnswers:
                 available=available,
                 required=required,
                 size=size,
-                policy=self._in_force.settings.allocation_policy,
+                policy=self._in_force.settings().allocation_policy,
                 scores=self._scores(),
             )
         except greedy.AllocationError as error:

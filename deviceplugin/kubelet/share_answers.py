@@ -8,11 +8,11 @@ is made of the ids, and stands for nothing until it is known whose container it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from deviceplugin.allocation import cdi
+from deviceplugin.kubelet.share_start import ShareStart
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
@@ -25,20 +25,6 @@ class Mounts:
     library: Path
     preload_file: Path
     arbiter_directory: Path
-
-
-class Start(Protocol):
-    """What is done before a container starts; `share_start.ShareStart`."""
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether there is anything to be done."""
-
-    def forget(self, name: str) -> None:
-        """A name of CDI is given anew, and stands for nothing yet."""
-
-    def __call__(self, resource: str, device_ids: Sequence[str]) -> Awaitable[None]:
-        """Do it for a container with these ids. Raises AllocateRefusedError."""
 
 
 class ShareAnswers:
@@ -57,7 +43,7 @@ class ShareAnswers:
         mounts: Mounts,
         *,
         settings: Callable[[], NodeSettings] = NodeSettings,
-        start: Start | None = None,
+        start: ShareStart | None = None,
         given: Callable[[str, Sequence[str]], None] = lambda *_: None,
     ) -> None:
         self._mounts = mounts

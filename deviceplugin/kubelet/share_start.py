@@ -10,13 +10,14 @@ Where the devices are denied to processes that are not registered, that begins h
 from __future__ import annotations
 
 import collections
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from deviceplugin.allocation import cdi
 from deviceplugin.arbiter import tenant
-from deviceplugin.cdi.specs import SpecError
+from deviceplugin.cdi.specs import SpecError, Specs
 from deviceplugin.denial import denial
+from deviceplugin.denial.covering import Covering
 from deviceplugin.injection.decision import Injection
 from deviceplugin.kubelet import plugin_service, pod_resources
 from gpushare.config.node_settings import NodeSettings
@@ -25,35 +26,8 @@ from gpushare.refusal import Refusal
 _INIT: Final = "is it an init container? Of these it does not tell: give the share to another container"
 
 
-class Descriptions(Protocol):
-    """The files for container runtimes; `specs.Specs`."""
-
-    def has_share(self, name: str) -> bool:
-        """Whether the name stands for something."""
-
-    def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
-        """Have it stand for these GPUs. Raises SpecError."""
-
-    def forget_share(self, name: str) -> None:
-        """Have it stand for nothing."""
-
-    def forget_shares(self, but: Collection[str]) -> None:
-        """Have all stand for nothing but these."""
-
-
-class Denied(Protocol):
-    """What keeps processes that are not registered from the devices; `covering.Covering`."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the kubelet calls before a container starts."""
-
-    def cover(self, pod_uid: str = "") -> None:
-        """Have it do so in this pod, and all that are known. Raises DenialError."""
-
-
 class ShareStart:
-    """As `share_answers.Start`.
+    """What is done for a container before it starts.
 
     held: who holds what, as the kubelet says it; raises PodResourcesError. given: what a container of a pod, by
     namespace, name and its own name, was given.
@@ -66,8 +40,8 @@ class ShareStart:
         settings: Callable[[], NodeSettings],
         held: Callable[[], Awaitable[Sequence[pod_resources.ContainerDevices]]],
         given: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]],
-        descriptions: Descriptions,
-        denied: Denied,
+        descriptions: Specs,
+        denied: Covering,
     ) -> None:
         self._injection = injection
         self._settings = settings

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from deviceplugin.labels.words import Labels
+from deviceplugin.live.node_state import ModesInForce
+from deviceplugin.offer import Observable
 from gpushare import contract
 from gpushare.cluster import api_client, repeating
 
@@ -34,7 +36,7 @@ def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
 
 
 class LabelWriter:
-    """Writes whenever `look` was called and something differs.
+    """Writes whenever `wake` was set, or other modes are in force, and something differs.
 
     metadata: of the Node as last seen, None while it is not known; wanted: the labels that it is to have, None while
     they cannot be told.
@@ -45,6 +47,8 @@ class LabelWriter:
         api: api_client.ApiClient,
         *,
         node_name: str,
+        wake: asyncio.Event,
+        in_force: Observable[ModesInForce],
         metadata: Callable[[], Mapping[str, Any] | None],
         wanted: Callable[[], Awaitable[Labels | None]],
     ) -> None:
@@ -52,15 +56,20 @@ class LabelWriter:
         self._path = f"/api/v1/nodes/{node_name}"
         self._metadata = metadata
         self._wanted = wanted
-        self._wake = asyncio.Event()
-
-    def look(self) -> None:
-        """Something may have changed: compare the labels again."""
-        self._wake.set()
+        self._wake = wake
+        self._in_force = in_force
 
     async def run(self) -> None:
         """Write until cancelled."""
-        await repeating.whenever(self._wake, self.step, trouble="Could not label the node", logger=logger)
+        follower = asyncio.create_task(self._follow())
+        try:
+            await repeating.whenever(self._wake, self.step, trouble="Could not label the node", logger=logger)
+        finally:
+            follower.cancel()
+
+    async def _follow(self) -> None:
+        async for _ in self._in_force.follow():
+            self._wake.set()
 
     async def step(self) -> None:
         """Write what differs. Raises ClusterError."""

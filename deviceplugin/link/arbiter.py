@@ -34,7 +34,7 @@ class Arbiter:
     node: the GPUNode as last seen; tell: to be called when there is something new to be told in its status.
     context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
     shares, reported: as of the last report.
-    unspoken: called when a library of a container is refused for its protocol, with why.
+    refused: called when a library of a container is refused for its protocol, with why.
     unclaimed_bytes: what of a GPU, by its place in a share, nobody is known to hold beside the process with this pid
         and start; None where that is not known.
     """
@@ -47,12 +47,17 @@ class Arbiter:
         node: Callable[[], GpuNode | None],
         tell: Callable[[], None],
         context_bytes: Callable[[str], int],
+        unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] | None = None,
+        refused: Callable[[Container, str], None] | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self._channel = channel
         self._lookup = lookup
         self._node = node
         self._tell = tell
         self._context_bytes = context_bytes
+        self._unclaimed_bytes = unclaimed_bytes
+        self._refused = refused
         self._entries: dict[str, Allocation] = {}  # as it was told
         self._contexts: dict[str, int] = {}
         self._measured = False
@@ -61,15 +66,20 @@ class Arbiter:
         self._turns: list[messages.LeaseReport] | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._silent = 0
-        self.unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] = _nothing_known
         self._broken: Exception | None = None
-        self.unspoken: Callable[[Container, str], None] = lambda *_: None
         self.listening = asyncio.Event()
-        self.shares = Shares()
+        self.shares = shares or Shares()
         self.reported = messages.Reported(0, 0, (), 0, ())
         channel.listen(self._hear, lambda: None)  # who started it watches it
 
-    @property
+    def connections(self) -> int:
+        """Processes connected to it, by its last report."""
+        return self.reported.connections
+
+    def turned_away(self) -> int:
+        """Connections that it has turned away at once."""
+        return self.reported.turned_away
+
     def versions(self) -> Mapping[int, int]:
         """How many connections speak each version of the protocol."""
         return {one.version: one.connections for one in self.reported.speakers}
@@ -191,7 +201,8 @@ class Arbiter:
             case messages.Measure():
                 self._answer(self._measure(message))
             case messages.LibraryRefused(container, sentence):
-                self.unspoken(container, sentence)
+                if self._refused is not None:
+                    self._refused(container, sentence)
             case messages.ResizesApplied(resizes):
                 _set(self._following.popleft(), resizes)
             case messages.RunningShareState():
@@ -219,8 +230,8 @@ class Arbiter:
         try:
             await self.report()  # who holds what is to be known as it is now
             share = self.shares.of(asked.share)
-            if share is not None:
-                unclaimed_bytes = await self.unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.card)
+            if share is not None and self._unclaimed_bytes is not None:
+                unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.card)
         except Exception:
             logger.exception("Could not look who holds a GPU's memory", extra={"share": asked.share})
         self._channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
@@ -236,11 +247,6 @@ class Arbiter:
             self._channel.send(messages.Identified(container, found))
         else:
             self._channel.send(messages.Identified(container, None, str(found)))
-
-
-async def _nothing_known(share: RunningShare, asker: Who, card: int) -> int | None:
-    del share, asker, card
-    return None
 
 
 def _set(asked: asyncio.Future[_Answer], answer: _Answer) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from deviceplugin.live import desired_config
+from deviceplugin.live.cluster_view import ClusterView
 from gpushare import errors
 from gpushare.config import config_choice
 from gpushare.config.config_choice import ActiveConfig
@@ -18,22 +18,6 @@ logger = logging.getLogger(__name__)
 _Asked = tuple[ActiveConfig, tuple[HardwareGpu, ...]]
 
 
-class ConfigSource(Protocol):
-    """What the cluster asks of this node."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it has said what it wants."""
-
-    @property
-    def label(self) -> str | None:
-        """Which entry this node asks for."""
-
-    @property
-    def entries(self) -> Mapping[str, str]:
-        """The configurations that there are."""
-
-
 class Choosing:
     """Remembers the last wish that was good.
 
@@ -41,7 +25,7 @@ class Choosing:
     """
 
     def __init__(
-        self, source: ConfigSource, options: desired_config.ModeOptions, refused: Callable[[str], None]
+        self, source: ClusterView, options: desired_config.ModeOptions, refused: Callable[[str], None]
     ) -> None:
         self._source = source
         self._options = options

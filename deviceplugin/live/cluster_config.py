@@ -60,18 +60,15 @@ class Configuration:
         """Whether both were read once."""
         return self.node.synced.is_set() and self.config_map.synced.is_set()
 
-    @property
     def metadata(self) -> Mapping[str, Any] | None:
         """The node's labels and annotations; None while there is no such node."""
         return next((item["metadata"] for item in self.node.objects.values()), None)
 
-    @property
     def runtime(self) -> str:
         """The node's container runtime and its version, `containerd://1.7.24`; empty while that is not known."""
         found = next(iter(self.node.objects.values()), {})
         return str(found.get("runtime", ""))
 
-    @property
     def memory_capacity(self) -> str | None:
         """The node's capacity of `gpushare.io/gpu-memory`, empty where it has none; None while no node is known."""
         return next((item["memory"] for item in self.node.objects.values()), None)
@@ -79,7 +76,7 @@ class Configuration:
     @property
     def label(self) -> str | None:
         """The name of the configuration that the node asks for; None if it asks for none."""
-        return config_choice.label_of((self.metadata or {}).get("labels") or {})
+        return config_choice.label_of((self.metadata() or {}).get("labels") or {})
 
     @property
     def entries(self) -> dict[str, str]:

@@ -1,22 +1,26 @@
-"""The cluster as `applying` sees it: what it wants, what its ledger says, and what it is told."""
+"""The cluster as the reconciler of modes sees it: what it wants, what its ledger says, and what it is told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from deviceplugin.announcing import NodeEvents
+from deviceplugin.gpunode_copy import GpuNodeCopy
 from deviceplugin.gpunode_status import GpuNodeStatus
 from deviceplugin.live.cluster_config import Configuration
-from gpushare.cluster import events
 from gpushare.gpunode import GpuNode
 
 
 class ClusterView:
-    """`surroundings.Cluster`, of an API server."""
+    """Of an API server. `tell` writes an Event about the GPUNode."""
 
-    def __init__(self, configuration: Configuration, status: GpuNodeStatus, recorder: events.Recorder) -> None:
+    def __init__(
+        self, configuration: Configuration, gpunode: GpuNodeCopy, status: GpuNodeStatus, told: NodeEvents
+    ) -> None:
         self._configuration = configuration
+        self._gpunode = gpunode
         self._status = status
-        self._recorder = recorder
+        self.tell = told.tell
 
     @property
     def is_known(self) -> bool:
@@ -36,22 +40,8 @@ class ClusterView:
     @property
     def node(self) -> GpuNode | None:
         """The GPUNode as last seen."""
-        return self._status.node
+        return self._gpunode.now()
 
     async def settled(self) -> GpuNode:
         """The GPUNode, no older than what was told last."""
         return await self._status.settled()
-
-    def tell(self, reason: str, note: str, *, warning: bool = False) -> None:
-        """An Event about the GPUNode."""
-        self.tell_of(self._status.reference, reason, note, warning=warning)
-
-    def tell_of(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool = False) -> None:
-        """An Event about any object."""
-        self._recorder.record(regarding, reason, note, type="Warning" if warning else "Normal", action="Configure")
-
-
-def pod_reference(namespace: str, name: str, uid: str = "") -> dict[str, str]:
-    """What an Event about a pod names."""
-    reference = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name}
-    return reference | ({"uid": uid} if uid else {})

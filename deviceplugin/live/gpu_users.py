@@ -76,7 +76,10 @@ class GpuUsers:
             found[resource].update(ids)
         return found
 
-    @property
+    def has_devices(self) -> bool:
+        """Whether the kubelet has told of a device of a GPU, and not only of counters, that a container has."""
+        return any(devices.resource not in COUNTERS for devices in self.held)
+
     def in_use(self) -> frozenset[str]:
         """UUIDs of the GPUs and MIG devices that containers have been given, as far as that was told."""
         given = self.given.items()

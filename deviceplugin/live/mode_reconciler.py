@@ -11,23 +11,25 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 from deviceplugin.allocatable import Stabilized
+from deviceplugin.hardware import observation
 from deviceplugin.live import (
     adopting,
     choosing,
+    cluster_view,
     configured_gpus,
     desired_config,
     entering,
     mode_checkpoint,
+    node_state,
     presenting,
     righting,
     setup,
     statement,
-    surroundings,
     transition,
 )
 from deviceplugin.live.gpu_users import GpuUsers
@@ -48,24 +50,30 @@ FAILED_SECONDS: Final = 30.0
 
 
 class ModeReconciler:
-    """The loop. `offered` and `settings` are what Allocate goes by: of what is in force now. `path`: the book."""
+    """The loop, which `wake` starts anew. It writes all of the state but what the `observation` has seen.
+
+    failure: of a GPU, by UUID, why it cannot be shared by MPS now, empty when it can; path: the book.
+    """
 
     def __init__(
         self,
-        cluster: surroundings.ClusterLink,
-        hardware: surroundings.Hardware,
-        told: surroundings.Published,
+        cluster: cluster_view.ClusterView,
+        observed: observation.Observation,
+        state: node_state.NodeState,
         *,
+        wake: asyncio.Event,
         witness: GpuUsers,
         set_up: setup.SetUp,
         path: Path,
         options: desired_config.ModeOptions,
         allocatable: Stabilized,
+        failure: Callable[[str], str],
     ) -> None:
         self._cluster = cluster
         self._allocatable = allocatable
-        self._hardware = hardware
-        self._told = told
+        self._observed = observed
+        self._state = state
+        self._failure = failure
         self._witness = witness
         self._entering = entering.Entering(set_up)
         self._path = path
@@ -77,25 +85,10 @@ class ModeReconciler:
         self._book = known or mode_checkpoint.Checkpoint(config_choice.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
         self._blocked: dict[str, str] = {}  # what cannot be changed now, for its own sake
-        self._righting = righting.Righting(cluster, hardware, witness, self._entering)
-        self._wake = asyncio.Event()
+        self._righting = righting.Righting(cluster, observed, witness, self._entering)
+        self._wake = wake
         self.said = asyncio.Event()  # set once others were told of the GPUs
-        self.offered: offering.Offer = {}
-        self.settings = NodeSettings()
-
-    def look(self) -> None:
-        """Something may have changed: reconcile again."""
-        self._wake.set()
-
-    @property
-    def closed(self) -> frozenset[str]:
-        """UUIDs of the GPUs that take nothing new."""
-        return self._closed
-
-    @property
-    def in_force(self) -> Mapping[str, Assignment | None]:
-        """What each GPU is used for, by UUID."""
-        return self._book.gpus
+        self._settings = NodeSettings()
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -142,11 +135,11 @@ class ModeReconciler:
     async def _choose(self) -> bool:
         """Know what is wanted; whether there is anything good that is."""
         current = None if self._is_first else self._book.current
-        cards = [dataclasses.replace(card, ours=self._is_ours(card.uuid)) for card in self._hardware.cards()]
+        cards = [dataclasses.replace(card, ours=self._is_ours(card.uuid)) for card in self._observed.card_list]
         desired = await self._choosing.choose(current, cards, configured_gpus.seated(cards, self._book.seats))
         if desired is None:
             return False
-        self.settings = desired.settings
+        self._settings = desired.settings
         is_same = not self._is_first and self._book.current == desired.config
         kept = (
             self._book.seats
@@ -169,8 +162,8 @@ class ModeReconciler:
         """Know of every GPU what it is used for, and have it set up: at our start, and for one that is new."""
         node = self._cluster.node
         allocations = node.allocations if node is not None else ()
-        healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
-        for card in self._hardware.cards():
+        healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
+        for card in self._observed.card_list:
             if card.uuid not in self._book.gpus and card.uuid in wanted:
                 self._write(self._book.of(card.uuid, adopting.adopted(card, wanted[card.uuid], allocations)))
             if card.uuid not in healthy:
@@ -193,7 +186,7 @@ class ModeReconciler:
             except api_errors.ClusterError as error:
                 unknown = dict.fromkeys(shared, f"the ledger cannot be asked: {error}")
         allocations = node.allocations if node is not None else ()
-        cards = [card for card in self._hardware.cards() if card.uuid in closed]
+        cards = [card for card in self._observed.card_list if card.uuid in closed]
         return await self._witness.users(cards, allocations=allocations, unknown=unknown)
 
     async def _set_right(self, uuids: Collection[str]) -> None:
@@ -203,8 +196,8 @@ class ModeReconciler:
                 self._closed -= {uuid}
 
     async def _change(self, change: Mapping[str, Assignment]) -> None:
-        cards = {card.uuid: card for card in self._hardware.cards()}
-        healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
+        cards = {card.uuid: card for card in self._observed.card_list}
+        healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
         for uuid, assignment in change.items():
             if uuid not in cards or uuid not in healthy:
                 self._blocked[uuid] = "the GPU is not healthy; it is changed once it is"
@@ -228,25 +221,26 @@ class ModeReconciler:
 
     def _say(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
         """Tell everybody how it is now."""
-        in_force, cards, failed = self._book.gpus, self._hardware.cards(), self._entering.failed
+        in_force, cards, failed = self._book.gpus, self._observed.card_list, self._entering.failed
         # What could not be set up is not offered, though the book has it.
         ready = {uuid: one for uuid, one in in_force.items() if uuid not in failed}
-        gpus = presenting.gpus(self._hardware.seen.gpus, in_force, self._wanted, self._closed, cards)
-        self.offered = offering.offer(cards, {uuid: one for uuid, one in ready.items() if one is not None})
-        self._told.offer.publish(gpus)
-        self._told.allocatable.publish(self._allocatable(gpus))
-        self._told.advertised.publish(
+        gpus = presenting.gpus(self._observed.seen.gpus, in_force, self._wanted, self._closed, cards)
+        offered = offering.offer(cards, {uuid: assignment for uuid, assignment in ready.items() if assignment})
+        self._state.in_force.publish(node_state.ModesInForce(offered, self._settings, self._closed, in_force))
+        self._state.gpus.publish(gpus)
+        self._state.allocatable.publish(self._allocatable(gpus))
+        self._state.advertised.publish(
             presenting.advertised(
                 gpus,
                 cards,
                 ready,
                 closed=self._closed,
                 in_use=self._witness.given,
-                ill=self._hardware.ill(),
-                usable=self._told.allocatable.value,
+                ill=self._observed.ill | self._without_daemon(offered),
+                usable=self._state.allocatable.value,
             )
         )
-        self._told.statement.publish(
+        self._state.statement.publish(
             statement.statement(
                 config=self._book.current.name,
                 problem=self._choosing.problem,
@@ -260,8 +254,13 @@ class ModeReconciler:
         )
         self.said.set()
 
+    def _without_daemon(self, offered: offering.Offer) -> frozenset[str]:
+        """What is not healthy though its GPU is: the devices of GPUs whose MPS daemon does not run."""
+        devices = (device for ids in offered.values() for device in ids if device.mode is Mode.MPS)
+        return frozenset(device.device for device in devices if self._failure(device.gpu))
+
     def _warnings(self) -> tuple[str, ...]:
-        gone = configured_gpus.missing(self._hardware.cards(), self._book.seats)
+        gone = configured_gpus.missing(self._observed.card_list, self._book.seats)
         absent = (
             f"GPU {one.index} ({one.uuid}) is not there: the configuration counts it all the same" for one in gone
         )
@@ -272,7 +271,7 @@ class ModeReconciler:
         self._book, self._is_first = changed, False
 
     async def _follow(self) -> None:
-        async for _ in self._hardware.seen.follow():
+        async for _ in self._observed.seen.follow():
             self._wake.set()
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from deviceplugin.live import entering, surroundings
+from deviceplugin.hardware.observation import Observation
+from deviceplugin.live import entering
+from deviceplugin.live.cluster_view import ClusterView
 from deviceplugin.live.gpu_users import GpuUsers
 from gpushare import contract
 from gpushare.modes.assignment import Assignment
@@ -23,21 +25,21 @@ class Righting:
 
     def __init__(
         self,
-        cluster: surroundings.ClusterLink,
-        hardware: surroundings.Hardware,
+        cluster: ClusterView,
+        observed: Observation,
         witness: GpuUsers,
         entered: entering.Entering,
     ) -> None:
         self._cluster = cluster
-        self._hardware = hardware
+        self._observed = observed
         self._witness = witness
         self._entering = entered
         self.aside: dict[str, str] = {}
 
     def amiss(self, in_force: Mapping[str, Assignment | None]) -> dict[str, str]:
         """The GPUs that are not what is in force on them, and why. What is not healthy may not say how it is."""
-        healthy = {card.uuid for card in self._hardware.seen.gpus if card.healthy}
-        known = ((card, in_force.get(card.uuid)) for card in self._hardware.cards() if card.uuid in healthy)
+        healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
+        known = ((card, in_force.get(card.uuid)) for card in self._observed.card_list if card.uuid in healthy)
         found = {card.uuid: contradiction(card, one) for card, one in known if one is not None}
         return {uuid: why for uuid, why in found.items() if why}
 
@@ -74,4 +76,4 @@ class Righting:
         return not why
 
     def _card(self, uuid: str) -> HardwareGpu | None:
-        return next((card for card in self._hardware.cards() if card.uuid == uuid), None)
+        return next((card for card in self._observed.card_list if card.uuid == uuid), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.gpunode_status import Statement
+from deviceplugin.live.node_state import Statement
 from gpushare.contract import CONDITION_CONFIG_PENDING as PENDING
 from gpushare.contract import CONDITION_CONFIG_VALID as VALID
 from gpushare.gpu import Gpu

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from deviceplugin import node_parts
+from deviceplugin import agent_parts
 from deviceplugin.live import mode_checkpoint
 from gpushare.config import config_choice
 from gpushare.gpu import Mode
@@ -113,5 +113,5 @@ def has_served(directory: Path, gpus: Path) -> None:
     """An agent before has left what the GPUs are used for: a first one waits until it knows."""
     assignments = dict.fromkeys(simulated.uuids(gpus), Assignment(Mode.FRACTIONAL))
     mode_checkpoint.write(
-        directory / "root" / node_parts.BOOK, mode_checkpoint.Checkpoint(config_choice.BUILT_IN, assignments)
+        directory / "root" / agent_parts.BOOK, mode_checkpoint.Checkpoint(config_choice.BUILT_IN, assignments)
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import sys
 from pathlib import Path
@@ -23,9 +24,10 @@ from typing import Any
 import prometheus_client
 from prometheus_client.registry import Collector
 
-from deviceplugin.audit import audit_metrics, auditor, contexts
+from deviceplugin.audit import audit_metrics, auditor, contexts, unclaimed_memory
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
+from deviceplugin.offer import Offer
 from gpushare.allocation import GivenShare
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
@@ -35,31 +37,30 @@ from tests.deviceplugin import arbiter_node, linked
 class Node:
     def __init__(
         self,
-        directory: Path,
         opened: nvml.Nvml,
+        gpus: Offer,
+        sizes: contexts.ContextSizes,
         made: arbiter_node.ArbiterNode,
         link: linked.Linked,
         ends: bool,
     ) -> None:
         self.node = made
         self.arbiter = link.arbiter
-        self.gpus = opened.snapshot().gpus
+        self.gpus, self.sizes = gpus, sizes
         self.events: list[list[str]] = []
         self.given: GpuNode | None = None
+        self.driver = Driver(opened)
         self.auditor = auditor.Auditor(
-            Driver(opened),
+            self.driver,
             link.arbiter,
-            contexts.ContextCheckpoint(directory),
-            auditor.Surroundings(
-                gpus=lambda: self.gpus,
-                node=lambda: self.given or made.gpunode(),
-                pods=lambda: made.pods,
-                warn=lambda reason, note, of: self.events.append([reason, note, "/".join(of or ())]),
-                changed=lambda: None,
-            ),
+            sizes,
+            gpus=gpus,
+            node=lambda: self.given or made.gpunode(),
+            pods=lambda: made.pods,
+            warn=lambda reason, note, of: self.events.append([reason, note, "/".join(of or ())]),
+            changed=lambda: None,
             node_name="node-a",
             identify=arbiter_node.identify,
-            driver_version=opened.version(),
             ends=ends,
         )
 
@@ -84,12 +85,14 @@ class Node:
                     ),
                 )
             case "mode":
-                self.gpus = tuple(
-                    dataclasses.replace(card, mode=Mode(words[1])) if card.index == int(words[0]) else card
-                    for card in self.gpus
+                self.gpus.publish(
+                    tuple(
+                        dataclasses.replace(gpu, mode=Mode(words[1])) if gpu.index == int(words[0]) else gpu
+                        for gpu in self.gpus.gpus
+                    )
                 )
             case "context":
-                return self.auditor.context_bytes(self.gpus[int(words[0])].uuid)
+                return self.sizes.bytes_on(self.gpus.gpus[int(words[0])].uuid)
             case "figures":
                 return self.figures()
         return None
@@ -108,15 +111,17 @@ class Node:
 
 async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     opened = nvml.Nvml()
-    uuids = [card.uuid for card in opened.snapshot().gpus]
+    gpus = Offer(opened.snapshot().gpus)
+    uuids = [gpu.uuid for gpu in gpus.gpus]
+    sizes = contexts.ContextSizes(contexts.ContextCheckpoint(directory), gpus, driver_version=opened.version())
     made = arbiter_node.ArbiterNode(directory)
     for name, (memory_bytes, card, *compute) in pods.items():
         request, limit = compute or (50, 100)
         made.add_pod(name, GivenShare(("main",), (uuids[card],), request, limit, memory_bytes))
     await made.start()
-    with linked.to(made, context_bytes=lambda uuid: node.auditor.context_bytes(uuid)) as link:
-        node = Node(directory, opened, made, link, "end" in more)
-        link.arbiter.unclaimed_bytes = node.auditor.unclaimed_bytes
+    with linked.to(made, context_bytes=sizes.bytes_on) as link:
+        node = Node(opened, gpus, sizes, made, link, "end" in more)
+        link.arbiter._unclaimed_bytes = functools.partial(unclaimed_memory.ask, node.driver, link.arbiter.shares)
         sys.stdout.write("null\n")
         sys.stdout.flush()
         while line := await asyncio.to_thread(sys.stdin.readline):

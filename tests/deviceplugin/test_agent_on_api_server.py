@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.gpunode_status import GpuNodeStatus, Statement
-from deviceplugin.offer import Observable, Offer
+from deviceplugin.gpunode_copy import GpuNodeCopy
+from deviceplugin.gpunode_status import GpuNodeStatus
+from deviceplugin.live.node_state import NodeState
 from gpushare import codec, contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, api_errors
@@ -319,11 +320,15 @@ async def test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_no
             cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=wrote")
         return (promised,)
 
+    async def nothing_shrinks(_: GpuNode) -> tuple[Resize, ...]:
+        return ()
+
     credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
     async with api_client.connect(str(credentials), component="agent") as api:
-        status = GpuNodeStatus(api, node_name=cluster.node, offer=Offer(), statement=Observable(Statement()))
-        await status.step()
-        status.resizes = resizes
+        wake = asyncio.Event()
+        gpunode = GpuNodeCopy(api, node_name=cluster.node, wake=wake)
+        await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
+        status = GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=resizes)
         with pytest.raises(api_errors.Conflict):
             await status.step()
         assert codec.read(await cluster.gpunode()).resizes == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import node_parts
+from deviceplugin import agent_parts
 from deviceplugin.arbiter import kernel_process
 from gpushare import contract
 from lab import kubeconfig as files
@@ -37,7 +37,7 @@ def _known(short_path: Path, gpus: Path) -> None:
 
 async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: Path) -> None:
     """What is given by it, on a node that is to be used otherwise, keeps its GPU as it is."""
-    (short_path / "root" / node_parts.BOOK).unlink()
+    (short_path / "root" / agent_parts.BOOK).unlink()
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
@@ -47,7 +47,7 @@ async def test_a_first_agent_offers_nothing_by_a_guess(short_path: Path, gpus: P
         assert "configuration: the node's configuration is not known yet" in text
         await asyncio.sleep(3)  # longer than an agent waits for the API server that has served the node before
         assert not kubelet.devices
-        assert not (short_path / "root" / node_parts.BOOK).exists()
+        assert not (short_path / "root" / agent_parts.BOOK).exists()
     await kubelet.stop()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 from deviceplugin import announcing
 from deviceplugin.kubelet.pod_resources import ContainerDevices
@@ -58,9 +57,9 @@ class Teller:
         assert (note, warning) == (NOTE.sentence, NOTE.warning)
         self.told.append(("the GPUNode", reason))
 
-    def tell_of(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool = False) -> None:
+    def tell_of(self, _: str, name: str, reason: str, note: str, *, warning: bool = False) -> None:
         assert (note, warning) == (NOTE.sentence, NOTE.warning)
-        self.told.append((regarding["name"], reason))
+        self.told.append((name, reason))
 
 
 def test_the_gpunode_and_each_pod_get_the_same_event() -> None:
@@ -69,7 +68,6 @@ def test_the_gpunode_and_each_pod_get_the_same_event() -> None:
         announcing.notes(WELL, ILL),
         teller,
         pods=lambda _: [("ml", "whole"), ("ml", "other")],
-        reference=lambda _, name: {"name": name},
     )
     reason = contract.EVENT_GPU_UNHEALTHY
     assert teller.told == [("the GPUNode", reason), ("whole", reason), ("other", reason)]

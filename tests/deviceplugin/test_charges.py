@@ -11,9 +11,11 @@ import pytest
 from deviceplugin import charges, device_holders
 from deviceplugin.device_holders import DeviceHolder
 from deviceplugin.kubelet.pod_resources import ContainerDevices
+from deviceplugin.live.node_state import ModesInForce
+from deviceplugin.offer import Observable, Offer
 from gpushare import ledger
 from gpushare.allocation import PodRef
-from gpushare.gpu import Mode
+from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from gpushare.modes.offering import Offered
@@ -94,7 +96,7 @@ def test_replicas_of_a_gpu_are_charged_as_parts_of_it() -> None:
     made = device_holders.DeviceHolders(
         witness,
         cards=lambda: [HardwareGpu("GPU-a", 0)],
-        memory=lambda: {"GPU-a": 80 * GIB},
-        offered=lambda: {"nvidia.com/gpu": replicas},
+        gpus=Offer((Gpu("GPU-a", 0, "A100", 80 * GIB),)),
+        in_force=Observable(ModesInForce({"nvidia.com/gpu": replicas})),
     )
-    assert [(one.pod, one.devices, one.part) for one in made.all] == [("one", 1, 0.25), ("two", 2, 0.5)]
+    assert [(one.pod, one.devices, one.part) for one in made.all()] == [("one", 1, 0.25), ("two", 2, 0.5)]

@@ -93,7 +93,7 @@ async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: Arbite
     (has,) = node.server.leases.held()
     assert (had.tenant, had.gpu_uuid, had.leases) == (has.tenant, has.gpu_uuid, 3)
     assert 0 < had.had_seconds <= has.had_seconds
-    assert (link.arbiter.reported.connections, link.arbiter.versions) == (1, node.server.versions)
+    assert (link.arbiter.reported.connections, link.arbiter.versions()) == (1, node.server.versions)
     await process.kill()
     await waiting.until(lambda: not node.server.connections)
     await link.arbiter.report(turns=True)
@@ -172,7 +172,7 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
         await goes_on.wait()
         return 1000 + card if card < 2 else None
 
-    link.arbiter.unclaimed_bytes = look
+    link.arbiter._unclaimed_bytes = look
     asked = [asyncio.create_task(node.groups.measure(group, members[pid], card)) for card, pid in enumerate(members)]
     await waiting.until(lambda: len(looks) == 2)  # before any report that somebody else asked for
     assert await node.groups.measure(group, members[one.pid], 0) is None  # one question of a process at a time
@@ -199,7 +199,7 @@ async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports
     node.add_pod("trainer")
     test_hostility.own_process(monkeypatch, node, "trainer")
     told: list[tuple[Container, str]] = []
-    link.arbiter.unspoken = lambda *what: told.append(what)
+    link.arbiter._refused = lambda *what: told.append(what)
     for count in (1, 2):
         for _ in range(3):
             with contextlib.closing(await test_hostility.connect(node)) as client:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from deviceplugin.gpunode_status import GpuNodeStatus, Statement
-from deviceplugin.offer import Observable, Offer
+from deviceplugin.gpunode_copy import GpuNodeCopy
 from gpushare import codec
 from gpushare.cluster import api_client, api_errors
 from tests import builders
@@ -48,17 +48,22 @@ class Api(api_client.ApiClient):
         yield nothing()
 
 
+def allocations(gpunode: GpuNodeCopy) -> list[str]:
+    node = gpunode.now()
+    assert node is not None
+    return [entry.id for entry in node.allocations]
+
+
 async def test_what_is_there_now_counts_though_it_is_older() -> None:
     api = Api(document("a", "b", version=100))
-    status = GpuNodeStatus(api, node_name="node-a", offer=Offer(), statement=Observable(Statement()))
-    await status.informer.step()
-    assert status.node is not None
-    assert [entry.id for entry in status.node.allocations] == ["a", "b"]
+    gpunode = GpuNodeCopy(api, node_name="node-a", wake=asyncio.Event())
+    await gpunode.informer.step()
+    assert allocations(gpunode) == ["a", "b"]
     api.stored = document("a", version=90)
     for _ in range(2):  # asked whether 100 is yet to come, and listed
-        await status.informer.step()
-    assert [entry.id for entry in status.node.allocations] == ["a"]
+        await gpunode.informer.step()
+    assert allocations(gpunode) == ["a"]
     api.stored = document("a", "c", version=91)
-    status.informer._failed("")
-    await status.informer.step()
-    assert [entry.id for entry in status.node.allocations] == ["a", "c"]
+    gpunode.informer._failed("")
+    await gpunode.informer.step()
+    assert allocations(gpunode) == ["a", "c"]

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.audit import auditor
-from deviceplugin.audit.contexts import ContextCheckpoint
+from deviceplugin.audit.contexts import ContextCheckpoint, ContextSizes
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.link.arbiter import Arbiter
+from deviceplugin.offer import Offer
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
@@ -44,17 +45,16 @@ class Node:
     def __init__(self, directory: Path, listing: Listing, arbiter: Arbiter) -> None:
         self.warned: list[str] = []
         self.changes = 0
+        gpus = Offer((Gpu(UUID, 0, "A100", 40 << 30),))
         self.auditor = auditor.Auditor(
             Driver(listing),  # type: ignore[arg-type]
             arbiter,
-            ContextCheckpoint(directory),
-            auditor.Surroundings(
-                gpus=lambda: (Gpu(UUID, 0, "A100", 40 << 30),),
-                node=lambda: GpuNode("node-a"),
-                pods=list,
-                warn=lambda _, note, __: self.warned.append(note),
-                changed=self._changed,
-            ),
+            ContextSizes(ContextCheckpoint(directory), gpus),
+            gpus=gpus,
+            node=lambda: GpuNode("node-a"),
+            pods=list,
+            warn=lambda _, note, __: self.warned.append(note),
+            changed=self._changed,
             node_name="node-a",
             identify=lambda _: Refusal("no pod"),
             proc=directory / "proc",

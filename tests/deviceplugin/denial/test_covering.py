@@ -101,9 +101,7 @@ class Nothing:
 def covered(kernel: KernelNode, *known: dict[str, Any]) -> covering.Covering:
     made = kernel.opened()
     registered.RegisteredMap(made.map_descriptor).beat()
-    found = covering.Covering(made, "")
-    found.begin(pods=lambda: known, changed=lambda: None)
-    return found
+    return covering.Covering(made, "", pods=lambda: known)
 
 
 async def test_before_a_container_is_made_its_pod_is_covered(kernel: KernelNode) -> None:
@@ -145,9 +143,10 @@ async def test_a_pod_with_whole_gpus_beside_is_left_as_it_is_and_told_of(kernel:
 
 
 def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
-    with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=True) as found:
-        told: list[int] = []
-        found.begin(pods=tuple, changed=lambda: told.append(1))
+    told: list[int] = []
+    with covering.opened(
+        tmp_path, tmp_path, proc=Path("/proc"), wanted=True, pods=tuple, changed=lambda: told.append(1)
+    ) as found:
         assert not found.is_on
         found.cover("anybody")
         (condition,) = found.conditions
@@ -172,8 +171,7 @@ def test_without_a_place_to_keep_it_for_the_next_agent_it_is_off(kernel: KernelN
 
 
 def test_without_the_option_nothing_is_said(tmp_path: Path) -> None:
-    with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False) as found:
-        found.begin(pods=tuple, changed=lambda: None)
+    with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False, pods=tuple, changed=list) as found:
         assert (found.is_on, found.conditions, found.map_descriptor) == (False, (), None)
 
 

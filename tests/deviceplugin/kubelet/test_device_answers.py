@@ -24,9 +24,11 @@ class InForce:
     """What is in force."""
 
     offered: Offer
-    settings: NodeSettings = dataclasses.field(default_factory=NodeSettings)
     closed: frozenset[str] = frozenset()
     refusal: str = ""
+
+    def settings(self) -> NodeSettings:
+        return NodeSettings()
 
 
 def whole(*uuids: str) -> Offer:

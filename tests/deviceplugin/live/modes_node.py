@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from deviceplugin import allocatable
-from deviceplugin.gpunode_status import Statement
 from deviceplugin.hardware import faults, nvml, nvml_mig, observation
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.live import (
@@ -24,13 +23,12 @@ from deviceplugin.live import (
     mig_part,
     mode_checkpoint,
     mode_reconciler,
+    node_state,
     setup,
-    surroundings,
 )
 from deviceplugin.mig import partitioner
 from deviceplugin.mps import daemons
 from deviceplugin.mps.mps_part import MpsPart
-from deviceplugin.offer import Observable, Offer
 from gpushare.gpunode import GpuNode
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
@@ -104,8 +102,14 @@ class Node:
 
     def start(self) -> None:
         """A new agent."""
-        self.seen, self.offer, self.statement = Offer(), Offer(), Observable(Statement())
-        self.advertised: Observable = Observable({})  # type: ignore[type-arg]
+        state = node_state.NodeState()
+        self.seen, self.offer, self.statement, self.advertised = (
+            state.seen,
+            state.gpus,
+            state.statement,
+            state.advertised,
+        )
+        self.in_force = state.in_force
         self.known = asyncio.Event()
         self.known.set()
         self.observation = observation.Observation(
@@ -124,8 +128,9 @@ class Node:
         )
         self.agent = mode_reconciler.ModeReconciler(
             self.cluster,
-            surroundings.Hardware(self.seen, lambda: self.observation.card_list, lambda: self.observation.ill),
-            surroundings.Published(self.offer, Observable({}), self.advertised, self.statement),
+            self.observation,
+            state,
+            wake=asyncio.Event(),
             witness=self.witness,
             set_up=setup.SetUp(
                 compute_part.ComputePart(self.driver, self.mig, self.observation.look),
@@ -133,7 +138,7 @@ class Node:
                     self.driver,
                     partitioner.Partitioner(self.mig),
                     self.observation.look,
-                    lambda: self.witness.in_use,
+                    self.witness.in_use,
                 ),
                 self.deadly,
                 setup.TimeSlices(),
@@ -142,6 +147,7 @@ class Node:
             path=self.book,
             options=desired_config.ModeOptions(),
             allocatable=allocatable.Stabilized(lambda gpus: allocatable.allocatable(gpus, self.cluster.node, ())),
+            failure=lambda _: "",
         )
 
     async def exclusive(self, uuid: str, exclusive: bool) -> None:

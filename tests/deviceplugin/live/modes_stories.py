@@ -101,7 +101,7 @@ async def mig_devices_that_vanish_are_made_again_beside_those_in_use(node: Node)
     await node.step()
     assert node.facts() == node.used_as("mig")
     assert first.parts[0].uuid in {one.uuid for one in node.mig.mig_devices(uuid)}
-    assert len(node.agent.offered["nvidia.com/mig-3g.20gb"]) == 8
+    assert len(node.in_force.value.offered["nvidia.com/mig-3g.20gb"]) == 8
     assert not node.pending, node.pending
 
 
@@ -113,7 +113,7 @@ async def mig_without_devices_is_for_those_who_make_their_own(node: Node) -> Non
     node.mig.create_compute_instance(uuid, node.mig.create_gpu_instance(uuid, kind, None), 3)
     await node.step()
     assert node.modes == ["mig"] * 4, node.modes
-    assert len(node.agent.offered["nvidia.com/mig-3g.20gb"]) == 1
+    assert len(node.in_force.value.offered["nvidia.com/mig-3g.20gb"]) == 1
 
 
 async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
@@ -123,7 +123,7 @@ async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
     await node.observation.look()
     await node.kubelet.holder.stop(None)  # so that nothing may be done to it
     await node.agent.step()
-    assert GPU not in node.agent.offered, node.agent.offered[GPU]
+    assert GPU not in node.in_force.value.offered, node.in_force.value.offered[GPU]
     assert "it has MIG off, and is to have 2 × 3g.20gb" in node.pending, node.pending
     assert "who has devices of it is not known" in node.pending, node.pending
 
@@ -189,7 +189,7 @@ async def what_is_in_force_is_served_though_its_configuration_cannot_be_read(nod
     node.start()
     await node.step()
     assert node.modes == ["time-slicing"] * 4, node.modes
-    assert len(node.agent.offered[GPU]) == 16
+    assert len(node.in_force.value.offered[GPU]) == 16
     valid = next(one for one in node.statement.value.conditions if one.type == "ConfigValid")
     assert valid.status == "False", valid
 
