@@ -83,10 +83,10 @@ def _quietly(names: _Names, context: click.Context, incomplete: str) -> Candidat
 
 
 def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
-    from kubectl_gpushare.source import chosen_source as origins
+    from kubectl_gpushare.source import chosen_source
     from kubectl_gpushare.views import cell_figures, gpu_summary
 
-    for card in gpu_summary.of(origins.of(chosen).gpu_nodes(label_selector=chosen.selector)):
+    for card in gpu_summary.of(chosen_source.of(chosen).gpu_nodes(label_selector=chosen.selector)):
         yield (
             card.name,
             f"{cell_figures.model(card.gpu)} {','.join(card.statuses) or 'free ' + cell_figures.largest(card)}",
@@ -94,24 +94,24 @@ def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
 
 
 def _nodes(chosen: options.Options) -> Iterable[str]:
-    from kubectl_gpushare.source import chosen_source as origins
+    from kubectl_gpushare.source import chosen_source
     from kubectl_gpushare.views import gpu_summary
 
-    found = origins.of(chosen).gpu_nodes(label_selector=chosen.selector)
+    found = chosen_source.of(chosen).gpu_nodes(label_selector=chosen.selector)
     return sorted((node.name for node in found), key=gpu_summary.natural)
 
 
 def _entries(chosen: options.Options) -> Iterable[str]:
-    from kubectl_gpushare.source import chosen_source as origins
+    from kubectl_gpushare.source import chosen_source
 
-    return sorted(origins.configurations(origins.of(chosen))[0] or ())
+    return sorted(chosen_source.configurations(chosen_source.of(chosen))[0] or ())
 
 
 def _pods(chosen: options.Options) -> Iterable[str]:
     from gpushare import pod
-    from kubectl_gpushare.source import chosen_source as origins
+    from kubectl_gpushare.source import chosen_source
 
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     found = origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
     return sorted(pod.namespaced_name(one)[1] for one in found)
 

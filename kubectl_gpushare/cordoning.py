@@ -16,8 +16,7 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.planning import cordons
-from kubectl_gpushare.source import chosen_source as origins
-from kubectl_gpushare.source import live_cluster
+from kubectl_gpushare.source import chosen_source, live_cluster
 from kubectl_gpushare.views import gpu_summary
 
 _ATTEMPTS = 5  # others write the GPUNode too: on conflict it is read again
@@ -32,7 +31,7 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
     @options.connection(candidates.contexts)
     def run(arguments: tuple[str, ...], dry_run: bool, **given: Any) -> None:
         chosen = options.collect(given)
-        origin = origins.of(chosen)
+        origin = chosen_source.of(chosen)
         names = _names(arguments)
         if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")

@@ -16,8 +16,7 @@ from kubectl_gpushare.planning import evicting
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.defragmentation import DefragPlan, DefragStep
 from kubectl_gpushare.planning.playing import Move
-from kubectl_gpushare.source import chosen_source as origins
-from kubectl_gpushare.source import live_cluster
+from kubectl_gpushare.source import chosen_source, live_cluster
 
 LOOK_SECONDS = 1.0
 # Than a move may take, its GPUs are kept for it: until then another run leaves them alone, also if its clock is ahead
@@ -74,7 +73,7 @@ def _looked_for(step: DefragStep, origin: live_cluster.LiveCluster) -> tuple[str
         if contract.ALLOCATION in annotations:
             return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
         return "", annotations.get(contract.REASON, "it was not judged yet")
-    taken = origins.everything(origin, [manifest])
+    taken = chosen_source.everything(origin, [manifest])
     world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage, claims_are_all=True)
     found = world.place(manifest, step.asked.request)
     if isinstance(found, Placement):

@@ -6,8 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 
-from gpushare import contract, pod, resizing
-from gpushare import errors as domain_errors
+from gpushare import contract, errors, pod, resizing
 from gpushare import request as requests
 from gpushare.resizing import ResizeCause
 from kubectl_gpushare import plugin_errors
@@ -93,7 +92,7 @@ def _look(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str,
     held = resizing.amounts(found.entry.shares)
     try:
         wish = resizing.asked(requests.parse(now), found.entry, found.owner)
-    except domain_errors.GpushareError as error:
+    except errors.GpushareError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if wish == found.entry.shares:
         return "", ResizeCause.NOTHING, held

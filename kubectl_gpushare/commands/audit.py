@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.source import agents, audits, live_cluster
-from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import agents, audits, chosen_source, live_cluster
 
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
@@ -50,7 +49,7 @@ def command(names: tuple[str, ...], **given: Any) -> int:
     from kubectl_gpushare.planning import auditing
 
     chosen = options.collect(given)
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     found = origin.gpu_nodes(label_selector=chosen.selector)
     missing = [name for name in names if name not in {node.name for node in found}]
     if missing:
@@ -70,7 +69,7 @@ def _is_shared(node: GpuNode) -> bool:
 
 
 def _ask(
-    origin: origins.Source, names: Sequence[str]
+    origin: chosen_source.Source, names: Sequence[str]
 ) -> tuple[Mapping[str, audits.ReportedAudit], frozenset[str], tuple[str, ...]]:
     """What the agents answer, by node; the nodes on which they run; in a sentence each, what is not known and why."""
     if not isinstance(origin, live_cluster.LiveCluster):

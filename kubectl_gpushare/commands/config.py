@@ -10,8 +10,7 @@ import click
 from gpushare import contract
 from gpushare import errors as domain
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.source import chosen_source as origins
-from kubectl_gpushare.source import inputs
+from kubectl_gpushare.source import chosen_source, inputs
 
 
 @click.group(short_help="Check configurations of nodes before they are followed")
@@ -98,7 +97,7 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **giv
     from kubectl_gpushare.output import printing
     from kubectl_gpushare.views import configuration_change
 
-    found = origins.of(options.collect(given)).gpu_nodes(name=node)
+    found = chosen_source.of(options.collect(given)).gpu_nodes(name=node)
     if not found:
         raise plugin_errors.KubectlNotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
     try:
@@ -136,9 +135,9 @@ def show(name: str | None, **given: Any) -> None:
     from kubectl_gpushare.views import configuration_state as view
 
     chosen = options.collect(given)
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     nodes = origin.gpu_nodes()
-    entries, notes = origins.configurations(origin)
+    entries, notes = chosen_source.configurations(origin)
     place = terminal.of(sys.stdout, color=chosen.color)
     if name is None:
         states = [view.of(one, None, entries) for one in nodes]
@@ -154,7 +153,7 @@ def show(name: str | None, **given: Any) -> None:
         return
     node = next((one for one in nodes if one.name == name), None)
     if node is not None:
-        labels, more = origins.labels(origin, name)
+        labels, more = chosen_source.labels(origin, name)
         state = view.of(node, labels, entries)
         text = state.in_force.text if state.in_force is not None else None
         page = view.page(state, (*notes, *more))

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpushare import contract, pod
-from gpushare import errors as domain_errors
+from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import page_layout, printing
-from kubectl_gpushare.source import chosen_source as origins
-from kubectl_gpushare.source import live_cluster
+from kubectl_gpushare.source import chosen_source, live_cluster
 
 if TYPE_CHECKING:
     from kubectl_gpushare.planning import world as worlds
@@ -82,7 +80,7 @@ def command(
     if names and annotations:
         raise click.UsageError("name pods or a size, not both")
     chosen = options.collect(given)
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     if is_applied and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--apply needs a cluster: files of --from are only read")
     if is_applied and isinstance(origin, live_cluster.LiveCluster):
@@ -90,10 +88,10 @@ def command(
 
         interruption.by_any_signal()
         closing.clean_up(origin, origin.gpu_nodes(), _say)
-    taken = origins.everything(origin)
+    taken = chosen_source.everything(origin)
     if taken.pods is None:
         raise plugin_errors.PluginError("no plan without the pods: " + taken.notes[-1].partition(": ")[2])
-    declared, notes = origins.budgets(origin)
+    declared, notes = chosen_source.budgets(origin)
     budgets = evicting.Budgets.of(declared)
     world = worlds.World(taken.nodes, taken.machines, taken.pods, taken.storage, claims_are_all=True)
     try:
@@ -103,7 +101,7 @@ def command(
             wanted = [("the share", goals.share(annotations))]
         else:
             wanted = goals.waiting(world, taken.pods)
-    except domain_errors.RequestError as error:
+    except errors.RequestError as error:
         raise plugin_errors.PluginError(str(error)) from error
     plan = (
         defragmentation.plan(world, wanted, budgets, stay=not annotations)
@@ -125,11 +123,11 @@ def command(
     return 0 if all(step.gpus for step in plan.steps) else NO_WAY
 
 
-def _named(origin: origins.Source, chosen: options.Options, word: str) -> tuple[str, worlds.RequestingPod]:
+def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> tuple[str, worlds.RequestingPod]:
     from kubectl_gpushare.planning import goals
     from kubectl_gpushare.planning import world as worlds
 
-    manifest = origins.pod_named(origin, chosen, word)
+    manifest = chosen_source.pod_named(origin, chosen, word)
     asked = worlds.RequestingPod.of(manifest)
     if reason := goals.pointless(manifest, asked):
         raise plugin_errors.PluginError(reason)

@@ -15,8 +15,7 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, page_layout, printing, terminal
 from kubectl_gpushare.output.page import Page
-from kubectl_gpushare.source import chosen_source as origins
-from kubectl_gpushare.source import live_cluster, snapshot, workloads
+from kubectl_gpushare.source import chosen_source, live_cluster, snapshot, workloads
 from kubectl_gpushare.views import gpu_summary
 from kubectl_gpushare.views.describe import gpu_page as described_cards
 from kubectl_gpushare.views.describe import pod_page as described_pod
@@ -35,7 +34,7 @@ KINDS = {
 # A thing that was found: its page and its document, made when asked for.
 Described = tuple[Callable[[], Page], Callable[[], documents.Document]]
 # (source, name or empty for all, options) -> what was found; raises `NotFound`.
-Finder = Callable[[origins.Source, str, options.Options], Iterator[Described]]
+Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Described]]
 
 
 @click.command(short_help="Show who shares a node or GPU, or what a pod got and why")
@@ -66,7 +65,7 @@ def command(arguments: tuple[str, ...], **given: Any) -> None:
     """
     chosen = options.collect(given)
     kind, names = _parse(arguments)
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     found: list[Described] = []
     missing: list[str] = []
     for name in names or ("",):
@@ -112,21 +111,21 @@ def _print(kind: str, found: Sequence[Described], chosen: options.Options, *, se
         printing.write_lines([*(["", ""] if number else []), *page_layout.lines(page(), place)], sys.stdout)
 
 
-def _nodes(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     found = origin.gpu_nodes(label_selector=chosen.selector, name=name)
     if name and not found:
         raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
-    taken = origins.with_pods(origin, found, node=name)
+    taken = chosen_source.with_pods(origin, found, node=name)
     now = time.time()
     for one in sorted(found, key=lambda one: gpu_summary.natural(one.name)):
         whole = taken
         if name:
-            whole = origins.with_events(origin, taken, contract.GPUNODE_KIND, "", name)
+            whole = chosen_source.with_events(origin, taken, contract.GPUNODE_KIND, "", name)
             whole = _used(origin, whole, [one])
         yield _described_node(one, whole, now)
 
 
-def _used(origin: origins.Source, taken: snapshot.Snapshot, nodes: Sequence[GpuNode]) -> snapshot.Snapshot:
+def _used(origin: chosen_source.Source, taken: snapshot.Snapshot, nodes: Sequence[GpuNode]) -> snapshot.Snapshot:
     """The snapshot with what is really used, as the agents of these nodes say it."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return taken
@@ -143,17 +142,17 @@ def _described_node(one: GpuNode, taken: snapshot.Snapshot, now: float) -> Descr
     )
 
 
-def _gpus(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
     every = gpu_summary.of(nodes)
     found = [gpu_summary.named(every, name)] if name else every
     owners = {one.name: one for one in nodes}
-    taken = origins.with_pods(origin, nodes, node=found[0].node if name else "")
+    taken = chosen_source.with_pods(origin, nodes, node=found[0].node if name else "")
     now = time.time()
     if name:
         node = found[0].node
-        taken = origins.with_events(origin, taken, contract.GPUNODE_KIND, "", node)
+        taken = chosen_source.with_events(origin, taken, contract.GPUNODE_KIND, "", node)
         taken = _used(origin, taken, [owners[node]])
     for card in found:
         yield _described_gpu(card, owners[card.node], taken, now)
@@ -166,7 +165,7 @@ def _described_gpu(card: gpu_summary.GpuSummary, owner: GpuNode, taken: snapshot
     )
 
 
-def _pods(origin: origins.Source, name: str, chosen: options.Options) -> Iterator[Described]:
+def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     if name:
         found = [workloads.pod_meant(origin, chosen, name)]
     else:
@@ -176,18 +175,18 @@ def _pods(origin: origins.Source, name: str, chosen: options.Options) -> Iterato
     for manifest in sorted(found, key=pod.namespaced_name):
         taken, is_known = _around(origin, manifest)
         if name:
-            taken = origins.with_events(origin, taken, "Pod", *pod.namespaced_name(manifest))
+            taken = chosen_source.with_events(origin, taken, "Pod", *pod.namespaced_name(manifest))
             taken = _used(origin, taken, taken.nodes)
         yield _described_pod(described_pod.find(manifest, taken.nodes, is_known=is_known), taken, now)
 
 
-def _around(origin: origins.Source, manifest: pod.PodJson) -> tuple[snapshot.Snapshot, bool]:
+def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[snapshot.Snapshot, bool]:
     """The node a pod of ours is on, with those it shares it with; and whether that may be read."""
     name = described_pod.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
         return snapshot.Snapshot(()), True
     try:
-        return origins.with_pods(origin, origin.gpu_nodes(name=name), node=name), True
+        return chosen_source.with_pods(origin, origin.gpu_nodes(name=name), node=name), True
     except plugin_errors.KubectlForbidden as error:
         return snapshot.Snapshot((), None, (f"its GPUs: {error}",)), False
 
@@ -199,7 +198,7 @@ def _described_pod(found: described_pod.DescribedPod, taken: snapshot.Snapshot, 
     )
 
 
-def _namespace(origin: origins.Source, chosen: options.Options) -> str:
+def _namespace(origin: chosen_source.Source, chosen: options.Options) -> str:
     return chosen.namespace or origin.default_namespace
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from gpushare import contract, policies
-from gpushare import errors as domain_errors
+from gpushare import contract, errors, policies
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import page_layout
-from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import chosen_source
 
 DOES_NOT_FIT = 2  # exit code
 
@@ -83,7 +82,7 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
         raise click.UsageError("-f and --from cannot both be standard input")
     if not filename and not any(key in annotations for key in contract.SHARE_KEYS):
         raise click.UsageError("say how large the share is: --request, --memory or --gpus")
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     namespace = chosen.namespace or origin.default_namespace
     if filename:
         found = manifests.read(filename, namespace=namespace)
@@ -94,11 +93,11 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     for one in found:
         try:
             wanted.append(capacity.PodBatch(one.name, RequestingPod.of(one.pod), count or one.count))
-        except domain_errors.RequestError as error:
+        except errors.RequestError as error:
             wrong.append(f"{one.name}: {error}" if one.name else str(error))
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))
-    taken = origins.everything(origin, [one.asked.manifest for one in wanted])
+    taken = chosen_source.everything(origin, [one.asked.manifest for one in wanted])
     world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage)
     answer = capacity.answer(world, wanted)
     notes = [

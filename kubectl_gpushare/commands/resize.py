@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
-from gpushare import contract, pod
-from gpushare import errors as domain_errors
+from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import page_layout, printing
-from kubectl_gpushare.source import chosen_source as origins
-from kubectl_gpushare.source import live_cluster
+from kubectl_gpushare.source import chosen_source, live_cluster
 
 NO_ROOM = 2  # exit code
 
@@ -83,8 +81,8 @@ def command(
     chosen = options.collect(given)
     if not asked:
         raise click.UsageError("say what it is to have: --request, --limit or --memory")
-    origin = origins.of(chosen)
-    manifest = origins.pod_named(origin, chosen, name)
+    origin = chosen_source.of(chosen)
+    manifest = chosen_source.pod_named(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
     found = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
     if found.owner is None or found.entry is None:
@@ -93,7 +91,7 @@ def command(
         )
     try:
         plan = resize_plan.plan(manifest, found.owner, found.entry, asked, container or "")
-    except domain_errors.GpushareError as error:
+    except errors.GpushareError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if chosen.output or dry_run or not isinstance(origin, live_cluster.LiveCluster):
         page_layout.show("Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen)

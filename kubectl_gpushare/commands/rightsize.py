@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpushare import errors as domain_errors
-from gpushare import pod, printable
+from gpushare import errors, pod, printable
 from gpushare.config import durations
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing, terminal
-from kubectl_gpushare.source import agents, live_cluster, peaks
-from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import agents, chosen_source, live_cluster, peaks
 
 if TYPE_CHECKING:
     from kubectl_gpushare.source.snapshot import Snapshot
@@ -80,10 +78,12 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
     if any("/" in name for name in names):
         raise click.UsageError("a pod's name has no slash: write `rightsize POD -n NAMESPACE`")
     chosen = options.collect(given)
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     if not chosen.all_namespaces and not chosen.namespace:
         chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
-    taken = origins.with_pods(origin, origin.gpu_nodes(), namespace=chosen.namespace, label_selector=chosen.selector)
+    taken = chosen_source.with_pods(
+        origin, origin.gpu_nodes(), namespace=chosen.namespace, label_selector=chosen.selector
+    )
     manifests = {pod.namespaced_name(one): one for one in taken.pods or ()}
     concerned = [
         (node, entry.pod)
@@ -126,7 +126,7 @@ def _print(view: rightsize.View, taken: Snapshot, min_observed_seconds: float, c
 
 
 def _peaks(
-    origin: origins.Source, metrics: Sequence[str], nodes: Sequence[str]
+    origin: chosen_source.Source, metrics: Sequence[str], nodes: Sequence[str]
 ) -> tuple[Mapping[peaks.Key, peaks.ReportedPeak], tuple[str, ...]]:
     if metrics:
         return peaks.saved(metrics), ()
@@ -150,5 +150,5 @@ def _part(text: str) -> float:
 def _seconds(text: str) -> float:
     try:
         return durations.parse(text.strip()) / 1e9
-    except domain_errors.ConfigError as error:
+    except errors.ConfigError as error:
         raise click.UsageError(f'--min-observed "{text}" {error}') from error

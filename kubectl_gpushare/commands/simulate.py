@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from gpushare import errors as domain_errors
+from gpushare import errors
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, printing
-from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import chosen_source
 
 
 @click.command(short_help="Play pods from files or a trace on a cluster in memory, as a table and a plot")
@@ -90,14 +90,14 @@ def command(
     for line in lines:
         try:
             asked = worlds.RequestingPod.of(line.pod)
-        except domain_errors.RequestError as error:
+        except errors.RequestError as error:
             raise plugin_errors.PluginError(f"{line.pod['metadata']['name']}: {error}") from error
         arrivals.append(simulation.Arrival(line.start_seconds, line.duration_seconds, asked))
     if made_up:
         world = worlds.World(node for text in made_up for node in traces.nodes(text))
         notes: tuple[str, ...] = ()
     else:
-        taken = origins.everything(origins.of(chosen), [one.asked.manifest for one in arrivals])
+        taken = chosen_source.everything(chosen_source.of(chosen), [one.asked.manifest for one in arrivals])
         nodes = [ledger.release(one, [entry.id for entry in one.allocations]) if empty else one for one in taken.nodes]
         world = worlds.World(nodes, taken.machines, () if empty else taken.pods or (), taken.storage)
         notes = (*taken.notes, *world.unknown_claims(one.asked.manifest for one in arrivals))

@@ -14,8 +14,7 @@ import click
 
 from gpushare import contract
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.source import chosen_source as origins
-from kubectl_gpushare.source import live_cluster
+from kubectl_gpushare.source import chosen_source, live_cluster
 
 # Views, and what reads GPUNodes, are imported while kubectl is already asking the API server.
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **given: Any) -> Non
     kind, names = _parse(arguments)
     if chosen.sort_by and chosen.sort_by not in SORT_KEYS[kind]:
         raise click.UsageError(f'{kind} have no column "{chosen.sort_by}" to sort by')
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     if usage and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--usage needs a cluster: files of --from do not tell what is used")
     if kind == "pods" and not chosen.all_namespaces and not chosen.namespace:
@@ -120,7 +119,7 @@ class _View:
     kind: str
     names: Sequence[str]
     chosen: options.Options
-    origin: origins.Source
+    origin: chosen_source.Source
     usage: bool | None
     # What is read more seldom than the GPUNodes, and when it was.
     read: dict[str, tuple[float, _Machines]] = dataclasses.field(default_factory=dict)
@@ -163,7 +162,7 @@ class _View:
 
         taken = Snapshot(tuple(found))
         if self.kind == "pods":
-            taken = origins.with_pods(
+            taken = chosen_source.with_pods(
                 self.origin, list(found), namespace=self.chosen.namespace, label_selector=self.chosen.selector
             )
         elif found:
@@ -183,7 +182,7 @@ class _View:
         """The Node objects, by which nodes that take no pods are told; with -w asked for now and then."""
         read_at, found = self.read.get("machines", (-math.inf, _UNKNOWN))
         if time.monotonic() - read_at >= _MACHINES_SECONDS:
-            found = origins.machines(self.origin)
+            found = chosen_source.machines(self.origin)
             self.read["machines"] = time.monotonic(), found
         return found
 

@@ -6,12 +6,10 @@ from typing import Any
 
 import click
 
-from gpushare import contract, pod
-from gpushare import errors as domain_errors
+from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import page_layout
-from kubectl_gpushare.source import chosen_source as origins
-from kubectl_gpushare.source import workloads
+from kubectl_gpushare.source import chosen_source, workloads
 
 
 @click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
@@ -44,11 +42,11 @@ def command(name: str, **given: Any) -> None:
     from kubectl_gpushare.views.describe import pod_page as described
 
     chosen = options.collect(given)
-    origin = origins.of(chosen)
+    origin = chosen_source.of(chosen)
     manifest = workloads.pod_meant(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
     try:
-        taken = origins.everything(origin, [manifest])
+        taken = chosen_source.everything(origin, [manifest])
     except plugin_errors.KubectlForbidden as error:
         said = pod.annotations_of(manifest).get(contract.REASON)
         raise plugin_errors.KubectlForbidden(
@@ -59,7 +57,7 @@ def command(name: str, **given: Any) -> None:
         raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: see `kubectl describe pod {name}`')
     try:
         told = reasons.of(manifest, taken)
-    except domain_errors.RequestError as error:
+    except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" asks for something that cannot be: {error}') from error
     notes = [*taken.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
     page_layout.show(

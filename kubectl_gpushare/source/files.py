@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from gpushare import codec, contract, node, pod
-from gpushare import errors as domain_errors
+from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from kubectl_gpushare import plugin_errors
@@ -134,7 +133,7 @@ class Files:
         if kind == contract.GPUNODE_KIND:
             try:
                 found = codec.read(item)
-            except domain_errors.CodecError as error:
+            except errors.CodecError as error:
                 raise plugin_errors.FileError(f"{where} has a GPUNode that makes no sense: {error}") from error
             self._nodes[found.name] = found
         elif kind == "Pod":

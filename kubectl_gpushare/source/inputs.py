@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpushare import errors as domain_errors
+from gpushare import errors
 from kubectl_gpushare import plugin_errors
 
 
@@ -24,7 +24,7 @@ def documents(text: str | bytes, where: str) -> Iterator[Any]:
         yield from yaml_documents.read(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise plugin_errors.FileError(f"{where} cannot be read: it is no text") from error
-    except domain_errors.CodecError as error:
+    except errors.CodecError as error:
         raise plugin_errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
 
 

@@ -12,8 +12,7 @@ import select
 import time
 from collections.abc import Mapping
 
-from gpushare import codec, contract
-from gpushare import errors as domain_errors
+from gpushare import codec, contract, errors
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import kubectl, plugin_errors
 from kubectl_gpushare.source import live_cluster
@@ -122,7 +121,7 @@ class Feed:
             return False
         try:
             node = codec.read(found)
-        except domain_errors.CodecError:
+        except errors.CodecError:
             return False  # a nameless object: the API server has none
         if not self._is_chosen(node):
             if kind == "ADDED":  # its labels are not known yet

@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpushare import contract, quantity
-from gpushare import errors as domain_errors
+from gpushare import contract, errors, quantity
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import plugin_errors
@@ -68,7 +67,7 @@ def nodes(text: str) -> list[GpuNode]:
         )
     try:
         memory_bytes = quantity.parse_bytes(match[4] or _MEMORY)
-    except domain_errors.QuantityError as error:
+    except errors.QuantityError as error:
         raise plugin_errors.PluginError(f'--nodes "{text}": {error}') from error
     model = match[3] or _MODEL
     stem = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
@@ -112,7 +111,7 @@ def _asked(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         milli = int(given.get("gpu_milli") or 1000)
         try:
             yield contract.REQUEST, quantity.format_compute(max(1, round(milli / 10)) if milli < 1000 else 100)
-        except domain_errors.QuantityError as error:
+        except errors.QuantityError as error:
             raise ValueError(error) from error
         yield contract.GPUS, str(count)
         if given.get("gpu_spec"):

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from gpushare import contract, pod
-from gpushare import errors as domain_errors
+from gpushare import contract, errors, pod
 from kubectl_gpushare import options, plugin_errors
-from kubectl_gpushare.source import chosen_source as origins
+from kubectl_gpushare.source import chosen_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,26 +24,26 @@ _HASH: Final = "pod-template-hash"  # label of a Deployment's pods, and the end 
 _LONGEST: Final = 600
 
 
-def pod_meant(origin: origins.Source, chosen: options.Options, word: str) -> pod.PodJson:
+def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) -> pod.PodJson:
     """The pod that is called POD, NAMESPACE/POD or TYPE/NAME: of a workload first one that waits.
 
     Raises `NotFound`, with what its controller was told if it can make no pods.
     """
     kind, _, name = word.partition("/")
     if kind.lower() not in KINDS or not options.is_name(name):
-        return origins.pod_named(origin, chosen, word)
+        return chosen_source.pod_named(origin, chosen, word)
     namespace = chosen.namespace or origin.default_namespace
     return _of(origin, KINDS[kind.lower()], namespace, name)
 
 
-def _of(origin: origins.Source, kind: str, namespace: str, name: str) -> pod.PodJson:
+def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> pod.PodJson:
     found = [one for one in origin.pods(namespace=namespace) or () if _is_of(one, kind, name)]
     if found:
         return min(found, key=lambda one: (*_urgency(one), pod.namespaced_name(one)[1]))
     said = _last(event for event in origin.failures(namespace) if _is_about(event, kind, name))
     where = f'{kind} "{name}" in namespace "{namespace}"'
     if said:
-        raise plugin_errors.KubectlNotFound(f"{where} makes no pods: {domain_errors.shortened(said, longest=_LONGEST)}")
+        raise plugin_errors.KubectlNotFound(f"{where} makes no pods: {errors.shortened(said, longest=_LONGEST)}")
     raise plugin_errors.KubectlNotFound(
         f"no pod of {where} asks for a share of a GPU: does its template have {contract.REQUEST} or {contract.MEMORY}?"
     )
