@@ -4,17 +4,18 @@ hardware/                  what the node has, from the driver, and which of it i
 live/                      what each GPU is used for: chosen by the cluster, applied to GPUs that nobody uses
 mig/, mps/                 how GPUs are set up for that
 kubelet/, kubelet_api/     what the kubelet is told, what it tells, and what containers get by it
-cdi/                       the devices described for container runtimes
+cdi/                       the devices described for container runtimes, and where the driver's files are
 allocation/                which devices a container gets, and how it is given them
-gpunode_status, node_capacity, labels/, announcing, announcer   what the cluster is told
-library, old_libraries   what share containers get mounted, and what nobody has any more
-refused_libraries        which pods have a library that the arbiter does not understand
-allocatable              how much of our resources the node has, as scheduler and kubelet count it
+injection/                 by which way a container comes by its devices, and whether it did
+report/                    what the cluster and Prometheus are told
+labels/                    what the Node is labelled with
+disk/                      what is on the host's disk: libraries for share containers, files for the next agent
 arbiter/                   who may launch now, and how much memory is left, on this node
+link/                      the agent's end of the channel to it
 audit/                     who runs without limits or beyond them, and what contexts take
-metrics, share_figures, holders, peaks   what Prometheus is told; the most that shares have used
-node_pods                                the pods of this node
-node_view, agent                         all of it wired together
-settings, without_driver, __main__
-offer, records, whole_file   values that are followed; values on disk, and files that are there whole or not at all
+denial/                    has the kernel keep unregistered processes from the GPU
+agent                      the order in which all of it is started, and what readiness means
+agent_parts                all of it put together; offer, wake, live.node_state: what goes from part to part
+node_pods                  the pods of this node
+agent_settings, without_driver, __main__   settings, the driver and the library for a process
 """

@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 
-from deviceplugin import agent, driver_root, library, without_driver
-from deviceplugin import agent_settings as configuration
+from deviceplugin import agent, agent_settings, without_driver
+from deviceplugin.cdi import driver_root
+from deviceplugin.disk import library
 from deviceplugin.hardware import nvml, nvml_call
 from gpushare.daemon import logs, shutdown
 
@@ -17,8 +18,8 @@ logger = logging.getLogger("deviceplugin")
 def main() -> int:
     """Run until told to stop; return the exit code."""
     try:
-        settings = configuration.parse(sys.argv[1:], os.environ)
-    except configuration.SettingsError as error:
+        settings = agent_settings.parse(sys.argv[1:], os.environ)
+    except agent_settings.SettingsError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     logs.configure(settings.log_level, "agent")
@@ -34,7 +35,7 @@ def main() -> int:
 
 
 async def _run(
-    settings: configuration.AgentSettings,
+    settings: agent_settings.AgentSettings,
     daemon: shutdown.Daemon,
     opened: nvml.Nvml | None,
     installed: library.Installed,

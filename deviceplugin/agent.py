@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import library
 from deviceplugin.agent_parts import AgentParts
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.denial import covering
+from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
 from deviceplugin.link import arbiter_process
 from deviceplugin.node_pods import NodePods

@@ -11,25 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import (
-    agent_metrics,
-    allocatable,
-    announcing,
-    device_holders,
-    library,
-    node_pods,
-    old_libraries,
-    refused_libraries,
-    share_peaks,
-)
+from deviceplugin import node_pods
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.allocation import answer, joined
 from deviceplugin.arbiter import socket_server
 from deviceplugin.audit import auditor, contexts, unclaimed_memory
 from deviceplugin.cdi import specs
 from deviceplugin.denial import covering
-from deviceplugin.gpunode_copy import GpuNodeCopy
-from deviceplugin.gpunode_status import GpuNodeStatus
+from deviceplugin.disk import library, old_libraries
 from deviceplugin.hardware import device_nodes, faults, nvml, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.injection import arrival, in_force, runtime_inspection
@@ -59,7 +48,10 @@ from deviceplugin.live import (
 from deviceplugin.mig import partitioner
 from deviceplugin.mps import daemons
 from deviceplugin.mps.mps_part import MpsPart
-from deviceplugin.node_capacity import NodeCapacity
+from deviceplugin.report import agent_metrics, allocatable, announcing, device_holders, refused_libraries, share_peaks
+from deviceplugin.report.gpunode_copy import GpuNodeCopy
+from deviceplugin.report.gpunode_status import GpuNodeStatus
+from deviceplugin.report.node_capacity import NodeCapacity
 from deviceplugin.wake import Wake
 from gpushare import contract
 from gpushare.cluster import api_client, events, object_store

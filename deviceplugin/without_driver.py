@@ -15,8 +15,8 @@ from typing import Final
 
 import prometheus_client
 
-from deviceplugin import driver_root
 from deviceplugin.agent_settings import AgentSettings
+from deviceplugin.cdi import driver_root
 from deviceplugin.hardware import nvml, nvml_call
 from gpushare.daemon import probes, shutdown
 

@@ -18,8 +18,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from deviceplugin import records, whole_file
 from deviceplugin.arbiter.tenant import Tenant, unusable
+from deviceplugin.disk import records, whole_file
 from gpushare import contract
 
 

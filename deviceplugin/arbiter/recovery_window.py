@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import records, whole_file
+from deviceplugin.disk import records, whole_file
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import records, whole_file
+from deviceplugin.disk import records, whole_file
 from deviceplugin.offer import Offer
 from gpushare.gpu import Gpu
 

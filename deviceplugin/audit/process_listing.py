@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
-from deviceplugin.arbiter import kernel_process as kernel
-from deviceplugin.arbiter import pages
+from deviceplugin.arbiter import kernel_process, pages
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.arbiter.tenant import Tenant
@@ -98,7 +97,7 @@ class Looking:
     """
 
     def __init__(
-        self, driver: nvml.Nvml, *, identify: Identify, lost_ticks: Callable[[], int], proc: Path = kernel.PROC
+        self, driver: nvml.Nvml, *, identify: Identify, lost_ticks: Callable[[], int], proc: Path = kernel_process.PROC
     ) -> None:
         self._driver = driver
         self._identify = identify
@@ -161,7 +160,7 @@ class Looking:
                     used[place] = min(1.0, sum(told[grant.uuid].get(pid, 0.0) for pid in pids))
                     works[place] = used[place] > 0
                 else:
-                    works[place] = not all(kernel.is_stopped(pid, proc=self._proc) for pid in pids)
+                    works[place] = not all(kernel_process.is_stopped(pid, proc=self._proc) for pid in pids)
         return used, works
 
     def _utilization(self, card: Gpu) -> Mapping[int, float] | None:
@@ -192,7 +191,7 @@ class Looking:
     def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, Who]) -> SeenProcess | None:
         """None: it is over, and the driver has yet to notice."""
         # A member's pid is its own as long as the arbiter holds its pidfd.
-        who = members.get(listed.pid) or kernel.identified(listed.pid, proc=self._proc)
+        who = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
         if who is None:
             return None
         known = self._ask(who, again=listed.pid not in members)
@@ -250,7 +249,7 @@ class Looking:
     def _mapped(self, who: Who) -> tuple[bool | None, bool]:
         """Whether it has the library, and a ledger of which nothing may be left."""
         pid, start_ticks = who
-        mapped = kernel.mapped_files(pid, proc=self._proc)
+        mapped = kernel_process.mapped_files(pid, proc=self._proc)
         if mapped is None:
             return None, False
         with_library = LIBRARY in {PurePosixPath(path).name for path in mapped}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin import driver_root, whole_file
 from deviceplugin.allocation import answer, cdi
-from deviceplugin.cdi import driver_files, spec
+from deviceplugin.cdi import driver_files, driver_root, spec
+from deviceplugin.disk import whole_file
 from deviceplugin.offer import Observable
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings

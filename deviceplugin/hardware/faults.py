@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import records, whole_file
+from deviceplugin.disk import records, whole_file
 from deviceplugin.hardware import gpu_health
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import driver_root
 from deviceplugin.agent_settings import AgentSettings
+from deviceplugin.cdi import driver_root
 from deviceplugin.injection import containerd_config
 from deviceplugin.injection.injection_facts import InjectionFacts
 from gpushare import contract

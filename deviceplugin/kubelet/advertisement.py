@@ -16,8 +16,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from deviceplugin import allocatable
-from deviceplugin.allocatable import Allocatable
+from deviceplugin.report import allocatable
+from deviceplugin.report.allocatable import Allocatable
 from gpushare import contract
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes import offering, sharing

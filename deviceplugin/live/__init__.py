@@ -10,6 +10,7 @@ entering                          whether it was done
 righting                          which GPUs somebody else has changed, and that this is undone
 mode_checkpoint                   what is in force, on disk
 presenting, statement             the same for those who follow it; pure
-surroundings, cluster_view        what the loop is connected to
+cluster_view                      the cluster, as the loop sees it
+node_state                        what others follow: the GPUs, their modes, what they give
 mode_reconciler                   the loop
 """

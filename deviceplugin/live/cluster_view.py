@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deviceplugin.announcing import NodeEvents
-from deviceplugin.gpunode_copy import GpuNodeCopy
-from deviceplugin.gpunode_status import GpuNodeStatus
 from deviceplugin.live.cluster_config import Configuration
+from deviceplugin.report.announcing import NodeEvents
+from deviceplugin.report.gpunode_copy import GpuNodeCopy
+from deviceplugin.report.gpunode_status import GpuNodeStatus
 from gpushare.gpunode import GpuNode
 
 

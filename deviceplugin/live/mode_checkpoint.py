@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import records, whole_file
+from deviceplugin.disk import records, whole_file
 from deviceplugin.live.configured_gpus import ConfiguredGpu
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.modes.assignment import Assignment

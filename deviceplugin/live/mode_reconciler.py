@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.allocatable import Stabilized
 from deviceplugin.hardware import observation
 from deviceplugin.live import (
     adopting,
@@ -33,6 +32,7 @@ from deviceplugin.live import (
     transition,
 )
 from deviceplugin.live.gpu_users import GpuUsers
+from deviceplugin.report.allocatable import Stabilized
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.config import config_choice

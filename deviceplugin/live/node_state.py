@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from deviceplugin.allocatable import Allocatable
 from deviceplugin.kubelet.advertisement import Advertisement
 from deviceplugin.offer import Observable, Offer
+from deviceplugin.report.allocatable import Allocatable
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Condition
 from gpushare.modes import offering

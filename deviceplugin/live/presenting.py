@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from deviceplugin.allocatable import Allocatable
 from deviceplugin.kubelet import advertisement
+from deviceplugin.report.allocatable import Allocatable
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes import offering
 from gpushare.modes.assignment import Assignment

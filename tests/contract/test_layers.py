@@ -66,6 +66,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gpushare/share.py", "from gpushare import ledger", "Components are above cluster and daemon"),
         ("gpushare/ledger.py", "import numpy", "numpy only inside gpushare.placement"),
         ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
+        ("deviceplugin/report/planted.py", "from deviceplugin import agent_parts", "rooms do not know its root"),
         ("webhook/ledger/planted.py", "from webhook.placer import gang", "The placer is above the books"),
         (
             "deviceplugin/arbiter/wire.py",

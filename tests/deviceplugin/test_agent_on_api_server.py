@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.gpunode_copy import GpuNodeCopy
-from deviceplugin.gpunode_status import GpuNodeStatus
 from deviceplugin.live.node_state import NodeState
+from deviceplugin.report.gpunode_copy import GpuNodeCopy
+from deviceplugin.report.gpunode_status import GpuNodeStatus
 from gpushare import codec, contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, api_errors

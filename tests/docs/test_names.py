@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import Metric
 
 from bench.gpu import __main__ as bench
-from deviceplugin import agent_metrics
 from deviceplugin.offer import Offer
+from deviceplugin.report import agent_metrics
 from gpushare import contract, policies
 from gpushare.config import flags
 from gpushare.division import PartState

@@ -64,6 +64,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "Use": "ShareUse",
         "book": "mode_checkpoint",
         "groups": "share_ledgers",
+        "deviceplugin.peaks": "deviceplugin.report.share_peaks",
         "health": "gpu_health",
         "loss": "recovery_window",
         "peaks": "share_peaks",

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import share_peaks, whole_file
 from deviceplugin.arbiter import kernel_process, ledger_record, share_ledgers
 from deviceplugin.audit import contexts
+from deviceplugin.disk import whole_file
 from deviceplugin.hardware import faults
 from deviceplugin.live import mode_checkpoint
+from deviceplugin.report import share_peaks
 from gpushare import contract
 from tests.deviceplugin import agent_process
 from tests.deviceplugin.test_agent_without_cluster import unreachable
@@ -51,7 +52,7 @@ answer.append(sorted(one.slots.items()))
         """
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.share_peaks import Peaks
+from deviceplugin.report.share_peaks import Peaks
 tenant = Tenant("u", "ml", "trainer", ("main",), 0, (Grant("GPU-0", 100, 50, 100),))
 made = Peaks(there, uses=lambda: (ShareUse(tenant, (77,), 1, (5,)),), leases=lambda: (), pods=lambda: None)
 made.look()
@@ -59,7 +60,7 @@ made.look()
 made.keep()
 """,
         """
-from deviceplugin.share_peaks import Peaks
+from deviceplugin.report.share_peaks import Peaks
 found = Peaks(there, uses=lambda: (), leases=lambda: (), pods=lambda: None).all
 answer = [[one.pod_uid, one.namespace, one.pod, one.containers, one.gpu, one.memory_bytes] for one in found]
 """,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import kernel_process as kernel
+from deviceplugin.arbiter import kernel_process
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.audit import ending, process_limits
 from deviceplugin.audit.node_audit import LimitState, NodeAudit
@@ -42,7 +42,7 @@ def judged(pid: int, start_ticks: int, container: Container | None = TRAINER) ->
 
 
 def started(pid: int) -> int:
-    found = kernel.identified(pid)
+    found = kernel_process.identified(pid)
     assert found is not None
     return found[1]
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import kernel_process as kernel
-from deviceplugin.arbiter import pages
+from deviceplugin.arbiter import kernel_process, pages
 from deviceplugin.arbiter.identity import Container
 from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
@@ -59,10 +58,10 @@ def group() -> ShareLedger:
     return ShareLedger.make(TENANT)
 
 
-def joined(group: ShareLedger) -> kernel.KernelProcess:
-    found = kernel.identified(os.getpid())
+def joined(group: ShareLedger) -> kernel_process.KernelProcess:
+    found = kernel_process.identified(os.getpid())
     assert found is not None
-    who = kernel.KernelProcess(*found, os.pidfd_open(os.getpid()))
+    who = kernel_process.KernelProcess(*found, os.pidfd_open(os.getpid()))
     group.admit(who, 3)
     return who
 
@@ -160,10 +159,10 @@ def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
         "7f0000000000-7f0000001000 r-xp 00000000 08:01 12   /usr/lib/gpushare/libgpushare.so\n7ffd0000-7ffd1000 rw-p\n"
     )
     (maps / "maps").write_text(lines)
-    assert kernel.mapped_files(os.getpid(), proc=tmp_path) == {"/usr/lib/gpushare/libgpushare.so"}
+    assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) == {"/usr/lib/gpushare/libgpushare.so"}
     (maps / "maps").write_text("")
-    assert kernel.mapped_files(os.getpid(), proc=tmp_path) is None  # it is ending, or a thread of the kernel
-    assert kernel.mapped_files(GONE, proc=tmp_path) is None
+    assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) is None  # it is ending, or a thread of the kernel
+    assert kernel_process.mapped_files(GONE, proc=tmp_path) is None
 
 
 def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,10 +174,10 @@ def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, mon
     )
     (directory / "maps").write_text(lines)
     last = (os.makedev(8, 1), 999)
-    assert kernel.mapping(os.getpid(), last, proc=tmp_path).link is not None
-    monkeypatch.setattr(kernel, "MOST_MAPS_BYTES", len(lines) // 2)
-    assert 400 < len(kernel.mapped_files(os.getpid(), proc=tmp_path) or ()) < 600
-    assert kernel.mapping(os.getpid(), last, proc=tmp_path) == kernel.Mapping(known=False, link=None)
+    assert kernel_process.mapping(os.getpid(), last, proc=tmp_path).link is not None
+    monkeypatch.setattr(kernel_process, "MOST_MAPS_BYTES", len(lines) // 2)
+    assert 400 < len(kernel_process.mapped_files(os.getpid(), proc=tmp_path) or ()) < 600
+    assert kernel_process.mapping(os.getpid(), last, proc=tmp_path) == kernel_process.Mapping(known=False, link=None)
 
 
 def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
@@ -192,8 +191,8 @@ def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
         time.sleep(0.01)
         return frozenset()
 
-    monkeypatch.setattr(kernel, "identified", lambda pid, **_: (pid, 7))
-    monkeypatch.setattr(kernel, "mapped_files", mapped_files)
+    monkeypatch.setattr(kernel_process, "identified", lambda pid, **_: (pid, 7))
+    monkeypatch.setattr(kernel_process, "mapped_files", mapped_files)
     looks = process_listing.Looking(
         Listing(*(nvml.NvmlProcess(pid, 1000) for pid in range(1, 42))),  # type: ignore[arg-type]
         identify=lambda pid: Container("uid", "other" if pid == 41 else "hostile"),
@@ -211,7 +210,7 @@ def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
 
 def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() -> None:
     """What looks like a ledger, anybody can make."""
-    own = kernel.identified(os.getpid())
+    own = kernel_process.identified(os.getpid())
     assert own is not None
     descriptor = os.memfd_create(pages.LEDGER_NAME)
     os.ftruncate(descriptor, mmap.PAGESIZE)

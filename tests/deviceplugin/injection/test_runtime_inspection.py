@@ -13,7 +13,7 @@ import pytest
 from deviceplugin import agent_settings
 from deviceplugin.injection import runtime_inspection
 from tests.deviceplugin import simulated
-from tests.deviceplugin.test_driver_root import install
+from tests.deviceplugin.cdi.test_driver_root import install
 
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550.54.15"
 MAPS = f"""7f1c00000000-7f1c00200000 r-xp 00000000 00:2f 1234                       {LIBRARY}
@@ -109,7 +109,7 @@ def test_a_library_that_is_really_mounted_and_loaded_is_seen(gpus: Path, tmp_pat
     source = simulated.BUILD / "libnvidia-ml.so.1"
     target.write_bytes(b"" if mounted else source.read_bytes())
     program = (
-        "import json, pathlib; from deviceplugin import driver_root; from deviceplugin.injection import runtime_inspection as seen; "
+        "import json, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.injection import runtime_inspection as seen; "
         "driver_root.load(pathlib.Path('/nothing')); own = pathlib.Path('/proc/self'); "
         "points = seen.mount_points((own / 'mountinfo').read_text()); "
         "print(json.dumps(seen.is_given((own / 'maps').read_text(), points)))"

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from deviceplugin import allocatable
 from deviceplugin.kubelet import advertisement, share_answers
+from deviceplugin.report import allocatable
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu, Mode

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from deviceplugin import allocatable
 from deviceplugin.hardware import faults, nvml, nvml_mig, observation
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.live import (
@@ -29,6 +28,7 @@ from deviceplugin.live import (
 from deviceplugin.mig import partitioner
 from deviceplugin.mps import daemons
 from deviceplugin.mps.mps_part import MpsPart
+from deviceplugin.report import allocatable
 from gpushare.gpunode import GpuNode
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu

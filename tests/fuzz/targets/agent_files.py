@@ -9,12 +9,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from deviceplugin import old_libraries, records, share_peaks
 from deviceplugin.arbiter import ledger_record, pages, recovery_window, tenant
 from deviceplugin.audit import contexts
+from deviceplugin.disk import old_libraries, records
 from deviceplugin.hardware import faults
 from deviceplugin.injection import containerd_config
 from deviceplugin.live import mode_checkpoint
+from deviceplugin.report import share_peaks
 from gpushare import contract
 
 _DIRECTORY = Path(tempfile.mkdtemp(prefix="gpushare-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from deviceplugin.allocatable import Allocatable
 from deviceplugin.offer import Observable
+from deviceplugin.report.allocatable import Allocatable
 from gpushare import contract, errors, quantity
 from gpushare.cluster import api_client, api_errors
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import whole_file
+from deviceplugin.disk import whole_file
 
 
 def test_a_file_is_made_with_the_directories_above_it_and_its_mode(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import library
+from deviceplugin.disk import library
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_root_that_cannot_be_written_is_named(source: Path, tmp_path: Path) ->
 
 def test_where_no_library_can_be_loaded_from_there_is_no_agent(source: Path, tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
-    program = "import sys, pathlib; from deviceplugin import library; library.install(*map(pathlib.Path, sys.argv[1:2]), root=pathlib.Path(sys.argv[2]))"
+    program = "import sys, pathlib; from deviceplugin.disk import library; library.install(*map(pathlib.Path, sys.argv[1:2]), root=pathlib.Path(sys.argv[2]))"
     mount = f'mount -t tmpfs -o noexec tmpfs {tmp_path / "root"} && exec "$@"'
     command = ["unshare", "--mount", "/bin/sh", "-c", mount, "sh", sys.executable, "-c", program]
     ended = subprocess.run([*command, source, tmp_path / "root"], capture_output=True, text=True, check=False)

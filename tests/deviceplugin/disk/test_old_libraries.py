@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import library, old_libraries
+from deviceplugin.disk import library, old_libraries
 from gpushare import contract
 from tests.deviceplugin import waiting
 

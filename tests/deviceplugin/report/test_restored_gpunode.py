@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from deviceplugin.gpunode_copy import GpuNodeCopy
+from deviceplugin.report.gpunode_copy import GpuNodeCopy
 from gpushare import codec
 from gpushare.cluster import api_client, api_errors
 from tests import builders

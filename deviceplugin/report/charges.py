@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from deviceplugin import share_figures
-from deviceplugin.device_holders import DeviceHolder
+from deviceplugin.report import share_figures
+from deviceplugin.report.device_holders import DeviceHolder
 from gpushare import accounting
 from gpushare.accounting import ShareOnGpu
 from gpushare.gpunode import GpuNode

@@ -7,15 +7,15 @@ import dataclasses
 import prometheus_client
 import pytest
 
-from deviceplugin import agent_metrics
 from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.node_audit import AuditedShare as AuditedShare
 from deviceplugin.audit.node_audit import NodeAudit
-from deviceplugin.device_holders import DeviceHolder
 from deviceplugin.offer import Offer
-from deviceplugin.share_peaks import Peak
+from deviceplugin.report import agent_metrics
+from deviceplugin.report.device_holders import DeviceHolder
+from deviceplugin.report.share_peaks import Peak
 from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Condition, GpuNode

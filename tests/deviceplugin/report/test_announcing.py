@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from deviceplugin import announcing
 from deviceplugin.kubelet.pod_resources import ContainerDevices
+from deviceplugin.report import announcing
 from gpushare import contract, ledger
 from tests import builders
 

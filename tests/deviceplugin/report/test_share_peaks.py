@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import share_peaks
 from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.share_peaks import Peak
+from deviceplugin.report import share_peaks
+from deviceplugin.report.share_peaks import Peak
 
 TENANT = Tenant("u", "ml", "trainer", ("main", "side"), 0, (Grant("GPU-0", 100, 50, 100), Grant("GPU-1", 100, 50, 100)))
 

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import library, records, whole_file
-from deviceplugin.arbiter import kernel_process
+from deviceplugin.disk import library, records, whole_file
 from gpushare import contract, pod
 from gpushare.pod import PodJson
 
@@ -48,7 +47,7 @@ class OldLibraries:
         directory: Path,
         *,
         pods: Callable[[], Iterable[PodJson] | None],
-        proc: Path = kernel_process.PROC,
+        proc: Path = Path("/proc"),
     ) -> None:
         self._installed = installed
         self._path = directory / NAME

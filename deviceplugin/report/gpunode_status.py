@@ -12,10 +12,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from deviceplugin.gpunode_copy import GpuNodeCopy
 from deviceplugin.hardware import inventory
 from deviceplugin.live.node_state import NodeState
 from deviceplugin.offer import Observable
+from deviceplugin.report.gpunode_copy import GpuNodeCopy
 from gpushare import codec, contract
 from gpushare.cluster import api_client, api_errors, repeating
 from gpushare.gpunode import Condition, GpuNode, Resize

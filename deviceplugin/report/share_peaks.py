@@ -19,10 +19,10 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from deviceplugin import records, whole_file
 from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.disk import records, whole_file
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deviceplugin import charges, share_figures, share_peaks
 from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.audit import audit_metrics
 from deviceplugin.audit.node_audit import NodeAudit
-from deviceplugin.device_holders import DeviceHolder
 from deviceplugin.offer import Offer
-from deviceplugin.share_peaks import Peak
+from deviceplugin.report import charges, share_figures, share_peaks
+from deviceplugin.report.device_holders import DeviceHolder
+from deviceplugin.report.share_peaks import Peak
 from gpushare import contract, ledger
 from gpushare.gpunode import GpuNode
 

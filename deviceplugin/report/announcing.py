@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
-from deviceplugin.gpunode_copy import GpuNodeCopy
 from deviceplugin.kubelet import advertisement, pod_resources
 from deviceplugin.live import gpu_usage
 from deviceplugin.live.gpu_users import GpuUsers
 from deviceplugin.offer import Offer
+from deviceplugin.report.gpunode_copy import GpuNodeCopy
 from gpushare import contract, pod
 from gpushare.cluster import events
 from gpushare.gpu import Gpu

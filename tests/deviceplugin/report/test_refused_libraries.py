@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deviceplugin.arbiter.identity import Container
-from deviceplugin.refused_libraries import RefusedLibraries
+from deviceplugin.report.refused_libraries import RefusedLibraries
 
 
 def manifest(name: str) -> dict[str, Any]:

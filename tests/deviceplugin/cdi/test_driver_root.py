@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin import driver_root
-from deviceplugin.driver_root import DriverRoot
+from deviceplugin.cdi import driver_root
+from deviceplugin.cdi.driver_root import DriverRoot
 from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin.test_agent_without_cluster import unreachable
 
@@ -52,7 +52,7 @@ def test_there_may_be_none(tmp_path: Path) -> None:
 def asked(gpus: Path, mounted: Path, *, library_path: str = "") -> subprocess.CompletedProcess[str]:
     """How many GPUs a process of its own sees, and by which library."""
     program = (
-        "import sys, pathlib; from deviceplugin import driver_root; from deviceplugin.hardware import nvml; "
+        "import sys, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.hardware import nvml; "
         "print(driver_root.load(pathlib.Path(sys.argv[1]))); print(len(nvml.Nvml().snapshot().gpus))"
     )
     environment = {**simulated.environment(gpus), "LD_LIBRARY_PATH": library_path}

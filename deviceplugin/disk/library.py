@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import whole_file
+from deviceplugin.disk import whole_file
 from gpushare import contract
 
 PREFIX_LENGTH: Final = 16
