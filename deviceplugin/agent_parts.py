@@ -37,7 +37,6 @@ from deviceplugin.link import arbiter, arbiter_process, lookup
 from deviceplugin.link.running_shares import Shares
 from deviceplugin.live import (
     cluster_config,
-    cluster_view,
     compute_part,
     gpu_users,
     mig_part,
@@ -187,7 +186,10 @@ class AgentParts:
         )
         self._allocatable = allocatable.Stabilized(self._what_is_allocatable)
         self.reconciler = mode_reconciler.ModeReconciler(
-            cluster_view.ClusterView(self.configuration, self.gpunode, self.status, told),
+            self.configuration,
+            self.gpunode,
+            self.status,
+            told,
             self.observation,
             self.state,
             wake=wake.modes,

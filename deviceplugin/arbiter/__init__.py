@@ -19,7 +19,7 @@ wait_queue           those that wait, kept in that order; pure
 share_resizing       what shares have, kept true to the GPUNode while they run
 seat                 one share at a GPU: its books, its lease, what it is told; pure
 lease_scheduler      one GPU's leases, given, taken back, ended; pure: events in, commands out
-gangs                the same for shares that have several GPUs together; pure
+gangs                the same for shares that have several GPUs together; pure; coscheduled_gpu: what it asks of each
 gpu_leases           the same with clients and messages; leases: for all GPUs, with a clock
 debt_cache           what shares owe that have no process now; pure
 recent, wait_clock   what part of the last seconds a share used a GPU, and for how long it waited for it; pure

@@ -26,7 +26,7 @@ from typing import Final
 
 from deviceplugin.arbiter import next_share
 from deviceplugin.arbiter.account import MILLISECOND_NS
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
+from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.seat import Command, LeasePhase, Seat
 
 # A GPU that it has not used for so long it can do without.
@@ -68,7 +68,7 @@ class Gang:
 class Gangs:
     """All gangs of a node; `gpus`: the turns of each GPU, by UUID. After each event there, call `settle`."""
 
-    def __init__(self, gpus: Mapping[str, LeaseScheduler]) -> None:
+    def __init__(self, gpus: Mapping[str, CoscheduledGpu]) -> None:
         self._gpus = gpus
         self._gangs: dict[str, Gang] = {}
         self._names: dict[str, str] = {}  # of the gangs, by share
@@ -343,7 +343,7 @@ class Gangs:
         gang.kept, gang.stage = [], Stage.WAITING
         return []
 
-    def _each(self, gang: Gang, what: Callable[[LeaseScheduler, str], list[Command]]) -> Commands:
+    def _each(self, gang: Gang, what: Callable[[CoscheduledGpu, str], list[Command]]) -> Commands:
         """On each GPU of its turn, in order."""
         return [(uuid, command) for uuid in gang.kept for command in what(self._gpus[uuid], gang.seats[uuid])]
 

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.account import Entitlement, PayingAccount
+from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.debt_cache import DebtCache
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
 from deviceplugin.arbiter.recent import Recent, Sight
 from deviceplugin.arbiter.seat import Command, LeasePhase, Open
 from deviceplugin.arbiter.tenant import Grant, Tenant
@@ -94,7 +94,7 @@ class GpuLeases:
         self._settled = settled
         self._numbers = numbers
         self._departed = departed
-        self.turns = LeaseScheduler()
+        self.turns = CoscheduledGpu()
         self._shares: dict[str, _Share] = {}
         self._urgent: set[str] = set()  # of the latency class
 

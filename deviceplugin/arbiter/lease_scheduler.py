@@ -11,9 +11,8 @@ says so after all, unless the driver is seen to run nothing of it: then its proc
 
 While nobody else is to be served, the holder keeps its turn, without a message, and without a timer.
 
-A share of several GPUs is served on all of them together. Who looks at all GPUs (`gangs`) keeps each of them for it
-(`keep`), lets it begin (`begin`), ends its turn (`stop`) and gives the GPU back (`give_back`); and while such a share
-waits, what is to come next is for them to decide, and then for this GPU (`decide`).
+A share of several GPUs is served on all of them together (`coscheduled_gpu`); and while such a share waits, what is to
+come next is for whoever looks at all GPUs (`gangs`) to decide, and then for this GPU (`decide`).
 """
 
 from __future__ import annotations
@@ -149,81 +148,16 @@ class LeaseScheduler:
         """Whether another share waits for what this one holds."""
         return any(len(those) > (key in those) for those in (self._waiting, self._members))
 
-    def join_gang(self, key: str, now_ns: int) -> None:
-        """From now on it is served together with others."""
-        self.seats[key].member = True
-        self._waiting.discard(key)
-        self._refile(key, now_ns)
-
-    @property
-    def vacant(self) -> bool:
-        """Whether somebody can begin, or the turn of who is there is over if another one goes first."""
-        return self.holder is None or self.is_over(self.holder)
-
-    def standing(self, key: str, now_ns: int) -> next_share.Standing:
-        """How soon it is to be served; comparable with others, also of other GPUs."""
-        account = self.seats[key].account
-        account.pass_time(now_ns)
-        return next_share.standing(account, self._surplus_ns)
-
-    def first(self, now_ns: int) -> str | None:
-        """The first of those that wait for this GPU alone."""
-        return self._waiting.first(now_ns)
-
     def is_over(self, key: str) -> bool:
         """Whether another one may have the turn of this one, should it go first."""
         seat = self.seats[key]
         return seat.phase is LeasePhase.OPEN and seat.due_ns is not None and self._now_ns >= seat.due_ns
-
-    def keep(self, key: str, now_ns: int) -> list[Command]:
-        """Serve nobody else: this member begins as soon as all of its gang can."""
-        self.kept_for, self.barred = key, True
-        self._refile(key, now_ns)
-        holds = self.holder not in {None, key} and self.seats[self.holder or ""].phase is LeasePhase.OPEN
-        return [self._revoke(self.holder or "", now_ns)] if holds else []
-
-    def begin(self, now_ns: int) -> list[Command]:
-        """The turn of the gang for which this GPU is kept begins."""
-        self.barred = False
-        self._lent_from_ns = now_ns + self._lengths.lend_ns
-        self.changed.add(self.kept_for or "")
-        return self.decide(now_ns)
-
-    def prolong(self, now_ns: int) -> None:
-        """It goes on: another turn, if there is anybody for whom it could end."""
-        if self.holder is not None and self.holder == self.kept_for and self.is_over(self.holder):
-            self._renew(self.holder, now_ns, self._best(now_ns))
-
-    def stop(self, now_ns: int) -> list[Command]:
-        """It is over, but nobody else begins until the gang has given back all of its GPUs."""
-        self.barred = True
-        key = self.kept_for
-        stops = key is not None and self.holder == key and self.seats[key].phase is LeasePhase.OPEN
-        return [self._revoke(key or "", now_ns)] if stops else []
-
-    def let_in(self, now_ns: int) -> list[Command]:
-        """Although its turn is over, it may launch once more, until it is stopped again."""
-        key = self.kept_for or ""
-        self._open(key, now_ns)
-        self.seats[key].due_ns = None
-        return [Open(key)]
 
     def give_back(self, now_ns: int) -> None:
         """The GPU is kept for nobody. To be followed by `decide`."""
         key, self.kept_for, self.barred, self.undecided = self.kept_for, None, False, True
         if key is not None:
             self._refile(key, now_ns)
-
-    def spare(self, key: str, now_ns: int, *, spared: bool) -> None:
-        """It pays nothing while it is kept from what it waits for."""
-        seat = self.seats[key]
-        if seat.spared == spared:
-            return
-        seat.spared = spared
-        if seat.phase is LeasePhase.OPEN:
-            self._pay(key, now_ns, self._best(now_ns))
-        elif seat.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING}:
-            self._set(key, now_ns, charge=self._debt(key))
 
     def tick(self, now_ns: int) -> list[Command]:
         """Let time pass; to be called at `due_ns`, or at any time."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from deviceplugin.arbiter import wire
+from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.debt_cache import DebtCache
 from deviceplugin.arbiter.gangs import Gangs
 from deviceplugin.arbiter.gpu_leases import GpuLeases, LeaseClient, LeaseUsage, Numbers
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
 from deviceplugin.arbiter.tenant import Tenant
 
 _NANOSECONDS: Final = 1e9
@@ -61,7 +61,7 @@ class Leases:
         self._timers: collections.defaultdict[str, _Timer] = collections.defaultdict(_Timer)
         self._of_client: collections.defaultdict[LeaseClient, set[str]] = collections.defaultdict(set)
         self._numbers = Numbers(clock())
-        self._turns: dict[str, LeaseScheduler] = {}
+        self._turns: dict[str, CoscheduledGpu] = {}
         self._gangs = Gangs(self._turns)
         self._gang_timer = _Timer()
         self._departed = DebtCache()

@@ -1,7 +1,7 @@
 """Brings each GPU to the mode that the configuration wants, as soon as nobody uses it.
 
-configuration, wishes, choosing   which configuration that is, and what it says; what cannot be is told
-witness, usage                    who uses a GPU
+cluster_config, desired_config, choosing   which configuration that is, and what it says; what cannot be is told
+gpu_users, gpu_usage              who uses a GPU
 configured_gpus                   which GPU a configuration means where one is gone; pure
 adopting                          what a GPU is used for of which nothing is known; pure
 transition                        what is to be closed, set right and changed next; pure
@@ -10,7 +10,6 @@ entering                          whether it was done
 righting                          which GPUs somebody else has changed, and that this is undone
 mode_checkpoint                   what is in force, on disk
 presenting, statement             the same for those who follow it; pure
-cluster_view                      the cluster, as the loop sees it
 node_state                        what others follow: the GPUs, their modes, what they give
 mode_reconciler                   the loop
 """

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from deviceplugin.live import desired_config
-from deviceplugin.live.cluster_view import ClusterView
+from deviceplugin.live.cluster_config import Configuration
 from gpushare import errors
 from gpushare.config import config_choice
 from gpushare.config.config_choice import ActiveConfig
@@ -25,7 +25,7 @@ class Choosing:
     """
 
     def __init__(
-        self, source: ClusterView, options: desired_config.ModeOptions, refused: Callable[[str], None]
+        self, source: Configuration, options: desired_config.ModeOptions, refused: Callable[[str], None]
     ) -> None:
         self._source = source
         self._options = options

@@ -19,7 +19,6 @@ from deviceplugin.hardware import observation
 from deviceplugin.live import (
     adopting,
     choosing,
-    cluster_view,
     configured_gpus,
     desired_config,
     entering,
@@ -31,8 +30,12 @@ from deviceplugin.live import (
     statement,
     transition,
 )
+from deviceplugin.live.cluster_config import Configuration
 from deviceplugin.live.gpu_users import GpuUsers
 from deviceplugin.report.allocatable import Stabilized
+from deviceplugin.report.announcing import NodeEvents
+from deviceplugin.report.gpunode_copy import GpuNodeCopy
+from deviceplugin.report.gpunode_status import GpuNodeStatus
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.config import config_choice
@@ -57,7 +60,10 @@ class ModeReconciler:
 
     def __init__(
         self,
-        cluster: cluster_view.ClusterView,
+        configuration: Configuration,
+        gpunode: GpuNodeCopy,
+        status: GpuNodeStatus,
+        told: NodeEvents,
         observed: observation.Observation,
         state: node_state.NodeState,
         *,
@@ -69,7 +75,10 @@ class ModeReconciler:
         allocatable: Stabilized,
         failure: Callable[[str], str],
     ) -> None:
-        self._cluster = cluster
+        self._configuration = configuration
+        self._gpunode = gpunode
+        self._status = status
+        self._events = told
         self._allocatable = allocatable
         self._observed = observed
         self._state = state
@@ -78,14 +87,14 @@ class ModeReconciler:
         self._entering = entering.Entering(set_up)
         self._path = path
         self._choosing = choosing.Choosing(
-            cluster, options, lambda problem: cluster.tell(contract.EVENT_CONFIG_INVALID, problem, warning=True)
+            configuration, options, lambda problem: told.tell(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
         known = _read(path)
         self._is_first = known is None
         self._book = known or mode_checkpoint.Checkpoint(config_choice.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
         self._blocked: dict[str, str] = {}  # what cannot be changed now, for its own sake
-        self._righting = righting.Righting(cluster, observed, witness, self._entering)
+        self._righting = righting.Righting(told, observed, witness, self._entering)
         self._wake = wake
         self.said = asyncio.Event()  # set once others were told of the GPUs
         self._settings = NodeSettings()
@@ -106,7 +115,7 @@ class ModeReconciler:
 
     async def step(self) -> float:
         """Do what can be done now; return after how many seconds to look again at the latest."""
-        if self._is_first and not self._cluster.is_known:
+        if self._is_first and not self._configuration.is_known:
             return LOOK_SECONDS  # what pods are given by a guess keeps its GPU from what it is to be
         if not await self._choose() and self._is_first:
             return LOOK_SECONDS
@@ -160,7 +169,7 @@ class ModeReconciler:
 
     async def _begin(self, wanted: Mapping[str, Assignment]) -> None:
         """Know of every GPU what it is used for, and have it set up: at our start, and for one that is new."""
-        node = self._cluster.node
+        node = self._gpunode.now()
         allocations = node.allocations if node is not None else ()
         healthy = {card.uuid for card in self._observed.seen.gpus if card.healthy}
         for card in self._observed.card_list:
@@ -182,7 +191,7 @@ class ModeReconciler:
         shared = [uuid for uuid in closed if (one := in_force.get(uuid)) is None or one.mode is Mode.FRACTIONAL]
         if shared:
             try:
-                node = await self._cluster.settled()
+                node = await self._status.settled()
             except api_errors.ClusterError as error:
                 unknown = dict.fromkeys(shared, f"the ledger cannot be asked: {error}")
         allocations = node.allocations if node is not None else ()
@@ -217,7 +226,7 @@ class ModeReconciler:
                 logger.info("Changed a GPU", extra=extra)
         if not self._closed and not self._choosing.problem:
             name = self._book.current.name or "without a name"
-            self._cluster.tell(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
+            self._events.tell(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
 
     def _say(self, waiting: Mapping[str, tuple[str, ...]]) -> None:
         """Tell everybody how it is now."""

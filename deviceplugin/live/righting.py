@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 
 from deviceplugin.hardware.observation import Observation
 from deviceplugin.live import entering
-from deviceplugin.live.cluster_view import ClusterView
 from deviceplugin.live.gpu_users import GpuUsers
+from deviceplugin.report.announcing import NodeEvents
 from gpushare import contract
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.contradiction import contradiction
@@ -25,12 +25,12 @@ class Righting:
 
     def __init__(
         self,
-        cluster: ClusterView,
+        told: NodeEvents,
         observed: Observation,
         witness: GpuUsers,
         entered: entering.Entering,
     ) -> None:
-        self._cluster = cluster
+        self._events = told
         self._observed = observed
         self._witness = witness
         self._entering = entered
@@ -72,7 +72,7 @@ class Righting:
             number = f"GPU {card.index} ({uuid})" if card is not None else uuid
             logger.warning("A GPU is not what it is to be used for", extra={"gpu": uuid, "err": why})
             note = f"{number} is to be {assignment}, and cannot be used: {why}"
-            self._cluster.tell(contract.EVENT_SET_ASIDE, note, warning=True)
+            self._events.tell(contract.EVENT_SET_ASIDE, note, warning=True)
         return not why
 
     def _card(self, uuid: str) -> HardwareGpu | None:

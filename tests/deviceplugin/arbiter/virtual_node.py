@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 
 from deviceplugin.arbiter.account import Entitlement
+from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
 from deviceplugin.arbiter.seat import Command, Open, Revoke
 from tests.deviceplugin.arbiter.virtual_gpu import MS, BrokenLawError
 
@@ -46,7 +46,7 @@ class VirtualNode:
     """GPUs with their tenants. `together`: as the arbiter does it; or each GPU by itself."""
 
     def __init__(self, count: int, tenants: dict[str, Tenant], *, together: bool = True) -> None:
-        self.turns = {str(number): LeaseScheduler() for number in range(count)}
+        self.turns = {str(number): CoscheduledGpu() for number in range(count)}
         self.gangs = Gangs(self.turns)
         self.tenants = tenants
         self.now_ns = 0

@@ -62,6 +62,9 @@ class Cluster:
     node: GpuNode | None = dataclasses.field(default_factory=lambda: GpuNode("node-a"))
     told: list[str] = dataclasses.field(default_factory=list)
 
+    def now(self) -> GpuNode | None:
+        return self.node
+
     async def settled(self) -> GpuNode:
         assert self.node is not None
         return self.node
@@ -127,6 +130,9 @@ class Node:
             root=self.directory / "mps", program=simulated.BUILD / "nvidia-cuda-mps-control", exclusive=self.exclusive
         )
         self.agent = mode_reconciler.ModeReconciler(
+            self.cluster,
+            self.cluster,
+            self.cluster,
             self.cluster,
             self.observation,
             state,
