@@ -21,6 +21,7 @@ class Observable(Generic[Value]):
     def __init__(self, value: Value) -> None:
         self.value = value
         self._next = asyncio.Event()
+        self._woken: list[asyncio.Event] = []
 
     def publish(self, value: Value) -> None:
         """Make it the value; nothing happens if it is what it was."""
@@ -29,6 +30,13 @@ class Observable(Generic[Value]):
         self.value = value
         self._next.set()
         self._next = asyncio.Event()
+        for event in self._woken:
+            event.set()
+
+    def wake(self, event: asyncio.Event) -> None:
+        """Set the event now, and from now on at each change."""
+        self._woken.append(event)
+        event.set()
 
     async def follow(self) -> AsyncIterator[Value]:
         """The value now, and again after each change, for ever."""

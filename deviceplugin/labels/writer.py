@@ -61,15 +61,8 @@ class LabelWriter:
 
     async def run(self) -> None:
         """Write until cancelled."""
-        follower = asyncio.create_task(self._follow())
-        try:
-            await repeating.whenever(self._wake, self.step, trouble="Could not label the node", logger=logger)
-        finally:
-            follower.cancel()
-
-    async def _follow(self) -> None:
-        async for _ in self._in_force.follow():
-            self._wake.set()
+        self._in_force.wake(self._wake)
+        await repeating.whenever(self._wake, self.step, trouble="Could not label the node", logger=logger)
 
     async def step(self) -> None:
         """Write what differs. Raises ClusterError."""

@@ -101,17 +101,14 @@ class ModeReconciler:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        follower = asyncio.create_task(self._follow())
-        try:
-            await self._witness.ask_kubelet()  # a counter that is in use must never be missing from a list
-            while True:
-                self._wake.clear()
-                pause_seconds = await self.step()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause_seconds):
-                        await self._wake.wait()
-        finally:
-            follower.cancel()
+        self._observed.seen.wake(self._wake)
+        await self._witness.ask_kubelet()  # a counter that is in use must never be missing from a list
+        while True:
+            self._wake.clear()
+            pause_seconds = await self.step()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await self._wake.wait()
 
     async def step(self) -> float:
         """Do what can be done now; return after how many seconds to look again at the latest."""
@@ -278,10 +275,6 @@ class ModeReconciler:
     def _write(self, changed: mode_checkpoint.Checkpoint) -> None:
         mode_checkpoint.write(self._path, changed)
         self._book, self._is_first = changed, False
-
-    async def _follow(self) -> None:
-        async for _ in self._observed.seen.follow():
-            self._wake.set()
 
 
 def _read(path: Path) -> mode_checkpoint.Checkpoint | None:

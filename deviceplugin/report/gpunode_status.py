@@ -14,7 +14,6 @@ from typing import Any
 
 from deviceplugin.hardware import inventory
 from deviceplugin.live.node_state import NodeState
-from deviceplugin.offer import Observable
 from deviceplugin.report.gpunode_copy import GpuNodeCopy
 from gpushare import codec, contract
 from gpushare.cluster import api_client, api_errors, repeating
@@ -61,12 +60,9 @@ class GpuNodeStatus:
         """Write whenever something changed, from when the offer is `informed`, until cancelled."""
         await informed.wait()
         self._informed = True
-        followers = [asyncio.create_task(self._follow(value)) for value in (self._state.gpus, self._state.statement)]
-        try:
-            await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
-        finally:
-            for follower in followers:
-                follower.cancel()
+        self._state.gpus.wake(self._wake)
+        self._state.statement.wake(self._wake)
+        await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
         """The GPUNode, no older than what the offer says now. Raises ClusterError.
@@ -143,7 +139,3 @@ class GpuNodeStatus:
             return await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}")
         logger.info("Made the GPUNode", extra={"node": self._name})
         return made
-
-    async def _follow(self, followed: Observable[Any]) -> None:
-        async for _ in followed.follow():
-            self._wake.set()

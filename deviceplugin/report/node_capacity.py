@@ -9,6 +9,7 @@ nothing to write cost it nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -49,19 +50,16 @@ class NodeCapacity:
 
     async def run(self) -> None:
         """Compare and write until cancelled."""
-        follower = asyncio.create_task(self._follow())
-        try:
-            while True:
-                self._wake.clear()
-                pause_seconds = None
-                try:
-                    await self.step()
-                except api_errors.ClusterError as error:
-                    logger.warning("Could not write the node's capacity", extra={"err": str(error)})
-                    pause_seconds = AGAIN_SECONDS
-                await self._pause(pause_seconds)
-        finally:
-            follower.cancel()
+        self._allocatable.wake(self._wake)
+        while True:
+            self._wake.clear()
+            pause_seconds = None
+            try:
+                await self.step()
+            except api_errors.ClusterError as error:
+                logger.warning("Could not write the node's capacity", extra={"err": str(error)})
+                pause_seconds = AGAIN_SECONDS
+            await self._pause(pause_seconds)
 
     async def step(self) -> None:
         """Write the capacity if it is another one."""
@@ -73,15 +71,9 @@ class NodeCapacity:
         logger.info("Wrote the node's capacity", extra={"resource": contract.RESOURCE_MEMORY, "bytes": wanted})
 
     async def _pause(self, seconds: float | None) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
-
-    async def _follow(self) -> None:
-        async for _ in self._allocatable.follow():
-            self._wake.set()
 
 
 def _bytes(text: str) -> int | None:

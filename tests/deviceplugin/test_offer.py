@@ -37,3 +37,12 @@ async def test_a_slow_follower_sees_only_the_newest() -> None:
     pending.cancel()
     await asyncio.gather(pending, return_exceptions=True)
     await seen.aclose()
+
+
+def test_who_is_to_be_woken_is_woken_at_first_and_at_each_change_and_by_no_news() -> None:
+    offer, woken = Offer(CARDS[:1]), asyncio.Event()
+    offer.wake(woken)
+    for gpus, is_news in ((CARDS[:1], True), (CARDS[:1], False), (CARDS[:2], True)):
+        offer.publish(gpus)
+        assert woken.is_set() is is_news
+        woken.clear()
