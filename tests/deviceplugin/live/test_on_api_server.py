@@ -111,6 +111,18 @@ def running(node: Node, directory: Path) -> Any:
     return agent_process.running(node.node, directory, kubeconfig=credentials, gpus=node.gpus)
 
 
+async def test_labels_say_what_is_in_force_once_it_is(node: Node, short_path: Path) -> None:
+    async def shared(strategy: str, replicas: str) -> bool:
+        labels = json.loads(await node.kubectl("get", "node", node.node, "--output=json"))["metadata"]["labels"]
+        return (labels.get(f"{GPU}.sharing-strategy"), labels.get(f"{GPU}.replicas")) == (strategy, replicas)
+
+    await node.label("exclusive")
+    async with running(node, short_path):
+        await node.until(lambda: shared("none", "1"))
+        await node.label("sliced")
+        await node.until(lambda: shared("time-slicing", "4"))
+
+
 async def test_only_idle_gpus_change_and_who_is_in_the_way_is_named(node: Node, short_path: Path) -> None:
     async def is_mode(*modes: str) -> bool:
         return await node.modes() == list(modes)
