@@ -33,7 +33,14 @@ INSTALLED = ("namespace", "crd", "rbac", "certificates")  # always
 IN_THE_WAY = ("policy", "admission")  # of pods: not there for the floor
 CONSTANT = "constant"
 NODE = "gpu-node-0000"  # the first
-KINDS: Mapping[str, int] = {"floor": 0, CONSTANT: 0, "1 replica": 1, "2 replicas": 2}
+# Of each kind of burst: replicas that run, and how many of them the API server asks.
+KINDS: Mapping[str, tuple[int, int]] = {
+    "floor": (0, 0),
+    CONSTANT: (0, 0),
+    "1 replica": (1, 1),
+    "2 replicas": (2, 2),
+    "2, 1 asked": (2, 1),
+}
 SETTLE_SECONDS = 120.0
 LEAST_PART_OF_FLOOR = 0.5
 MOST_OWN_MS = 10.0
@@ -108,8 +115,12 @@ class Bench:
                 return self._sent(namespace, number, {})[0]
             if kind == CONSTANT:
                 return self._answered_at_once(namespace, number)
-            directory = self.scratch / f"{number}-{KINDS[kind]}"
-            with webhooks.running(KINDS[kind], directory, self.kubeconfig, wrapper=self.wrapper) as (replicas, front):
+            count, asked = KINDS[kind]
+            directory = self.scratch / f"{number}-{count}-{asked}"
+            with webhooks.running(count, directory, self.kubeconfig, asked=asked, wrapper=self.wrapper) as (
+                replicas,
+                front,
+            ):
                 return self._answered(namespace, number, replicas, front)
 
     def _answered_at_once(self, namespace: str, number: int) -> Burst:

@@ -110,10 +110,14 @@ def running(
     directory: Path,
     kubeconfig: Path,
     *,
+    asked: int | None = None,
     wrapper: tuple[str, ...] = (),
     environment: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Iterator[tuple[list[Replica], int | None]]:
-    """So many replicas, ready, one of them elected; and the pid of what stands in front of them, if anything does."""
+    """So many replicas, ready, one of them elected; and the pid of what stands in front of them, if anything does.
+
+    asked: how many of them the API server asks, the leader among them; the others follow what happens. None for all.
+    """
     started: list[Replica] = []
     with contextlib.ExitStack() as stack:
         front = stack.enter_context(_balanced()) if count > 1 else None
@@ -126,7 +130,7 @@ def running(
             started.append(own)
             until(own.ready, f"{own.log}: the replica does not get ready")
         if front:
-            front.behind([one.port for one in started])
+            front.behind([replica.port for replica in started[:asked]])
         until(lambda: sum(one.metric("gpushare_placer_leads ") for one in started) == 1, "no placer was elected")
         yield started, front.pid if front else None
 
