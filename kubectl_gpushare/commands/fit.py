@@ -48,9 +48,9 @@ def _flags(function: Any) -> Any:
 def command(filename: str | None, count: int | None, **given: Any) -> int:
     """Say whether a pod would fit now, where it would go, and how many more.
 
-    The pods are placed one after the other, in memory, on the cluster as it is now, by the rules of the webhook;
-    nothing is created. ResourceQuotas are not looked at: the API server may refuse what fits. The exit code is 0 if all
-    fit, 2 if one does not, and 1 for any error.
+    The pods are placed one after the other, in memory, on the cluster as it is now, by the rules of the webhook
+    and by the ResourceQuotas of their namespaces; nothing is created. The exit code is 0 if all fit, 2 if one does not,
+    and 1 for any error.
 
     \b
     Examples:
@@ -99,9 +99,11 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
         raise plugin_errors.PluginError("; ".join(wrong))
     taken = chosen_source.everything(origin, [one.asked.manifest for one in wanted])
     world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage)
-    answer = capacity.answer(world, wanted)
+    allowances, unread = origins.allowances(origin, (batch.asked.namespace for batch in wanted))
+    answer = capacity.answer(world, wanted, allowances)
     notes = [
         *taken.notes,
+        *unread,
         *world.unknown_claims(one.asked.manifest for one in wanted),
         *([] if worlds.exact() else [worlds.WITHOUT_NUMPY]),
     ]

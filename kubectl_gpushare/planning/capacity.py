@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from gpushare import pod
+from gpushare import pod, resource_quota
 from gpushare.fragmentation import Fragmentation
 from gpushare.placement import Placement
-from gpushare.refusal import Refusal
+from gpushare.refusal import Cause, Refusal
+from gpushare.resource_quota import Allowance
 from kubectl_gpushare.planning import remedies
 from kubectl_gpushare.planning import world as worlds
 from kubectl_gpushare.planning.remedy import Remedy
 from kubectl_gpushare.planning.world import RequestingPod, World
 
 MOST = 1000  # of one pod that are tried
+
+Allowances = Mapping[str, tuple[Allowance, ...]]  # by namespace
+_NO_QUOTAS: Final[Allowances] = types.MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,41 +62,57 @@ class CapacityAnswer:
         return not any(one.missing for one in self.fits)
 
 
-def answer(world: World, wanted: Sequence[PodBatch]) -> CapacityAnswer:
-    """Places them in this order, as the webhook would. The world is as before afterwards."""
+def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _NO_QUOTAS) -> CapacityAnswer:
+    """Places them in this order, as the webhook would. The world is as before afterwards.
+
+    allowances: what the ResourceQuotas allow, by namespace.
+    """
     undone: list[Callable[[], None]] = []
+    left = dict(allowances)
     before = world.fragmentation()
     try:
-        fits = tuple(_fit(world, one, undone) for one in wanted)
+        fits = tuple(_fit(world, one, left, undone) for one in wanted)
         after = world.fragmentation()
         all_fit = not any(one.missing for one in fits)
-        more = len(_as_many(world, wanted[-1].asked, MOST, undone)[0]) if all_fit and wanted else None
+        more = len(_as_many(world, wanted[-1].asked, MOST, left, undone)[0]) if all_fit and wanted else None
         return CapacityAnswer(fits, before, after, more)
     finally:
         for undo in reversed(undone):
             undo()
 
 
-def _fit(world: World, one: PodBatch, undone: list[Callable[[], None]]) -> FitResult:
-    gpus, refusal = _as_many(world, one.asked, one.count, undone)
+def _fit(
+    world: World, one: PodBatch, left: dict[str, tuple[Allowance, ...]], undone: list[Callable[[], None]]
+) -> FitResult:
+    gpus, refusal = _as_many(world, one.asked, one.count, left, undone)
     found: Sequence[Remedy] = ()
-    if refusal is not None:
+    if refusal is not None and refusal.cause is not Cause.QUOTA:  # no GPU more would change that
         whole = world.refuse(one.asked.manifest, one.asked.request)
         found = remedies.all_of(world, one.asked, whole.rejected) if isinstance(whole, Refusal) else ()
     return FitResult(one, gpus, refusal, tuple(found))
 
 
 def _as_many(
-    world: World, asked: RequestingPod, count: int, undone: list[Callable[[], None]]
+    world: World,
+    asked: RequestingPod,
+    count: int,
+    left: dict[str, tuple[Allowance, ...]],
+    undone: list[Callable[[], None]],
 ) -> tuple[tuple[str, ...], Refusal | None]:
     gpus: list[str] = []
+    amounts = resource_quota.asked(asked.manifest, asked.request)
     while len(gpus) < count:
+        quotas = left.get(asked.namespace, ())
+        lacks = next(filter(None, (quota.lacks(amounts) for quota in quotas)), None)
+        if lacks is not None:
+            return tuple(gpus), Refusal(lacks, cause=Cause.QUOTA)
         copy = _copy(asked.manifest, len(undone))
         found = world.place(copy, asked.request)
         if not isinstance(found, Placement):
             return tuple(gpus), found
         gpus.append(worlds.gpus(found, world.views))
         undone.append(world.take(copy, asked.request, found))
+        left[asked.namespace] = tuple(quota.after(amounts) for quota in quotas)
     return tuple(gpus), None
 
 

@@ -225,6 +225,11 @@ class RequestingPod:
         """Raises `RequestError` if it asks for nonsense."""
         return cls(manifest, requests.parse(manifest))
 
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return pod.namespaced_name(self.manifest)[0]
+
     def with_annotation(self, key: str, value: str | None) -> RequestingPod | None:
         """The same pod with one annotation written otherwise, or (None) left out; None if that is no request."""
         metadata = self.manifest.get("metadata") or {}

@@ -11,6 +11,7 @@ from kubectl_gpushare import options, plugin_errors
 from kubectl_gpushare.source import live_cluster
 
 if TYPE_CHECKING:
+    from gpushare import resource_quota
     from gpushare.gpunode import GpuNode
     from gpushare.node import NodeJson
     from kubectl_gpushare.source.snapshot import Snapshot
@@ -51,6 +52,9 @@ class Source(Protocol):
 
     def budgets(self) -> list[dict[str, Any]] | None:
         """The PodDisruptionBudgets."""
+
+    def quotas(self, namespace: str) -> list[dict[str, Any]]:
+        """The ResourceQuotas of a namespace; none where none are known."""
 
     def storage(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
         """Claims, volumes and what nodes can attach of them, by kind. None: not known."""
@@ -159,6 +163,22 @@ def with_events(origin: Source, taken: Snapshot, kind: str, namespace: str, name
     notes = list(taken.notes)
     found = _unless_forbidden(lambda: origin.events(kind, namespace, name), "Events", notes, silent=True)
     return dataclasses.replace(taken, events=None if found is None else tuple(found), notes=tuple(notes))
+
+
+def allowances(
+    origin: Source, namespaces: Iterable[str]
+) -> tuple[dict[str, tuple[resource_quota.Allowance, ...]], tuple[str, ...]]:
+    """What the ResourceQuotas of each namespace allow; without the right to read them, a note."""
+    from gpushare import resource_quota
+
+    found: dict[str, tuple[resource_quota.Allowance, ...]] = {}
+    try:
+        for namespace in sorted(set(namespaces)):
+            known = map(resource_quota.read, origin.quotas(namespace))
+            found[namespace] = tuple(allowance for allowance in known if allowance is not None)
+    except plugin_errors.KubectlForbidden as error:
+        return {}, (f"ResourceQuotas, by which the API server may refuse what fits: {error}",)
+    return found, ()
 
 
 def labels(origin: Source, name: str) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:

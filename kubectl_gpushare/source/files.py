@@ -29,6 +29,7 @@ class Files:
         self._machines: list[NodeJson] = []
         self._budgets: list[objects.Json] = []
         self._events: list[objects.Json] = []
+        self._quotas: list[objects.Json] = []
         self._storage: dict[str, list[objects.Json]] = {}
         self._configurations: dict[str, str] | None = None
         where = [self._read(path) for path in paths]
@@ -97,6 +98,10 @@ class Files:
         """The PodDisruptionBudgets."""
         return self._budgets
 
+    def quotas(self, namespace: str) -> list[objects.Json]:
+        """The ResourceQuotas of a namespace."""
+        return [quota for quota in self._quotas if (pod.namespaced_name(quota)[0] or "default") == namespace]
+
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         """The pod of that name, ours or not."""
         if found := self._pods.get((namespace, name)):
@@ -147,6 +152,8 @@ class Files:
             self._configurations = dict(item.get("data") or {})
         elif kind == "Event":
             self._events.append(item)
+        elif kind == saved_object.QUOTA:
+            self._quotas.append(item)
         elif kind in saved_object.STORAGE:
             self._storage.setdefault(kind, []).append(item)
 

@@ -140,6 +140,10 @@ class LiveCluster:
         """The PodDisruptionBudgets of all namespaces."""
         return list(_objects(self._run("/apis/policy/v1/poddisruptionbudgets").reader()))
 
+    def quotas(self, namespace: str) -> list[objects.Json]:
+        """The ResourceQuotas of a namespace."""
+        return list(_objects(self.kubectl.raw(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas").reader()))
+
     def events(self, kind: str, namespace: str, name: str) -> list[objects.Json]:
         """The Events about one object; those of what has no namespace are in `default`."""
         fields = f"involvedObject.kind={kind},involvedObject.name={name}"

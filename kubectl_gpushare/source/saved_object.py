@@ -12,7 +12,8 @@ from gpushare import contract
 
 STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
 OLD_FIELDS: Final = frozenset({"awsElasticBlockStore", "azureDisk", "cinder", "gcePersistentDisk", "portworxVolume"})
-KINDS: Final = STORAGE | {contract.GPUNODE_KIND, "Pod", "Node", "Event", "PodDisruptionBudget", "ConfigMap"}
+QUOTA: Final = "ResourceQuota"
+KINDS: Final = STORAGE | {contract.GPUNODE_KIND, "Pod", "Node", "Event", "PodDisruptionBudget", "ConfigMap", QUOTA}
 
 # Fields of an object and the shape of each; a list of one shape: a list of such. Where a field is missing all is well.
 Shape = Mapping[str, Any] | Sequence[Any] | str

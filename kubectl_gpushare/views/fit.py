@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpushare import quantity
 from gpushare.fragmentation import Fragmentation
+from gpushare.refusal import Cause
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field
 from kubectl_gpushare.planning import remedies
@@ -65,6 +66,8 @@ def _one(one: FitResult, *, several: bool) -> Iterator[Field]:
     said = f"{len(one.gpus)} of {one.wanted.count}, on {_places(one.gpus)}" if one.gpus else "no"
     yield from field("Fits", said, style="bad")
     yield from field("Reason", str(one.refusal), style="warn")
+    if one.refusal is not None and one.refusal.cause is Cause.QUOTA:
+        return
     told = [f"{change.sentence}: on {change.gpus}" for change in one.changes]
     yield from field("Would Fit", *(told or [remedies.NONE]))
 

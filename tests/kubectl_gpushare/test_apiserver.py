@@ -138,6 +138,16 @@ def test_why_and_fit_read_the_cluster_and_change_nothing(kubectl: Kubectl, names
     assert kubectl("get", "gpunodes", "-l", LABEL, "-o", "json").out == before
 
 
+def test_fit_heeds_the_resource_quotas_of_the_namespace(kubectl: Kubectl, namespace: str) -> None:
+    assert kubectl("create", "quota", "gpus", "-n", namespace, "--hard=requests.gpushare.io/gpu-percent=40").code == 0
+    ended = kubectl("gpushare", "fit", "--request", "0.5", "-n", namespace)
+    assert (ended.code, ended.err) == (2, "")
+    refused = "the ResourceQuota gpus of its namespace leaves 40 of gpushare.io/gpu-percent, 50 are asked"
+    assert refused in " ".join(ended.out.split())
+    assert "Would Fit" not in ended.out
+    assert "ResourceQuota" not in kubectl("gpushare", "fit", "--request", "0.4", "-n", namespace).out
+
+
 def test_a_gpu_is_cordoned_and_uncordoned(kubectl: Kubectl, namespace: str) -> None:
     try:
         ended = kubectl("gpushare", "cordon", "gpu", "gpu-1/3")

@@ -8,41 +8,21 @@ after all, the placer gives it its turn.
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gpushare import resource_quota
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
-from gpushare.nodefilters import pod_requests
 
 QUOTAS_PATH: Final = "/api/v1/resourcequotas"
-_REQUESTS: Final = "requests."
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Allowance:
-    """One ResourceQuota; amounts in the units of `gpushare.nodefilters.pod_requests`."""
-
-    name: str
-    hard: Mapping[str, int]
-    used: Mapping[str, int]
-
-    def lacks(self, asked: Mapping[str, int]) -> str | None:
-        """What it does not leave of what is asked, as a sentence."""
-        for name, most in self.hard.items():
-            amount, left = asked.get(name, 0), max(0, most - self.used.get(name, 0))
-            if amount > left:
-                has, wants = pod_requests.format_amount(name, left), pod_requests.format_amount(name, amount)
-                return f"the ResourceQuota {self.name} of its namespace leaves {has} of {name}, {wants} are asked"
-        return None
 
 
 class Allowances:
     """Keeps the quotas of all namespaces while `run` does."""
 
     def __init__(self, api: api_client.ApiClient) -> None:
-        self._by_namespace: dict[str, dict[str, Allowance]] = collections.defaultdict(dict)
+        self._by_namespace: dict[str, dict[str, resource_quota.Allowance]] = collections.defaultdict(dict)
         self._quotas = informer.Informer(api, QUOTAS_PATH, transform=kept)
         self._quotas.subscribe(self._changed)
 
@@ -79,15 +59,8 @@ class Allowances:
 
 def kept(item: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a ResourceQuota; of one that counts only some of the pods that it is there."""
-    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    is_for_all = not spec.get("scopes") and not spec.get("scopeSelector")
-    hard, used = _amounts(spec.get("hard")), _amounts(status.get("used"))
+    metadata = item["metadata"]
     return {
         "metadata": {key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata},
-        "allowance": Allowance(str(metadata.get("name", "")), hard, used) if is_for_all and hard else None,
+        "allowance": resource_quota.read(item),
     }
-
-
-def _amounts(declared: Mapping[str, Any] | None) -> dict[str, int]:
-    """Of what a pod asks; limits and numbers of other objects are left to the API server."""
-    return pod_requests.allocatable({name.removeprefix(_REQUESTS): text for name, text in (declared or {}).items()})

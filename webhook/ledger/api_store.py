@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
-from gpushare import codec, contract, errors, pod
+from gpushare import codec, contract, errors, pod, resource_quota
 from gpushare.cluster import api_client, api_errors, backoff, informer
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
-from gpushare.nodefilters import NodeSpec, SchedulerCache, pod_requests, share_resources
+from gpushare.nodefilters import NodeSpec, SchedulerCache
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
@@ -169,8 +169,7 @@ class ApiStore(Filtering):
         """Why nothing is reserved for a pod before it is stored."""
         lacks = None
         if self._allowances is not None:
-            shape, _ = share_resources.of(manifest, request)
-            lacks = self._allowances.lacks(namespace, {**dict(shape.amounts), **dict(shape.own), pod_requests.PODS: 1})
+            lacks = self._allowances.lacks(namespace, resource_quota.asked(manifest, request))
         return super().premature(namespace, manifest, request) if lacks is None else Refusal(lacks, cause=Cause.QUOTA)
 
     async def refresh(self, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare import contract, ledger, placement
+from gpushare import contract, ledger, placement, resource_quota
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
@@ -148,6 +148,31 @@ def test_counting_leaves_the_world_as_it_was() -> None:
     assert answer.more
     assert {name: view.node for name, view in world.views.items()} == before
     assert world.fragmentation() == answer.before
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "wanted", "gpus", "said", "more"),
+    [
+        ("100", "0", 2, 2, "", 0),
+        ("100", "50", 2, 1, f"leaves 0 of {contract.RESOURCE_PERCENT}, 50 are asked", None),
+        ("40", "0", 1, 0, f"leaves 40 of {contract.RESOURCE_PERCENT}, 50 are asked", None),
+        ("170", "0", 1, 1, "", 2),
+    ],
+)
+def test_no_more_fit_than_the_quotas_of_their_namespace_leave(
+    hard: str, used: str, wanted: int, gpus: int, said: str, more: int | None
+) -> None:
+    name = f"requests.{contract.RESOURCE_PERCENT}"
+    quota = {"metadata": {"name": "gpus"}, "spec": {"hard": {name: hard}}, "status": {"used": {name: used}}}
+    allowance = resource_quota.read(quota)
+    assert allowance is not None
+    batch = capacity.PodBatch("", asked(request="0.5", memory="1Gi"), wanted)
+    world = World([builders.node("a", gpus=8)])
+    answer = capacity.answer(world, [batch], {batch.asked.namespace: (allowance,)})
+    assert (len(answer.fits[0].gpus), answer.more) == (gpus, more)
+    assert said in str(answer.fits[0].refusal or "")
+    assert answer.fits[0].changes == ()
+    assert capacity.answer(world, [batch], {"another": (allowance,)}).all_fit
 
 
 def test_as_many_fit_as_there_is_room_for() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import contract
+from gpushare import contract, resource_quota
 from gpushare.cluster.object_store import ChangeType, Delta, Key
 from tests.builders import GIB
 from webhook.ledger import allowances
@@ -20,7 +20,7 @@ def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any)
 
 
 def lacks(item: dict[str, Any], asked: dict[str, int]) -> str | None:
-    found = allowances.kept(item)["allowance"]
+    found = resource_quota.read(item)
     return None if found is None else found.lacks(asked)
 
 
