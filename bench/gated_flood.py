@@ -17,10 +17,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
-from gpushare import contract, pod
+from gpushare import contract
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.placer import gang, pending_counts
@@ -28,6 +28,7 @@ from webhook.placer.gated_pods import GatedPodScheduler
 from webhook.placer.index import Index
 from webhook.placer.placer import BREATH_SECONDS, LONGEST_BREATH_SECONDS
 from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
 
 GIB = 2**30
 GPUS = 8
@@ -57,11 +58,11 @@ def cluster(nodes: int) -> MemoryStore:
     return MemoryStore(made)
 
 
-def gated(namespace: str, number: int, *, percent: int, mebibytes: int) -> Json:
+def gated(namespace: str, number: int, *, percent: int, mebibytes: int) -> Pod:
     name = f"{namespace}-{number:06d}"
     amounts = {contract.RESOURCE_PERCENT: str(percent), contract.RESOURCE_MEMORY: f"{mebibytes}Mi"}
     asked = {contract.REQUEST: f"{percent}%", contract.MEMORY: f"{mebibytes}Mi"}
-    return {
+    made = {
         "metadata": {
             "name": name, "namespace": namespace, "uid": name, "resourceVersion": "1", "annotations": asked,
             "creationTimestamp": "2026-01-01T00:00:00Z" if namespace == "many" else "2026-01-02T00:00:00Z",
@@ -73,6 +74,7 @@ def gated(namespace: str, number: int, *, percent: int, mebibytes: int) -> Json:
         },
         "status": {"phase": "Pending"},
     }  # fmt: skip
+    return Pod.of(made)
 
 
 class Placer:
@@ -85,7 +87,7 @@ class Placer:
         self._arranger, self._index, self._seen = gang.Arranger(), Index(), 0
         self.turns = GatedPodScheduler(store, reservation, opens=self._open, still_gated=self._still_gated)
 
-    async def round(self, pods: list[Json]) -> float:
+    async def round(self, pods: list[Pod]) -> float:
         """Seconds that it took."""
         began = time.process_time()
         for one in pods[self._seen :]:
@@ -98,11 +100,11 @@ class Placer:
         pending_counts.longest_seconds((one for one, _ in told), now=time.time())
         return time.process_time() - began
 
-    async def _open(self, one: Mapping[str, Any], _request: object, _placed: mutation.Placed) -> None:
-        self.opened[pod.uid(one)] = time.process_time()
+    async def _open(self, pod: Pod, _request: object, _placed: mutation.Placed) -> None:
+        self.opened[pod.ref.uid] = time.process_time()
 
-    async def _still_gated(self, pods: Collection[Mapping[str, Any]]) -> list[str]:
-        return [pod.uid(one) for one in pods]
+    async def _still_gated(self, pods: Collection[Pod]) -> list[str]:
+        return [pod.ref.uid for pod in pods]
 
 
 class Heart:

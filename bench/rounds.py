@@ -25,17 +25,17 @@ from typing import Any
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import api_client, events, informer
+from gpushare.cluster import api_client, events, informer, part
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from webhook import metrics
 from webhook.books import due_changes, first_seen
 from webhook.books.allocation_controller import AllocationController
 from webhook.books.touched_nodes import Changes, Touched
-from webhook.ledger import restoring
+from webhook.ledger import occupancy, restoring
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import Reservation
-from webhook.placer import allocation_conflict, backfill, gang, unschedulable_pods
+from webhook.placer import allocation_conflict, backfill, gang
 from webhook.placer.evictor import Evictor
 from webhook.placer.existing_allocations import AllocationHolders
 from webhook.placer.gates import Gates
@@ -43,7 +43,7 @@ from webhook.placer.index import Index
 from webhook.placer.placer import Placer
 from webhook.placer.resize_requests import ResizeRequests
 from webhook.placer.resizer import Resizer
-from webhook.pods.copies import trimmed
+from webhook.pods.stored_pod import Pod
 
 GIB = 2**30
 GPUS = 8
@@ -77,7 +77,7 @@ def share(number: int, node: str, uuid: str) -> tuple[Json, Allocation]:
         "status": {"phase": "Running", "containerStatuses": [{}]},
     }
     holder = PodRef(metadata["namespace"], name, name)  # type: ignore[arg-type]
-    return trimmed(made), Allocation(f"a{number}", holder, (GivenShare(("main",), (uuid,), 50, 100, 40 * GIB),))
+    return made, Allocation(f"a{number}", holder, (GivenShare(("main",), (uuid,), 50, 100, 40 * GIB),))
 
 
 def cluster(count: int) -> tuple[list[GpuNode], list[Json]]:
@@ -96,7 +96,7 @@ def cluster(count: int) -> tuple[list[GpuNode], list[Json]]:
 class Parts:
     """The parts of a round that look at pods and nodes, as the placer has them."""
 
-    def __init__(self, nodes: list[GpuNode], pods: list[Json]) -> None:
+    def __init__(self, nodes: list[GpuNode], pods: list[Pod]) -> None:
         self.nodes, self.pods = nodes, pods
         self.changes, self.known = Changes(), due_changes.Known()
         self.sightings, self.wishes, self.conflicts = (
@@ -107,7 +107,7 @@ class Parts:
         self.arranger, self.passes, self.index = gang.Arranger(), backfill.Passes(), Index()
         self.holders = AllocationHolders()
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
-        self.told: list[tuple[Json | None, Json]] = [(None, one) for one in pods]
+        self.told: list[tuple[Pod | None, Pod]] = [(None, one) for one in pods]
 
     def tell(self) -> None:
         """As the informer does."""
@@ -135,8 +135,7 @@ class Parts:
         """Each of these is another version of itself, as is its node."""
         for at in pods:
             before = self.pods[at]
-            metadata = {**before["metadata"], "resourceVersion": str(int(before["metadata"]["resourceVersion"]) + 1)}
-            self.pods[at] = {**before, "metadata": metadata}
+            self.pods[at] = dataclasses.replace(before, version=str(int(before.version) + 1))
             self.told.append((before, self.pods[at]))
             self.nodes[at // SHARES] = dataclasses.replace(self.nodes[at // SHARES])
 
@@ -158,7 +157,7 @@ class Parts:
             "wishes": lambda: ResizeRequests().find(self.nodes, self.pods),
             "gated": lambda: gang.arrange(self.pods),
             "passes": lambda: backfill.Passes().count(Index(self.pods), ()),
-            "stuck": lambda: [one for one in self.pods if unschedulable_pods.why(one) is not None],
+            "stuck": lambda: [pod for pod in self.pods if pod.is_stuck],
             "beaten": lambda: allocation_conflict.AllocationConflict().renew(self.everything),
         }
 
@@ -205,14 +204,15 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> dict[str, tuple[
     measures = metrics.Metrics()
     recorder = events.Recorder(api, controller="bench", instance="bench")
     ledger_now = ApiStore(api, measures)
-    copy = informer.Informer(api, "/api/v1/pods")
+    whole = informer.Informer(api, "/api/v1/pods", transform=occupancy.kept)
+    copy: part.Part[Pod] = part.Part(whole, "ours")
     opening = Gates(api, ledger_now, Reservation(ledger_now, policy="pack"), recorder, measures)
     books = AllocationController(api, ledger_now, copy, recorder, measures)
     resizer = Resizer(api, ledger_now, recorder, measures)
     evictions = Evictor(api, recorder, measures)
     placer = Placer(ledger_now, copy, books, opening, leads=lambda: True, resizer=resizer, evictions=evictions)
     found: dict[str, tuple[float, float]] = {}
-    running = [asyncio.create_task(ledger_now.run()), asyncio.create_task(copy.run())]
+    running = [asyncio.create_task(ledger_now.run()), asyncio.create_task(whole.run())]
     await ledger_now.synced()
     await copy.synced.wait()
     gc.collect()
@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=32_000)
     nodes, pods = cluster(parser.parse_args().pods)
     logging.disable(logging.CRITICAL)
-    there = Parts(nodes, pods)
+    there = Parts(nodes, [Pod.of(one) for one in pods])
     pieces = there.pieces()
     for work in pieces.values():
         work()  # what is looked at for the first time
@@ -264,7 +264,7 @@ def main() -> None:
     print(f"{'ms':14} {'all looked at':>14} {'nothing new':>12} {'one pod':>9} {'one in 1000':>12}")
     for name, by in found.items():
         print(f"{name:14} {whole.get(name, 0.0):14.1f} {by['idle']:12.2f} {by['one']:9.2f} {by['thousandth']:12.2f}")
-    whole_rounds = asyncio.run(rounds(there.nodes, there.pods))
+    whole_rounds = asyncio.run(rounds(there.nodes, pods))
     for when, (total, longest) in whole_rounds.items():
         print(f"round, {when:6}: {total:.1f} ms, the longest piece {longest:.1f} ms")
     for name, by in found.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,15 @@ from gpushare import contract
 PodJson = Mapping[str, Any]
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Controller:
+    """The owner of a pod that makes it anew when it is gone."""
+
+    kind: str
+    name: str
+    uid: str
 
 
 def annotations_of(pod: PodJson) -> Mapping[str, str]:
@@ -29,12 +39,12 @@ def init_containers(pod: PodJson) -> list[Mapping[str, Any]]:
 
 def container_names(pod: PodJson) -> tuple[str, ...]:
     """Names of all containers, ordinary ones first."""
-    return tuple(str(container.get("name", "")) for container in (*containers(pod), *init_containers(pod)))
+    return tuple(str(container.get("name") or "") for container in (*containers(pod), *init_containers(pod)))
 
 
 def default_container(pod: PodJson) -> str:
     """The container that kubectl would take: the annotated one if there is such, else the first; empty without any."""
-    names = [str(container.get("name", "")) for container in containers(pod)]
+    names = [str(container.get("name") or "") for container in containers(pod)]
     wanted = annotations_of(pod).get(DEFAULT_CONTAINER)
     return wanted if wanted in names else names[0] if names else ""
 
@@ -58,7 +68,7 @@ def is_terminal(pod: PodJson) -> bool:
 
 def gates(pod: PodJson) -> tuple[str, ...]:
     """Names of its scheduling gates."""
-    return tuple(str(gate.get("name", "")) for gate in (pod.get("spec") or {}).get("schedulingGates") or [])
+    return tuple(str(gate.get("name") or "") for gate in (pod.get("spec") or {}).get("schedulingGates") or [])
 
 
 def priority(pod: PodJson) -> int:
@@ -69,7 +79,15 @@ def priority(pod: PodJson) -> int:
 def namespaced_name(pod: PodJson) -> tuple[str, str]:
     """`(namespace, name)`."""
     metadata = pod.get("metadata") or {}
-    return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+def controller(pod: PodJson) -> Controller | None:
+    """Who makes it anew; None for a pod that nobody does."""
+    for owner in (pod.get("metadata") or {}).get("ownerReferences") or []:
+        if owner.get("controller"):
+            return Controller(*(str(owner.get(key) or "") for key in ("kind", "name", "uid")))
+    return None
 
 
 def runtime_class(pod: PodJson) -> str:
@@ -79,4 +97,4 @@ def runtime_class(pod: PodJson) -> str:
 
 def uid(pod: PodJson) -> str:
     """Its UID; empty before the API server has given one."""
-    return str((pod.get("metadata") or {}).get("uid", ""))
+    return str((pod.get("metadata") or {}).get("uid") or "")

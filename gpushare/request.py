@@ -66,11 +66,15 @@ def parse(manifest: pod.PodJson) -> Request:
 
     Raises `RequestError`, whose message is a sentence with key, value and remedy.
     """
-    found = {key: value for key, value in pod.annotations_of(manifest).items() if key.startswith(contract.PREFIX)}
-    names = pod.container_names(manifest)
-    _reject_unknown(found, names)
+    return read(pod.annotations_of(manifest), pod.container_names(manifest), pod.default_container(manifest))
+
+
+def read(annotations: Mapping[str, str], containers: tuple[str, ...], default: str) -> Request:
+    """The same of a pod with these containers, of which `default` has the share unless another is named."""
+    found = {key: value for key, value in annotations.items() if key.startswith(contract.PREFIX)}
+    _reject_unknown(found, containers)
     asked = tuple(sorted((key, value) for key, value in found.items() if not is_result_key(key)))
-    return _parsed(asked, names, pod.default_container(manifest))
+    return _parsed(asked, containers, default)
 
 
 @functools.lru_cache(maxsize=1024)

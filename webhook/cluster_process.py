@@ -29,6 +29,7 @@ from webhook.placer.evictor import Evictor
 from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
 from webhook.placer.resizer import Resizer
+from webhook.pods.stored_pod import Pod
 from webhook.webhook_settings import WebhookSettings
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ def _start_placer(
     daemon: shutdown.Daemon,
     api: api_client.ApiClient,
     ledger_now: ApiStore,
-    pods: part.Copy,
+    pods: part.Part[Pod],
     reserving: reservation.Reservation,
     recorder: events.Recorder,
     measures: metrics.Metrics,

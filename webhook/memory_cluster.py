@@ -33,7 +33,8 @@ from webhook.metrics import Metrics
 from webhook.placer import backfill, gang, pending_counts
 from webhook.placer.gated_pods import GatedPodScheduler
 from webhook.placer.index import Index
-from webhook.pods import mutation, pod_request
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
 
 PodJson = Mapping[str, Any]
 
@@ -67,6 +68,7 @@ class MemoryCluster:
         self._admission = admission
         self._metrics = measures
         self._pods: dict[tuple[str, str], PodJson] = {}
+        self._read: dict[tuple[str, str], Pod] = {}
         self._index = Index()
         for one in pods:
             self._put(pod.namespaced_name(one), one)
@@ -104,10 +106,11 @@ class MemoryCluster:
         async with self._one_at_a_time:
             for changed in memory_resizing.resize(self._store, list(self._pods.values())):
                 self._keep(changed)
-            told = await self._turns.take(self._index, gang.arrange(self._pods.values()), now=self._clock())
-            for one, refusal in told:
-                annotations = {**pod.annotations_of(one), contract.REASON: refusal.reason}
-                self._keep({**one, "metadata": {**one["metadata"], "annotations": annotations}})
+            told = await self._turns.take(self._index, gang.arrange(self._read.values()), now=self._clock())
+            for waiting, refusal in told:
+                if (one := self._known(waiting)) is not None:
+                    annotations = {**pod.annotations_of(one), contract.REASON: refusal.reason}
+                    self._keep({**one, "metadata": {**one["metadata"], "annotations": annotations}})
             longest = pending_counts.longest_seconds((one for one, _ in told), now=self._clock())
             self._metrics.waiting(pending_counts.counts(told), longest_seconds=longest)
             self.save()
@@ -136,7 +139,7 @@ class MemoryCluster:
             return
         self._put(name, None)
         self._store.leave(name)
-        asked = {pod.uid(one): read for one in self._gated() if isinstance(read := pod_request.read(one), Request)}
+        asked = {one.ref.uid: one.request for one in self._gated() if isinstance(one.request, Request)}
 
         def change(node: GpuNode) -> GpuNode:
             ids = [entry.id for entry in node.allocations if entry.pod.uid == pod.uid(gone)]
@@ -146,16 +149,22 @@ class MemoryCluster:
             if change(node) is not node:
                 self._store.change(node.name, change)
 
-    async def _open(self, one: PodJson, request: Request, placed: mutation.Placed) -> None:
-        if self._keep(mutation.open_gate(one, request, placed)):
+    async def _open(self, gated: Pod, request: Request, placed: mutation.Placed) -> None:
+        known = self._known(gated)
+        if known is not None and self._keep(mutation.open_gate(known, request, placed)):
             self._metrics.placed()
 
-    async def _still_gated(self, pods: Collection[PodJson]) -> list[str]:
-        waiting = {pod.uid(one) for one in self._gated()}
-        return [pod.uid(one) for one in pods if pod.uid(one) in waiting]
+    async def _still_gated(self, pods: Collection[Pod]) -> list[str]:
+        waiting = {one.ref.uid for one in self._gated()}
+        return [one.ref.uid for one in pods if one.ref.uid in waiting]
 
-    def _gated(self) -> list[PodJson]:
-        return [one for one in self._pods.values() if contract.SCHEDULING_GATE in pod.gates(one)]
+    def _gated(self) -> list[Pod]:
+        return [one for one in self._read.values() if one.is_gated]
+
+    def _known(self, read: Pod) -> PodJson | None:
+        """The pod as it is stored now, if it is there still."""
+        known = self._pods.get((read.ref.namespace, read.ref.name))
+        return known if known is not None and pod.uid(known) == read.ref.uid else None
 
     def _keep(self, one: PodJson) -> bool:
         """Store a pod's next version, if it is still there."""
@@ -167,15 +176,15 @@ class MemoryCluster:
         return True
 
     def _put(self, name: tuple[str, str], one: PodJson | None) -> None:
-        before = self._pods.get(name)
-        if before is not None and one is not None and pod.uid(before) != pod.uid(one):
+        before, after = self._read.get(name), Pod.of(one) if one is not None else None
+        if before is not None and after is not None and before.ref.uid != after.ref.uid:
             self._index.pod(before, None)
             before = None
-        self._index.pod(before, one)
-        if one is None:
-            self._pods.pop(name, None)
+        self._index.pod(before, after)
+        if one is None or after is None:
+            del self._pods[name], self._read[name]
         else:
-            self._pods[name] = one
+            self._pods[name], self._read[name] = one, after
 
 
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:

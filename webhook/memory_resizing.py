@@ -14,6 +14,7 @@ from gpushare.request import Request
 from webhook.ledger import backfill_reservation
 from webhook.ledger.memory_store import MemoryStore
 from webhook.placer.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.pods.stored_pod import Pod
 
 PodJson = Mapping[str, Any]
 
@@ -28,16 +29,20 @@ def asking(known: PodJson, update: PodJson) -> PodJson:
 def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     """Give each wish its turn; return the pods of which an annotation changes by that."""
     nodes = list(ledger_now.stored())
-    asked = backfill_reservation.asked_for(nodes, {objects.Key(*pod.namespaced_name(one)): one for one in pods})
+    stored = [Pod.of(one) for one in pods]
+    asked = backfill_reservation.asked_for(nodes, {objects.Key(one.ref.namespace, one.ref.name): one for one in stored})
     by_node: dict[str, list[ResizeRequest]] = {}
-    for resize_request in ResizeRequests().find(nodes, map(_bound, pods)):
+    # As a scheduler would leave them, which is not here.
+    for resize_request in ResizeRequests().find(
+        nodes, (dataclasses.replace(one, node=one.placed_on) for one in stored)
+    ):
         by_node.setdefault(resize_request.node, []).append(resize_request)
     by_uid = {pod.uid(one): one for one in pods}
     changed = []
     for name, wishes in by_node.items():
         node = ledger_now.change(name, functools.partial(_settled, wishes=wishes, asked=asked))
         changed += [
-            _told(by_uid[pod.uid(resize_request.pod)], said[0], said[1])
+            _told(by_uid[resize_request.pod.ref.uid], said[0], said[1])
             for resize_request in wishes
             if (said := existing(node, resize_request)) is not None
         ]
@@ -60,12 +65,6 @@ def _told(one: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
     told = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
     kept = {key: value for key, value in pod.annotations_of(one).items() if key not in {contract.REASON, contract.HELD}}
     return _with(one, {**kept, **told})
-
-
-def _bound(one: PodJson) -> PodJson:
-    """As a scheduler would leave it, which is not here."""
-    node = pod.annotations_of(one).get(contract.NODE)
-    return {**one, "spec": {**(one.get("spec") or {}), "nodeName": node}} if node else one
 
 
 def _may_change(key: str) -> bool:

@@ -81,7 +81,5 @@ def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
 
 def owner(manifest: pod.PodJson) -> tuple[str, str]:
     """Kind and uid of its controller; empty if it has none."""
-    for one in (manifest.get("metadata") or {}).get("ownerReferences") or ():
-        if one.get("controller"):
-            return str(one.get("kind", "")), str(one.get("uid", ""))
-    return "", ""
+    controller = pod.controller(manifest)
+    return (controller.kind, controller.uid) if controller is not None else ("", "")

@@ -7,9 +7,9 @@ import collections
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from gpushare import contract, errors, ledger, pod, resizing
+from gpushare import contract, errors, ledger, resizing
 from gpushare.allocation import Allocation, PodRef
 from gpushare.cluster import api_client, api_errors, events, part
 from gpushare.cluster import object_store as cluster_store
@@ -26,14 +26,14 @@ from webhook.ledger import backfill_reservation, ledger_store
 from webhook.ledger.api_store import ApiStore
 from webhook.ledger.reservation import LIFETIME_SECONDS
 from webhook.metrics import Metrics
-from webhook.pods import copies, provenance
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
 
 QUESTIONS_AT_ONCE: Final = 16
 ASK_AGAIN_SECONDS: Final = 30.0  # about a pod that lives although our copy does not have it
 
-Pods = Mapping[cluster_store.Key, Mapping[str, Any]]
+Pods = Mapping[cluster_store.Key, Pod]
 # Of a node, with our copy of the pods: who waits there for a larger share, by id of the allocation, in their order.
 Resizes = Callable[[str, Pods], Sequence[tuple[str, Request]]]
 
@@ -48,7 +48,7 @@ class AllocationController:
         self,
         api: api_client.ApiClient,
         ledger_now: ApiStore,
-        pods: part.Copy,
+        pods: part.Part[Pod],
         recorder: events.Recorder,
         measures: Metrics,
         *,
@@ -70,7 +70,7 @@ class AllocationController:
         self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
         self._changes = Changes()
         self._known = due_changes.Known()
-        pods.subscribe(lambda change: self._changes.pod(change.old, change.new))
+        pods.subscribe(self._changes.pod)
         self._restoring = Restorer(
             api,
             ledger_now,
@@ -101,10 +101,10 @@ class AllocationController:
         confirm = {node: dict(pods) for node, pods in ripe.items()}
         lapsed = []
         for entry, claimant in await self._claimants(books.lapsed):
-            if claimant is None or pod.is_terminal(claimant):
+            if claimant is None or claimant.has_ended:
                 lapsed.append(entry)
             else:
-                confirm.setdefault(entry.node, {})[entry.allocation.id] = due_changes.reference(claimant)
+                confirm.setdefault(entry.node, {})[entry.allocation.id] = claimant.ref
         self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
         suspects = [entry for entry in books.gone if entry.allocation.id not in self._alive]
         await self._write(confirm, books.release, lapsed, suspects)
@@ -120,26 +120,24 @@ class AllocationController:
         holder = allocation.pod
         async with self._questions:
             try:
-                found = await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}")
+                pod = Pod.of(await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}"))
             except api_errors.NotFound:
                 return True
             except api_errors.ClusterError as error:
                 logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
                 return False
-        return pod.uid(found) != holder.uid or pod.is_terminal(found) or not provenance.may_hold(found)
+        return pod.ref.uid != holder.uid or pod.has_ended or not pod.may_hold
 
-    async def _claimants(
-        self, lapsed: Iterable[NodeAllocation]
-    ) -> list[tuple[NodeAllocation, Mapping[str, Any] | None]]:
+    async def _claimants(self, lapsed: Iterable[NodeAllocation]) -> list[tuple[NodeAllocation, Pod | None]]:
         """Who came after all for those that nobody came for, by a read that lags behind nothing."""
         by_namespace: dict[str, list[NodeAllocation]] = collections.defaultdict(list)
         for entry in lapsed:
             by_namespace[entry.allocation.pod.namespace].append(entry)
-        found: list[tuple[NodeAllocation, Mapping[str, Any] | None]] = []
+        found: list[tuple[NodeAllocation, Pod | None]] = []
         for namespace, entries in by_namespace.items():
             try:
                 path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR}
-                listing = await self._api.list(path, query, keep=copies.trimmed)
+                listing = await self._api.list(path, query, keep=Pod.of)
             except api_errors.ClusterError as error:
                 logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
                 continue

@@ -1,6 +1,7 @@
 """Due changes: the pods and the allocations → what to confirm, what to release, and what to ask about. Pure.
 
-A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`origin`) is as good as none.
+A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`Pod.may_hold`) is
+as good as none.
 That a pod is not in our copy of the pods is no proof that it is gone: only suspicion, which the placer takes to the API
 server.
 """
@@ -10,15 +11,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
-from gpushare import contract, pod
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode
 from webhook.ledger import backfill_reservation
-from webhook.pods import provenance
-
-PodJson = Mapping[str, Any]
+from webhook.pods.stored_pod import Pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,11 +41,10 @@ class DueChanges:
     next_expiry: float | None
 
 
-def judge(nodes: Iterable[GpuNode], pods: Iterable[PodJson], *, now: float) -> DueChanges:
+def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueChanges:
     """The books of this moment; `now` is of the clock that the reservations' ends are told by."""
-    pods = [one for one in pods if provenance.may_hold(one)]
-    by_uid = {pod.uid(one): one for one in pods}
-    claims = _claims(pods)
+    by_uid = {pod.ref.uid: pod for pod in pods if pod.may_hold}
+    claims = claims_of(by_uid.values())
     entries = [NodeAllocation(node.name, allocation) for node in nodes for allocation in node.allocations]
     spare = _spare(entries, by_uid)
     confirm: dict[str, dict[str, PodRef]] = collections.defaultdict(dict)
@@ -57,11 +53,11 @@ def judge(nodes: Iterable[GpuNode], pods: Iterable[PodJson], *, now: float) -> D
     for entry in entries:
         allocation = entry.allocation
         holder = by_uid.get(allocation.pod.uid) if allocation.pod.uid else claimant(allocation, claims)
-        if holder is not None and (pod.is_terminal(holder) or allocation.id in spare):
+        if holder is not None and (holder.has_ended or allocation.id in spare):
             release.append(entry)
         elif holder is not None:
             if not allocation.pod.uid:
-                confirm[entry.node][allocation.id] = reference(holder)
+                confirm[entry.node][allocation.id] = holder.ref
         elif allocation.pod.uid:
             gone.append(entry)
         elif allocation.reserved_until is None or allocation.reserved_until <= now:
@@ -100,39 +96,28 @@ def _all(by_node: Mapping[str, Iterable[NodeAllocation]]) -> tuple[NodeAllocatio
     return tuple(entry for name in sorted(by_node) for entry in by_node[name])
 
 
-def claims_of(pods: Iterable[PodJson]) -> Mapping[str, list[PodJson]]:
+def claims_of(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
     """Pods by the id of the allocation that they say is theirs, the oldest first."""
-    return _claims(one for one in pods if provenance.may_hold(one))
+    claims: dict[str, list[Pod]] = collections.defaultdict(list)
+    for pod in sorted(pods, key=lambda pod: pod.created):
+        if pod.allocation_id and pod.may_hold:
+            claims[pod.allocation_id].append(pod)
+    return claims
 
 
-def claimant(allocation: Allocation, claims: Mapping[str, list[PodJson]]) -> PodJson | None:
+def claimant(allocation: Allocation, claims: Mapping[str, list[Pod]]) -> Pod | None:
     """The pod that an unconfirmed allocation was made for, if it is there.
 
     The annotation is written by us, but by a user who found a way as well: so namespace and, where it was known when
     the allocation was made, name must agree; and of several pods the first counts.
     """
-    for one in claims.get(allocation.id, ()):
-        namespace, name = pod.namespaced_name(one)
-        if namespace == allocation.pod.namespace and allocation.pod.name in {"", name}:
-            return one
+    for pod in claims.get(allocation.id, ()):
+        if pod.ref.namespace == allocation.pod.namespace and allocation.pod.name in {"", pod.ref.name}:
+            return pod
     return None
 
 
-def reference(holder: PodJson) -> PodRef:
-    """The pod as an allocation names it."""
-    return PodRef(*pod.namespaced_name(holder), pod.uid(holder))
-
-
-def _claims(pods: Iterable[PodJson]) -> dict[str, list[PodJson]]:
-    claims: dict[str, list[PodJson]] = collections.defaultdict(list)
-    for one in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp", ""))):
-        identity = pod.annotations_of(one).get(contract.ALLOCATION)
-        if identity:
-            claims[identity].append(one)
-    return claims
-
-
-def _spare(entries: Iterable[NodeAllocation], by_uid: Mapping[str, PodJson]) -> frozenset[str]:
+def _spare(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> frozenset[str]:
     """Ids of allocations that a pod holds beside the one it uses, left by a placer that ended between its two writes.
 
     Which one it uses is all that a pod is believed. Until it says so in our copy, none is spare: another placer may
@@ -147,10 +132,10 @@ def _spare(entries: Iterable[NodeAllocation], by_uid: Mapping[str, PodJson]) -> 
             )
     spare: set[str] = set()
     for uid, ids in given.items():
-        named = pod.annotations_of(by_uid[uid]).get(contract.ALLOCATION)
+        named = by_uid[uid].allocation_id
         if named in ids:
             spare.update(identity for identity in ids if identity != named)
     for uid, ids in held.items():
-        if uid in given or contract.SCHEDULING_GATE not in pod.gates(by_uid[uid]):
+        if uid in given or not by_uid[uid].is_gated:
             spare.update(ids)  # it has what it waited for
     return frozenset(spare)

@@ -7,17 +7,15 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import codec, contract, errors, pod
+from gpushare import codec, contract, errors
 from gpushare.cluster import api_client, api_errors, compare_and_swap, events
 from gpushare.gpunode import GpuNode
 from webhook.books.touched_nodes import Touched
 from webhook.ledger import ledger_store, restoring
 from webhook.ledger.api_store import ApiStore
-from webhook.pods import copies
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
-
-PodJson = Mapping[str, Any]
 
 PODS_SELECTOR: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
@@ -37,14 +35,14 @@ class Restorer:
         ledger_now: ApiStore,
         recorder: events.Recorder,
         *,
-        placed_beside: Callable[[Collection[str]], Sequence[PodJson]],
+        placed_beside: Callable[[Collection[str]], Sequence[Pod]],
         lifetime_seconds: float,
         is_first: Callable[[], bool],
     ) -> None:
         self._api = api
         self._store = ledger_now
         self._placed_beside = placed_beside
-        self._lost: dict[str, list[PodJson]] = {}  # by node
+        self._lost: dict[str, list[Pod]] = {}  # by node
         self._recorder = recorder
         self._lifetime_seconds = lifetime_seconds
         self._is_first = is_first
@@ -69,17 +67,17 @@ class Restorer:
         found = self._lost
         there = {node.name for node in self._store.stored()}
         homeless = restoring.homeless(there, self._placed_beside(there))
-        uids = {pod.uid(one) for pods in (*found.values(), homeless) for one in pods}
+        uids = {pod.ref.uid for pods in (*found.values(), homeless) for pod in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
         for name, pods in list(found.items()):
-            due = [one for one in pods if self._missed[pod.uid(one)] <= now]
+            due = [pod for pod in pods if self._missed[pod.ref.uid] <= now]
             if due:
-                self._missed.update((pod.uid(one), now + AGAIN_SECONDS) for one in due)
+                self._missed.update((pod.ref.uid, now + AGAIN_SECONDS) for pod in due)
                 await self._adopt_on(name, due)
-        for one in homeless:
-            if self._missed[pod.uid(one)] <= now:
-                self._missed[pod.uid(one)] = now + AGAIN_SECONDS
-                self._tell_homeless(one)
+        for pod in homeless:
+            if self._missed[pod.ref.uid] <= now:
+                self._missed[pod.ref.uid] = now + AGAIN_SECONDS
+                self._tell_homeless(pod)
         return min((*self._missed.values(), *open_at), default=None)
 
     async def _open_new(self, now: float) -> list[float]:
@@ -96,7 +94,7 @@ class Restorer:
         try:
             # By a read that lags behind nothing; pods that come later cannot have been placed on a closed node.
             query = {"labelSelector": PODS_SELECTOR}
-            pods = (await self._api.list("/api/v1/pods", query, keep=copies.trimmed)).items
+            pods = (await self._api.list("/api/v1/pods", query, keep=Pod.of)).items
         except api_errors.ClusterError as error:
             logger.warning("Could not list pods", extra={"err": str(error)})
             return later
@@ -113,8 +111,8 @@ class Restorer:
             return now  # before the first placer began, no GPUNode was ever open
         return since + self._lifetime_seconds
 
-    async def _open(self, name: str, pods: Sequence[PodJson]) -> None:
-        adopted: list[PodJson] = []
+    async def _open(self, name: str, pods: Sequence[Pod]) -> None:
+        adopted: list[Pod] = []
         failed: dict[str, str] = {}
 
         def change(document: dict[str, Any]) -> dict[str, Any] | None:
@@ -138,16 +136,16 @@ class Restorer:
         logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(adopted) - len(failed)})
         self._tell(name, adopted, failed)
 
-    def _tell_homeless(self, one: PodJson) -> None:
-        name = pod.annotations_of(one)[contract.NODE]
-        logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": "/".join(pod.namespaced_name(one))})
+    def _tell_homeless(self, pod: Pod) -> None:
+        name = pod.placed_on
+        logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
         note = f"there is no GPUNode {name}, in which its share was written down: it is again when the agent makes one"
-        self._recorder.record(one, contract.EVENT_LOST, note, type="Warning", action="Adopt")
+        self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
 
-    async def _adopt_on(self, name: str, suspects: Sequence[PodJson]) -> None:
-        pods = [one for suspect in suspects if (one := await self._read(suspect)) is not None]
+    async def _adopt_on(self, name: str, suspects: Sequence[Pod]) -> None:
+        pods = [pod for suspect in suspects if (pod := await self._read(suspect)) is not None]
         failed: dict[str, str] = {}
-        adopted: list[PodJson] = []
+        adopted: list[Pod] = []
 
         def change(node: GpuNode) -> GpuNode:
             nonlocal adopted, failed
@@ -163,24 +161,22 @@ class Restorer:
             return
         self._tell(name, adopted, failed)
 
-    async def _read(self, suspect: PodJson) -> PodJson | None:
-        namespace, name = pod.namespaced_name(suspect)
+    async def _read(self, suspect: Pod) -> Pod | None:
         try:
-            found = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            pod = Pod.of(await self._api.get(suspect.path))
         except api_errors.ClusterError as error:
-            logger.info("Could not ask about a pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
+            logger.info("Could not ask about a pod", extra={"pod": str(suspect.ref), "err": str(error)})
             return None
-        return found if pod.uid(found) == pod.uid(suspect) else None
+        return pod if pod.ref.uid == suspect.ref.uid else None
 
-    def _tell(self, name: str, adopted: Sequence[PodJson], failed: Mapping[str, str]) -> None:
-        for one in adopted:
-            who = "/".join(pod.namespaced_name(one))
-            why = failed.get(pod.uid(one))
+    def _tell(self, name: str, adopted: Sequence[Pod], failed: Mapping[str, str]) -> None:
+        for pod in adopted:
+            who, why = str(pod.ref), failed.get(pod.ref.uid)
             if why is None:
                 logger.warning("Wrote the lost share of a pod again", extra={"node": name, "pod": who})
                 note = f"its share on {name} was missing in the ledger and was written again"
-                self._recorder.record(one, contract.EVENT_ADOPTED, note, action="Adopt")
+                self._recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")
             else:
                 logger.error("A living pod has no share in the ledger", extra={"node": name, "pod": who, "err": why})
                 note = f"its share on {name} is missing in the ledger and could not be written again: {why}"
-                self._recorder.record(one, contract.EVENT_LOST, note, type="Warning", action="Adopt")
+                self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")

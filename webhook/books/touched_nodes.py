@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
 
-from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
-
-PodJson = Mapping[str, Any]
+from webhook.pods.stored_pod import Pod
 
 FEW: Final = 1000  # of so many changes everything may be looked at instead
 
@@ -25,7 +23,7 @@ class Touched:
     """What to look at: nodes, every pod that has to do with one of them, and the names, of nodes that are gone too."""
 
     nodes: tuple[GpuNode, ...]
-    pods: tuple[PodJson, ...]
+    pods: tuple[Pod, ...]
     names: frozenset[str]
 
 
@@ -35,11 +33,11 @@ class Changes:
     def __init__(self) -> None:
         self._nodes: dict[str, GpuNode] = {}
         self._where: dict[str, tuple[str, ...]] = {}  # uid of a holder, or id of an allocation -> nodes
-        self._pods: dict[str, PodJson] = {}  # by uid
+        self._pods: dict[str, Pod] = {}  # by uid
         self._came: dict[str, int] = {}  # by uid: the how manieth it was to come
         self._count = 0
-        self._claims: dict[str, dict[str, PodJson]] = collections.defaultdict(dict)  # id -> by uid
-        self._placed: dict[str, dict[str, PodJson]] = collections.defaultdict(dict)  # node -> by uid
+        self._claims: dict[str, dict[str, Pod]] = collections.defaultdict(dict)  # id -> by uid
+        self._placed: dict[str, dict[str, Pod]] = collections.defaultdict(dict)  # node -> by uid
         self._keys: set[str] = set()  # uids and ids of what has changed
         self._names: set[str] = set()
         self._told: frozenset[str] = frozenset()  # names of the last time, also of nodes that are gone
@@ -49,7 +47,7 @@ class Changes:
         """Not everybody has made something of what was told last: it is told again."""
         self._names |= self._told
 
-    def pod(self, before: PodJson | None, after: PodJson | None) -> None:
+    def pod(self, before: Pod | None, after: Pod | None) -> None:
         """A pod came (`before` is None), changed, or went (`after` is None)."""
         for one in (before, after):
             if one is None:
@@ -69,14 +67,14 @@ class Changes:
                 self._pods[uid] = one
                 self._count += 1
                 self._came.setdefault(uid, self._count)
-            elif after is None or pod.uid(after) != uid:
+            elif after is None or after.ref.uid != uid:
                 self._pods.pop(uid, None)
                 self._came.pop(uid, None)
         if len(self._keys) > FEW + len(self._pods):
             # Nobody asks, as in a replica that does not lead: it must not grow for ever.
             self._is_lost, self._keys, self._names = True, set(), set(self._told)
 
-    def placed_beside(self, there: Collection[str]) -> list[PodJson]:
+    def placed_beside(self, there: Collection[str]) -> list[Pod]:
         """The pods that say that they were placed on a node which is none of these."""
         return [one for name in self._placed if name not in there for one in self._placed[name].values()]
 
@@ -93,7 +91,7 @@ class Changes:
         if self._is_lost:
             names |= there.keys()
         self._is_lost, self._keys, self._names = False, set(), set()
-        open_, pods = list(names), dict[str, PodJson]()
+        open_, pods = list(names), dict[str, Pod]()
         while open_:
             for one in self._having_to_do_with(open_.pop()):
                 uid, identity, node = _names(one)
@@ -108,7 +106,7 @@ class Changes:
         # In the order in which they came: who claims something first has it, and times tell no more than the second.
         return Touched(found, tuple(pods[uid] for uid in sorted(pods, key=self._came.__getitem__)), self._told)
 
-    def _having_to_do_with(self, name: str) -> Iterator[PodJson]:
+    def _having_to_do_with(self, name: str) -> Iterator[Pod]:
         yield from self._placed.get(name, {}).values()
         node = self._nodes.get(name)
         for entry in node.allocations if node is not None else ():
@@ -138,7 +136,6 @@ def _holders(node: GpuNode | None) -> set[str]:
     return {key for entry in entries for key in (entry.id, entry.pod.uid) if key}
 
 
-def _names(one: PodJson) -> tuple[str, str, str]:
+def _names(pod: Pod) -> tuple[str, str, str]:
     """Its uid, the allocation that it names, and the node that it says it was placed on; empty for none."""
-    annotations = pod.annotations_of(one)
-    return pod.uid(one), annotations.get(contract.ALLOCATION, ""), annotations.get(contract.NODE, "")
+    return pod.ref.uid, pod.allocation_id, pod.placed_on

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
-from gpushare import contract, ledger, pod
+from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.cluster import object_store as objects
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, filters
 from gpushare.request import Constraints, Demand, Request
-from webhook.pods import pod_request
+from webhook.pods.stored_pod import Pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,13 +111,13 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
     return node
 
 
-def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Mapping[str, Any]]) -> dict[str, Request]:
+def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
     """What the pods ask for, by uid, for whom something is held on these nodes."""
     found: dict[str, Request] = {}
     for holder in (entry.pod for node in nodes for entry in node.allocations if is_hold(entry)):
         one = pods.get(objects.Key(holder.namespace, holder.name))
-        if one is not None and pod.uid(one) == holder.uid and isinstance(request := pod_request.read(one), Request):
-            found[holder.uid] = request
+        if one is not None and one.ref.uid == holder.uid and isinstance(one.request, Request):
+            found[holder.uid] = one.request
     return found
 
 

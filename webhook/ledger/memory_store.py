@@ -17,6 +17,7 @@ from webhook.ledger.assumed_pods import AssumedPods
 from webhook.ledger.chooser import Chooser
 from webhook.ledger.filtering import Filtering
 from webhook.ledger.unconfirmed import UnconfirmedReservations
+from webhook.pods.stored_pod import Pod
 
 
 class MemoryStore(Filtering):
@@ -53,7 +54,7 @@ class MemoryStore(Filtering):
                 pod_info = PodInfo.of(one, str(where))
                 self._cache.put(pod.namespaced_name(one), pod_info)
                 if pod.annotations_of(one).get(contract.ALLOCATION):
-                    asked.change((), workload_mix.asks_of(one, pod_info.amounts))
+                    asked.change((), workload_mix.asks_of(Pod.of(one).request, pod_info.amounts))
         self._chooser.learn(asked.take())
 
     def missing(self) -> str | None:

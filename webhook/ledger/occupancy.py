@@ -18,12 +18,12 @@ from gpushare import contract, errors, pod
 from gpushare.cluster import api_client, informer, part
 from gpushare.cluster import object_store as objects
 from gpushare.nodefilters import PodInfo, SchedulerCache
-from webhook.ledger import workload_mix
+from webhook.ledger import unbindable, workload_mix
 from webhook.ledger.assumed_pods import AssumedPods
 from webhook.ledger.storage import Storage
 from webhook.ledger.unbindable import Unbindable
 from webhook.ledger.workload_mix import WorkloadMix
-from webhook.pods import copies, provenance, unbindable_pods
+from webhook.pods.stored_pod import Pod, has_share
 
 PODS_PATH: Final = "/api/v1/pods"
 LONGEST_WORDS: Final = 400
@@ -35,7 +35,7 @@ _OURS: Final = "ours"
 class _Unbound:
     """That the scheduler cannot bind it where it was placed, and whether it leaves."""
 
-    maker: unbindable_pods.Maker
+    maker: unbindable.Maker
     why: str
     leaves: bool
 
@@ -54,7 +54,7 @@ class _Seen:
 class Occupancy:
     """Fills `cache` with pods, and with what they mount. `follow` it before `run`.
 
-    ours: a copy of the pods with a share, with what `copies` keeps of each; `cache` knows of a change before it does.
+    ours: the pods with a share; `cache` knows of a change before it does.
     """
 
     def __init__(self, api: api_client.ApiClient, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,7 +69,7 @@ class Occupancy:
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
         self._pods = informer.Informer(api, PODS_PATH, transform=kept, clock=clock)
         self._pods.subscribe(self._pod_changed)
-        self.ours = part.Part(self._pods, _OURS)
+        self.ours: part.Part[Pod] = part.Part(self._pods, _OURS)
         self._storage = Storage(api, self.cache)
 
     def follow(
@@ -171,34 +171,37 @@ class Occupancy:
 
 def kept(item: dict[str, Any]) -> dict[str, Any] | None:
     """What is kept of a pod; None where it takes no room and has no share."""
-    seen = _taken(item)
-    if provenance.has_share(item):
-        ours = copies.trimmed(item)
-        return {"metadata": ours["metadata"], "seen": seen, _OURS: ours}
-    return {"metadata": objects.identity_of(item), "seen": seen} if seen is not None else None
+    is_ours = has_share(item)
+    one = Pod.of(item) if is_ours or contract.ALLOCATION in pod.annotations_of(item) else None
+    seen = _taken(item, one)
+    if seen is None and not is_ours:
+        return None
+    return {"metadata": objects.identity_of(item), "seen": seen, **({_OURS: one} if is_ours else {})}
 
 
-def _taken(item: Mapping[str, Any]) -> _Seen | None:
-    annotations = pod.annotations_of(item)
+def _taken(item: Mapping[str, Any], one: Pod | None) -> _Seen | None:
     bound = str((item.get("spec") or {}).get("nodeName") or "")
-    allocation_id = str(annotations.get(contract.ALLOCATION, ""))
-    node = bound or (str(annotations.get(contract.NODE, "")) if allocation_id else "")
+    allocation_id = one.allocation_id if one is not None else ""
+    node = bound or (one.placed_on if one is not None and allocation_id else "")
     if not node or pod.is_terminal(item):
         return None
     pod_info = PodInfo.of(item, node)
-    asks = workload_mix.asks_of(item, pod_info.amounts) if allocation_id else ()
-    return _Seen(pod_info, allocation_id, bool(bound), asks, _unbound(item))
-
-
-def _unbound(item: Mapping[str, Any]) -> _Unbound | None:
-    words = unbindable_pods.why(item)
-    maker = unbindable_pods.maker(item) if words is not None else None
-    if maker is None:
-        return None
-    said = f"could not take {maker[1]} before, and is left out for a while; the scheduler said: {words or 'nothing'}"
-    return _Unbound(
-        maker[0], errors.shortened(said, longest=LONGEST_WORDS), bool(item["metadata"].get("deletionTimestamp"))
+    if one is None or not allocation_id:
+        return _Seen(pod_info, "", bool(bound))
+    return _Seen(
+        pod_info, allocation_id, bool(bound), workload_mix.asks_of(one.request, pod_info.amounts), _unbound(one)
     )
+
+
+def _unbound(one: Pod) -> _Unbound | None:
+    if (
+        one.unschedulable is None
+        or (found := unbindable.maker(one.ref.namespace, one.ref.name, one.controller)) is None
+    ):
+        return None
+    maker, words = found
+    said = f"could not take {words} before, and is left out for a while; the scheduler said: "
+    return _Unbound(maker, errors.shortened(said + (one.unschedulable or "nothing"), longest=LONGEST_WORDS), one.leaves)
 
 
 def _seen(item: Mapping[str, Any] | None) -> _Seen | None:

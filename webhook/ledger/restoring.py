@@ -5,7 +5,7 @@ them, in annotations that only gpushare may write. Until that was read back nobo
 GPUNode whose spec has no list of allocations, not even an empty one, has never been written by us and is closed.
 
 The API server refuses such annotations from anybody else. Where it did not, as while its policies were away, nothing is
-written again for a pod that cannot have been placed (`origin`): neither a share, nor a word that one is lost.
+written again for a pod that cannot have been placed (`Pod.may_run`): neither a share, nor a word that one is lost.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import collections
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import codec, contract, errors, ledger, pod
+from gpushare import codec, contract, errors, ledger
 from gpushare import request as requests
-from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.allocation import Allocation, GivenShare, Labels
 from gpushare.gpunode import GpuNode
 from gpushare.placement import reference
 from gpushare.request import Request
 from webhook.ledger import backfill_reservation
-from webhook.pods import mutation, provenance
-
-PodJson = Mapping[str, Any]
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
 
 CLOSED: Final = "its ledger is empty and which pods are on it has yet to be read back: the placer does that by itself"
 
@@ -38,36 +37,28 @@ def as_open(document: Mapping[str, Any], node: GpuNode) -> GpuNode:
     return node if is_open(document) else node.without_health(CLOSED)
 
 
-def lost(nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> dict[str, list[PodJson]]:
+def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
     """By node: the living pods that were given a share there of which the ledger knows nothing."""
     known = {name for node in nodes for entry in node.allocations for name in (entry.id, entry.pod.uid)}
     names = {node.name for node in nodes}
-    found: dict[str, list[PodJson]] = collections.defaultdict(list)
-    for one in pods:
-        annotations = pod.annotations_of(one)
-        identity, name = annotations.get(contract.ALLOCATION), annotations.get(contract.NODE, "")
-        if identity and name in names and identity not in known and pod.uid(one) not in known and _is_there(one, name):
-            found[name].append(one)
-    return dict(found)
+    lost_on: dict[str, list[Pod]] = collections.defaultdict(list)
+    for pod in pods:
+        if pod.placed_on in names and known.isdisjoint((pod.allocation_id, pod.ref.uid)) and _is_there(pod):
+            lost_on[pod.placed_on].append(pod)
+    return dict(lost_on)
 
 
-def homeless(there: Collection[str], pods: Iterable[PodJson]) -> list[PodJson]:
+def homeless(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
     """The living pods that were given a share on a node of which there is no GPUNode; `there`: names of those."""
-    found = []
-    for one in pods:
-        annotations = pod.annotations_of(one)
-        name = annotations.get(contract.NODE, "")
-        if annotations.get(contract.ALLOCATION) and name and name not in there and _is_there(one, name):
-            found.append(one)
-    return found
+    return [pod for pod in pods if pod.placed_on not in there and _is_there(pod)]
 
 
-def carried(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[PodJson]) -> GpuNode:
+def carried(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -> GpuNode:
     """The node with those of its predecessor's entries whose pods `pods` does not show as placed: they may be yet.
 
     One without a uid has yet to be stored, and one whose pod is gated may have its gate opened at this moment.
     """
-    gated = {pod.uid(one) for one in pods if contract.SCHEDULING_GATE in pod.gates(one) and not pod.is_terminal(one)}
+    gated = {pod.ref.uid for pod in pods if pod.is_gated and not pod.has_ended}
     known = {name for entry in node.allocations for name in (entry.id, entry.pod.uid) if name}
     for entry in entries:
         if entry.id in known or entry.pod.uid in known or (entry.pod.uid and entry.pod.uid not in gated):
@@ -79,25 +70,26 @@ def carried(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[PodJson
     return node
 
 
-def allocation(one: PodJson, node: GpuNode) -> Allocation:
+def allocation(pod: Pod, node: GpuNode) -> Allocation:
     """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they make no sense.
 
     What it asks for is what it holds, unless that was changed and it waits to be resized: then it says what it holds.
     """
-    annotations = pod.annotations_of(one)
-    held = annotations.get(contract.HELD)
-    request = requests.parse(one if held is None else _without_amounts(one))
+    held = pod.annotations.get(contract.HELD)
+    request = pod.request if held is None else _without_amounts(pod)
+    if isinstance(request, str):
+        raise errors.LedgerError(request)
     constraints = request.constraints
     return Allocation(
-        id=annotations[contract.ALLOCATION],
-        pod=PodRef(*pod.namespaced_name(one), pod.uid(one)),
-        shares=tuple(_shares(one, request, node)) if held is None else codec.read_shares(held),
+        id=pod.allocation_id,
+        pod=pod.ref,
+        shares=tuple(_shares(pod, request, node)) if held is None else codec.read_shares(held),
         labels=Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion),
         latency=request.latency,
     )
 
 
-def adopt(node: GpuNode, pods: Sequence[PodJson], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
+def adopt(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
     """The node with their shares; and by uid of the pod why a share could not be written again.
 
     before: the entries of its predecessor, where nothing that happened to it was missed. They count for more than
@@ -105,29 +97,28 @@ def adopt(node: GpuNode, pods: Sequence[PodJson], before: Iterable[Allocation] =
     """
     remembered = {(entry.id, entry.pod.uid): entry for entry in before}
     failed: dict[str, str] = {}
-    for one in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp", ""))):
+    for pod in sorted(pods, key=lambda pod: pod.created):
+        identity, uid = pod.allocation_id, pod.ref.uid
         known = {
             name
             for entry in node.allocations
             if not backfill_reservation.is_hold(entry)
             for name in (entry.id, entry.pod.uid)
         }
-        if pod.uid(one) in known or pod.annotations_of(one).get(contract.ALLOCATION) in known:
+        if not known.isdisjoint((identity, uid)):
             continue
         try:
-            entry = remembered.get((pod.annotations_of(one).get(contract.ALLOCATION, ""), pod.uid(one)))
-            node = ledger.reserve(node, entry or allocation(one, node))
+            node = ledger.reserve(node, remembered.get((identity, uid)) or allocation(pod, node))
         except errors.GpushareError as error:
-            failed[pod.uid(one)] = str(error)
+            failed[uid] = str(error)
     return node, failed
 
 
-def _shares(one: PodJson, request: Request, node: GpuNode) -> Iterable[GivenShare]:
+def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
     cards = node.gpu_by_uuid()
-    annotations = pod.annotations_of(one)
     for demand in request.demands:
         key = mutation.uuids_annotation(request, demand.containers[0])
-        uuids = [uuid for uuid in annotations.get(key, "").split(",") if uuid]
+        uuids = [uuid for uuid in pod.annotations.get(key, "").split(",") if uuid]
         for uuid in uuids:
             if uuid not in cards:
                 raise errors.LedgerError(f"{node.name} has no GPU {errors.quoted(uuid)}")
@@ -136,18 +127,17 @@ def _shares(one: PodJson, request: Request, node: GpuNode) -> Iterable[GivenShar
         yield reference.given(demand, [cards[uuid] for uuid in uuids])
 
 
-def _without_amounts(one: PodJson) -> PodJson:
-    """The pod with a request that can be read, whatever became of the keys that may change."""
+def _without_amounts(pod: Pod) -> Request:
+    """A request that can be read, whatever became of the keys that may change."""
     kept = {
         key: value
-        for key, value in pod.annotations_of(one).items()
+        for key, value in pod.annotations.items()
         if not any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
     }
-    return {**one, "metadata": {**one["metadata"], "annotations": {**kept, contract.REQUEST: "1"}}}
+    return requests.read({**kept, contract.REQUEST: "1"}, pod.containers, next(iter(pod.containers), ""))
 
 
-def _is_there(one: PodJson, node: str) -> bool:
-    """Whether it may run on the node now or soon, with a share that we gave it."""
-    bound = (one.get("spec") or {}).get("nodeName")
-    stays = not pod.is_terminal(one) and contract.SCHEDULING_GATE not in pod.gates(one) and bound in {None, "", node}
-    return stays and provenance.is_ours(one) and not provenance.never_started(one)
+def _is_there(pod: Pod) -> bool:
+    """Whether it may run now or soon where it says that it was placed, with a share that we gave it."""
+    stays = not pod.has_ended and not pod.is_gated and pod.node in {"", pod.placed_on}
+    return bool(pod.allocation_id and pod.placed_on) and stays and pod.may_run

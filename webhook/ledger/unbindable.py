@@ -12,14 +12,16 @@ import collections
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from webhook.pods import unbindable_pods
+from gpushare import pod
 
 FIRST_SECONDS: Final = 120.0  # as long as one owner's pods are let be between two evictions: see `placer.stuck`
 MOST_SECONDS: Final = 3600.0
 LAST_SECONDS: Final = 3600.0  # after that: long enough for several other nodes to have been tried
 MOST_MAKERS: Final = 4096
+
+Maker = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,9 +47,9 @@ class Unbindable:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._of: collections.OrderedDict[unbindable_pods.Maker, dict[str, _Node]] = collections.OrderedDict()
+        self._of: collections.OrderedDict[Maker, dict[str, _Node]] = collections.OrderedDict()
 
-    def left(self, maker: unbindable_pods.Maker, node: str, why: str) -> None:
+    def left(self, maker: Maker, node: str, why: str) -> None:
         """A pod of this maker has gone that could not be bound there."""
         now = self._clock()
         known = {name: one for name, one in self._of.pop(maker, {}).items() if now < one.barred_until + LAST_SECONDS}
@@ -57,16 +59,16 @@ class Unbindable:
         if len(self._of) > MOST_MAKERS:
             self._of.popitem(last=False)
 
-    def bound(self, maker: unbindable_pods.Maker, node: str) -> None:
+    def bound(self, maker: Maker, node: str) -> None:
         """One could be bound there after all."""
         known = self._of.get(maker, {})
         known.pop(node, None)
         if not known:
             self._of.pop(maker, None)
 
-    def avoided(self, manifest: Mapping[str, Any]) -> Avoided:
+    def avoided(self, manifest: pod.PodJson) -> Avoided:
         """The nodes that are not for this pod."""
-        found = unbindable_pods.maker(manifest) if self._of else None
+        found = maker(*pod.namespaced_name(manifest), pod.controller(manifest)) if self._of else None
         known = self._of.get(found[0]) if found is not None else None
         if not known:
             return NOTHING
@@ -75,3 +77,13 @@ class Unbindable:
             {name: one.why for name, one in known.items() if now < one.barred_until},
             frozenset(name for name, one in known.items() if one.barred_until <= now < one.barred_until + LAST_SECONDS),
         )
+
+
+def maker(namespace: str, name: str, controller: pod.Controller | None) -> tuple[Maker, str] | None:
+    """Who makes such a pod anew, to compare by and as words: its controller; or, by its name, a user.
+
+    With the namespace: whose uid is written on a pod is its user's to say. None for a pod of which nobody can know.
+    """
+    if controller is not None:
+        return (namespace, controller.uid), f"a pod of {controller.kind} {controller.name}"
+    return ((namespace, f"/{name}"), f"a pod named {name}") if name else None

@@ -8,17 +8,15 @@ when as many pods with a share have come and gone since the last as a third of t
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from gpushare import contract, errors, pod
-from gpushare import request as requests
 from gpushare.mix import Host, Mix, RequestClass, classes_of
+from gpushare.request import Request
 
 FEWEST: Final = 50
 PART: Final = 3  # one in so many
 
-PodJson = Mapping[str, Any]
 Asks = tuple[RequestClass, ...]  # what one pod asks for
 
 
@@ -52,14 +50,9 @@ class WorkloadMix:
         return Mix.of(self._counts, pods=self._pods)
 
 
-def asks_of(manifest: PodJson, amounts: Iterable[tuple[str, int]]) -> Asks:
-    """What a pod asks for; `amounts`: milli-CPUs, bytes … of its node. Nothing if it asks for no share, or nonsense."""
-    annotations = pod.annotations_of(manifest)
-    if not any(key.startswith(contract.PREFIX) and not requests.is_result_key(key) for key in annotations):
-        return ()
-    try:
-        request = requests.parse(manifest)
-    except errors.RequestError:
+def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
+    """What a pod asks for; `amounts`: milli-CPUs, bytes … of its node. Nothing where it makes no sense."""
+    if isinstance(request, str):
         return ()
     there = dict(amounts)
     return tuple(classes_of(request, Host(there.get("cpu", 0), there.get("memory", 0))))

@@ -12,14 +12,12 @@ import collections
 import dataclasses
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from gpushare import pod
 from webhook.placer import queue
 from webhook.placer.gang import Unit
 from webhook.placer.index import Index
-
-PodJson = Mapping[str, Any]
+from webhook.pods.stored_pod import Pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,13 +65,13 @@ class Passes:
         self._counted: set[str] = set()  # at the last count, and whom our copy does not show as placed yet
         self._grown: list[queue.Order] = []
 
-    def placed(self, one: PodJson) -> None:
+    def placed(self, pod: Pod) -> None:
         """We have placed it ourselves: it counts even if it is gone before the next count."""
-        self._placed[pod.uid(one)] = queue.order(one)
+        self._placed[pod.ref.uid] = queue.order(pod)
 
-    def grew(self, one: PodJson) -> None:
+    def grew(self, pod: Pod) -> None:
         """One that was placed long ago has taken more where it is: that passes over those ahead of it as well."""
-        self._grown.append(queue.order(one))
+        self._grown.append(queue.order(pod))
 
     def count(self, pods: Index, units: Iterable[Unit]) -> Mapping[str, int]:
         """By uid of the unit's first member."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from gpushare import errors, ledger, pod
-from gpushare.allocation import Allocation, PodRef
+from gpushare import errors, ledger
+from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from webhook.books.due_changes import NodeAllocation
@@ -16,10 +16,9 @@ from webhook.placer import backfill
 from webhook.placer.existing_allocations import ExistingAllocations
 from webhook.placer.gang import Unit
 from webhook.placer.index import Index
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
-
-PodJson = Mapping[str, Any]
 
 HOPELESS_SECONDS: Final = 60.0  # before the whole cluster is searched again for one that could run nowhere
 
@@ -43,21 +42,19 @@ class BackfillReservations:
         kept = ((uid, until) for uid, until in self._hopeless.items() if uid in existing.orders)
         self._hopeless = {uid: until for uid, until in kept if now < until <= now + HOPELESS_SECONDS}
 
-    def placed(self, one: PodJson) -> None:
+    def placed(self, pod: Pod) -> None:
         """It has got a share, and may have passed others over."""
-        self._counter.placed(one)
+        self._counter.placed(pod)
 
-    def grew(self, one: PodJson) -> None:
+    def grew(self, pod: Pod) -> None:
         """It has taken more where it is, and may have passed others over."""
-        self._counter.grew(one)
+        self._counter.grew(pod)
 
-    async def hold(self, unit: Unit, asks: Sequence[tuple[PodJson, Request]], existing: ExistingAllocations) -> str:
+    async def hold(self, unit: Unit, asks: Sequence[tuple[Pod, Request]], existing: ExistingAllocations) -> str:
         """Hold for a unit that was refused what it is entitled to; return the end of a sentence that says so, or ""."""
         asked = [
-            backfill_reservation.ReservingPod(
-                PodRef(*pod.namespaced_name(one), pod.uid(one)), request, self._store.unfit(one)
-            )
-            for one, request in asks
+            backfill_reservation.ReservingPod(pod.ref, request, self._store.unfit(pod.manifest))
+            for pod, request in asks
         ]
         requests = {one.pod.uid: one.request for one in asked}
         entries = [entry for one in asked for entry in existing.holds.get(one.pod.uid, ())]
@@ -79,7 +76,7 @@ class BackfillReservations:
     async def _make(
         self, unit: Unit, asked: Sequence[backfill_reservation.ReservingPod], existing: ExistingAllocations
     ) -> list[NodeAllocation]:
-        first = pod.uid(unit.members[0])
+        first = unit.uids[0]
         waited_seconds = backfill.waited_seconds(unit, now=self._now)
         passes = self._passes.get(first, 0)
         if not backfill.is_entitled(self._bound, waited_seconds=waited_seconds, passes=passes):

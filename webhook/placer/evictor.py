@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from gpushare import contract, pod
+from gpushare import contract
 from gpushare.cluster import api_client, api_errors, events
+from gpushare.pod import Controller
 from webhook.books.touched_nodes import Touched
 from webhook.metrics import Metrics
 from webhook.placer import allocation_conflict, unschedulable_pods
 from webhook.placer.write_backoff import WriteBackoff
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
-
-PodJson = Mapping[str, Any]
 
 AFTER_SECONDS: Final = 60.0
 SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
@@ -49,7 +49,7 @@ class Evictor:
         self._pace = unschedulable_pods.EvictionRate()
         self._backoff = WriteBackoff()
 
-    async def look(self, stuck_now: Iterable[PodJson], touched: Touched) -> float | None:
+    async def look(self, stuck_now: Iterable[Pod], touched: Touched) -> float | None:
         """Do what is due; return in how many seconds to look again, None if nobody is stuck.
 
         stuck_now: all pods that cannot be bound. touched: where to look for conflicts since the last time.
@@ -60,65 +60,59 @@ class Evictor:
 
     async def _look_beaten(self, touched: Touched) -> float | None:
         now = self._clock()
-        found = {pod.uid(one): (one, holder) for one, holder in self._found_beaten.renew(touched)}
-        due, next_at = self._conflicts.overdue({uid: one for uid, (one, _) in found.items()}, now=now)
+        found = {pod.ref.uid: (pod, holder) for pod, holder in self._found_beaten.renew(touched)}
+        due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in found.items()}, now=now)
         waits = [] if next_at is None else [next_at - now]
-        for one in due:
-            self._recorder.record(
-                one, contract.EVENT_LOST, allocation_conflict.explain(*found[pod.uid(one)]), type="Warning"
-            )
-            waits += await self._evict_in_turn(one, "it has no share of its own", now)
+        for pod in due:
+            said = allocation_conflict.explain(*found[pod.ref.uid])
+            self._recorder.record(pod.reference, contract.EVENT_LOST, said, type="Warning")
+            waits += await self._evict_in_turn(pod, "it has no share of its own", now)
         return min(waits, default=None)
 
-    async def _look_stuck(self, pods: Iterable[PodJson]) -> float | None:
+    async def _look_stuck(self, pods: Iterable[Pod]) -> float | None:
         now = self._clock()
-        found = {pod.uid(one): one for one in pods}
+        found = {pod.ref.uid: pod for pod in pods}
         self._metrics.stuck(len(found))
         overdue, next_at = self._sightings.overdue(found, now=now)
         waits = [] if next_at is None else [next_at - now]
-        for one in overdue:
-            words, owner = unschedulable_pods.why(one) or "", unschedulable_pods.owner(one)
-            self._recorder.record(
-                one, contract.EVENT_STUCK, unschedulable_pods.explain(one, words, owner), type="Warning"
-            )
-            waits += await self._evict_in_turn(one, "it could not be bound where it was placed", now)
+        for pod in overdue:
+            said = unschedulable_pods.explain(pod)
+            self._recorder.record(pod.reference, contract.EVENT_STUCK, said, type="Warning")
+            waits += await self._evict_in_turn(pod, "it could not be bound where it was placed", now)
         return min(waits, default=None)
 
-    async def _evict_in_turn(self, one: PodJson, because: str, now: float) -> list[float]:
+    async def _evict_in_turn(self, pod: Pod, because: str, now: float) -> list[float]:
         """Evict it if it has an owner and that owner's pace allows; return how long to wait if it does not."""
-        owner = unschedulable_pods.owner(one)
+        owner, uid = pod.controller, pod.ref.uid
         if owner is None:
             return []
-        uid = pod.uid(one)
         wait_seconds = max(self._pace.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
         if wait_seconds <= 0:
-            if await self._evict(one, owner, because):
+            if await self._evict(pod, owner, because):
                 self._pace.evicted(owner, now=now)
                 self._backoff.worked(uid)
             else:
                 wait_seconds = self._backoff.failed(uid, now=now)
         return [wait_seconds] if wait_seconds > 0 else []
 
-    async def _evict(self, one: PodJson, owner: unschedulable_pods.Owner, because: str) -> bool:
+    async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
         """Whether it went, or is going to."""
-        namespace, name = pod.namespaced_name(one)
-        metadata = one["metadata"]
         # Of this very state of it: a pod that was bound meanwhile has another version, and stays.
-        known = {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
+        known = {"uid": pod.ref.uid, "resourceVersion": pod.version}
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"namespace": namespace, "name": name},
+            "metadata": {"namespace": pod.ref.namespace, "name": pod.ref.name},
             "deleteOptions": {"preconditions": known},
         }
         try:
             async with asyncio.timeout(10.0):
-                await self._api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+                await self._api.create(f"{pod.path}/eviction", body)
         except (api_errors.ClusterError, TimeoutError) as error:
-            logger.info("Could not evict a stuck pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
+            logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": str(error)})
             return False
         self._metrics.replaced()
-        logger.warning("Evicted a pod", extra={"pod": f"{namespace}/{name}", "owner": owner.name})
+        logger.warning("Evicted a pod", extra={"pod": str(pod.ref), "owner": owner.name})
         note = f"evicted, because {because}: {owner.kind} {owner.name} makes it anew"
-        self._recorder.record(one, contract.EVENT_REPLACED, note, action="Evict")
+        self._recorder.record(pod.reference, contract.EVENT_REPLACED, note, action="Evict")
         return True

@@ -9,7 +9,6 @@ import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from gpushare import pod
 from gpushare.gpunode import GpuNode
 from webhook.books.due_changes import NodeAllocation
 from webhook.ledger import backfill_reservation
@@ -93,7 +92,7 @@ class AllocationHolders:
 
 
 def _waiting(arranged: Arranged) -> set[str]:
-    return {uid for unit in arranged.units for uid in unit.uids} | {pod.uid(one) for one, _ in arranged.held_back}
+    return {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
 
 
 def _by_node(entries: Iterable[NodeAllocation]) -> Gone:

@@ -17,11 +17,10 @@ import collections
 import dataclasses
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final
 
-from gpushare import contract, errors, ledger, pod
-from gpushare.allocation import PodRef
+from gpushare import contract, errors, ledger
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
@@ -33,17 +32,17 @@ from webhook.placer.existing_allocations import AllocationHolders, ExistingAlloc
 from webhook.placer.fairness import Fairness
 from webhook.placer.gang import Arranged, Unit
 from webhook.placer.index import Index
-from webhook.pods import gate_reason, mutation, pod_request
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
 
-PodJson = Mapping[str, Any]
-Told = list[tuple[PodJson, Refusal]]
-Opens = Callable[[PodJson, Request, mutation.Placed], Awaitable[Refusal | None]]
-Shut = Callable[[PodJson], Refusal | None]
-Warns = Callable[[PodJson, str], None]
-StillGated = Callable[[Collection[PodJson]], Awaitable[Collection[str]]]
-Asks = Sequence[tuple[PodJson, Request]]
+Told = list[tuple[Pod, Refusal]]
+Opens = Callable[[Pod, Request, mutation.Placed], Awaitable[Refusal | None]]
+Shut = Callable[[Pod], Refusal | None]
+Warns = Callable[[Pod, str], None]
+StillGated = Callable[[Collection[Pod]], Awaitable[Collection[str]]]
+Asks = Sequence[tuple[Pod, Request]]
 
 PLACED_AT_ONCE: Final = 32
 LATER_AT_ONCE: Final = 1024
@@ -84,9 +83,9 @@ class GatedPodScheduler:
         self._is_cut = False
         self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
 
-    def grew(self, one: PodJson) -> None:
+    def grew(self, pod: Pod) -> None:
         """A pod that was placed before has taken more where it is."""
-        self._holding.grew(one)
+        self._holding.grew(pod)
 
     def came(self, namespace: str) -> None:
         """A pod waits since now; if nobody of its namespace has a turn in this round, the next is to come soon."""
@@ -94,16 +93,16 @@ class GatedPodScheduler:
 
     async def take(self, pods: Index, arranged: Arranged, *, now: float) -> Told:
         """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
-        told = [(one, _held_back(one, sentence)) for one, sentence in arranged.held_back]
+        told = [(pod, _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
         existing = self._holders.existing(self._store.stored(), arranged)
         await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
         self._holding.begin(pods, arranged.units, existing, now=now)
         await asyncio.sleep(0)
-        back = [one for one, _ in arranged.held_back]
-        holders = {pod.uid(one) for one in back if existing.holds.pop(pod.uid(one), None)}
-        await self._give_back([one for one in back if pod.uid(one) in existing.shares], holders=holders)
+        back = [pod for pod, _ in arranged.held_back]
+        holders = {pod.ref.uid for pod in back if existing.holds.pop(pod.ref.uid, None)}
+        await self._give_back([pod for pod in back if pod.ref.uid in existing.shares], holders=holders)
         opened = await self._open_settled(back, existing)
-        told = [(one, opened.get(pod.uid(one), refusal)) for one, refusal in told]
+        told = [(pod, opened.get(pod.ref.uid, refusal)) for pod, refusal in told]
         refused: dict[str, Refusal] = {}
         behind = False
         self._here = frozenset(unit.namespace for unit in arranged.units)
@@ -113,8 +112,7 @@ class GatedPodScheduler:
                 is_cut = self._is_cut and len(begun) == len(self._here)  # everybody here has had a turn in this round
                 begun.add(unit.namespace)
                 if not self._has(unit, existing) and (is_cut or not self._fairness.may_try(unit)):
-                    for uid, one in zip(unit.uids, unit.members, strict=True):
-                        told.append((one, self._last.get(uid) or _later(one)))
+                    told += [(pod, self._last.get(pod.ref.uid) or _later(pod)) for pod in unit.members]
                     behind = True
                     if len(told) % LATER_AT_ONCE == 0:
                         await asyncio.sleep(0)  # the event loop is the webhook's too
@@ -132,7 +130,7 @@ class GatedPodScheduler:
                 # It runs until its share is in our view, before the next is placed: the queue's order is kept.
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
-        self._last = {pod.uid(one): refusal for one, refusal in told if refusal.cause is not Cause.TURN}
+        self._last = {pod.ref.uid: refusal for pod, refusal in told if refusal.cause is not Cause.TURN}
         self.is_behind = behind
         return told
 
@@ -143,39 +141,39 @@ class GatedPodScheduler:
     async def _take_one(
         self,
         unit: Unit,
-        one: PodJson,
+        pod: Pod,
         request: Request,
         existing: ExistingAllocations,
         refused: dict[str, Refusal],
         told: Told,
     ) -> None:
-        outcome: mutation.Placed | Refusal | None = self._found(one, existing)
-        shut = self._shut(one)
+        outcome: mutation.Placed | Refusal | None = self._found(pod, existing)
+        shut = self._shut(pod)
         if shut is not None:
-            await self._stays_shut(unit, [(one, shut)], existing, told, has_share=outcome is not None)
+            await self._stays_shut(unit, [(pod, shut)], existing, told, has_share=outcome is not None)
             return
-        kind = f"{queue.kind(one)}{pod.uid(one) if self._store.avoids(one) else ''}"
+        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.avoids(pod.manifest) else ''}"
         own, behind = existing.own(unit), existing.behind(unit)
         if outcome is None and not own and kind in refused:
             outcome = refused[kind]
         elif outcome is None:
-            outcome = await self._without(own).reserve(one, request, _reference(one))
+            outcome = await self._without(own).reserve(pod.manifest, request, pod.ref)
             if isinstance(outcome, Refusal) and behind:
                 both = {node: {*own.get(node, ()), *behind.get(node, ())} for node in {*own, *behind}}
-                outcome = await self._without(both).reserve(one, request, _reference(one))
+                outcome = await self._without(both).reserve(pod.manifest, request, pod.ref)
             if isinstance(outcome, Refusal):
                 self._fairness.in_vain(unit)
-                outcome = self._explained(one, request, outcome, existing)
+                outcome = self._explained(pod, request, outcome, existing)
                 refused.setdefault(kind, outcome)
         if isinstance(outcome, Refusal):
-            held = await self._holding.hold(unit, ((one, request),), existing)
-            told.append((one, dataclasses.replace(outcome, reason=outcome.reason + held)))
-        elif outcome is not None and (shut := await self._open(one, request, outcome)) is not None:
-            await self._stays_shut(unit, [(one, shut)], existing, told)
+            held = await self._holding.hold(unit, ((pod, request),), existing)
+            told.append((pod, dataclasses.replace(outcome, reason=outcome.reason + held)))
+        elif outcome is not None and (shut := await self._open(pod, request, outcome)) is not None:
+            await self._stays_shut(unit, [(pod, shut)], existing, told)
 
     async def _take_together(self, unit: Unit, asks: Asks, existing: ExistingAllocations, told: Told) -> None:
         missing = [ask for ask in asks if self._found(ask[0], existing) is None]
-        shut = [(one, why) for one, _ in missing if (why := self._shut(one)) is not None]
+        shut = [(pod, why) for pod, _ in missing if (why := self._shut(pod)) is not None]
         if shut:
             await self._stays_shut(unit, _together(unit, *shut[0]), existing, told, has_share=len(missing) < len(asks))
             return
@@ -189,49 +187,49 @@ class GatedPodScheduler:
             self._fairness.in_vain(unit)
         if lacks is None:
             outcomes = await self._reserve_all(missing, gone)
-            for one, _ in missing:
-                outcome = outcomes[pod.uid(one)]
+            for pod, _ in missing:
+                outcome = outcomes[pod.ref.uid]
                 if isinstance(outcome, Refusal):
-                    lacks = one, outcome
+                    lacks = pod, outcome
         if lacks is None:
-            for one, _ in asks:
-                found = self._found(one, existing)
+            for pod, _ in asks:
+                found = self._found(pod, existing)
                 if found is not None:
-                    outcomes[pod.uid(one)] = found
+                    outcomes[pod.ref.uid] = found
             if not await self._settle(outcomes.values()):
                 said = "its share could not be written down for good: that is tried again"
                 told += _together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER))
                 return
             # Shares of all are in the ledger: whatever happens now, whoever leads next opens the rest.
-            opened = await asyncio.gather(*(self._open(one, request, outcomes[pod.uid(one)]) for one, request in asks))
-            shut = [(one, why) for (one, _), why in zip(asks, opened, strict=True) if why is not None]
+            opened = await asyncio.gather(*(self._open(pod, request, outcomes[pod.ref.uid]) for pod, request in asks))
+            shut = [(pod, why) for (pod, _), why in zip(asks, opened, strict=True) if why is not None]
             if shut:
                 await self._stays_shut(unit, shut, existing, told, has_share=len(shut) == asks[0][1].group_size)
             apart = gang.apart(unit.group, [one for one in outcomes.values() if isinstance(one, mutation.Placed)])
-            for (one, _), why in zip(asks, opened, strict=True):
+            for (pod, _), why in zip(asks, opened, strict=True):
                 if apart and why is None:
-                    self._warns(one, apart)
+                    self._warns(pod, apart)
             return
         await self._give_back(
             [
-                one
-                for one, _ in asks
-                if self._found(one, existing) or isinstance(outcomes.get(pod.uid(one)), mutation.Placed)
+                pod
+                for pod, _ in asks
+                if self._found(pod, existing) or isinstance(outcomes.get(pod.ref.uid), mutation.Placed)
             ]
         )
         held = await self._holding.hold(unit, asks, existing)
         told += _together(unit, lacks[0], dataclasses.replace(lacks[1], reason=lacks[1].reason + held))
 
-    async def _fits(self, asks: Asks, gone: Gone) -> tuple[PodJson, Refusal] | None:
+    async def _fits(self, asks: Asks, gone: Gone) -> tuple[Pod, Refusal] | None:
         """Tries them all on a draft of the ledger; return one that does not fit, or None."""
         under: ledger_store.LedgerStore = draft.Without(self._store, gone) if gone else self._store
         tried = draft.Draft(under)
         rules = self._reservation.on(tried)
         try:
-            for one, request in asks:
-                outcome = await rules.reserve(one, request, _reference(one))
+            for pod, request in asks:
+                outcome = await rules.reserve(pod.manifest, request, pod.ref)
                 if isinstance(outcome, Refusal):
-                    return one, outcome
+                    return pod, outcome
         finally:
             tried.end()
         return None
@@ -240,16 +238,16 @@ class GatedPodScheduler:
         rules = self._without(gone).tentative()
         tasks: dict[str, asyncio.Task[mutation.Placed | Refusal]] = {}
         async with asyncio.TaskGroup() as group:
-            for one, request in asks:
-                tasks[pod.uid(one)] = group.create_task(rules.reserve(one, request, _reference(one)))
+            for pod, request in asks:
+                tasks[pod.ref.uid] = group.create_task(rules.reserve(pod.manifest, request, pod.ref))
                 await asyncio.sleep(0)
         return {uid: task.result() for uid, task in tasks.items()}
 
-    async def _open(self, one: PodJson, request: Request, outcome: mutation.Placed | Refusal) -> Refusal | None:
+    async def _open(self, pod: Pod, request: Request, outcome: mutation.Placed | Refusal) -> Refusal | None:
         """Why its gate stays shut, if that is so."""
-        why = await self._opens(one, request, outcome) if isinstance(outcome, mutation.Placed) else outcome
+        why = await self._opens(pod, request, outcome) if isinstance(outcome, mutation.Placed) else outcome
         if why is None:
-            self._holding.placed(one)
+            self._holding.placed(pod)
         return why
 
     async def _settle(self, outcomes: Iterable[mutation.Placed | Refusal]) -> bool:
@@ -270,19 +268,19 @@ class GatedPodScheduler:
             logger.warning("Could not settle the shares of a gang", extra={"err": str(error)})
         return not failed
 
-    async def _open_settled(self, held_back: Iterable[PodJson], existing: ExistingAllocations) -> dict[str, Refusal]:
+    async def _open_settled(self, held_back: Iterable[Pod], existing: ExistingAllocations) -> dict[str, Refusal]:
         """Go on with those whose gang was placed, although it is no longer whole: their shares are theirs for good.
 
         Return by uid why the gates of some stay shut.
         """
         shut: dict[str, Refusal] = {}
-        for one in held_back:
-            entry, request = existing.shares.get(pod.uid(one)), pod_request.read(one)
-            found = self._found(one, existing)
+        for pod in held_back:
+            entry, request = existing.shares.get(pod.ref.uid), pod.request
+            found = self._found(pod, existing)
             if entry is not None and entry.allocation.reserved_until is None and found and isinstance(request, Request):
-                why = await self._open(one, request, found)
+                why = await self._open(pod, request, found)
                 if why is not None:
-                    shut[pod.uid(one)] = why
+                    shut[pod.ref.uid] = why
         return shut
 
     async def _stays_shut(
@@ -296,20 +294,20 @@ class GatedPodScheduler:
         holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
         is_refused = has_share and all(why.cause is Cause.REFUSED for _, why in shut)
         if is_refused or holders:
-            await self._give_back([one for one, _ in shut] if is_refused else (), holders=holders, for_good=True)
+            await self._give_back([pod for pod, _ in shut] if is_refused else (), holders=holders, for_good=True)
 
     async def _give_up(self, unit: Unit, existing: ExistingAllocations) -> None:
         """One of these makes no sense, and keeps nothing; the others keep what is theirs for good, and run."""
-        having = [one for one in unit.members if pod.uid(one) in existing.shares]
+        having = [pod for pod in unit.members if pod.ref.uid in existing.shares]
         holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
-        senseless = [one for one in having if isinstance(pod_request.read(one), str)]
+        senseless = [pod for pod in having if isinstance(pod.request, str)]
         if having or holders:
             await self._give_back(having, holders=holders)
             await self._give_back(senseless, for_good=True)
-            await self._open_settled([one for one in having if one not in senseless], existing)
+            await self._open_settled([pod for pod in having if isinstance(pod.request, Request)], existing)
 
     async def _give_back(
-        self, sharers: Collection[PodJson], *, holders: Collection[str] = (), for_good: bool = False
+        self, sharers: Collection[Pod], *, holders: Collection[str] = (), for_good: bool = False
     ) -> None:
         """Take from gated pods what is tentative, or all if `for_good`, and what is held for `holders` (uids)."""
         if not sharers and not holders:
@@ -336,9 +334,9 @@ class GatedPodScheduler:
                 # Found again, and given back, in the next round.
                 logger.warning("Could not give back what a gated pod held", extra={"node": name, "err": str(error)})
 
-    def _found(self, one: PodJson, existing: ExistingAllocations) -> mutation.Placed | None:
+    def _found(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
         """The share that a placer before us, or a call whose answer was lost, has given to the pod."""
-        entry = existing.shares.get(pod.uid(one))
+        entry = existing.shares.get(pod.ref.uid)
         if entry is None:
             return None
         hostname = self._store.hostname(entry.node)
@@ -347,12 +345,12 @@ class GatedPodScheduler:
     def _without(self, gone: Gone) -> Reservation:
         return self._reservation.on(draft.Without(self._store, gone)) if gone else self._reservation
 
-    def _explained(self, one: PodJson, request: Request, refusal: Refusal, existing: ExistingAllocations) -> Refusal:
+    def _explained(self, pod: Pod, request: Request, refusal: Refusal, existing: ExistingAllocations) -> Refusal:
         """The refusal, or who it gives way to if that is all there is."""
         if not existing.holds:
             return refusal
         everything = existing.everything()
-        found = self._without(everything).plan(one, request)
+        found = self._without(everything).plan(pod.manifest, request)
         if isinstance(found, Refusal):
             return refusal
         whose = [pod_ for pod_, node in existing.held_for() if node == found.node]
@@ -367,31 +365,33 @@ class GatedPodScheduler:
 def _asks(unit: Unit, told: Told) -> Asks | None:
     """What each member asks for, the largest first; None, and why is in `told`, when that cannot be said."""
     asks = []
-    for one in unit.members:
-        request = pod_request.read(one)
-        if isinstance(request, str):
-            told += _together(unit, one, Refusal(request, cause=Cause.REQUEST))
+    for pod in unit.members:
+        if isinstance(pod.request, str):
+            told += _together(unit, pod, Refusal(pod.request, cause=Cause.REQUEST))
             return None
-        asks.append((one, request))
-    return sorted(asks, key=lambda ask: pod_request.size(ask[1]), reverse=True)
+        asks.append((pod, pod.request))
+    return sorted(asks, key=lambda ask: _size(ask[1]), reverse=True)
 
 
-def _together(unit: Unit, one: PodJson, refusal: Refusal) -> Told:
+def _size(request: Request) -> tuple[int, int]:
+    """Compute and memory of all its GPUs; a part of the memory is not counted, only bytes are."""
+    compute = sum(demand.share.request_percent * demand.gpus for demand in request.demands)
+    memory_bytes = sum((demand.share.memory.bytes or 0) * demand.gpus for demand in request.demands)
+    return compute, memory_bytes
+
+
+def _together(unit: Unit, pod: Pod, refusal: Refusal) -> Told:
     """What the members are told when one of them does not fit."""
-    name, group = pod.namespaced_name(one)[1], errors.quoted(unit.group)
-    others = dataclasses.replace(refusal, reason=f"its group {group} waits for {name}: {refusal.reason}")
-    return [(member, refusal if member is one else others) for member in unit.members]
+    said = f"its group {errors.quoted(unit.group)} waits for {pod.ref.name}: {refusal.reason}"
+    others = dataclasses.replace(refusal, reason=said)
+    return [(member, refusal if member is pod else others) for member in unit.members]
 
 
-def _later(one: PodJson) -> Refusal:
+def _later(pod: Pod) -> Refusal:
     """What one is told that was not tried: what it has been told before, so that nothing has to be written."""
-    said = pod.annotations_of(one).get(contract.REASON)
+    said = pod.annotations.get(contract.REASON)
     return Refusal(said or "others of its namespace are tried before it: it has its turn soon", cause=Cause.TURN)
 
 
-def _held_back(one: PodJson, sentence: str) -> Refusal:
-    return Refusal(sentence, cause=Cause.GATE if gate_reason.foreign_gates(one) else Cause.GROUP)
-
-
-def _reference(one: PodJson) -> PodRef:
-    return PodRef(*pod.namespaced_name(one), pod.uid(one))
+def _held_back(pod: Pod, sentence: str) -> Refusal:
+    return Refusal(sentence, cause=Cause.GATE if pod.foreign_gates else Cause.GROUP)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from gpushare import contract, errors, pod
+from gpushare import contract, errors
 from gpushare.cluster import api_client, api_errors, events
+from gpushare.pod import PodJson, annotations_of
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.ledger.api_store import ApiStore
@@ -26,11 +27,10 @@ from webhook.placer.gated_pods import GatedPodScheduler
 from webhook.placer.index import Index
 from webhook.placer.pending_reasons import PendingReasonReporter
 from webhook.placer.write_backoff import WriteBackoff
-from webhook.pods import difference, gate_reason, mutation
+from webhook.pods import difference, mutation
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
-
-PodJson = Mapping[str, Any]
 
 OPEN_TRIES: Final = 4
 MOST_SHUT_SECONDS: Final = 300.0  # before a gate is tried again that could not be opened
@@ -81,54 +81,53 @@ class Gates:
 
         now: Unix seconds, of the clock that the pods' age is judged by.
         """
-        shown = {uid: _version(pods.waiting[uid]) for uid in self._opened if uid in pods.waiting}
+        shown = {uid: pods.waiting[uid].version for uid in self._opened if uid in pods.waiting}
         self._opened = {uid: version for uid, version in self._opened.items() if shown.get(uid) == version}
         arranged = self._arranger.arrange(pods.waiting, pods.members, opened=self._opened)
-        gated = [*(one for unit in arranged.units for one in unit.members), *(one for one, _ in arranged.held_back)]
-        self._reporter.forget_all_but(pod.uid(one) for one in gated)
-        self._forget_shut({pod.uid(one) for one in gated} if self._shut or self._unanswered else set())
+        gated = {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
+        self._reporter.forget_all_but(gated)
+        self._forget_shut(gated)
         now = self._wall_clock() if now is None else now
         await asyncio.sleep(0)  # with very many, each of these takes a while, and the event loop is the webhook's too
         told = await self._turns.take(pods, arranged, now=now)
         self._metrics.waiting(
             pending_counts.counts(told),
-            longest_seconds=pending_counts.longest_seconds((one for one, _ in told), now=now),
+            longest_seconds=pending_counts.longest_seconds((pod for pod, _ in told), now=now),
         )
         await asyncio.sleep(0)
-        tell_again = await self._reporter.tell([(one, refusal.reason) for one, refusal in told])
+        tell_again = await self._reporter.tell([(pod, refusal.reason) for pod, refusal in told])
         waits = [self._backoff.wait_seconds(uid, now=self._clock()) for uid in self._shut]
         waits += [tell_again or 0.0, BEHIND_SECONDS if self._turns.is_behind else 0.0]
         return min((seconds for seconds in waits if seconds > 0), default=None)
 
-    def came(self, one: PodJson) -> None:
+    def came(self, pod: Pod) -> None:
         """A pod was created: if it waits, nobody else's many keep it waiting for long."""
-        if queue.waits(one):
-            self._turns.came(pod.namespaced_name(one)[0])
+        if pod.waits:
+            self._turns.came(pod.ref.namespace)
 
-    def grew(self, one: PodJson) -> None:
+    def grew(self, pod: Pod) -> None:
         """A pod that was placed before has taken more where it is."""
-        self._turns.grew(one)
+        self._turns.grew(pod)
 
-    async def _open(self, one: PodJson, request: Request, placed: mutation.Placed) -> Refusal | None:
+    async def _open(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
         """Open a gate, also when others write to the pod at the same time: then on the pod as it is now.
 
         Return why it cannot be opened, for which its share is to be given back if the cause is REFUSED.
         """
-        shut = self._is_shut(one)
+        shut = self._is_shut(pod)
         if shut is not None:
             return shut
-        who = {"namespace": pod.namespaced_name(one)[0], "name": pod.namespaced_name(one)[1]}
-        known, uid = one, pod.uid(one)
+        who = {"namespace": pod.ref.namespace, "name": pod.ref.name}
+        known, manifest, uid = pod, pod.manifest, pod.ref.uid
         for attempt in range(1, OPEN_TRIES + 1):
             try:
-                changes = mutation.patch(known, mutation.open_gate(known, request, placed))
+                changes = mutation.patch(manifest, mutation.open_gate(manifest, request, placed))
             except errors.LedgerError as error:
                 said = f"it gets another share, as this one is not what it asks for: {error}"
-                return self._shuts(one, said, not self._is_on_its_way(uid, ANY_VERSION))
+                return self._shuts(pod, said, not self._is_on_its_way(uid, ANY_VERSION))
             try:
-                await self._api.patch(
-                    _path(one), [*_is_still(known, is_whole=attempt > 1), *changes], api_client.JSON_PATCH
-                )
+                tests = _is_same_version(pod) if attempt == 1 else _is_as_read(manifest)
+                await self._api.patch(pod.path, [*tests, *changes], api_client.JSON_PATCH)
                 break
             except api_errors.NotFound:
                 return None  # deleted meanwhile: its share is released like any other
@@ -138,37 +137,38 @@ class Gates:
                 is_answer = not isinstance(error, api_errors.Unavailable | api_errors.Unauthorized)
             if not is_answer:
                 # A patch that goes by what the pod says may be carried out on any version of it.
-                of_version = _version(known) if attempt == 1 else ANY_VERSION
+                of_version = pod.version if attempt == 1 else ANY_VERSION
                 self._unanswered[uid] = of_version, self._clock() + ON_ITS_WAY_SECONDS
-            fresh = await self._read(one)
-            if fresh is not None and not _is_as_judged(fresh, one):
+            read = await self._read(pod)
+            fresh = Pod.of(read) if read is not None else None
+            if fresh is not None and not _is_as_judged(fresh, pod):
                 return None  # its next version comes with the watch, and with it the next try
-            if fresh is not None and is_answer and _version(fresh) == _version(known):
+            if fresh is not None and is_answer and fresh.version == known.version:
                 said = f"the API server does not let its scheduling gate be opened: {words}"
-                return self._shuts(one, said, not self._is_on_its_way(uid, _version(known)))
-            if fresh is None or attempt == OPEN_TRIES:
-                return self._shuts(one, f"its scheduling gate could not be opened yet: {words}", False)
-            known = fresh
-        self._opened[uid] = _version(one)
+                return self._shuts(pod, said, not self._is_on_its_way(uid, known.version))
+            if read is None or fresh is None or attempt == OPEN_TRIES:
+                return self._shuts(pod, f"its scheduling gate could not be opened yet: {words}", False)
+            known, manifest = fresh, read
+        self._opened[uid] = pod.version
         self._backoff.worked(uid)
         self._shut.pop(uid, None)
         self._metrics.placed()
         uuids = ",".join(uuid for share in placed.shares for uuid in share.gpu_uuids)
         logger.info("Placed a gated pod", extra={"pod": who, "node": placed.node, "gpus": uuids})
-        self._recorder.record(one, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
+        self._recorder.record(pod.reference, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
         return None
 
-    def _is_shut(self, one: PodJson) -> Refusal | None:
+    def _is_shut(self, pod: Pod) -> Refusal | None:
         """Why its gate is not tried now."""
-        uid = pod.uid(one)
+        uid = pod.ref.uid
         return self._shut.get(uid) if self._backoff.wait_seconds(uid, now=self._clock()) > 0 else None
 
-    def _shuts(self, one: PodJson, sentence: str, is_refused: bool) -> Refusal:
+    def _shuts(self, pod: Pod, sentence: str, is_refused: bool) -> Refusal:
         """It could not be opened. is_refused: nor will it be by what we have sent already."""
         found = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
-        self._shut[pod.uid(one)] = found
-        pause = self._backoff.failed(pod.uid(one), now=self._clock())
-        logger.warning("A gate stays shut", extra={"pod": _path(one), "err": sentence, "pause_seconds": pause})
+        self._shut[pod.ref.uid] = found
+        pause = self._backoff.failed(pod.ref.uid, now=self._clock())
+        logger.warning("A gate stays shut", extra={"pod": pod.path, "err": sentence, "pause_seconds": pause})
         return found
 
     def _is_on_its_way(self, uid: str, version: str) -> bool:
@@ -181,60 +181,54 @@ class Gates:
         self._shut = {uid: why for uid, why in self._shut.items() if uid in gated}
         self._unanswered = {uid: known for uid, known in self._unanswered.items() if uid in gated}
 
-    def _warn(self, one: PodJson, sentence: str) -> None:
-        self._recorder.record(one, contract.EVENT_GROUP_APART, sentence, type="Warning")
+    def _warn(self, pod: Pod, sentence: str) -> None:
+        self._recorder.record(pod.reference, contract.EVENT_GROUP_APART, sentence, type="Warning")
 
-    async def _still_gated(self, pods: Collection[PodJson]) -> list[str]:
+    async def _still_gated(self, pods: Collection[Pod]) -> list[str]:
         """Of these pods the uids of those that are gated now, by a read that lags behind nothing."""
-        found = await asyncio.gather(*(self._read(one) for one in pods))
-        return [
-            pod.uid(now)
-            for one, now in zip(pods, found, strict=True)
-            if now is not None and pod.uid(now) == pod.uid(one) and contract.SCHEDULING_GATE in pod.gates(now)
-        ]
+        read = await asyncio.gather(*map(self._read, pods))
+        uids = {pod.ref.uid for pod in pods}
+        gated = [now.ref.uid for item in read if item is not None and (now := Pod.of(item)).is_gated]
+        return [uid for uid in gated if uid in uids]
 
-    async def _read(self, one: PodJson) -> PodJson | None:
+    async def _read(self, pod: Pod) -> PodJson | None:
         try:
-            return await self._api.get(_path(one))
+            return await self._api.get(pod.path)
         except api_errors.ClusterError as error:
-            logger.info("Could not read a gated pod", extra={"pod": _path(one), "err": str(error)})
+            logger.info("Could not read a gated pod", extra={"pod": pod.path, "err": str(error)})
             return None
 
 
-def _is_as_judged(fresh: PodJson, one: PodJson) -> bool:
+def _is_as_judged(fresh: Pod, pod: Pod) -> bool:
     """Whether it is the same pod, still gated, and nothing has changed of what decided where it may run."""
     return (
-        pod.uid(fresh) == pod.uid(one)
-        and contract.SCHEDULING_GATE in pod.gates(fresh)
-        and gate_reason.foreign_gates(fresh) == gate_reason.foreign_gates(one)
-        and queue.kind(fresh) == queue.kind(one)
+        fresh.ref.uid == pod.ref.uid
+        and fresh.is_gated
+        and fresh.foreign_gates == pod.foreign_gates
+        and queue.kind(fresh) == queue.kind(pod)
     )
 
 
-def _is_still(known: PodJson, *, is_whole: bool) -> list[dict[str, Any]]:
-    """The operations that let a JSON patch do nothing unless the pod is as we know it.
+def _is_same_version(pod: Pod) -> list[dict[str, Any]]:
+    """The operations that let a JSON patch do nothing unless the pod is as we know it."""
+    return _tests({"/metadata/uid": pod.ref.uid, "/metadata/resourceVersion": pod.version})
 
-    is_whole: it was read whole. Then what decides where it may run is compared, and not its version: the API server
-    tries such a patch again by itself, so that whoever writes to the pod all the time does not keep it from its turn.
+
+def _is_as_read(manifest: PodJson) -> list[dict[str, Any]]:
+    """The same for a pod that was read whole: what decides where it may run is compared, and not its version.
+
+    The API server tries such a patch again by itself, so that whoever writes to the pod all the time does not keep it
+    from its turn.
     """
-    compared = {"/metadata/uid": pod.uid(known)}
-    if not is_whole:
-        return _tests({**compared, "/metadata/resourceVersion": _version(known)})
     asked = {
         f"/metadata/annotations/{difference.escaped(key)}": text
-        for key, text in pod.annotations_of(known).items()
+        for key, text in annotations_of(manifest).items()
         if key.startswith(contract.PREFIX)
     }
-    return _tests({**compared, "/metadata/labels": known["metadata"].get("labels"), "/spec": known["spec"], **asked})
+    metadata = manifest["metadata"]
+    same = {"/metadata/uid": metadata["uid"], "/metadata/labels": metadata.get("labels"), "/spec": manifest["spec"]}
+    return _tests({**same, **asked})
 
 
 def _tests(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"op": "test", "path": path, "value": value} for path, value in values.items() if value is not None]
-
-
-def _path(one: PodJson) -> str:
-    return "/api/v1/namespaces/{}/pods/{}".format(*pod.namespaced_name(one))
-
-
-def _version(one: PodJson) -> str:
-    return str(one["metadata"].get("resourceVersion", ""))

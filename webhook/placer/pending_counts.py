@@ -5,24 +5,20 @@ from __future__ import annotations
 import collections
 import datetime
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from gpushare import pod
 from gpushare.refusal import Refusal
-from webhook.placer import queue
-
-PodJson = Mapping[str, Any]
+from webhook.pods.stored_pod import Pod
 
 
-def counts(told: Iterable[tuple[PodJson, Refusal]]) -> Mapping[tuple[str, str], int]:
+def counts(told: Iterable[tuple[Pod, Refusal]]) -> Mapping[tuple[str, str], int]:
     """How many pods wait, by namespace and the word for the reason."""
-    return collections.Counter((pod.namespaced_name(one)[0], refusal.word) for one, refusal in told)
+    return collections.Counter((pod.ref.namespace, refusal.word) for pod, refusal in told)
 
 
-def longest_seconds(pods: Iterable[PodJson], *, now: float) -> float:
+def longest_seconds(pods: Iterable[Pod], *, now: float) -> float:
     """For how long the oldest of them has been there; `now` in Unix seconds. A pod without a date counts as new."""
     # Such texts sort by time, and very many pods are often of few moments.
-    return max((_age_seconds(created, now) for created in {queue.created(one) for one in pods}), default=0.0)
+    return max((_age_seconds(created, now) for created in {pod.created for pod in pods}), default=0.0)
 
 
 def _age_seconds(created: str, now: float) -> float:

@@ -12,15 +12,14 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from gpushare import contract, pod
+from gpushare import contract
 from gpushare.cluster import api_client, api_errors, events
 from webhook.placer.write_backoff import WriteBackoff
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
-
-PodJson = Mapping[str, Any]
 
 FIRST_PAUSE_SECONDS: Final = 3.0  # as long as people look: who made the next of a group sees it counted
 MOST_PAUSE_SECONDS: Final = 900.0
@@ -65,44 +64,44 @@ class PendingReasonReporter:
         self._told = {uid: told for uid, told in self._told.items() if uid in kept}
         self._noted = {uid: noted for uid, noted in self._noted.items() if uid in kept}
 
-    async def tell(self, sentences: Sequence[tuple[PodJson, str]], beside: Mapping[str, str] = NOTHING) -> float | None:
+    async def tell(self, sentences: Sequence[tuple[Pod, str]], beside: Mapping[str, str] = NOTHING) -> float | None:
         """Tell what is due; return in how many seconds there is more to tell, None when everything is told.
 
         beside: by uid of the pod, what it holds meanwhile; a change of that is told without a pause.
         """
         now = self._clock()
         due, later = [], list[float]()
-        for one, sentence in sentences:
-            uid = pod.uid(one)
+        for pod, sentence in sentences:
+            uid = pod.ref.uid
             held = beside.get(uid)
-            if uid not in self._told and uid not in self._backoff and _has(one, sentence, held):
+            if uid not in self._told and uid not in self._backoff and _has(pod, sentence, held):
                 # The webhook, or a placer before us, has written it; the Event costs one write in the pod's life.
                 self._remember(uid, sentence, held, now)
-                self._note(one, sentence)
+                self._note(pod, sentence)
                 continue
             wait_seconds = self._wait_seconds(uid, sentence, held, now)
             if wait_seconds is not None and wait_seconds <= 0:
-                due.append((one, sentence, held))
+                due.append((pod, sentence, held))
             elif wait_seconds is not None:
                 later.append(wait_seconds)
         if due and now - self._round_at < self._round_seconds:
             return self._round_seconds - (now - self._round_at)
-        for number, (one, sentence, held) in enumerate(due, start=1):
+        for number, (pod, sentence, held) in enumerate(due, start=1):
             self._round_at = now
-            self._note(one, sentence)
+            self._note(pod, sentence)
             try:
                 with contextlib.suppress(api_errors.NotFound, api_errors.Conflict):  # it has gone
-                    await self._write(one, sentence, held)
+                    await self._write(pod, sentence, held)
             except api_errors.ClusterError as error:
-                logger.warning("Could not write why a pod waits", extra={"pod": _path(one), "err": str(error)})
-                later.append(self._backoff.failed(pod.uid(one), now=now))
+                logger.warning("Could not write why a pod waits", extra={"pod": pod.path, "err": str(error)})
+                later.append(self._backoff.failed(pod.ref.uid, now=now))
                 if isinstance(error, api_errors.Unavailable):
                     # Others would fare no better.
                     self._round_seconds = min(2 * self._round_seconds, MOST_ROUND_SECONDS)
                     break
             else:
-                self._backoff.worked(pod.uid(one))
-                self._remember(pod.uid(one), sentence, held, now)
+                self._backoff.worked(pod.ref.uid)
+                self._remember(pod.ref.uid, sentence, held, now)
                 self._round_seconds = ROUND_SECONDS
             if number == MOST_AT_ONCE:
                 break
@@ -124,23 +123,18 @@ class PendingReasonReporter:
         pause = FIRST_PAUSE_SECONDS if before is None else min(MOST_PAUSE_SECONDS, 2 * before.pause_seconds)
         self._told[uid] = _Told(sentence, held, now, pause)
 
-    def _note(self, one: PodJson, sentence: str) -> None:
-        if self._noted.get(pod.uid(one)) != sentence:
-            self._noted[pod.uid(one)] = sentence
-            self._recorder.record(one, self._event, sentence)
+    def _note(self, pod: Pod, sentence: str) -> None:
+        if self._noted.get(pod.ref.uid) != sentence:
+            self._noted[pod.ref.uid] = sentence
+            self._recorder.record(pod.reference, self._event, sentence)
 
-    async def _write(self, one: PodJson, sentence: str, held: str | None) -> None:
-        if _has(one, sentence, held):
+    async def _write(self, pod: Pod, sentence: str, held: str | None) -> None:
+        if _has(pod, sentence, held):
             return
         annotations = {contract.REASON: sentence, **({} if held is None else {contract.HELD: held})}
         # With the uid: a pod of the same name that was made since then is another.
-        await self._api.patch(_path(one), {"metadata": {"uid": pod.uid(one), "annotations": annotations}})
+        await self._api.patch(pod.path, {"metadata": {"uid": pod.ref.uid, "annotations": annotations}})
 
 
-def _path(one: PodJson) -> str:
-    return "/api/v1/namespaces/{}/pods/{}".format(*pod.namespaced_name(one))
-
-
-def _has(one: PodJson, sentence: str, held: str | None) -> bool:
-    annotations = pod.annotations_of(one)
-    return annotations.get(contract.REASON) == sentence and annotations.get(contract.HELD) == held
+def _has(pod: Pod, sentence: str, held: str | None) -> bool:
+    return pod.annotations.get(contract.REASON) == sentence and pod.annotations.get(contract.HELD) == held

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from gpushare.cluster import object_store as objects
 from gpushare.cluster import part
 from webhook.books.allocation_controller import AllocationController
 from webhook.ledger.api_store import ApiStore
@@ -21,6 +20,7 @@ from webhook.placer.evictor import Evictor
 from webhook.placer.gates import Gates
 from webhook.placer.index import Index
 from webhook.placer.resizer import Resizer
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Placer:
     def __init__(
         self,
         ledger_now: ApiStore,
-        pods: part.Copy,
+        pods: part.Part[Pod],
         allocations_controller: AllocationController,
         gates: Gates,
         *,
@@ -62,11 +62,11 @@ class Placer:
         """Something has changed: the next round is due."""
         self._woken.set()
 
-    def _pod_changed(self, change: objects.Delta) -> None:
+    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         self.wake()
-        self._index.pod(change.old, change.new)
-        if change.old is None and change.new is not None:
-            self._gates.came(change.new)
+        self._index.pod(before, after)
+        if before is None and after is not None:
+            self._gates.came(after)
 
     async def run(self) -> None:
         """Work whenever something has changed, until cancelled."""

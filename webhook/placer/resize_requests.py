@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from gpushare import contract, errors, pod, resizing
-from gpushare import request as requests
+from gpushare import contract, errors, resizing
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from webhook.books.touched_nodes import Touched
 from webhook.ledger import backfill_reservation
 from webhook.placer import queue
-
-PodJson = Mapping[str, Any]
+from webhook.pods.stored_pod import Pod
 
 # The scheduler has yet to find room for all that it was created with, and the agent offers the difference for pods that
 # are on its node alone: given to somebody else before, the two could keep each other from being bound.
@@ -30,7 +28,7 @@ NOT_BOUND: Final = "it is not bound to its node yet, and counts there as it was 
 class ResizeRequest:
     """One pod, what it asks for now and what it holds; `problem` says why what it asks for makes no sense."""
 
-    pod: PodJson
+    pod: Pod
     node: str
     entry: Allocation
     request: Request | None = None
@@ -44,7 +42,7 @@ class ResizeRequests:
         self._found: dict[str, list[ResizeRequest]] = {}  # by node
         self._content: dict[str, dict[str, tuple[object, ...]]] = {}  # by node, by uid: as of what
 
-    def find(self, nodes: Iterable[GpuNode], pods: Iterable[PodJson]) -> list[ResizeRequest]:
+    def find(self, nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> list[ResizeRequest]:
         """All, as they are when everything is looked at."""
         nodes = tuple(nodes)
         names = self._content.keys() | {node.name for node in nodes}
@@ -54,7 +52,7 @@ class ResizeRequests:
 
     def search(self, touched: Touched) -> Iterator[None]:
         """Look at what has changed, node by node: of a large cluster it takes seconds for the first time."""
-        by_uid = {pod.uid(one): one for one in touched.pods}
+        by_uid = {pod.ref.uid: pod for pod in touched.pods}
         nodes = {node.name: node for node in touched.nodes}
         for name in touched.names:
             self._found.pop(name, None)
@@ -70,15 +68,15 @@ class ResizeRequests:
             key=lambda one: queue.order(one.pod),
         )
 
-    def _search(self, node: GpuNode, by_uid: Mapping[str, PodJson], known: Mapping[str, tuple[object, ...]]) -> None:
+    def _search(self, node: GpuNode, by_uid: Mapping[str, Pod], known: Mapping[str, tuple[object, ...]]) -> None:
         found, content = [], dict[str, tuple[object, ...]]()
         cards = tuple((card.uuid, card.memory_bytes) for card in node.gpus)
         for entry in node.allocations:
-            one = by_uid.get(entry.pod.uid)
-            if one is None or not entry.pod.uid or entry.is_hold:
+            pod = by_uid.get(entry.pod.uid)
+            if pod is None or not entry.pod.uid or entry.is_hold:
                 continue
-            state = one["metadata"].get("resourceVersion"), entry.shares, cards
-            resize_request = None if known.get(entry.pod.uid) == state else _resize_request(one, node, entry)
+            state = pod.version, entry.shares, cards
+            resize_request = None if known.get(entry.pod.uid) == state else _resize_request(pod, node, entry)
             if resize_request is None:
                 content[entry.pod.uid] = state
             else:
@@ -141,28 +139,22 @@ def existing(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenS
     return entry.shares, f"{resizing.WAITING}{said}" if said else ""
 
 
-def _resize_request(one: PodJson, node: GpuNode, entry: Allocation) -> ResizeRequest | None:
-    annotations = pod.annotations_of(one)
-    if (
-        annotations.get(contract.ALLOCATION) != entry.id
-        or pod.is_terminal(one)
-        or one["metadata"].get("deletionTimestamp")
-        or contract.SCHEDULING_GATE in pod.gates(one)
-    ):
+def _resize_request(pod: Pod, node: GpuNode, entry: Allocation) -> ResizeRequest | None:
+    if pod.allocation_id != entry.id or pod.has_ended or pod.leaves or pod.is_gated:
         return None
-    if contract.HELD not in annotations and resizing.missing(entry, node):
+    if contract.HELD not in pod.annotations and resizing.missing(entry, node):
         return None  # that the GPU is gone is told of the node: these pods, as many as they are, may want nothing
+    if isinstance(pod.request, str):
+        return ResizeRequest(pod, node.name, entry, problem=pod.request)
     try:
-        request = requests.parse(one)
-        wanted = resizing.asked(request, entry, node)
+        wanted = resizing.asked(pod.request, entry, node)
     except errors.GpushareError as error:
-        return ResizeRequest(one, node.name, entry, problem=str(error))
-    if not (one.get("spec") or {}).get("nodeName") and _gives_up(entry.shares, wanted):
-        return ResizeRequest(one, node.name, entry, problem=NOT_BOUND)
-    is_content = wanted == entry.shares
-    if is_content and contract.REASON not in annotations and contract.HELD not in annotations:
+        return ResizeRequest(pod, node.name, entry, problem=str(error))
+    if not pod.node and _gives_up(entry.shares, wanted):
+        return ResizeRequest(pod, node.name, entry, problem=NOT_BOUND)
+    if wanted == entry.shares and contract.REASON not in pod.annotations and contract.HELD not in pod.annotations:
         return None
-    return ResizeRequest(one, node.name, entry, request)
+    return ResizeRequest(pod, node.name, entry, pod.request)
 
 
 def _gives_up(held: resizing.Shares, wanted: resizing.Shares) -> bool:

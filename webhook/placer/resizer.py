@@ -7,16 +7,14 @@ that waits is told why, and what it holds meanwhile is written on it, for the ca
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from gpushare import codec, contract, errors, pod, resizing
-from gpushare import request as requests
+from gpushare import codec, contract, errors, resizing
 from gpushare.cluster import api_client, api_errors, events
-from gpushare.cluster import object_store as objects
+from gpushare.cluster.object_store import Key
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from webhook.books import allocation_controller
@@ -27,10 +25,9 @@ from webhook.placer.pending_reasons import PendingReasonReporter
 from webhook.placer.quotas import Quotas
 from webhook.placer.resize_requests import ResizeRequest, ResizeRequests, existing, turn
 from webhook.placer.write_backoff import WriteBackoff
+from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
-
-PodJson = Mapping[str, Any]
 
 NODES_AT_ONCE: Final = 16  # looked at before others have their turn
 
@@ -48,7 +45,7 @@ class Resizer:
         recorder: events.Recorder,
         measures: Metrics,
         *,
-        grew: Callable[[PodJson], None] = lambda _: None,
+        grew: Callable[[Pod], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -77,11 +74,10 @@ class Resizer:
         self._waiting = by_node
         stored = {node.name: node for node in self._store.stored() if node.name in by_node}
         held_for = backfill_reservation.asked_for(stored.values(), pods)
-        told: list[tuple[PodJson, str]] = []
+        told: list[tuple[Pod, str]] = []
         held: dict[str, str] = {}
-        self._cleared = {
-            pod.uid(resize_request.pod): self._cleared.get(pod.uid(resize_request.pod), "") for resize_request in wishes
-        }
+        uids = (resize_request.pod.ref.uid for resize_request in wishes)
+        self._cleared = {uid: self._cleared.get(uid, "") for uid in uids}
         # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
         nodes = await asyncio.gather(*(self._write(stored.get(name), here, held_for) for name, here in by_node.items()))
         for node, here in zip(nodes, by_node.values(), strict=True):
@@ -91,11 +87,11 @@ class Resizer:
                     continue  # it is found as it is then in the next round
                 if now[1]:
                     told.append((resize_request.pod, now[1]))
-                    held[pod.uid(resize_request.pod)] = codec.shares_text(now[0])
+                    held[resize_request.pod.ref.uid] = codec.shares_text(now[0])
                 else:
                     await self._done(resize_request, now[0])
         self._metrics.resizes_waiting(len(told))
-        self._reporter.forget_all_but(pod.uid(one) for one, _ in told)
+        self._reporter.forget_all_but(pod.ref.uid for pod, _ in told)
         return await self._reporter.tell(told, held)
 
     async def _search(self, touched: Touched) -> None:
@@ -107,12 +103,12 @@ class Resizer:
         """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""
         found = []
         for resize_request in self._waiting.get(name, ()):
-            one = pods.get(objects.key_of(resize_request.pod))
-            if resize_request.request is None or one is None or pod.uid(one) != pod.uid(resize_request.pod):
+            ref = resize_request.pod.ref
+            pod = pods.get(Key(ref.namespace, ref.name))
+            if resize_request.request is None or pod is None or pod.ref.uid != ref.uid:
                 continue
-            with contextlib.suppress(errors.RequestError):
-                if requests.parse(one) == resize_request.request:  # another wish has yet to be judged
-                    found.append((resize_request.entry.id, resize_request.request))
+            if pod.request == resize_request.request:  # another wish has yet to be judged
+                found.append((resize_request.entry.id, resize_request.request))
         return found
 
     async def _write(
@@ -133,27 +129,20 @@ class Resizer:
 
     async def _done(self, resize_request: ResizeRequest, shares: resizing.Shares) -> None:
         """It is as asked: say so if something was changed, and take off what was written on it while it waited."""
-        namespace, name = pod.namespaced_name(resize_request.pod)
-        annotations, version = (
-            pod.annotations_of(resize_request.pod),
-            str(resize_request.pod["metadata"].get("resourceVersion", "")),
-        )
-        uid, now = pod.uid(resize_request.pod), self._clock()
-        if self._cleared[uid] == version or self._backoff.wait_seconds(uid, now=now) > 0:
+        pod = resize_request.pod
+        uid, now = pod.ref.uid, self._clock()
+        if self._cleared[uid] == pod.version or self._backoff.wait_seconds(uid, now=now) > 0:
             return  # and our copy does not show it yet; or nobody lets us
-        if contract.REASON in annotations or contract.HELD in annotations:
+        if contract.REASON in pod.annotations or contract.HELD in pod.annotations:
             taken_off = {contract.REASON: None, contract.HELD: None}
             try:
-                await self._api.patch(
-                    f"/api/v1/namespaces/{namespace}/pods/{name}",
-                    {"metadata": {"uid": uid, "annotations": taken_off}},
-                )
+                await self._api.patch(pod.path, {"metadata": {"uid": uid, "annotations": taken_off}})
             except api_errors.ClusterError as error:
-                logger.info("Could not tell a pod", extra={"pod": f"{namespace}/{name}", "err": str(error)})
+                logger.info("Could not tell a pod", extra={"pod": str(pod.ref), "err": str(error)})
                 self._backoff.failed(uid, now=now)
                 return  # found again in a later round
             self._backoff.worked(uid)
-        self._cleared[uid] = version
+        self._cleared[uid] = pod.version
         before = _held_before(resize_request)
         if codec.shares_text(before) != codec.shares_text(shares):
             self._metrics.resized()
@@ -161,15 +150,15 @@ class Resizer:
                 now.request_percent > was.request_percent or now.memory_bytes > was.memory_bytes
                 for was, now in zip(before, shares, strict=False)
             ):
-                self._grew(resize_request.pod)
-            logger.info("Resized a share", extra={"pod": f"{namespace}/{name}", "node": resize_request.node})
+                self._grew(pod)
+            logger.info("Resized a share", extra={"pod": str(pod.ref), "node": resize_request.node})
             note = f"has {resizing.amounts(shares)} now, as its annotations ask"
-            self._recorder.record(resize_request.pod, contract.EVENT_RESIZED, note, action="Resize")
+            self._recorder.record(pod.reference, contract.EVENT_RESIZED, note, action="Resize")
 
 
 def _held_before(resize_request: ResizeRequest) -> resizing.Shares:
     """What it held before it asked for something else, as far as that is known."""
     try:
-        return codec.read_shares(pod.annotations_of(resize_request.pod)[contract.HELD])
+        return codec.read_shares(resize_request.pod.annotations[contract.HELD])
     except (KeyError, errors.CodecError):
         return resize_request.entry.shares

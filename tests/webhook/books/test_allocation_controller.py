@@ -13,12 +13,13 @@ import pytest
 
 from gpushare import ledger
 from gpushare.allocation import PodRef
-from gpushare.cluster import api_client, events, informer, transport
+from gpushare.cluster import api_client, events, informer, part, transport
 from tests import builders
 from tests.webhook.conftest import Cluster
 from webhook import metrics
 from webhook.books.allocation_controller import AllocationController
 from webhook.ledger.api_store import ApiStore
+from webhook.pods.stored_pod import Pod
 
 pytestmark = pytest.mark.apiserver
 
@@ -45,7 +46,7 @@ class Blind:
         self.api = api
         self.measures = metrics.Metrics()
         self.store = ApiStore(api, self.measures)
-        pods = informer.Informer(api, "/api/v1/namespaces/kube-system/pods")
+        pods: part.Part[Pod] = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "ours")
         recorder = events.Recorder(api, controller="gpushare.io/test", instance="test")
         self.now = 1000.0
         self.allocations_controller = AllocationController(

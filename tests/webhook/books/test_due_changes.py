@@ -11,7 +11,7 @@ from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from tests import builders
 from webhook.books import due_changes
-from webhook.pods import copies
+from webhook.pods.stored_pod import Pod
 
 NOW = 1000.0
 
@@ -25,7 +25,7 @@ def a_pod(name: str = "trainer", *, uid: str = "u-1", allocation: str = "a1", ph
 
 def books(*held: Allocation, pods: tuple[dict[str, Any], ...] = ()) -> due_changes.DueChanges:
     node = builders.node()
-    return due_changes.judge([type(node)(node.name, node.gpus, held)], pods, now=NOW)
+    return due_changes.judge([type(node)(node.name, node.gpus, held)], map(Pod.of, pods), now=NOW)
 
 
 def reserved(identity: str = "a1", *, until: float = NOW + 10, name: str = "trainer") -> Allocation:
@@ -128,4 +128,3 @@ def test_one_that_leaves_and_may_run_keeps_its_share() -> None:
     started["status"]["containerStatuses"] = [{"name": "main"}]
     for one in (bound, started):
         assert is_settled(books(confirmed(), pods=(one,)))
-        assert is_settled(books(confirmed(), pods=(copies.trimmed(one),)))

@@ -18,19 +18,19 @@ from webhook.books.touched_nodes import FEW, Changes, Touched
 from webhook.ledger import restoring
 from webhook.placer.allocation_conflict import AllocationConflict
 from webhook.placer.resize_requests import ResizeRequests
+from webhook.pods.stored_pod import Pod
 
-Json = dict[str, Any]
 NAMES = ("n0", "n1", "n2", "n3")
 UIDS = ("u0", "u1", "u2", "u3", "u4")
 IDS = ("a0", "a1", "a2", "a3", "a4")
 
 
-def placed(uid: str, identity: str, node: str, phase: str, *, gated: bool) -> Json:
+def placed(uid: str, identity: str, node: str, phase: str, *, gated: bool) -> Pod:
     made = builders.counted(builders.pod(uid, request="0.5"))
     made["metadata"].update(uid=uid, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
     made["metadata"]["annotations"].update({contract.ALLOCATION: identity, contract.NODE: node})
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return {**made, "status": {"phase": phase}}
+    return Pod.of({**made, "status": {"phase": phase}})
 
 
 PODS = st.builds(
@@ -66,7 +66,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.changes, self.known = Changes(), due_changes.Known()
-        self.lost: dict[str, list[Json]] = {}
+        self.lost: dict[str, list[Pod]] = {}
         self.conflicts, self.wishes = AllocationConflict(), ResizeRequests()
         self.found_beaten: list[Any] = []
         self.looked_at = 0
@@ -82,7 +82,7 @@ class Seen:
         return self.known.renew(touched.nodes, touched.names, due_changes.judge(touched.nodes, touched.pods, now=now))
 
 
-def in_all(nodes: list[GpuNode], pods: Iterable[Json]) -> Touched:
+def in_all(nodes: list[GpuNode], pods: Iterable[Pod]) -> Touched:
     return Touched(tuple(sorted(nodes, key=lambda node: node.name)), tuple(pods), frozenset(NAMES))
 
 
@@ -99,11 +99,11 @@ def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
 ) -> None:
     seen = Seen()
     nodes: dict[str, GpuNode] = {}
-    pods: dict[str, Json] = {}
+    pods: dict[str, Pod] = {}
     for number, step in enumerate([*steps, "nobody"]):
-        if isinstance(step, dict):
-            uid = step["metadata"]["uid"]
-            step = {**step, "metadata": {**step["metadata"], "resourceVersion": str(number)}}
+        if isinstance(step, Pod):
+            uid = step.ref.uid
+            step = dataclasses.replace(step, version=str(number))
             seen.changes.pod(pods.get(uid), step)
             pods[uid] = step
         elif isinstance(step, str):

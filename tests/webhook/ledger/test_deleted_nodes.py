@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from gpushare import codec, contract
@@ -10,6 +11,7 @@ from gpushare.cluster.object_store import ChangeType, Delta, Key
 from tests import builders
 from webhook.ledger import restoring
 from webhook.ledger.deleted_nodes import KEPT_SECONDS, DeletedNodes
+from webhook.pods.stored_pod import Pod
 
 LISTED_AT = 100.0
 
@@ -118,15 +120,15 @@ def test_what_may_lack_something_is_known_to_for_as_long_as_it_is_kept() -> None
 # --- what of it is written into the next one ------------------------------------------------------------------------
 
 
-def carried(*entries: Allocation, pods: tuple[dict[str, Any], ...] = (), gpus: int = 4) -> list[str]:
+def carried(*entries: Allocation, pods: tuple[Pod, ...] = (), gpus: int = 4) -> list[str]:
     return [entry.id for entry in restoring.carried(builders.node(gpus=gpus), entries, pods).allocations]
 
 
-def a_pod(uid: str, *, gated: bool, **annotations: str) -> dict[str, Any]:
+def a_pod(uid: str, *, gated: bool, **annotations: str) -> Pod:
     made = builders.counted(builders.pod(request="0.5", **annotations))
     made["metadata"]["uid"] = uid
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return made
+    return Pod.of(made)
 
 
 def test_what_may_be_on_its_way_is_carried_over() -> None:
@@ -147,4 +149,4 @@ def test_a_living_pod_without_a_gpunode_is_found() -> None:
     placed = a_pod("u-1", gated=False, allocation="a", node="node-a")
     assert restoring.homeless({"node-b"}, [placed, a_pod("u-2", gated=False)]) == [placed]
     assert restoring.homeless({"node-a"}, [placed]) == []
-    assert restoring.homeless((), [{**placed, "status": {"phase": "Failed"}}]) == []
+    assert restoring.homeless((), [dataclasses.replace(placed, phase="Failed")]) == []

@@ -18,6 +18,7 @@ from webhook.ledger import restoring
 from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
 
 
 def holder(name: str = "trainer", *, phase: str = "Running", **asked: str) -> dict[str, Any]:
@@ -52,9 +53,9 @@ def leaving(**status: Any) -> dict[str, Any]:
 
 
 def test_one_that_leaves_and_was_started_still_holds_its_share() -> None:
-    started = leaving(containerStatuses=[{"name": "main"}])
+    started = Pod.of(leaving(containerStatuses=[{"name": "main"}]))
     assert restoring.lost([builders.node()], [started]) == {"node-a": [started]}
-    assert restoring.homeless({"another"}, [started, leaving()]) == [started]
+    assert restoring.homeless({"another"}, [started, Pod.of(leaving())]) == [started]
 
 
 def test_a_node_that_was_never_written_is_closed() -> None:
@@ -68,7 +69,7 @@ def test_a_node_that_was_never_written_is_closed() -> None:
 
 
 def test_a_living_pod_whose_share_is_missing_is_found() -> None:
-    assert restoring.lost([builders.node()], [holder()]) == {"node-a": [holder()]}
+    assert restoring.lost([builders.node()], [Pod.of(holder())]) == {"node-a": [Pod.of(holder())]}
 
 
 @pytest.mark.parametrize(
@@ -87,17 +88,17 @@ def test_a_living_pod_whose_share_is_missing_is_found() -> None:
     ],
 )
 def test_who_is_not_there_has_lost_nothing(one: dict[str, Any]) -> None:
-    assert restoring.lost([builders.node()], [one]) == {}
+    assert restoring.lost([builders.node()], [Pod.of(one)]) == {}
 
 
 def test_who_has_a_share_has_lost_nothing() -> None:
     for entry in (builders.allocation("a1"), builders.allocation("a2", uid="u-trainer")):
-        assert restoring.lost([ledger.reserve(builders.node(), entry)], [holder()]) == {}
+        assert restoring.lost([ledger.reserve(builders.node(), entry)], [Pod.of(holder())]) == {}
 
 
 def test_what_there_is_no_room_for_is_said() -> None:
     pods = [holder("one", request="0.6"), holder("two", request="0.6", allocation="a2")]
-    node, failed = restoring.adopt(builders.node(), pods)
+    node, failed = restoring.adopt(builders.node(), list(map(Pod.of, pods)))
     assert [entry.pod.name for entry in node.allocations] == ["one"]
     assert failed == {"u-two": "node-a/0 has not enough left for default/two"}
 
@@ -112,7 +113,7 @@ def test_what_there_is_no_room_for_is_said() -> None:
 )
 def test_annotations_that_make_no_sense_are_said(asked: dict[str, str], said: str) -> None:
     with pytest.raises(errors.GpushareError) as raised:
-        restoring.allocation(holder(**asked), builders.node())
+        restoring.allocation(Pod.of(holder(**asked)), builders.node())
     assert str(raised.value).startswith(said)
 
 
@@ -145,7 +146,7 @@ async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]
     stored = mutation.rewrite(one, request, outcome)
     (view,) = store.views()
     (given_,) = view.node.allocations
-    adopted, failed = restoring.adopt(node, [stored])
+    adopted, failed = restoring.adopt(node, [Pod.of(stored)])
     assert failed == {}
     (again,) = adopted.allocations
     order = lambda entry: sorted(entry.shares, key=lambda share: (share.containers, share.gpu_uuids))  # noqa: E731
@@ -161,22 +162,22 @@ def test_a_pod_that_waits_to_be_resized_holds_what_it_says_it_holds_and_not_what
     asked: dict[str, str],
 ) -> None:
     one = holder(held=codec.shares_text([SHARE]), affinity="red", **asked)
-    entry = restoring.allocation(one, builders.node())
+    entry = restoring.allocation(Pod.of(one), builders.node())
     assert entry.shares == (SHARE,)
     assert entry.labels.affinity == "red"
 
 
 def test_a_word_on_what_is_held_that_makes_no_sense_is_said() -> None:
     for nonsense in ("", "{}", "5", "[1]", '[{"containers":[],"gpus":[],"memory":-1}]'):
-        node, failed = restoring.adopt(builders.node(), [holder(held=nonsense)])
+        node, failed = restoring.adopt(builders.node(), [Pod.of(holder(held=nonsense))])
         assert node.allocations == ()
         assert failed["u-trainer"].startswith("gpushare.io/held makes no sense: ")
 
 
 def test_what_was_held_before_counts_for_more_than_what_is_asked_since() -> None:
     before = builders.allocation("a1", request=20, memory_gib=30, uid="u-trainer")
-    node, failed = restoring.adopt(builders.node(), [holder(request="0.9", memory="1Gi")], [before])
+    node, failed = restoring.adopt(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [before])
     assert (node.allocations, failed) == ((before,), {})
     of_another = dataclasses.replace(before, pod=PodRef("default", "trainer", "u-another"))
-    node, _ = restoring.adopt(builders.node(), [holder(request="0.9", memory="1Gi")], [of_another])
+    node, _ = restoring.adopt(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [of_another])
     assert node.allocations[0].shares[0].request_percent == 90

@@ -11,6 +11,7 @@ from gpushare import codec, contract, request
 from gpushare.cluster import api_client
 from gpushare.cluster import object_store as objects
 from gpushare.placement import Placement
+from gpushare.pod import Controller
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.ledger import occupancy, unbindable
@@ -146,7 +147,7 @@ def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
     cluster, pace, owner, tried = (
         Cluster(*names),
         unschedulable_pods.EvictionRate(),
-        unschedulable_pods.Owner("Job", "train", "job-1"),
+        Controller("Job", "train", "job-1"),
         [],
     )
     while len(tried) < len(names):

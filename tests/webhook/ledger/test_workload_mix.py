@@ -7,12 +7,13 @@ from gpushare.share import Memory
 from tests import builders
 from webhook.ledger import workload_mix
 from webhook.ledger.workload_mix import WorkloadMix
+from webhook.pods.stored_pod import Pod
 
 HALF = RequestClass(1, 50, Memory(percent=50), Host(4000, 2**30))
 
 
 def asks(**annotations: str) -> workload_mix.Asks:
-    return workload_mix.asks_of(builders.pod(**annotations), (("cpu", 4000), ("memory", 2**30)))
+    return workload_mix.asks_of(Pod.of(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30)))
 
 
 def test_a_pod_asks_for_what_its_annotations_and_its_containers_say() -> None:

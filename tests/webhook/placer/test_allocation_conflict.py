@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -14,16 +12,17 @@ from gpushare.gpunode import GpuNode
 from tests import builders
 from webhook.books.touched_nodes import Touched
 from webhook.placer import allocation_conflict
+from webhook.pods.stored_pod import Pod
 
 
-def claiming(name: str, *, allocation: str = "a1", gated: bool = False) -> dict[str, Any]:
+def claiming(name: str, *, allocation: str = "a1", gated: bool = False, **status: str) -> Pod:
     made = builders.pod(name, request="0.5", allocation=allocation, node="node-a")
     made["metadata"]["uid"] = f"u-{name}"
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return made
+    return Pod.of({**made, "status": status})
 
 
-def find(node: GpuNode, *pods: dict[str, Any]) -> list[tuple[Mapping[str, Any], PodRef]]:
+def find(node: GpuNode, *pods: Pod) -> list[tuple[Pod, PodRef]]:
     return allocation_conflict.AllocationConflict().renew(Touched((node,), pods, frozenset({node.name})))
 
 
@@ -34,7 +33,7 @@ def held_by(uid: str) -> GpuNode:
 
 def test_the_second_one_is_told_who_has_it() -> None:
     ((one, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
-    assert one["metadata"]["name"] == "second"
+    assert one.ref.name == "second"
     assert allocation_conflict.explain(one, holder).startswith(
         "names the allocation a1, which default/first holds: it has no share"
     )
@@ -45,10 +44,10 @@ def test_the_second_one_is_told_who_has_it() -> None:
     [
         pytest.param(claiming("second", allocation="another"), id="another allocation"),
         pytest.param(claiming("second", gated=True), id="waits for its own"),
-        pytest.param({**claiming("second"), "status": {"phase": "Succeeded"}}, id="has ended"),
+        pytest.param(claiming("second", phase="Succeeded"), id="has ended"),
     ],
 )
-def test_nobody_else_is(one: dict[str, Any]) -> None:
+def test_nobody_else_is(one: Pod) -> None:
     assert find(held_by("u-first"), claiming("first"), one) == []
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gpushare import contract
@@ -11,17 +9,19 @@ from tests import builders
 from webhook.placer.backfill import Passes
 from webhook.placer.gang import Unit
 from webhook.placer.index import Index
+from webhook.pods.stored_pod import Pod
 
 NOON, LATER, LATEST = (f"2026-01-01T{hour}:00:00Z" for hour in (12, 13, 14))
 
 
-def one(name: str, created: str, *, priority: int = 0, placed: bool = True) -> dict[str, Any]:
+def one(name: str, created: str, *, priority: int = 0, placed: bool = True, gated: bool = False) -> Pod:
     made = builders.pod(name, request="0.5")
     made["metadata"].update(uid=name, creationTimestamp=created)
-    made["spec"]["priority"] = priority
+    gates = [{"name": contract.SCHEDULING_GATE}] if gated else []
+    made["spec"].update(priority=priority, schedulingGates=gates)
     if placed:
         made["metadata"]["annotations"][contract.ALLOCATION] = f"a-{name}"
-    return made
+    return Pod.of(made)
 
 
 WAITS = one("waits", LATER, priority=1000, placed=False)
@@ -68,8 +68,7 @@ def test_who_is_more_important_passes_nobody_over() -> None:
 
 @pytest.mark.parametrize("shown", ["before the count", "after it", "never"])
 def test_whom_we_have_placed_counts_once_whenever_our_copy_shows_it(shown: str) -> None:
-    before, after = one("small", LATEST, placed=False), one("small", LATEST)
-    before["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    before, after = one("small", LATEST, placed=False, gated=True), one("small", LATEST)
     passes, index = Passes(), Index([before, WAITS])
     passes.count(index, [UNIT])
     passes.placed(before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any
 
 import prometheus_client
 import pytest
@@ -16,6 +15,7 @@ from gpushare.refusal import Cause, Refusal, Rejected
 from tests import builders, exposition
 from webhook.placer import pending_counts
 from webhook.placer.cluster_figures import ClusterFigures
+from webhook.pods.stored_pod import Pod
 
 MODEL = "NVIDIA A100-SXM4-80GB"
 
@@ -94,10 +94,10 @@ def test_every_metric_is_as_prometheus_wants_it() -> None:
     assert list(exposition.faults(found, prefix="gpushare_placer_", labels=("model", "state", "node"))) == []
 
 
-def pod(name: str, namespace: str = "ml", created: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
+def pod(name: str, namespace: str = "ml", created: str = "2026-01-01T00:00:00Z") -> Pod:
     made = builders.pod(name, namespace=namespace, request="0.5")
     made["metadata"]["creationTimestamp"] = created
-    return made
+    return Pod.of(made)
 
 
 def test_those_who_wait_are_counted_by_namespace_and_by_the_rule_of_the_nearest_miss() -> None:

@@ -8,21 +8,21 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import pod
 from tests import builders
 from webhook.placer.fairness import Fairness
 from webhook.placer.gang import Unit
+from webhook.pods.stored_pod import Pod
 
 
 def unit(namespace: str, number: int, *, priority: int = 0) -> Unit:
     made: dict[str, Any] = builders.pod(f"p{number:04d}", namespace=namespace, request="1")
     made["metadata"].update(uid=f"{namespace}-{number}", creationTimestamp=f"2026-01-01T00:{number:04d}Z")
     made["spec"]["priority"] = priority
-    return Unit((made,))
+    return Unit((Pod.of(made),))
 
 
 def names(units: list[Unit]) -> list[str]:
-    return [pod.uid(one.members[0]) for one in units]
+    return [unit.members[0].ref.uid for unit in units]
 
 
 def test_namespaces_take_turns_and_the_oldest_of_each_comes_first() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.placer import backfill, fairness, gang, gated_pods
 from webhook.placer.index import Index
-from webhook.pods import mutation, pod_request
+from webhook.pods import mutation
+from webhook.pods.stored_pod import Pod
 
 START = 1_767_225_600.0  # 2026-01-01
 
@@ -34,7 +36,8 @@ class Cluster:
     def __init__(self, *nodes: GpuNode, bound: backfill.Bound = backfill.DEFAULT) -> None:
         self.store = MemoryStore([codec.to_document(node) for node in nodes])
         self.pods: dict[str, dict[str, Any]] = {}
-        self.index, self.seen = Index(), dict[str, dict[str, Any]]()
+        self.index, self.seen = Index(), dict[str, Pod]()
+        self.read = dict[str, tuple[dict[str, Any], Pod]]()
         self.now = START
         self.told: dict[str, str] = {}
         self.order: list[str] = []  # in which they were placed
@@ -44,18 +47,27 @@ class Cluster:
             self.reservation,
             opens=self.open,
             still_gated=self.still_gated,
-            warns=lambda one, sentence: self.warned.update({one["metadata"]["name"]: sentence}),
+            warns=lambda pod, sentence: self.warned.update({pod.ref.name: sentence}),
             bound=bound,
         )
         self.warned: dict[str, str] = {}
 
-    async def open(self, one: Mapping[str, Any], request: Request, placed: mutation.Placed) -> None:
-        name = one["metadata"]["name"]
-        self.pods[name] = dict(mutation.open_gate(one, request, placed))
+    def stored(self) -> dict[str, Pod]:
+        """As the informer shows them: what has not changed is the same object."""
+        before = self.read
+        self.read = {
+            name: before[name] if name in before and before[name][0] is item else (item, Pod.of(item))
+            for name, item in self.pods.items()
+        }
+        return {name: pod for name, (_, pod) in self.read.items()}
+
+    async def open(self, pod: Pod, request: Request, placed: mutation.Placed) -> None:
+        name = pod.ref.name
+        self.pods[name] = dict(mutation.open_gate(self.pods[name], request, placed))
         self.order.append(name)
 
-    async def still_gated(self, pods: Collection[Mapping[str, Any]]) -> list[str]:
-        return [one["metadata"]["uid"] for one in pods]
+    async def still_gated(self, pods: Collection[Pod]) -> list[str]:
+        return [pod.ref.uid for pod in pods]
 
     def create(self, name: str, *, priority: int = 0, **asked: str) -> None:
         made = builders.pod(name, **asked)
@@ -70,21 +82,16 @@ class Cluster:
     async def arrive(self, name: str, **asked: str) -> None:
         """As at admission: placed at once if there is room, whoever waits."""
         self.create(name, **asked)
-        one = self.pods[name]
-        request = pod_request.read(one)
-        assert isinstance(request, Request)
-        outcome = await self.reservation.reserve(one, request, PodRef("default", name, f"u-{name}"))
+        pod = self.stored()[name]
+        assert isinstance(pod.request, Request)
+        outcome = await self.reservation.reserve(pod.manifest, pod.request, pod.ref)
         if isinstance(outcome, mutation.Placed):
-            await self.open(one, request, outcome)
+            await self.open(pod, pod.request, outcome)
 
     async def end(self, name: str) -> None:
         """The pod ends; its share is released and what is held grows, in one write."""
         one = self.pods.pop(name)
-        asked = {
-            pod["metadata"]["uid"]: request
-            for pod in self.pods.values()
-            if isinstance(request := pod_request.read(pod), Request)
-        }
+        asked = {pod.ref.uid: pod.request for pod in self.stored().values() if isinstance(pod.request, Request)}
 
         def change(node: GpuNode) -> GpuNode:
             ids = [entry.id for entry in node.allocations if entry.pod.uid == one["metadata"]["uid"]]
@@ -94,18 +101,18 @@ class Cluster:
             self.store.change(view.node.name, change)
 
     async def step(self) -> None:
-        for name in self.seen.keys() | self.pods.keys():
-            if self.seen.get(name) is not self.pods.get(name):
-                self.index.pod(self.seen.get(name), self.pods.get(name))
-        self.seen = dict(self.pods)
-        arranged = gang.arrange(self.pods.values())
+        stored = self.stored()
+        for name in self.seen.keys() | stored.keys():
+            if self.seen.get(name) is not stored.get(name):
+                self.index.pod(self.seen.get(name), stored.get(name))
+        self.seen = stored
+        arranged = gang.arrange(stored.values())
         self.told = {
-            one["metadata"]["name"]: refusal.reason
-            for one, refusal in await self.turns.take(self.index, arranged, now=self.now)
+            pod.ref.name: refusal.reason for pod, refusal in await self.turns.take(self.index, arranged, now=self.now)
         }
         nodes = [view.node for view in self.store.views()]
         assert [sentence for node in nodes for sentence in ledger.violations(node)] == []
-        for entry in due_changes.judge(nodes, self.pods.values(), now=0.0).release:
+        for entry in due_changes.judge(nodes, self.stored().values(), now=0.0).release:
             self.store.change(entry.node, lambda node, entry=entry: ledger.release(node, [entry.allocation.id]))
 
     def waiting(self) -> list[str]:
@@ -396,7 +403,7 @@ async def test_those_that_grow_where_they_are_pass_over_the_ones_ahead_of_them_t
     await cluster.step()
     for _ in range(2):
         assert cluster.held() == {}
-        cluster.turns.grew(cluster.pods["large"])
+        cluster.turns.grew(cluster.stored()["large"])
     await cluster.step()
     assert cluster.held() == {"waits": 40}
 
@@ -451,7 +458,7 @@ async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_t
     tried: list[str] = []
     place = cluster.store.place
 
-    def reporter(manifest: Mapping[str, Any], *arguments: Any, **more: Any) -> Any:
+    def reporter(manifest: dict[str, Any], *arguments: Any, **more: Any) -> Any:
         tried.append(manifest["metadata"]["name"])
         if len(tried) == 1:
             cluster.turns.came("default")  # of one that is there already nothing is to be done
@@ -479,6 +486,7 @@ async def test_for_one_that_makes_no_sense_any_more_nothing_is_held() -> None:
     await cluster.arrive("small", request="0.2")
     await cluster.step()
     assert set(cluster.held()) == {"large"}
+    cluster.pods["large"] = copy.deepcopy(cluster.pods["large"])
     cluster.pods["large"]["metadata"]["annotations"][contract.REQUEST] = "0.9"
     await cluster.step()
     assert cluster.told["large"].startswith("its gpushare.io annotations no longer agree")

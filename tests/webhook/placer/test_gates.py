@@ -19,6 +19,7 @@ from webhook.ledger.memory_store import MemoryStore
 from webhook.ledger.reservation import Reservation
 from webhook.placer import gates
 from webhook.placer.index import Index
+from webhook.pods.stored_pod import Pod
 
 DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
 AWAY = api_errors.Unavailable("etcdserver: request timed out", status=500)
@@ -75,12 +76,12 @@ class Cluster:
         self.pods[name] = {**after, "metadata": {**after["metadata"], "resourceVersion": version}}
 
     def record(self, one: Mapping[str, Any], _reason: str, note: str, **_: Any) -> None:
-        self.notes.append(f"{one['metadata']['name']}: {note}")
+        self.notes.append(f"{one['name']}: {note}")
 
     async def rounds(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
-            await self.gates.open_all(Index(self.pods.values()))
+            await self.gates.open_all(Index(map(Pod.of, self.pods.values())))
             self.now += 0.5
 
     def reason(self, name: str) -> str:

@@ -9,6 +9,7 @@ from gpushare import contract
 from gpushare.cluster import api_errors
 from tests import builders
 from webhook.placer import pending_reasons
+from webhook.pods.stored_pod import Pod
 
 
 class Heard:
@@ -33,10 +34,10 @@ class Heard:
         self.events += 1
 
 
-def waiting(number: int, reason: str = "") -> dict[str, Any]:
+def waiting(number: int, reason: str = "") -> Pod:
     made = builders.pod(f"pod-{number}", request="0.5", **({"reason": reason} if reason else {}))
     made["metadata"]["uid"] = f"u-{number}"
-    return made
+    return Pod.of(made)
 
 
 def made() -> tuple[pending_reasons.PendingReasonReporter, Heard, list[float]]:
@@ -94,11 +95,11 @@ async def tell_until(
     teller: pending_reasons.PendingReasonReporter,
     now: list[float],
     until: float,
-    sentences: Sequence[tuple[dict[str, Any], str]],
+    sentences: Sequence[tuple[Pod, str]],
     held: str,
 ) -> None:
     while now[0] < until:
-        again = await teller.tell(sentences, {one["metadata"]["uid"]: held for one, _ in sentences})
+        again = await teller.tell(sentences, {pod.ref.uid: held for pod, _ in sentences})
         if again is None:
             return
         assert again > 0

@@ -7,6 +7,7 @@ from typing import Any
 from gpushare import contract
 from tests import builders
 from webhook.placer import queue
+from webhook.pods.stored_pod import Pod
 
 
 def waits(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z", **asked: str) -> dict[str, Any]:
@@ -17,7 +18,13 @@ def waits(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z"
 
 
 def names(pods: list[Any]) -> list[str]:
-    return [one["metadata"]["name"] for one in pods]
+    """Of those that wait, in their order."""
+    waiting = [pod for pod in map(Pod.of, pods) if pod.waits]
+    return [pod.ref.name for pod in sorted(waiting, key=queue.order)]
+
+
+def kind(pod: dict[str, Any]) -> str:
+    return queue.kind(Pod.of(pod))
 
 
 def test_priority_then_age_then_name() -> None:
@@ -27,7 +34,7 @@ def test_priority_then_age_then_name() -> None:
         waits("old", created="2026-01-01T00:00:00Z"),
         waits("urgent", priority=10, created="2026-01-03T00:00:00Z"),
     ]
-    assert names(queue.waiting(pods)) == ["urgent", "old", "a", "b"]
+    assert names(pods) == ["urgent", "old", "a", "b"]
 
 
 def test_only_those_that_wait_for_us() -> None:
@@ -35,7 +42,7 @@ def test_only_those_that_wait_for_us() -> None:
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     ended["status"] = {"phase": "Failed"}
     others["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
-    assert names(queue.waiting([leaving, ended, others, waits("ours")])) == ["ours"]
+    assert names([leaving, ended, others, waits("ours")]) == ["ours"]
 
 
 def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
@@ -43,11 +50,11 @@ def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
     same = waits("two", priority=7)
     same["metadata"]["annotations"][contract.REASON] = "full"
     same["metadata"]["annotations"]["example.com/note"] = "x"
-    assert queue.kind(one) == queue.kind(same)
+    assert kind(one) == kind(same)
     picky = waits("picky")
     picky["spec"]["nodeSelector"] = {"pool": "gpu"}
     for other in (picky, waits("more", request="0.6"), waits("other", request="0.5", model="*H100*")):
-        assert queue.kind(one) != queue.kind(other)
+        assert kind(one) != kind(other)
 
 
 def test_the_volume_of_a_token_makes_no_pod_one_of_a_kind_and_that_of_a_claim_does() -> None:
@@ -56,6 +63,6 @@ def test_the_volume_of_a_token_makes_no_pod_one_of_a_kind_and_that_of_a_claim_do
         made["spec"]["volumes"] = [{"name": f"kube-api-access-{suffix}", "projected": {}}, {"name": "data", **source}]
         return made
 
-    assert queue.kind(mounts("x7b2p", emptyDir={})) == queue.kind(mounts("k9d4c", emptyDir={}))
+    assert kind(mounts("x7b2p", emptyDir={})) == kind(mounts("k9d4c", emptyDir={}))
     claims = [mounts("x7b2p", persistentVolumeClaim={"claimName": name}) for name in ("a", "b")]
-    assert queue.kind(claims[0]) != queue.kind(claims[1])
+    assert kind(claims[0]) != kind(claims[1])

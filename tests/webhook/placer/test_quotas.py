@@ -19,6 +19,7 @@ from tests import builders
 from tests.builders import GIB
 from webhook.placer import quotas
 from webhook.placer.resize_requests import ResizeRequest, ResizeRequests
+from webhook.pods.stored_pod import Pod
 
 PERCENT, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY
 
@@ -51,7 +52,7 @@ def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
         pods.append(builders.pod(name, allocation=f"id-{name}", **wanted))
         pods[-1]["metadata"]["uid"] = f"u-{name}"
         pods[-1]["spec"]["nodeName"] = node.name
-    return node, ResizeRequests().find([node], pods)
+    return node, ResizeRequests().find([node], map(Pod.of, pods))
 
 
 async def problems(listing: Listing, **asked: Mapping[str, str]) -> list[str]:

@@ -18,6 +18,7 @@ from tests import builders
 from tests.builders import GIB
 from tests.gpushare.laws import strategies
 from webhook.placer.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.pods.stored_pod import Pod
 
 CREATED = "2026-01-01T00:00:00Z"
 
@@ -41,7 +42,7 @@ def node(*entries: Allocation) -> GpuNode:
 
 
 def find(found: GpuNode, *pods: dict[str, Any]) -> list[ResizeRequest]:
-    return ResizeRequests().find([found], pods)
+    return ResizeRequests().find([found], map(Pod.of, pods))
 
 
 def held(found: GpuNode) -> dict[str, tuple[int, int]]:
@@ -83,13 +84,13 @@ def test_who_holds_nothing_leaves_or_waits_for_its_gate_wishes_for_nothing() -> 
 
 def test_what_is_content_is_not_looked_at_again_until_it_changes() -> None:
     found, wishes = node(holding("one", 50, 8)), ResizeRequests()
-    assert wishes.find([found], [pod("one", request="0.5", memory="8Gi")]) == []
+    assert wishes.find([found], [Pod.of(pod("one", request="0.5", memory="8Gi"))]) == []
     same_version = pod("one", request="0.7", memory="8Gi")
-    assert wishes.find([found], [same_version]) == []
-    assert len(wishes.find([found], [pod("one", version="2", request="0.7", memory="8Gi")])) == 1
-    assert wishes.find([found], [pod("one", version="3", request="0.5", memory="8Gi")]) == []
+    assert wishes.find([found], [Pod.of(same_version)]) == []
+    assert len(wishes.find([found], [Pod.of(pod("one", version="2", request="0.7", memory="8Gi"))])) == 1
+    assert wishes.find([found], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
     smaller = node(holding("one", 40, 8))
-    assert len(wishes.find([smaller], [pod("one", version="3", request="0.5", memory="8Gi")])) == 1
+    assert len(wishes.find([smaller], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))])) == 1
 
 
 def test_they_grow_by_priority_and_then_age() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import api_client, api_errors, events, informer
+from gpushare.cluster import api_client, api_errors, events, informer, part
 from gpushare.gpunode import GpuNode
 from tests import builders
 from webhook import metrics
@@ -28,7 +28,7 @@ from webhook.placer.evictor import Evictor
 from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
 from webhook.placer.resizer import Resizer
-from webhook.pods import copies
+from webhook.pods.stored_pod import Pod
 
 Json = dict[str, Any]
 FEW, MANY = 4, 36  # on one node
@@ -112,7 +112,10 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
     measures, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
     ledger_now = ApiStore(api, measures, clock=stopped)
     reserving = Reservation(ledger_now, policy="pack")
-    copy = informer.Informer(api, "/api/v1/pods", transform=copies.trimmed)
+    whole = informer.Informer(
+        api, "/api/v1/pods", transform=lambda item: {"metadata": item["metadata"], "ours": Pod.of(item)}
+    )
+    copy: part.Part[Pod] = part.Part(whole, "ours")
     placer = Placer(
         ledger_now,
         copy,
@@ -123,7 +126,7 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
         evictions=Evictor(api, recorder, measures, clock=stopped),
         clock=stopped,
     )
-    tasks = [asyncio.create_task(ledger_now.run()), asyncio.create_task(copy.run())]
+    tasks = [asyncio.create_task(ledger_now.run()), asyncio.create_task(whole.run())]
     await ledger_now.synced()
     await copy.synced.wait()
     for _ in range(2):

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import contract
+from gpushare.pod import Controller
 from tests import builders
 from webhook.placer import unschedulable_pods
-from webhook.pods import copies
+from webhook.pods.stored_pod import Pod
 
-OWNER = unschedulable_pods.Owner("ReplicaSet", "trainers", "owner-1")
+OWNER = Controller("ReplicaSet", "trainers", "owner-1")
 
 
 def pinned(*, reason: str = "Unschedulable", owned: bool = True, **spec: Any) -> dict[str, Any]:
@@ -34,16 +35,14 @@ def preempting() -> dict[str, Any]:
 
 
 def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
-    assert unschedulable_pods.why(pinned()) == "1 Insufficient cpu."
-    assert unschedulable_pods.explain(pinned(), "1 Insufficient cpu.", OWNER) == (
+    assert Pod.of(pinned()).is_stuck
+    assert unschedulable_pods.explain(Pod.of(pinned())) == (
         "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it is evicted when the pace "
         "allows, so that ReplicaSet trainers makes it anew"
     )
-    alone = pinned(owned=False)
-    assert unschedulable_pods.owner(alone) is None
-    assert unschedulable_pods.explain(alone, "", None).endswith(
-        "delete it and create it anew to have it placed elsewhere"
-    )
+    alone = Pod.of(pinned(owned=False))
+    assert alone.controller is None
+    assert unschedulable_pods.explain(alone).endswith("delete it and create it anew to have it placed elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -59,16 +58,15 @@ def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
     ],
 )
 def test_these_are_not(other: dict[str, Any]) -> None:
-    assert unschedulable_pods.why(other) is None
-    assert unschedulable_pods.why(copies.trimmed(other)) is None
+    assert Pod.of(other).unschedulable is None
 
 
 def test_it_is_overdue_only_when_it_was_stuck_all_the_time() -> None:
     seen = unschedulable_pods.UnschedulableSince(60.0)
-    assert seen.overdue({"u-1": pinned()}, now=0.0) == ([], 60.0)
+    assert seen.overdue({"u-1": Pod.of(pinned())}, now=0.0) == ([], 60.0)
     assert seen.overdue({}, now=30.0) == ([], None)
-    assert seen.overdue({"u-1": pinned()}, now=59.0) == ([], 119.0)
-    assert len(seen.overdue({"u-1": pinned()}, now=119.0)[0]) == 1
+    assert seen.overdue({"u-1": Pod.of(pinned())}, now=59.0) == ([], 119.0)
+    assert len(seen.overdue({"u-1": Pod.of(pinned())}, now=119.0)[0]) == 1
 
 
 def test_one_owner_waits_ever_longer() -> None:
@@ -86,7 +84,7 @@ def test_law_in_no_minute_are_more_evicted_than_allowed(asked: list[tuple[int, f
     pace, now, evicted = unschedulable_pods.EvictionRate(), 0.0, []
     for who, pause in asked:
         now += pause
-        owner = unschedulable_pods.Owner("Job", f"job-{who}", f"uid-{who}")
+        owner = Controller("Job", f"job-{who}", f"uid-{who}")
         if pace.wait_seconds(owner, now=now) == 0:
             pace.evicted(owner, now=now)
             evicted.append(now)

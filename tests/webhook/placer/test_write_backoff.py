@@ -15,6 +15,7 @@ from webhook.ledger.memory_store import MemoryStore
 from webhook.placer import write_backoff
 from webhook.placer.evictor import Evictor
 from webhook.placer.resizer import Resizer
+from webhook.pods.stored_pod import Pod
 
 NOTHING = Touched((), (), frozenset())
 DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
@@ -62,7 +63,7 @@ async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> N
     stuck["metadata"].update(uid="u", ownerReferences=[{"kind": "Job", "name": "j", "uid": "j", "controller": True}])
     stuck["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
     while now[0] < 660.0:
-        await looks.look([stuck], NOTHING)
+        await looks.look([Pod.of(stuck)], NOTHING)
         now[0] += 0.5
     assert 5 <= api.tried <= 10
 
@@ -75,9 +76,10 @@ async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> No
     one = builders.pod(request="0.5", memory="40Gi", allocation="a1", node="node-a", reason="is not resized yet")
     one["metadata"].update(uid="u", resourceVersion="1")
     resizer = Resizer(api, store, api, metrics.Metrics(), clock=lambda: now[0])  # type: ignore[arg-type]
-    touched = Touched((node,), (one,), frozenset({node.name}))
+    pod = Pod.of(one)
+    touched = Touched((node,), (pod,), frozenset({node.name}))
     while now[0] < 600.0:
-        await resizer.resize(touched, {objects.key_of(one): one})
+        await resizer.resize(touched, {objects.key_of(one): pod})
         touched, now[0] = NOTHING, now[0] + 0.5
     assert contract.REASON in one["metadata"]["annotations"]
     assert 5 <= api.tried <= 10
