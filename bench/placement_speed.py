@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from gpushare import ledger, placement
+from gpushare import ledger, placement, policies
 from gpushare.allocation import Allocation, PodRef
 from gpushare.daemon import garbage
 from gpushare.gpu import Gpu
@@ -37,6 +37,7 @@ from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory, Share
 
 GIB = 2**30
+OTHERS = sorted(policies.POLICIES.keys() - {policies.DEFAULT})  # that price nothing by the mix
 GPUS = 8
 ROOM = Room(128_000, 1024 * GIB)
 KINDS = (("NVIDIA A100-SXM4-80GB", 80, (8, 0)), ("NVIDIA H100 80GB HBM3", 80, (9, 0)), ("NVIDIA L4", 24, (8, 9)))
@@ -94,7 +95,7 @@ class Cluster:
         for given in range(allocations):
             node = self.nodes[names[given * nodes // allocations]]
             request = draw.choice(SMALL)
-            found = placement.place([NodeView.of(node)], request, policy=draw.choice(("pack", "spread")))
+            found = placement.place([NodeView.of(node)], request, policy=draw.choice(OTHERS))
             if isinstance(found, Placement):
                 self.nodes[node.name] = ledger.reserve(node, self.entry(found, request))
         for node in self.nodes.values():

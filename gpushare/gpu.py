@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import operator
+from typing import Final
 
 
 class Mode(enum.StrEnum):
@@ -39,3 +41,12 @@ class Gpu:
     def takes_shares(self) -> bool:
         """Whether the ledger may give anything of it now."""
         return self.mode is Mode.FRACTIONAL and self.healthy and not self.cordoned
+
+    def anonymous(self) -> Gpu:
+        """The same without what tells it from others with equal `FACTS`."""
+        return dataclasses.replace(self, uuid="", index=0, pci_bus_id="", health_reason="")
+
+
+_OWN = frozenset({"uuid", "index", "pci_bus_id", "health_reason"})
+# Of a GPU all that may be the same for many, as a tuple.
+FACTS: Final = operator.attrgetter(*(field.name for field in dataclasses.fields(Gpu) if field.name not in _OWN))

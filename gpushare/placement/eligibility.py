@@ -1,40 +1,25 @@
-"""Eligibility: the filters as masks over the grid.
+"""Eligibility: the filters over the grid, each asked once of all GPUs that are equal in what it sees.
 
-The rules are those of `filters`, asked once a kind of GPU, or once a set of holders, instead of once a GPU.
+A rule about the GPU is asked once of each distinct set of facts, and of each GPU that the pod names; one about labels
+once of each set of them; and one about an amount is the same comparison for all. No rule is known here by its name.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from gpushare import ledger
+from gpushare.gpu import Gpu
 from gpushare.placement import filters
-from gpushare.placement.grid import UNKNOWN, Bools, Columns, GpuModel, GpuState, Grid, Ints
+from gpushare.placement.filters import Amount, FilterInput, GpuAmounts, GpuFilter, Sees
+from gpushare.placement.gpu_label_sets import PASSES
+from gpushare.placement.grid import ABSENT, UNKNOWN, Bools, Columns, Floats, Grid, Ints
 from gpushare.placement.request_key import DemandKey, RequestKey
 from gpushare.request import Constraints
-from gpushare.share import Memory, Share
-
-_OF_KIND = ("model", "compute-capability")
-_NO_SHARE = Share(0, 100, Memory(bytes=0))
-# Those that are told from the arrays below. Any other of `filters.RULES` is asked of each GPU.
-_OVER_ARRAYS = frozenset(
-    {
-        *_OF_KIND,
-        "mode",
-        "uuid",
-        "size",
-        "health",
-        "cordon",
-        "exclusion",
-        "anti-affinity",
-        "affinity",
-        "compute",
-        "memory",
-    }
-)
+from gpushare.share import Share
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,57 +31,58 @@ class Needs:
     memory_bytes: Ints  # [kind]
     memory_percent: Ints  # [kind] rounded up, 101 where there is not so much
     will_do: Bools  # [kind] whether such a GPU would do if it were empty
-    least_bytes: Ints  # [kind] as memory_bytes, and more than there can be free where such a GPU will not do
     most_percent: Ints  # [kind] as memory_percent, and 101 where such a GPU will not do
     uniform_percent: int | None  # of compute and of memory, where that is the same on all kinds that will do
     share: Share
-    verdicts: Mapping[str, Bools]  # rule → [kind] whether it lets such a GPU pass
-
-
-def of_kinds(constraints: Constraints, kinds: Sequence[GpuModel | None]) -> Mapping[str, Bools]:
-    """Rule → [kind] whether it lets such a GPU pass; of the rules that look at no share, so that all parts have one."""
-    verdicts = {rule: np.zeros(len(kinds), np.bool_) for rule in _OF_KIND}
-    for number, kind in enumerate(kinds):
-        if kind is not None:
-            question = filters.FilterInput(kind.card(), ledger.NOTHING, _NO_SHARE, constraints)
-            for rule, verdict in verdicts.items():
-                verdict[number] = filters.RULES[rule][0](question) is None
-    return verdicts
+    passes: Bools  # [facts] whether all rules about the GPU let it pass
+    shortfalls: Mapping[str, Floats]  # rule about the GPU → [facts], PASSES where it lets it pass
 
 
 def needs_of(
-    part: DemandKey,
-    constraints: Constraints,
-    kinds: Sequence[GpuModel | None],
-    known: Mapping[str, Bools] | None = None,
+    part: DemandKey, constraints: Constraints, kinds: Sequence[Gpu | None], facts: Sequence[Gpu | None] = ()
 ) -> Needs:
-    """The needs of a part among these kinds; known: what `of_kinds` says of them."""
+    """The needs of a part among these kinds and facts."""
+    share = Share(part.request_percent, 100, part.memory)
     sizes = [0 if kind is None else kind.memory_bytes for kind in kinds]
     asked = [0 if kind is None else part.memory.on(kind.memory_bytes) for kind in kinds]
-    least = constraints.min_memory_bytes
-    memory_bytes = np.array([min(one, 2**62) for one in asked], np.int64)
     memory_percent = np.array(
         [min(101, -(-100 * one // size)) if size else 0 for one, size in zip(asked, sizes, strict=True)], np.int64
     )
-    size = np.array(
-        [kind is not None and kind.memory_bytes >= max(least, one) for kind, one in zip(kinds, asked, strict=True)]
-    )
-    verdicts = {**(known or of_kinds(constraints, kinds)), "size": size}
-    will_do = np.logical_and.reduce(list(verdicts.values()))
-    least_bytes = np.where(will_do, memory_bytes, np.iinfo(np.int64).max)
+    will_do = _passes(_shortfalls(kinds, share, constraints))
+    shortfalls = _shortfalls(facts, share, constraints)
     uniform = bool((memory_percent[will_do] == part.request_percent).all())
     return Needs(
         gpus=part.gpus,
         request_percent=part.request_percent,
-        memory_bytes=memory_bytes,
+        memory_bytes=np.array([min(one, 2**62) for one in asked], np.int64),
         memory_percent=memory_percent,
         will_do=will_do,
-        least_bytes=least_bytes,
         most_percent=np.where(will_do, memory_percent, 101),
         uniform_percent=part.request_percent if uniform else None,
-        share=Share(part.request_percent, 100, part.memory),
-        verdicts=verdicts,
+        share=share,
+        passes=_passes(shortfalls),
+        shortfalls=shortfalls,
     )
+
+
+def _shortfalls(cards: Sequence[Gpu | None], share: Share, constraints: Constraints) -> Mapping[str, Floats]:
+    """Rule about the GPU → how far off each of these is; nothing is one that is not there."""
+    empty = [None if card is None else FilterInput(card, ledger.NOTHING, share, constraints) for card in cards]
+    return {
+        name: np.array([np.inf if ask is None else _shortfall(rule, ask) for ask in empty])
+        for name, rule in filters.RULES.items()
+        if rule.sees is Sees.GPU
+    }
+
+
+def _shortfall(rule: GpuFilter, ask: FilterInput) -> float:
+    verdict = rule.judge(ask)
+    return PASSES if verdict is None else verdict[1]
+
+
+def _passes(shortfalls: Mapping[str, Floats]) -> Bools:
+    passes: Bools = np.logical_and.reduce([short == PASSES for short in shortfalls.values()])
+    return passes
 
 
 def host_fits(shape: RequestKey, columns: Columns) -> Bools:
@@ -108,56 +94,54 @@ def host_fits(shape: RequestKey, columns: Columns) -> Bools:
 
 def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
     """[g, n] whether the GPU will do, by all rules; `slots`, in ascending order, says which columns these are."""
-    mask: Bools = columns.memory >= needs.least_bytes[columns.live]
-    mask &= columns.compute >= needs.request_percent  # also of 0: nothing goes on what is over-committed
-    if grid.holders.matter(constraints):
-        mask &= np.logical_and.reduce(list(grid.holders.judge(constraints).values()))[columns.holders]
-    if constraints.uuids or constraints.not_uuids:
-        mask &= by_uuid(constraints, grid, columns, slots)
-    for verdict in _of_each(needs, constraints, grid, columns, slots).values():
-        mask &= verdict
+    mask: Bools = needs.passes[columns.facts]
+    for at, ask in _named(needs, constraints, grid, slots):
+        mask[at] = all(rule.judge(ask) is None for rule in filters.RULES.values() if rule.sees is Sees.GPU)
+    amounts = _amounts(needs, grid, columns)
+    for rule in filters.RULES.values():
+        if rule.amount is not None:
+            amount = rule.amount(amounts)
+            mask &= amount.free >= amount.asked  # also of 0: nothing goes on what is over-committed
+    for short in grid.holders.judge(constraints).values():
+        mask &= (short == PASSES)[columns.holders]
     return mask
 
 
-def by_uuid(constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
-    """[g, n] whether the UUID is asked for and not refused; `slots` in ascending order."""
-    mask = np.full(columns.kind.shape, not constraints.uuids)
-    for uuids, verdict in ((constraints.uuids, True), (constraints.not_uuids, False)):
-        for slot, row in (place for uuid in uuids for place in grid.places(uuid)):
-            column = int(np.searchsorted(slots, slot))
-            if column < len(slots) and slots[column] == slot:
-                mask[row, column] = verdict
-    return mask
+def by_rule(
+    needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints
+) -> Iterator[tuple[str, Floats]]:
+    """Rule, [g, n] how far off the GPU is, or PASSES; in the order of the table, without some that let all pass."""
+    amounts = _amounts(needs, grid, columns)
+    by_labels = grid.holders.judge(constraints)
+    named = list(_named(needs, constraints, grid, slots))
+    for name, rule in filters.RULES.items():
+        if rule.amount is not None:
+            amount = rule.amount(amounts)
+            yield name, np.where(amount.free >= amount.asked, PASSES, amount.shortfall)
+        elif rule.sees is Sees.LABELS:
+            if name in by_labels:
+                yield name, by_labels[name][columns.holders]
+        elif named or (needs.shortfalls[name][ABSENT + 1 :] != PASSES).any():
+            shortfalls = needs.shortfalls[name][columns.facts]
+            for at, ask in named:
+                shortfalls[at] = _shortfall(rule, ask)
+            yield name, shortfalls
 
 
-def _of_each(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Mapping[str, Bools]:
-    """Rule → [g, n] whether it lets the GPU pass, of the rules that are told from no array."""
-    found = {rule: np.ones(columns.kind.shape, np.bool_) for rule in filters.RULES if rule not in _OVER_ARRAYS}
-    for rule, verdict in found.items():
-        judge = filters.RULES[rule][0]
-        for column, slot in enumerate(slots.tolist()):
-            for row, card in enumerate(grid.cards(slot)):
-                question = filters.FilterInput(card, ledger.NOTHING, needs.share, constraints)
-                verdict[row, column] = judge(question) is None
-    return found
+def _amounts(needs: Needs, grid: Grid, columns: Columns) -> GpuAmounts:
+    """Of every GPU [g, n]."""
+    return GpuAmounts(
+        Amount(needs.request_percent, columns.compute, lambda: 100),
+        Amount(needs.memory_bytes[columns.kind], columns.memory, lambda: np.maximum(grid.sizes()[columns.kind], 1)),
+    )
 
 
-def by_rule(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Mapping[str, Bools]:
-    """Rule → [g, n] whether it lets the GPU pass, in the order of `filters.RULES`; without those that let all pass."""
-    masks = {
-        "mode": columns.state != GpuState.MODE,
-        "health": columns.state != GpuState.HEALTH,
-        "cordon": columns.state != GpuState.CORDON,
-        "memory": columns.memory >= needs.memory_bytes[columns.kind],
-    }
-    masks["compute"] = columns.compute >= needs.request_percent
-    if constraints.uuids or constraints.not_uuids:
-        masks["uuid"] = by_uuid(constraints, grid, columns, slots)
-    masks |= _of_each(needs, constraints, grid, columns, slots)
-    for rule, verdict in needs.verdicts.items():
-        if not verdict[1:].all():
-            masks[rule] = verdict[columns.kind]
-    if grid.holders.matter(constraints):
-        for rule, verdict in grid.holders.judge(constraints).items():
-            masks[rule] = verdict[columns.holders]
-    return {rule: masks[rule] for rule in filters.RULES if rule in masks}
+def _named(
+    needs: Needs, constraints: Constraints, grid: Grid, slots: Ints
+) -> Iterator[tuple[tuple[int, int], FilterInput]]:
+    """Where each GPU is that the pod names, and what is asked of it when it is empty; `slots` in ascending order."""
+    for uuid in (*constraints.uuids, *constraints.not_uuids):
+        slot, row = grid.places.get(uuid, (-1, 0))
+        column = int(np.searchsorted(slots, slot))
+        if column < len(slots) and slots[column] == slot:
+            yield (row, column), FilterInput(grid.cards(slot)[row], ledger.NOTHING, needs.share, constraints)

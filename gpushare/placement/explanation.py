@@ -14,7 +14,6 @@ from gpushare.request import Request
 NODE_SHORTFALL = 6.0
 COUNT_SHORTFALL = 0.5
 NODE_RULE = "node"  # the whole node cannot take the pod
-NEVER = frozenset({"model", "compute-capability", "uuid", "size"})  # rules about what never changes of a GPU
 COUNT_RULE = "count"  # each GPU alone would do, but the node has too few of them, or not for all containers at once
 
 
@@ -31,7 +30,7 @@ def count(
     if not gpus:
         said = f"no GPU fits {asked}: gpushare knows of no GPU; does its agent run on the GPU nodes?"
         return Refusal(said, cause=Cause.NO_GPU)
-    parts = [f"{counts[rule]} {phrase}" for rule, (_, phrase) in filters.RULES.items() if counts.get(rule)]
+    parts = [f"{counts[name]} {rule.phrase}" for name, rule in filters.RULES.items() if counts.get(name)]
     if counts.get(NODE_RULE):
         parts.append(f"{_plural(counts[NODE_RULE], 'node')} that cannot take the pod")
     if counts.get(COUNT_RULE):
@@ -39,7 +38,9 @@ def count(
     nearest = min(rejected, key=lambda entry: entry.shortfall)
     found = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
     said = f"no GPU fits {asked}: {found}; nearest: {nearest}"
-    if {rule for rule, count in counts.items() if count} <= NEVER:
+    if {name for name, count in counts.items() if count} <= {
+        name for name, rule in filters.RULES.items() if rule.lasts
+    }:
         said += "; none of these will ever do, whatever comes free"
     return Refusal(said, tuple(rejected))
 

@@ -1,16 +1,22 @@
 """Filters: the rules that rule a GPU out, as a table; each says why with its numbers.
 
 Rules that never change for a card come first, so that a refusal names what can never fit before what is merely taken.
+
+What a rule looks at says how often the engine asks it (`eligibility`): once for all GPUs that are equal in that. So a
+rule is one function and its line in the table, however many GPUs there are.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import enum
 import fnmatch
 import functools
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from gpushare import ledger, quantity
 from gpushare.allocation import GivenShare
@@ -22,6 +28,37 @@ _MOST_NAMESPACES = 2  # whose names are told
 
 # (detail, shortfall 0..): None when the GPU will do.
 Verdict = tuple[str, float] | None
+Number = Any  # a number, or an array of them
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Amount:
+    """Of something a GPU has: asked for, free (below 0 where over-committed), and the whole of it, worked out late."""
+
+    asked: Number
+    free: Number
+    whole: Callable[[], Number]
+
+    @property
+    def shortfall(self) -> Number:
+        """What is missing, as a part of the whole."""
+        return (self.asked - self.free) / self.whole()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuAmounts:
+    """Compute in per cent and memory in bytes, of one GPU or of arrays of them."""
+
+    compute: Amount
+    memory: Amount
+
+
+class Sees(enum.Enum):
+    """What a rule looks at, besides the share and the constraints."""
+
+    GPU = enum.auto()  # what the GPU is; not its index, PCI bus id or health reason; the UUID of one that the pod names
+    LABELS = enum.auto()  # the labels of the pods on it, which it compares with the pod's own
+    AMOUNT = enum.auto()  # how much is free of something: it has to be as much as is asked for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +74,32 @@ class FilterInput:
     def memory_bytes(self) -> int:
         """What the share asks of this card."""
         return self.share.memory.on(self.card.memory_bytes)
+
+    @property
+    def amounts(self) -> GpuAmounts:
+        """What the share asks and what is free."""
+        total = self.card.memory_bytes
+        return GpuAmounts(
+            Amount(self.share.request_percent, 100 - self.used.request_percent, lambda: 100),
+            Amount(self.memory_bytes, total - self.used.memory_bytes, lambda: total or 1),
+        )
+
+
+Judge = Callable[[FilterInput], Verdict]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuFilter:
+    """judge: says why one GPU will not do. phrase: how a refusal counts the GPUs it ruled out.
+
+    sees: all that the judge may look at. lasts: what it rules out will never do. amount: of a rule about one, which.
+    """
+
+    judge: Judge
+    phrase: str
+    sees: Sees = Sees.GPU
+    lasts: bool = False
+    amount: Callable[[GpuAmounts], Amount] | None = None
 
 
 def _mode(ask: FilterInput) -> Verdict:
@@ -141,24 +204,20 @@ def _affinity(ask: FilterInput) -> Verdict:
 
 
 def _compute(ask: FilterInput) -> Verdict:
-    free = 100 - ask.used.request_percent
-    missing = ask.share.request_percent - free
-    if missing <= 0 or (not ask.share.request_percent and free >= 0):
+    amount = ask.amounts.compute
+    if amount.free >= amount.asked:
         return None
     reserved = _reserved(ask, lambda share: share.request_percent, quantity.format_compute)
-    return f"has {quantity.format_compute(max(0, free))} of its compute free{reserved}", missing / 100
+    return f"has {quantity.format_compute(max(0, amount.free))} of its compute free{reserved}", amount.shortfall
 
 
 def _memory(ask: FilterInput) -> Verdict:
-    free = ask.card.memory_bytes - ask.used.memory_bytes
-    missing = ask.memory_bytes - free
-    if missing <= 0:
+    amount = ask.amounts.memory
+    if amount.free >= amount.asked:
         return None
     total = quantity.format_bytes(ask.card.memory_bytes)
     reserved = _reserved(ask, lambda share: share.memory_bytes, quantity.format_bytes)
-    return f"has {quantity.format_bytes(max(0, free))} of {total} free{reserved}", missing / (
-        ask.card.memory_bytes or 1
-    )
+    return f"has {quantity.format_bytes(max(0, amount.free))} of {total} free{reserved}", amount.shortfall
 
 
 def _reserved(ask: FilterInput, amount: Callable[[GivenShare], int], write: Callable[[int], str]) -> str:
@@ -176,28 +235,28 @@ def _reserved(ask: FilterInput, amount: Callable[[GivenShare], int], write: Call
     return f", {write(total)} is reserved for pods of {whose} that have yet to come, until {end:%H:%M:%S} UTC at most"
 
 
-# One line a rule: the engine, refusals and `why` go by it (`eligibility`: what is told from arrays).
-# rule -> (judge, how a refusal counts the GPUs it ruled out)
-RULES: dict[str, tuple[Callable[[FilterInput], Verdict], str]] = {
-    "mode": (_mode, "not shared by annotation"),
-    "model": (_model, "of another model"),
-    "compute-capability": (_capability, "of too low a compute capability"),
-    "uuid": (_uuid, "ruled out by UUID"),
-    "size": (_size, "too small"),
-    "health": (_health, "unhealthy"),
-    "cordon": (_cordon, "cordoned"),
-    "exclusion": (_exclusion, "held by pods with another exclusion label"),
-    "anti-affinity": (_anti_affinity, "held by pods with the same anti-affinity label"),
-    "affinity": (_affinity, "held by pods without the affinity label"),
-    "compute": (_compute, "with too little compute free"),
-    "memory": (_memory, "with too little memory free"),
+# One line a rule: the engine, refusals and `why` go by it.
+RULES: Final[Mapping[str, GpuFilter]] = {
+    "mode": GpuFilter(_mode, "not shared by annotation"),
+    "model": GpuFilter(_model, "of another model", lasts=True),
+    "compute-capability": GpuFilter(_capability, "of too low a compute capability", lasts=True),
+    "uuid": GpuFilter(_uuid, "ruled out by UUID", lasts=True),
+    "size": GpuFilter(_size, "too small", lasts=True),
+    "health": GpuFilter(_health, "unhealthy"),
+    "cordon": GpuFilter(_cordon, "cordoned"),
+    "exclusion": GpuFilter(_exclusion, "held by pods with another exclusion label", Sees.LABELS),
+    "anti-affinity": GpuFilter(_anti_affinity, "held by pods with the same anti-affinity label", Sees.LABELS),
+    "affinity": GpuFilter(_affinity, "held by pods without the affinity label", Sees.LABELS),
+    "compute": GpuFilter(_compute, "with too little compute free", Sees.AMOUNT, amount=operator.attrgetter("compute")),
+    "memory": GpuFilter(_memory, "with too little memory free", Sees.AMOUNT, amount=operator.attrgetter("memory")),
 }
 
 
 def reject(ask: FilterInput) -> tuple[str, str, float] | None:
     """`(rule, detail, shortfall)` of the first rule that rules the card out, or None if it will do."""
-    for rule, (judge, _) in RULES.items():
-        verdict = judge(ask)
+    empty = FilterInput(ask.card, ledger.NOTHING, ask.share, ask.constraints)
+    for name, rule in RULES.items():
+        verdict = rule.judge(empty if rule.sees is Sees.GPU else ask)
         if verdict is not None:
-            return rule, *verdict
+            return name, *verdict
     return None

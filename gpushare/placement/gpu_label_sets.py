@@ -1,24 +1,34 @@
 """The labels of the pods on a GPU, for affinity: each distinct set of labels has a small number.
 
-Most GPUs have the same few sets (nobody; somebody without labels), so that a rule is judged once a set, not once a GPU.
-Sets are counted, and their numbers used again when nobody has them any more; an index by label finds those that a rule
-is about, so that many labels cost no more than few.
+Most GPUs have the same few sets (nobody; somebody without labels), so that a rule is asked once a set, not once a GPU.
+Rules compare labels with the pod's own: sets without any of those are alike where they have labels of the same keys, so
+that many labels cost no more than few. Sets are counted, and their numbers used again when nobody has them any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.allocation import Allocation, Labels
+from gpushare import ledger
+from gpushare.allocation import Allocation, Labels, PodRef
+from gpushare.gpu import Gpu
+from gpushare.placement import filters
+from gpushare.placement.filters import FilterInput, Sees
 from gpushare.request import Constraints
+from gpushare.share import Memory, Share
 
 NOBODY: Final = 0
+PASSES: Final = -1.0  # no shortfall: the rule lets the GPU pass
 
+Shortfalls = npt.NDArray[np.float64]
 _Set = frozenset[Labels]
+_MOST_JUDGED: Final = 256
+_OTHER: Final = "\0"  # in place of a label that is not the pod's
+_ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
 
 
 class GpuLabelSets:
@@ -29,11 +39,10 @@ class GpuLabelSets:
         self._numbers: dict[_Set, int] = {frozenset(): NOBODY}
         self._counts = [0]
         self._unused: list[int] = []
-        self._exclusive = np.zeros(16, np.bool_)  # by set: whether any of its labels is exclusive
-        self._exclusive_sets = 0
-        self._exclusion: dict[str, set[int]] = {}  # label -> numbers of the sets in which all have it
-        self._affinity: dict[str, set[int]] = {}  # label -> numbers of the sets that have it
-        self._anti_affinity: dict[str, set[int]] = {}
+        self._likes = np.zeros(16, np.int64)  # by set: the number of those with labels of the same keys
+        self._like_ids: dict[_Set, int] = {frozenset(): NOBODY}
+        self._with: dict[str, set[int]] = {}  # label -> numbers of the sets that have it
+        self._judged: dict[Constraints, Mapping[str, Shortfalls]] = {}  # of the sets as they are now
 
     def enter(self, holders: Iterable[Allocation]) -> int:
         """The number of the set of their labels, which counts once more."""
@@ -56,41 +65,39 @@ class GpuLabelSets:
 
     def are_exclusive(self) -> npt.NDArray[np.bool_]:
         """By number, whether a label of the set keeps pods with another away."""
-        return self._exclusive
+        return np.array([any(pod.exclusion for pod in labels) for labels in self._like_ids])[self._likes]
 
-    def matter(self, constraints: Constraints) -> bool:
-        """Whether any set may rule a GPU out for a pod with these constraints."""
-        return bool(self._exclusive_sets or constraints.exclusion or constraints.anti_affinity or constraints.affinity)
+    def judge(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
+        """Rule → by number the shortfall with that set, or PASSES; without rules that let all sets pass."""
+        if constraints not in self._judged:
+            if len(self._judged) >= _MOST_JUDGED:
+                self._judged.clear()
+            rules = {name: rule.judge for name, rule in filters.RULES.items() if rule.sees is Sees.LABELS}
+            judged = {name: self._judge(judge, constraints) for name, judge in rules.items()}
+            self._judged[constraints] = {name: short for name, short in judged.items() if (short > PASSES).any()}
+        return self._judged[constraints]
 
-    def judge(self, constraints: Constraints) -> Mapping[str, npt.NDArray[np.bool_]]:
-        """Rule → by number, whether it lets the pod share with that set."""
-        count = len(self._sets)
-        exclusion = ~self._exclusive[:count]
-        if constraints.exclusion:
-            exclusion[1:] = False
-            exclusion[list(self._exclusion.get(constraints.exclusion, ()))] = True
-        anti_affinity = np.ones(count, np.bool_)
-        if constraints.anti_affinity:
-            anti_affinity[list(self._anti_affinity.get(constraints.anti_affinity, ()))] = False
-        affinity = np.ones(count, np.bool_)
-        if constraints.affinity:
-            affinity[1:] = False
-            affinity[list(self._affinity.get(constraints.affinity, ()))] = True
-        return {"exclusion": exclusion, "anti-affinity": anti_affinity, "affinity": affinity}
+    def _judge(self, judge: filters.Judge, constraints: Constraints) -> Shortfalls:
+        likes = np.array([_shortfall(judge, labels, constraints) for labels in self._like_ids])
+        found: Shortfalls = likes[self._likes[: len(self._sets)]]
+        for label in {constraints.affinity, constraints.anti_affinity, constraints.exclusion} - {""}:
+            for number in self._with.get(label, ()):
+                found[number] = _shortfall(judge, self._sets[number], constraints)
+        return found
 
     def _add(self, labels: _Set) -> int:
         number = self._unused.pop() if self._unused else len(self._sets)
         if number == len(self._sets):
             self._sets.append(labels)
             self._counts.append(0)
-            if number == len(self._exclusive):
-                self._exclusive = np.concatenate([self._exclusive, np.zeros(number, np.bool_)])
+            if number == len(self._likes):
+                self._likes = np.concatenate([self._likes, np.zeros(number, np.int64)])
         self._sets[number] = labels
         self._numbers[labels] = number
-        self._exclusive[number] = any(one.exclusion for one in labels)
-        self._exclusive_sets += bool(self._exclusive[number])
-        for index, label in self._entries(labels):
-            index.setdefault(label, set()).add(number)
+        self._likes[number] = self._like_ids.setdefault(frozenset(map(_like, labels)), len(self._like_ids))
+        for label in _values(labels):
+            self._with.setdefault(label, set()).add(number)
+        self._judged.clear()
         return number
 
     def _remove(self, number: int) -> None:
@@ -98,17 +105,23 @@ class GpuLabelSets:
         self._sets[number] = frozenset()
         del self._numbers[labels]
         self._unused.append(number)
-        self._exclusive_sets -= bool(self._exclusive[number])
-        self._exclusive[number] = False
-        for index, label in self._entries(labels):
-            index[label].discard(number)
-            if not index[label]:
-                del index[label]
+        self._likes[number] = NOBODY
+        for label in _values(labels):
+            self._with[label].discard(number)
+            if not self._with[label]:
+                del self._with[label]
+        self._judged.clear()
 
-    def _entries(self, labels: _Set) -> Iterator[tuple[dict[str, set[int]], str]]:
-        """Where the set is indexed: (index, label), each once."""
-        exclusions = {one.exclusion for one in labels}
-        if len(exclusions) == 1:
-            yield self._exclusion, exclusions.pop()
-        yield from ((self._affinity, label) for label in {one.affinity for one in labels} - {""})
-        yield from ((self._anti_affinity, label) for label in {one.anti_affinity for one in labels} - {""})
+
+def _values(labels: _Set) -> set[str]:
+    return {value for pod in labels for value in (pod.affinity, pod.anti_affinity, pod.exclusion)} - {""}
+
+
+def _like(labels: Labels) -> Labels:
+    return Labels(*(_OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)))
+
+
+def _shortfall(judge: filters.Judge, labels: _Set, constraints: Constraints) -> float:
+    holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in labels)
+    verdict = judge(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))
+    return PASSES if verdict is None else verdict[1]

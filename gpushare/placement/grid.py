@@ -7,14 +7,14 @@ kept twice, exactly (per cent, bytes: what fits) and as whole per cents (what it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from gpushare import ledger
-from gpushare.gpu import Gpu, Mode
+from gpushare.gpu import FACTS, Gpu, Mode
 from gpushare.placement import topology
 from gpushare.placement.gpu_label_sets import GpuLabelSets
 from gpushare.placement.topology import GpuTopology
@@ -28,20 +28,7 @@ UNKNOWN: Final = 1e15  # room of a node whose CPU or memory nobody has told: mor
 GONE: Final = -2 * UNKNOWN  # room where there is no node: not even a pod fits that asks for nothing
 _MOST: Final = 2**62  # what the arrays can hold and still subtract: more than any GPU has
 POINTS: Final = 101  # 0 to 100 per cent
-ABSENT: Final = 0  # the kind of a GPU that is not there
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GpuModel:
-    """What of a GPU never changes and is the same for many."""
-
-    model: str
-    memory_bytes: int
-    compute_capability: tuple[int, int]
-
-    def card(self) -> Gpu:
-        """A GPU of this kind, to ask the filters about."""
-        return Gpu("", 0, self.model, self.memory_bytes, self.compute_capability)
+ABSENT: Final = 0  # the kind, and the facts, of a GPU that is not there
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,12 +38,6 @@ class Room:
     cpu_milli: float = UNKNOWN
     memory_bytes: float = UNKNOWN
     pods: float = UNKNOWN
-
-
-class GpuState:
-    """Why a GPU takes nothing now, in the order of the filters."""
-
-    OPEN, MODE, HEALTH, CORDON = range(4)
 
 
 @dataclasses.dataclass(slots=True)
@@ -71,7 +52,7 @@ class Columns:
     memory_point: Ints  # [g, n] kind and memory_percent as one index: POINTS of each kind
     kind: Ints  # [g, n]
     live: Ints  # [g, n] the kind, or ABSENT where the GPU takes nothing now
-    state: Ints  # [g, n]
+    facts: Ints  # [g, n] number of what the GPU is, the same for all that are equal in that; ABSENT: none
     holders: Ints  # [g, n] ids of `GpuLabelSets`
     cpu: Floats  # [n] free, thousandths
     host: Floats  # [n] free, bytes
@@ -81,16 +62,13 @@ class Columns:
 
     def at(self, slots: Ints) -> Columns:
         """Copies of these columns, in ascending order."""
-        width = len(self.cpu)
-        if len(slots) == width:
+        if len(slots) == len(self.cpu):
             return Columns(*(getattr(self, name).copy() for name in _FIELDS))
-        taken = (getattr(self, name) for name in _FIELDS)
-        return Columns(*(array[..., slots] for array in taken))
+        return Columns(*(getattr(self, name)[..., slots] for name in _FIELDS))
 
     def first(self, count: int) -> Columns:
         """The first columns, not copied."""
-        taken = (getattr(self, name) for name in _FIELDS)
-        return Columns(*(array[..., :count] for array in taken))
+        return Columns(*(getattr(self, name)[..., :count] for name in _FIELDS))
 
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
@@ -106,27 +84,9 @@ def free_percent(card: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
 
 def empty(gpus: int, nodes: int) -> Columns:
     """A grid without nodes."""
-
-    def per_gpu() -> Ints:
-        return np.zeros((gpus, nodes), np.int64)
-
-    return Columns(
-        compute=per_gpu(),
-        memory=per_gpu(),
-        compute_percent=per_gpu(),
-        memory_percent=per_gpu(),
-        least_percent=per_gpu(),
-        memory_point=per_gpu(),
-        kind=per_gpu(),
-        live=per_gpu(),
-        state=per_gpu(),
-        holders=per_gpu(),
-        cpu=np.zeros(nodes),
-        host=np.zeros(nodes),
-        pods=np.zeros(nodes),
-        node_kind=np.zeros(nodes, np.int64),
-        layout=np.zeros(nodes, np.int64),
-    )
+    arrays: list[Any] = [np.zeros((gpus, nodes), np.int64) for _ in range(_PER_GPU)]
+    arrays += [np.zeros(nodes, kind) for kind in (float, float, float, np.int64, np.int64)]
+    return Columns(*arrays)
 
 
 class Grid:
@@ -134,7 +94,8 @@ class Grid:
 
     def __init__(self) -> None:
         self.columns = empty(1, 16)
-        self.kinds: list[GpuModel | None] = [None]
+        self.kinds: list[Gpu | None] = [None]  # a GPU of which only what never changes is said, for each distinct one
+        self.facts: list[Gpu | None] = [None]  # a GPU without what is its alone, for each distinct set of facts
         self.layouts: list[GpuTopology] = []
         self.holders = GpuLabelSets()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
@@ -142,18 +103,14 @@ class Grid:
         self.width = 0  # slots ever used
         self.slots: dict[str, int] = {}
         self.names: list[str] = []  # by slot
-        self._kind_ids: dict[GpuModel, int] = {}
+        self._kind_ids: dict[Gpu, int] = {}
+        self._fact_ids: dict[object, tuple[int, int]] = {}  # facts → (their number, that of the kind)
         self._layout_ids: dict[GpuTopology, int] = {}
         self._free: list[int] = []
         self._cards: list[tuple[Gpu, ...]] = []  # by slot, in the order of the rows
         self._ranks: Ints | None = None
         self._sizes = np.zeros(0, np.int64)
-        self._places: dict[str, tuple[int, int]] = {}
-
-    def places(self, uuid: str) -> Iterator[tuple[int, int]]:
-        """`(slot, row)` of a GPU; nothing if there is no such GPU."""
-        if uuid in self._places:
-            yield self._places[uuid]
+        self.places: dict[str, tuple[int, int]] = {}  # UUID → (slot, row)
 
     def sizes(self) -> Ints:
         """[kind] memory in bytes."""
@@ -185,7 +142,7 @@ class Grid:
         self._forget(slot)
         self._cards[slot] = cards
         for row, card in enumerate(cards):
-            self._places[card.uuid] = (slot, row)
+            self.places[card.uuid] = (slot, row)
         self._write(slot, [self._row(card, view.used[card.uuid]) for card in cards])
         columns = self.columns
         columns.node_kind[slot] = self._node_kind(cards)
@@ -215,18 +172,9 @@ class Grid:
         self._touch(slot)
 
     def _row(self, card: Gpu, used: ledger.GpuUse) -> tuple[int, ...]:
-        kind = self.kind_of(card)
-        state = (
-            GpuState.MODE
-            if card.mode is not Mode.FRACTIONAL
-            else GpuState.HEALTH
-            if not card.healthy
-            else GpuState.CORDON
-            if card.cordoned
-            else GpuState.OPEN
-        )
+        facts, kind = self._facts_and_kind(card)
         compute, memory = 100 - used.request_percent, card.memory_bytes - used.memory_bytes
-        usable = state == GpuState.OPEN
+        usable = card.takes_shares
         compute_percent, memory_percent = free_percent(card, used) if usable else (0, 0)
         return (
             max(-_MOST, compute),
@@ -237,7 +185,7 @@ class Grid:
             kind * POINTS + memory_percent,
             kind,
             kind if usable else ABSENT,
-            state,
+            facts,
             self.holders.enter(used.holders),
         )
 
@@ -251,11 +199,19 @@ class Grid:
 
     def kind_of(self, card: Gpu) -> int:
         """The number of a GPU's kind, which is new if there was none like it."""
-        kind = GpuModel(card.model, card.memory_bytes, card.compute_capability)
-        if kind not in self._kind_ids:
-            self._kind_ids[kind] = len(self.kinds)
-            self.kinds.append(kind)
-        return self._kind_ids[kind]
+        return self._facts_and_kind(card)[1]
+
+    def _facts_and_kind(self, card: Gpu) -> tuple[int, int]:
+        facts = FACTS(card)
+        known = self._fact_ids.get(facts)
+        if known is None:
+            kind = Gpu("", 0, card.model, card.memory_bytes, card.compute_capability)
+            if kind not in self._kind_ids:
+                self._kind_ids[kind] = len(self.kinds)
+                self.kinds.append(kind)
+            known = self._fact_ids[facts] = (len(self.facts), self._kind_ids[kind])
+            self.facts.append(card.anonymous())
+        return known
 
     def _node_kind(self, cards: Sequence[Gpu]) -> int:
         card = next((card for card in cards if card.mode is Mode.FRACTIONAL), cards[0] if cards else None)
@@ -300,8 +256,8 @@ class Grid:
     def _forget(self, slot: int) -> None:
         for row, card in enumerate(self._cards[slot]):
             self.holders.leave(int(self.columns.holders[row, slot]))
-            if self._places.get(card.uuid) == (slot, row):
-                del self._places[card.uuid]
+            if self.places.get(card.uuid) == (slot, row):
+                del self.places[card.uuid]
 
     def _touch(self, slot: int) -> None:
         self.clock += 1

@@ -14,6 +14,7 @@ import numpy as np
 from gpushare import ledger
 from gpushare.placement import eligibility, explanation, filters, gpu_selection, reference
 from gpushare.placement.eligibility import Needs
+from gpushare.placement.gpu_label_sets import PASSES
 from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Bools, Floats, Grid, Ints
 from gpushare.placement.request_key import RequestKey, in_order
@@ -113,21 +114,21 @@ def _rejected_by(
 ) -> None:
     """Adds why this part does not fit on these nodes, which have room for those before it."""
     left = so_far.left
-    passes = eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots)
+    shortfalls = dict(eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots))
     there = left.kind != ABSENT
-    options = np.logical_and.reduce([there, *passes.values()])
+    options = np.logical_and.reduce([there, *(short == PASSES for short in shortfalls.values())])
     count = options.sum(0)
     failed = count < part.gpus
     ranks = grid.ranks()[so_far.slots]
     open_ = there & failed
-    for rule, verdict in passes.items():
-        ruled_out = open_ & ~verdict
-        open_ = open_ & verdict
+    for rule, short in shortfalls.items():
+        ruled_out = open_ & (short != PASSES)
+        open_ = open_ & (short == PASSES)
         number = int(ruled_out.sum())
         if not number:
             continue
         found.counts[rule] += number
-        row, column = _nearest(ruled_out, ranks, _missing(rule, part, so_far, grid))
+        row, column = _nearest(ruled_out, ranks, short)
         view = views[grid.names[so_far.slots[column]]]
         found.nearest.append(_reason(view, grid, so_far, row, column, share, shape, int(ranks[column])))
     few = np.flatnonzero(failed & (count > 0))
@@ -139,21 +140,10 @@ def _rejected_by(
         found.nearest.append(((explanation.COUNT_SHORTFALL, int(ranks[column]), _LAST_ROW), entry))
 
 
-def _missing(rule: str, part: Needs, so_far: Selected, grid: Grid) -> Floats | None:
-    """[g, n] how far off; None where that is the same for all."""
-    left = so_far.left
-    if rule == "compute":
-        return (part.request_percent - left.compute) / 100
-    if rule == "memory":
-        return (part.memory_bytes[left.kind] - left.memory) / np.maximum(grid.sizes()[left.kind], 1)
-    return None
-
-
-def _nearest(ruled_out: Bools, ranks: Ints, missing: Floats | None) -> tuple[int, int]:
+def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:
     """Row and column of the smallest miss; of equals the first node by name, then its first GPU."""
-    if missing is not None:
-        far = np.where(ruled_out, missing, np.inf)
-        ruled_out = far == far.min()
+    far = np.where(ruled_out, short, np.inf)
+    ruled_out = far == far.min()
     columns = np.flatnonzero(ruled_out.any(0))
     column = int(columns[ranks[columns].argmin()])
     return int(ruled_out[:, column].argmax()), column

@@ -123,9 +123,8 @@ class Scoring:
         """The needs of each part among the kinds there are."""
         if shape.policy == policies.DEFAULT and self.worth.kinds != len(self._grid.kinds):
             self._build()
-        kinds = self._grid.kinds
-        known = eligibility.of_kinds(shape.constraints, kinds)
-        return tuple(eligibility.needs_of(part, shape.constraints, kinds, known) for part in shape.parts)
+        kinds, facts = self._grid.kinds, self._grid.facts
+        return tuple(eligibility.needs_of(part, shape.constraints, kinds, facts) for part in shape.parts)
 
     def _kept(self, shape: RequestKey) -> Costs:
         kinds = len(self._grid.kinds)
@@ -139,6 +138,8 @@ class Scoring:
             kept = self._costs[shape] = Costs(needs, size, none, np.zeros((0, 0), np.int16), none)
             if len(self._costs) > _SHAPES:
                 self._costs.popitem(last=False)
+        elif any(len(part.passes) != len(self._grid.facts) for part in kept.needs):
+            kept.needs = self.needs(shape)
         self._costs.move_to_end(shape)
         return kept
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from gpushare.gpu import Gpu
 from gpushare.mix import Mix, RequestClass
 from gpushare.placement import cutting_stock, eligibility
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.grid import POINTS, Bools, Columns, Floats, GpuModel, Ints
+from gpushare.placement.grid import POINTS, Bools, Columns, Floats, Ints
 from gpushare.placement.request_key import DemandKey
 
 _POINTS = 1024  # of a curve
@@ -95,43 +96,33 @@ class Curve:
 class Worth:
     """The tables of one mix over the kinds of GPU there are."""
 
-    def __init__(self, mix: Mix, kinds: Sequence[GpuModel | None], *, before: Worth | None = None) -> None:
+    def __init__(self, mix: Mix, kinds: Sequence[Gpu | None], *, before: Worth | None = None) -> None:
         """`before`: the tables of an earlier mix, to start from."""
         self.kinds = len(kinds)
         self.scarcity: dict[str, dict[int, float]] = {}
         classes = [_Class(asked, weight, kinds) for asked, weight in mix.classes.items()]
         tables = _Tables(before.scarcity if before else {}, self.scarcity)
-        self._compute = tables.of("compute", ((one, one.asked.request_percent) for one in classes))
+        self.compute = tables.of("compute of all", ((one, one.asked.request_percent) for one in classes))  # [POINTS]
         memory = [
             tables.of(f"memory of {kind}", ((one, int(one.needs.memory_percent[number])) for one in classes))
             for number, kind in enumerate(kinds)
             if kind
         ]
         # As a rule memory is asked for in proportion to compute, and one table says all.
-        self._alike = all(table is self._compute for table in memory)
-        self._memory = np.concatenate([self._compute, *memory])  # [kind × POINTS]
+        self.is_alike = all(table is self.compute for table in memory)
+        self.memory = np.concatenate([self.compute, *memory])  # [kind × POINTS]
         self.demand = _demand(classes)
         self._cpu = Curve([_points(classes, kind, lambda one: one.host.cpu_milli) for kind in range(len(kinds))])
         self._host = Curve([_points(classes, kind, lambda one: one.host.memory_bytes) for kind in range(len(kinds))])
         self.sets = GpuSets(classes)
 
-    @property
-    def tables(self) -> tuple[Floats, Floats]:
-        """Worth by free compute [POINTS], and by free memory [kind × POINTS], in per cent."""
-        return self._compute, self._memory
-
-    @property
-    def is_alike(self) -> bool:
-        """Whether one table says all."""
-        return self._alike
-
     def of_cards(self, columns: Columns) -> Floats:
         """[g, n] the worth of each GPU."""
-        if self._alike:
-            alike: Floats = self._compute[columns.least_percent]
+        if self.is_alike:
+            alike: Floats = self.compute[columns.least_percent]
             return alike
-        by_memory = self._memory[columns.memory_point]
-        worth: Floats = np.minimum(self._compute[columns.compute_percent], by_memory)
+        by_memory = self.memory[columns.memory_point]
+        worth: Floats = np.minimum(self.compute[columns.compute_percent], by_memory)
         return worth
 
     def fed(self, gpus: Floats, cpu: Floats, host: Floats, kind: Ints) -> Floats:
@@ -141,13 +132,13 @@ class Worth:
     def losses(self, columns: Columns, part: Needs, cards: Floats) -> Floats:
         """[g, n] what the part would take of each GPU's worth, `cards`; any number where it does not fit."""
         left = np.maximum(np.arange(POINTS) - part.request_percent, 0)
-        if self._alike and part.uniform_percent is not None:
-            losses: Floats = (self._compute - self._compute[left])[columns.least_percent]
+        if self.is_alike and part.uniform_percent is not None:
+            losses: Floats = (self.compute - self.compute[left])[columns.least_percent]
             return losses
         kinds = np.arange(self.kinds)[:, np.newaxis]
         of_kind = np.maximum(np.arange(POINTS) - part.memory_percent[:, np.newaxis], 0) + POINTS * kinds
-        by_memory = self._memory[of_kind].ravel()[columns.memory_point]
-        after: Floats = np.minimum(self._compute[left][columns.compute_percent], by_memory)
+        by_memory = self.memory[of_kind].ravel()[columns.memory_point]
+        after: Floats = np.minimum(self.compute[left][columns.compute_percent], by_memory)
         return np.subtract(cards, after, out=after)
 
 
@@ -155,7 +146,7 @@ class Loss:
     """`Worth.losses` for one GPU at a time, to the last bit."""
 
     def __init__(self, worth: Worth, part: Needs) -> None:
-        self._compute, self._memory = worth.tables
+        self._compute, self._memory = worth.compute, worth.memory
         self._part = part
         self._alike = worth.is_alike
         self._uniform = worth.is_alike and part.uniform_percent is not None
@@ -176,7 +167,7 @@ class Loss:
 class _Class:
     """A class of the mix among the kinds there are."""
 
-    def __init__(self, asked: RequestClass, weight: float, kinds: Sequence[GpuModel | None]) -> None:
+    def __init__(self, asked: RequestClass, weight: float, kinds: Sequence[Gpu | None]) -> None:
         part = DemandKey(asked.gpus, asked.request_percent, asked.memory)
         self.asked = asked
         self.host = asked.host

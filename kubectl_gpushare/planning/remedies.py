@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.allocation import Allocation
-from gpushare.placement import NodeView, Placement
+from gpushare.placement import NodeView, Placement, explanation, filters
+from gpushare.placement.filters import Sees
 from gpushare.refusal import Rejected
 from gpushare.share import Share
 from kubectl_gpushare.planning import anywhere, unplaced
@@ -28,7 +29,6 @@ NONE = (
 _MIB = 2**20
 _MOST_MOVES = 200  # pods that are tried to be moved away, those on the nearest misses first
 _MOST_SIZES = 64  # sizes of a kind that are tried, the largest first
-_BY_ROOM = frozenset({"compute", "memory", "exclusion", "anti-affinity", "affinity", "count"})
 _CHOOSY = (
     contract.MODEL,
     contract.MIN_MEMORY,
@@ -128,7 +128,8 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
 def _in_the_way(world: World, rejected: Sequence[Rejected]) -> Iterator[tuple[NodeView, Allocation]]:
     """Whose leaving might help: on the nearest misses first, the smallest share first."""
     seen: set[str] = set()
-    misses = sorted((miss for miss in rejected if miss.rule in _BY_ROOM), key=lambda miss: miss.shortfall)
+    by_others = {explanation.COUNT_RULE, *(name for name, rule in filters.RULES.items() if rule.sees is not Sees.GPU)}
+    misses = sorted((miss for miss in rejected if miss.rule in by_others), key=lambda miss: miss.shortfall)
     for miss in misses:
         view = world.views[miss.node]
         for card, used in view.cards():

@@ -142,9 +142,9 @@ def _changes(reasons: Reasons) -> Iterator[str]:
 
 
 def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
-    for rule, (_, phrase) in filters.RULES.items():
-        if counts.get(rule):
-            yield f"{counts[rule]} {phrase}"
+    for name, rule in filters.RULES.items():
+        if counts.get(name):
+            yield f"{counts[name]} {rule.phrase}"
     if counts.get(explanation.NODE_RULE):
         yield f"{counts[explanation.NODE_RULE]} nodes cannot take the pod"
 

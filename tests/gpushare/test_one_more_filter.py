@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import operator
+import pathlib
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gpushare.placement
 from gpushare import placement
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement, filters
-from gpushare.placement.filters import FilterInput, Verdict
+from gpushare.placement.filters import FilterInput, GpuFilter, Sees, Verdict
 from gpushare.placement.fleet import Fleet
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -22,24 +27,54 @@ def numa(ask: FilterInput) -> Verdict:
     return ("is on NUMA node 1", 4.0) if ask.card.numa_node == 1 else None
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(nodes, strategies.requests(), st.booleans())
+def spread_out(ask: FilterInput) -> Verdict:
+    """No two pods with the same affinity label."""
+    mine = ask.constraints.affinity
+    same = bool(mine) and any(pod.labels.affinity == mine for pod in ask.used.holders)
+    return (f"has a pod with the affinity label {mine}", 3.0) if same else None
+
+
+def half_full(ask: FilterInput) -> Verdict:
+    amount = ask.amounts.memory
+    return None if amount.free >= amount.asked else ("has too little memory free", amount.shortfall)
+
+
+MORE = {
+    "numa": GpuFilter(numa, "of the other NUMA node"),
+    "spread-out": GpuFilter(spread_out, "held by pods with the same affinity label", Sees.LABELS),
+    "half-full": GpuFilter(half_full, "rather full", Sees.AMOUNT, amount=operator.attrgetter("memory")),
+}
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(nodes, strategies.requests(), st.sampled_from(sorted(MORE)), st.booleans())
 def test_it_is_heeded_and_told(
-    monkeypatch: pytest.MonkeyPatch, found: list[GpuNode], asked: Request, is_first: bool
+    monkeypatch: pytest.MonkeyPatch, found: list[GpuNode], asked: Request, name: str, is_first: bool
 ) -> None:
-    one_more = {"numa": (numa, "of the other NUMA node")}
+    one_more, rules = {name: MORE[name]}, filters.RULES
     with monkeypatch.context() as patched:
-        rules = filters.RULES
         patched.setattr(filters, "RULES", {**one_more, **rules} if is_first else {**rules, **one_more})
         fleet = Fleet()
         for node in found:
             fleet.update(NodeView.of(node))
         views = sorted(fleet.views(), key=lambda view: view.node.name)
         answer, wanted = fleet.place(asked), placement.place(views, asked)
-    assert type(answer) is type(wanted)
-    if isinstance(answer, Refusal):
-        assert answer.reason == str(wanted)
-    if isinstance(answer, Placement):
-        taken = {uuid for share in answer.shares for uuid in share.gpu_uuids}
-        cards = {card.uuid: card for view in views for card in view.node.gpus}
-        assert all(cards[uuid].numa_node != 1 for uuid in taken)
+        assert type(answer) is type(wanted)
+        if isinstance(answer, Refusal):
+            assert answer.reason == str(wanted)
+        if isinstance(answer, Placement):
+            view = next(view for view in views if view.node.name == answer.node)
+            cards = {card.uuid: (card, used) for card, used in view.cards()}
+            for demand, share in zip(asked.demands, answer.shares, strict=True):
+                for card, used in (cards[uuid] for uuid in share.gpu_uuids):
+                    assert MORE[name].judge(FilterInput(card, used, demand.share, asked.constraints)) is None
+
+
+def test_the_engine_knows_no_rule_by_its_name() -> None:
+    """So that a rule is one function with its line in `filters`, its test, and its row in the docs: three files."""
+    folder = pathlib.Path(gpushare.placement.__file__).parent
+    for file in sorted(folder.glob("*.py")):
+        if file.name == "filters.py":
+            continue
+        names = {node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}
+        assert not names & filters.RULES.keys(), f"{file.name} knows a rule by its name"

@@ -5,14 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.gpu import Gpu
 from gpushare.mix import Host, Mix, RequestClass
 from gpushare.placement import cutting_stock, pricing
-from gpushare.placement.grid import POINTS, Columns, GpuModel, Ints, empty
+from gpushare.placement.grid import POINTS, Columns, Ints, empty
 from gpushare.placement.worth import Worth
 from gpushare.share import Memory
 from tests.builders import GIB
 
-KINDS = [None, GpuModel("NVIDIA A100", 80 * GIB, (8, 0)), GpuModel("NVIDIA L4", 24 * GIB, (8, 9))]
+KINDS = [None, Gpu("", 0, "NVIDIA A100", 80 * GIB, (8, 0)), Gpu("", 0, "NVIDIA L4", 24 * GIB, (8, 9))]
 
 
 def mix_of(weights: dict[RequestClass, float]) -> Mix:

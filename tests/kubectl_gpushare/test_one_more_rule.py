@@ -1,0 +1,38 @@
+"""One more policy and one more filter: `fit` and `why` choose and refuse by them, in their words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract, policies
+from gpushare.placement import filters
+from gpushare.placement.filters import FilterInput, GpuFilter, Verdict
+from gpushare.policies import Option, Policy
+from tests.kubectl_gpushare.conftest import Plugin
+
+
+def no_a100(ask: FilterInput) -> Verdict:
+    return (f"is GPU {ask.card.model}", 4.0) if "A100" in ask.card.model else None
+
+
+def least_memory(option: Option) -> policies.Number:
+    return option.after.memory
+
+
+def test_a_refusal_counts_by_a_filter(monkeypatch: pytest.MonkeyPatch, plugin: Plugin, saved: Path) -> None:
+    monkeypatch.setitem(filters.RULES, "one-more", GpuFilter(no_a100, "ruled out by one more"))
+    ended = plugin("fit", "--request", "0.1", "--model", "*A100*", "--from", saved)
+    assert ended.code == 2, ended.err
+    assert "ruled out by one more" in " ".join(ended.out.split())
+
+
+def test_why_says_what_a_policy_looks_for(monkeypatch: pytest.MonkeyPatch, plugin: Plugin, saved: Path) -> None:
+    monkeypatch.setitem(policies.POLICIES, "one-more", Policy(least_memory, "that is tried"))
+    assert plugin("fit", "--request", "0.1", "--memory", "1Gi", "--policy", "one-more", "--from", saved).code == 0
+    text, key = saved.read_text(), f'"{contract.REQUEST}":'
+    saved.write_text(text.replace(key, f'"{contract.POLICY}": "one-more", {key}'))
+    ended = plugin("why", "ml/trainer", "--from", saved)
+    assert ended.code == 0, ended.err
+    assert "by the policy one-more, of the GPUs that fit that is tried" in " ".join(ended.out.split())
