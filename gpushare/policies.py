@@ -42,12 +42,24 @@ class Option:
     """A GPU that takes a share, and its node.
 
     around: `Free.mean`, before it does, of all GPUs of the group that the GPU is in, itself among them: their mean.
+    exclusive: whether a pod with an exclusion label is there: what is free is for nobody but its like.
+    All of it is worked out when a cost asks for it: most look at little, and over arrays each look takes time.
     """
 
-    before: Free
-    after: Free
+    free_before: Callable[[], Free]
+    free_after: Callable[[], Free]
     around: Callable[[Group], Number]
-    is_exclusive: Number  # whether a pod with an exclusion label is there: what is free is for nobody but its like
+    exclusive: Callable[[], Number]
+
+    @property
+    def before(self) -> Free:
+        """Without the share."""
+        return self.free_before()
+
+    @property
+    def after(self) -> Free:
+        """With the share."""
+        return self.free_after()
 
 
 Cost = Callable[[Option], Number]
@@ -63,12 +75,13 @@ class Policy:
 
 def _fragmentation(option: Option) -> Number:
     """How much more is stranded, best fit where that is equal."""
-    return (_stranded(option, option.after) - _stranded(option, option.before)) * 1000 + option.after.mean
+    after, exclusive = option.after, option.exclusive()
+    return (_stranded(after, exclusive) - _stranded(option.before, exclusive)) * 1000 + after.mean
 
 
-def _stranded(option: Option, free: Free) -> Number:
+def _stranded(free: Free, exclusive: Number) -> Number:
     stranded = typical.stranded(free.compute, free.memory)
-    return stranded + option.is_exclusive * (free.mean - stranded)
+    return stranded + exclusive * (free.mean - stranded)
 
 
 def _pack(option: Option) -> Number:

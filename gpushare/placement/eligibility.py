@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from gpushare import ledger
 from gpushare.gpu import Gpu
 from gpushare.placement import filters
-from gpushare.placement.filters import Amount, FilterInput, GpuAmounts, GpuFilter, Sees
+from gpushare.placement.filters import Amount, FilterInput, GpuFilter, Sees
 from gpushare.placement.gpu_label_sets import PASSES
 from gpushare.placement.grid import ABSENT, UNKNOWN, Bools, Columns, Floats, Grid, Ints
 from gpushare.placement.request_key import DemandKey, RequestKey
@@ -48,7 +49,9 @@ def needs_of(
     memory_percent = np.array(
         [min(101, -(-100 * one // size)) if size else 0 for one, size in zip(asked, sizes, strict=True)], np.int64
     )
-    will_do = _passes(_shortfalls(kinds, share, constraints))
+    will_do = np.array(
+        [kind is not None and _lets_pass(FilterInput(kind, ledger.NOTHING, share, constraints)) for kind in kinds]
+    )
     shortfalls = _shortfalls(facts, share, constraints)
     uniform = bool((memory_percent[will_do] == part.request_percent).all())
     return Needs(
@@ -60,7 +63,7 @@ def needs_of(
         most_percent=np.where(will_do, memory_percent, 101),
         uniform_percent=part.request_percent if uniform else None,
         share=share,
-        passes=_passes(shortfalls),
+        passes=np.logical_and.reduce([short == PASSES for short in shortfalls.values()]),
         shortfalls=shortfalls,
     )
 
@@ -68,11 +71,9 @@ def needs_of(
 def _shortfalls(cards: Sequence[Gpu | None], share: Share, constraints: Constraints) -> Mapping[str, Floats]:
     """Rule about the GPU → how far off each of these is; nothing is one that is not there."""
     empty = [None if card is None else FilterInput(card, ledger.NOTHING, share, constraints) for card in cards]
-    return {
-        name: np.array([np.inf if ask is None else _shortfall(rule, ask) for ask in empty])
-        for name, rule in filters.RULES.items()
-        if rule.sees is Sees.GPU
-    }
+    rules = {name: rule for name, rule in filters.RULES.items() if rule.sees is Sees.GPU}
+    found = np.array([[np.inf if ask is None else _shortfall(rule, ask) for ask in empty] for rule in rules.values()])
+    return dict(zip(rules, found, strict=True))
 
 
 def _shortfall(rule: GpuFilter, ask: FilterInput) -> float:
@@ -80,9 +81,8 @@ def _shortfall(rule: GpuFilter, ask: FilterInput) -> float:
     return PASSES if verdict is None else verdict[1]
 
 
-def _passes(shortfalls: Mapping[str, Floats]) -> Bools:
-    passes: Bools = np.logical_and.reduce([short == PASSES for short in shortfalls.values()])
-    return passes
+def _lets_pass(ask: FilterInput) -> bool:
+    return all(rule.judge(ask) is None for rule in filters.RULES.values() if rule.sees is Sees.GPU)
 
 
 def host_fits(shape: RequestKey, columns: Columns) -> Bools:
@@ -96,7 +96,7 @@ def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
     """[g, n] whether the GPU will do, by all rules; `slots`, in ascending order, says which columns these are."""
     mask: Bools = needs.passes[columns.facts]
     for at, ask in _named(needs, constraints, grid, slots):
-        mask[at] = all(rule.judge(ask) is None for rule in filters.RULES.values() if rule.sees is Sees.GPU)
+        mask[at] = _lets_pass(ask)
     amounts = _amounts(needs, grid, columns)
     for rule in filters.RULES.values():
         if rule.amount is not None:
@@ -128,9 +128,16 @@ def by_rule(
             yield name, shortfalls
 
 
-def _amounts(needs: Needs, grid: Grid, columns: Columns) -> GpuAmounts:
+class _Amounts(NamedTuple):
+    """As of `FilterInput`."""
+
+    compute: Amount
+    memory: Amount
+
+
+def _amounts(needs: Needs, grid: Grid, columns: Columns) -> _Amounts:
     """Of every GPU [g, n]."""
-    return GpuAmounts(
+    return _Amounts(
         Amount(needs.request_percent, columns.compute, lambda: 100),
         Amount(needs.memory_bytes[columns.kind], columns.memory, lambda: np.maximum(grid.sizes()[columns.kind], 1)),
     )

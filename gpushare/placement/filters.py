@@ -16,7 +16,7 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpushare import ledger, quantity
 from gpushare.allocation import GivenShare
@@ -31,8 +31,7 @@ Verdict = tuple[str, float] | None
 Number = Any  # a number, or an array of them
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(NamedTuple):
     """Of something a GPU has: asked for, free (below 0 where over-committed), and the whole of it, worked out late."""
 
     asked: Number
@@ -43,14 +42,6 @@ class Amount:
     def shortfall(self) -> Number:
         """What is missing, as a part of the whole."""
         return (self.asked - self.free) / self.whole()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GpuAmounts:
-    """Compute in per cent and memory in bytes, of one GPU or of arrays of them."""
-
-    compute: Amount
-    memory: Amount
 
 
 class Sees(enum.Enum):
@@ -76,13 +67,15 @@ class FilterInput:
         return self.share.memory.on(self.card.memory_bytes)
 
     @property
-    def amounts(self) -> GpuAmounts:
-        """What the share asks and what is free."""
+    def compute(self) -> Amount:
+        """Per cent of the card."""
+        return Amount(self.share.request_percent, 100 - self.used.request_percent, lambda: 100)
+
+    @property
+    def memory(self) -> Amount:
+        """Bytes."""
         total = self.card.memory_bytes
-        return GpuAmounts(
-            Amount(self.share.request_percent, 100 - self.used.request_percent, lambda: 100),
-            Amount(self.memory_bytes, total - self.used.memory_bytes, lambda: total or 1),
-        )
+        return Amount(self.memory_bytes, total - self.used.memory_bytes, lambda: total or 1)
 
 
 Judge = Callable[[FilterInput], Verdict]
@@ -92,14 +85,15 @@ Judge = Callable[[FilterInput], Verdict]
 class GpuFilter:
     """judge: says why one GPU will not do. phrase: how a refusal counts the GPUs it ruled out.
 
-    sees: all that the judge may look at. lasts: what it rules out will never do. amount: of a rule about one, which.
+    sees: all that the judge may look at. lasts: what it rules out will never do. amount: of a rule about one, which
+    of the question, or of an array of questions.
     """
 
     judge: Judge
     phrase: str
     sees: Sees = Sees.GPU
     lasts: bool = False
-    amount: Callable[[GpuAmounts], Amount] | None = None
+    amount: Callable[[Any], Amount] | None = None
 
 
 def _mode(ask: FilterInput) -> Verdict:
@@ -204,7 +198,7 @@ def _affinity(ask: FilterInput) -> Verdict:
 
 
 def _compute(ask: FilterInput) -> Verdict:
-    amount = ask.amounts.compute
+    amount = ask.compute
     if amount.free >= amount.asked:
         return None
     reserved = _reserved(ask, lambda share: share.request_percent, quantity.format_compute)
@@ -212,7 +206,7 @@ def _compute(ask: FilterInput) -> Verdict:
 
 
 def _memory(ask: FilterInput) -> Verdict:
-    amount = ask.amounts.memory
+    amount = ask.memory
     if amount.free >= amount.asked:
         return None
     total = quantity.format_bytes(ask.card.memory_bytes)

@@ -108,15 +108,22 @@ def costs_of_gpus(
 
 
 def _option(columns: Columns, part: Needs, grid: Grid) -> policies.Option:
-    """Every GPU [g, n] with the part."""
-    sizes = np.maximum(grid.sizes(), 1)[columns.kind]
-    before = _free(columns, columns.compute, columns.memory, sizes)
-    after = _free(
-        columns, columns.compute - part.request_percent, columns.memory - part.memory_bytes[columns.kind], sizes
-    )
+    """Every GPU [g, n] with the part; what is free after that is any number where it will not do."""
+
+    def before() -> policies.Free:
+        open_ = columns.live != ABSENT
+        return policies.Free(columns.compute_percent / 100, np.maximum(columns.memory, 0) / sizes() * open_)
+
+    def after() -> policies.Free:
+        memory = (columns.memory - part.memory_bytes[columns.kind]).astype(np.float64)  # faster than ints by ints
+        return policies.Free((columns.compute - part.request_percent) / 100, np.divide(memory, sizes(), out=memory))
+
+    def sizes() -> Floats:
+        there: Floats = np.maximum(grid.sizes(), 1.0)[columns.kind]
+        return there
 
     def around(group: policies.Group) -> Floats:
-        mean: Floats = before.mean
+        mean: Floats = before().mean
         found = np.zeros(mean.shape)
         for number in np.flatnonzero(np.bincount(columns.layout, minlength=1)[: len(grid.layouts)]).tolist():
             at = np.flatnonzero(columns.layout == number)
@@ -124,12 +131,7 @@ def _option(columns: Columns, part: Needs, grid: Grid) -> policies.Option:
                 found[np.array(rows)[:, np.newaxis], at] = of_all
         return found
 
-    return policies.Option(before, after, around, grid.holders.are_exclusive()[columns.holders])
-
-
-def _free(columns: Columns, compute: Ints, memory: Ints, sizes: Ints) -> policies.Free:
-    open_ = columns.live != ABSENT
-    return policies.Free(np.maximum(compute, 0) / 100 * open_, np.maximum(memory, 0) / sizes * open_)
+    return policies.Option(before, after, around, lambda: grid.holders.are_exclusive()[columns.holders])
 
 
 def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:
@@ -137,12 +139,11 @@ def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool =
     columns = grid.now() if slots is None else grid.columns.at(slots)
     slots = np.arange(grid.width) if slots is None else slots
     kept = np.flatnonzero(eligibility.host_fits(shape, columns))
-    if not changing and len(kept) == len(slots):
-        return Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
-    slots, left = slots[kept], columns.at(kept)
-    left.cpu -= shape.host.cpu_milli
-    left.host -= shape.host.memory_bytes
-    return Selected(slots, left, np.zeros(len(slots)), np.zeros(len(slots)))
+    if changing or len(kept) < len(slots):
+        slots, columns = slots[kept], columns.at(kept)
+        columns.cpu -= shape.host.cpu_milli
+        columns.host -= shape.host.memory_bytes
+    return Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
 
 
 def _take(left: Columns, part: Needs, rows: Ints) -> None:

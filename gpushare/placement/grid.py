@@ -194,8 +194,8 @@ class Grid:
         block = np.zeros((_PER_GPU, columns.kind.shape[0]), np.int64)
         if rows:
             block[:, : len(rows)] = np.array(rows, np.int64).T
-        for array, values in zip(_per_gpu(columns), block, strict=True):
-            array[:, slot] = values
+        for name, values in zip(_FIELDS[:_PER_GPU], block, strict=True):
+            getattr(columns, name)[:, slot] = values
 
     def kind_of(self, card: Gpu) -> int:
         """The number of a GPU's kind, which is new if there was none like it."""
@@ -262,7 +262,3 @@ class Grid:
     def _touch(self, slot: int) -> None:
         self.clock += 1
         self.changed[slot] = self.clock
-
-
-def _per_gpu(columns: Columns) -> Sequence[npt.NDArray[Any]]:
-    return [getattr(columns, name) for name in _FIELDS[:_PER_GPU]]

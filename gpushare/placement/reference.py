@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare import fragmentation, policies
@@ -140,8 +139,12 @@ def _costs(
         return float(next(of_all for rows, of_all in layout.means(group, mean) if row in rows))
 
     def option(row: int, after: GpuUse) -> policies.Option:
-        is_exclusive = bool(fragmentation.excludes(after))
-        return policies.Option(before[row], _free(cards[row], after), functools.partial(around, row), is_exclusive)
+        return policies.Option(
+            lambda: before[row],
+            lambda: _free(cards[row], after),
+            lambda group: around(row, group),
+            lambda: bool(fragmentation.excludes(after)),
+        )
 
     return {row: float(cost_of(option(row, after))) for row, after in options.items()}
 

@@ -19,8 +19,9 @@ from gpushare.placement import eligibility, gpu_selection, pricing, together
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Floats, Grid, Ints
-from gpushare.placement.request_key import RequestKey
+from gpushare.placement.request_key import DemandKey, RequestKey
 from gpushare.placement.worth import Worth
+from gpushare.request import Constraints
 
 _GRAIN = 0.01  # GPUs: smaller differences of worth are noise, and the fuller node is the better choice
 _FULLER = 1e-4
@@ -76,6 +77,7 @@ class Scoring:
         self._dear = np.zeros(0, np.int64)  # sets that have had a price since the last lesson
         none = np.zeros(0)
         self._now = _Now(np.zeros((0, 0)), none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
+        self._needs: dict[tuple[DemandKey, Constraints], Needs] = {}
         self._costs: collections.OrderedDict[RequestKey, Costs] = collections.OrderedDict()
         self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
@@ -87,7 +89,11 @@ class Scoring:
     def learn(self, mix: Mix, worth: Worth) -> None:
         """Price by this mix, with these tables of it, from now on."""
         self._mix = mix
-        self._take(worth)
+        self.worth = worth
+        self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
+        self._priced_at = -_REPRICED_AFTER - self._grid.width
+        self._dear = np.zeros(0, np.int64)
+        self._lesson += 1
 
     def costs(self, shape: RequestKey) -> tuple[tuple[Needs, ...], Floats]:
         """`(needs, costs [n])` over the grid as it is now; infinite where the pod does not fit."""
@@ -122,9 +128,18 @@ class Scoring:
     def needs(self, shape: RequestKey) -> tuple[Needs, ...]:
         """The needs of each part among the kinds there are."""
         if shape.policy == policies.DEFAULT and self.worth.kinds != len(self._grid.kinds):
-            self._build()
+            self.learn(self._mix, self.study(self._mix))
+        return tuple(self._needs_of(part, shape.constraints) for part in shape.parts)
+
+    def _needs_of(self, part: DemandKey, constraints: Constraints) -> Needs:
+        """The same for many shapes: hosts and policies differ."""
         kinds, facts = self._grid.kinds, self._grid.facts
-        return tuple(eligibility.needs_of(part, shape.constraints, kinds, facts) for part in shape.parts)
+        known = self._needs.get((part, constraints))
+        if known is None or len(known.will_do) != len(kinds) or len(known.passes) != len(facts):
+            if len(self._needs) >= _SHAPES:
+                self._needs.clear()
+            known = self._needs[part, constraints] = eligibility.needs_of(part, constraints, kinds, facts)
+        return known
 
     def _kept(self, shape: RequestKey) -> Costs:
         kinds = len(self._grid.kinds)
@@ -238,21 +253,11 @@ class Scoring:
         slots = np.flatnonzero(grid.changed[: grid.width] > clock)
         return None if len(slots) > grid.width // 2 else slots
 
-    def _build(self) -> None:
-        self._take(self.study(self._mix))
-
-    def _take(self, worth: Worth) -> None:
-        self.worth = worth
-        self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
-        self._priced_at = -_REPRICED_AFTER - self._grid.width
-        self._dear = np.zeros(0, np.int64)
-        self._lesson += 1
-
     def _refresh(self) -> None:
         """Bring worth and prices up to date with the grid."""
         grid = self._grid
         if self.worth.kinds != len(grid.kinds):
-            self._build()
+            self.learn(self._mix, self.study(self._mix))
         self._look()
         if grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
             self._priced_at = grid.clock

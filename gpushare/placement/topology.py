@@ -26,11 +26,6 @@ LINKED_AND_NEAR, LINKED, NEAR, APART = range(4)
 Place = tuple[int | None, int | None]  # NUMA node and link group of a card
 
 
-def distance(one: Gpu, other: Gpu) -> int:
-    """How far apart two cards are, from LINKED_AND_NEAR to APART. Those whose NUMA node nobody knows are near."""
-    return _distance(_place(one), _place(other))
-
-
 def in_order(cards: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """The cards of a node by row: by index, as ties are broken."""
     return tuple(sorted(cards, key=lambda card: (card.index, card.uuid)))
@@ -131,6 +126,7 @@ def _place(card: Gpu) -> Place:
 
 
 def _distance(one: Place, other: Place) -> int:
+    """From LINKED_AND_NEAR to APART. Those whose NUMA node nobody knows are near."""
     near = one[0] == other[0]
     if one[1] is not None and one[1] == other[1]:
         return LINKED_AND_NEAR if near else LINKED

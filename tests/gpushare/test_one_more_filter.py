@@ -35,7 +35,7 @@ def spread_out(ask: FilterInput) -> Verdict:
 
 
 def half_full(ask: FilterInput) -> Verdict:
-    amount = ask.amounts.memory
+    amount = ask.memory
     return None if amount.free >= amount.asked else ("has too little memory free", amount.shortfall)
 
 
