@@ -139,7 +139,7 @@ class MemoryCluster:
             return
         self._put(name, None)
         self._store.leave(name)
-        asked = {one.ref.uid: one.request for one in self._gated() if isinstance(one.request, Request)}
+        asked = {read.ref.uid: read.request for read in self._gated() if isinstance(read.request, Request)}
 
         def change(node: GpuNode) -> GpuNode:
             ids = [entry.id for entry in node.allocations if entry.pod.uid == pod.uid(gone)]
@@ -155,11 +155,11 @@ class MemoryCluster:
             self._metrics.placed()
 
     async def _still_gated(self, pods: Collection[Pod]) -> list[str]:
-        waiting = {one.ref.uid for one in self._gated()}
-        return [one.ref.uid for one in pods if one.ref.uid in waiting]
+        waiting = {read.ref.uid for read in self._gated()}
+        return [read.ref.uid for read in pods if read.ref.uid in waiting]
 
     def _gated(self) -> list[Pod]:
-        return [one for one in self._read.values() if one.is_gated]
+        return [read for read in self._read.values() if read.is_gated]
 
     def _known(self, read: Pod) -> PodJson | None:
         """The pod as it is stored now, if it is there still."""

@@ -30,11 +30,13 @@ def resize(ledger_now: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     """Give each wish its turn; return the pods of which an annotation changes by that."""
     nodes = list(ledger_now.stored())
     stored = [Pod.of(one) for one in pods]
-    asked = backfill_reservation.asked_for(nodes, {objects.Key(one.ref.namespace, one.ref.name): one for one in stored})
+    asked = backfill_reservation.asked_for(
+        nodes, {objects.Key(read.ref.namespace, read.ref.name): read for read in stored}
+    )
     by_node: dict[str, list[ResizeRequest]] = {}
     # As a scheduler would leave them, which is not here.
     for resize_request in ResizeRequests().find(
-        nodes, (dataclasses.replace(one, node=one.placed_on) for one in stored)
+        nodes, (dataclasses.replace(read, node=read.placed_on) for read in stored)
     ):
         by_node.setdefault(resize_request.node, []).append(resize_request)
     by_uid = {pod.uid(one): one for one in pods}

@@ -76,7 +76,7 @@ class Changes:
 
     def placed_beside(self, there: Collection[str]) -> list[Pod]:
         """The pods that say that they were placed on a node which is none of these."""
-        return [one for name in self._placed if name not in there for one in self._placed[name].values()]
+        return [pod for name in self._placed if name not in there for pod in self._placed[name].values()]
 
     def take(self, nodes: Iterable[GpuNode], also: Iterable[str] = ()) -> Touched:
         """What has changed since the last time, and `also` these nodes."""

@@ -115,9 +115,9 @@ def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict
     """What the pods ask for, by uid, for whom something is held on these nodes."""
     found: dict[str, Request] = {}
     for holder in (entry.pod for node in nodes for entry in node.allocations if is_hold(entry)):
-        one = pods.get(objects.Key(holder.namespace, holder.name))
-        if one is not None and one.ref.uid == holder.uid and isinstance(one.request, Request):
-            found[holder.uid] = one.request
+        pod = pods.get(objects.Key(holder.namespace, holder.name))
+        if pod is not None and pod.ref.uid == holder.uid and isinstance(pod.request, Request):
+            found[holder.uid] = pod.request
     return found
 
 

@@ -172,36 +172,32 @@ class Occupancy:
 def kept(item: dict[str, Any]) -> dict[str, Any] | None:
     """What is kept of a pod; None where it takes no room and has no share."""
     is_ours = has_share(item)
-    one = Pod.of(item) if is_ours or contract.ALLOCATION in pod.annotations_of(item) else None
-    seen = _taken(item, one)
+    read = Pod.of(item) if is_ours or contract.ALLOCATION in pod.annotations_of(item) else None
+    seen = _taken(item, read)
     if seen is None and not is_ours:
         return None
-    return {"metadata": objects.identity_of(item), "seen": seen, **({_OURS: one} if is_ours else {})}
+    return {"metadata": objects.identity_of(item), "seen": seen, **({_OURS: read} if is_ours else {})}
 
 
-def _taken(item: Mapping[str, Any], one: Pod | None) -> _Seen | None:
+def _taken(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
     bound = str((item.get("spec") or {}).get("nodeName") or "")
-    allocation_id = one.allocation_id if one is not None else ""
-    node = bound or (one.placed_on if one is not None and allocation_id else "")
+    node = bound or (read.placed_on if read is not None and read.allocation_id else "")
     if not node or pod.is_terminal(item):
         return None
     pod_info = PodInfo.of(item, node)
-    if one is None or not allocation_id:
+    if read is None or not read.allocation_id:
         return _Seen(pod_info, "", bool(bound))
-    return _Seen(
-        pod_info, allocation_id, bool(bound), workload_mix.asks_of(one.request, pod_info.amounts), _unbound(one)
-    )
+    asks = workload_mix.asks_of(read.request, pod_info.amounts)
+    return _Seen(pod_info, read.allocation_id, bool(bound), asks, _unbound(read))
 
 
-def _unbound(one: Pod) -> _Unbound | None:
-    if (
-        one.unschedulable is None
-        or (found := unbindable.maker(one.ref.namespace, one.ref.name, one.controller)) is None
-    ):
+def _unbound(read: Pod) -> _Unbound | None:
+    maker = unbindable.maker(read.ref.namespace, read.ref.name, read.controller)
+    if read.unschedulable is None or maker is None:
         return None
-    maker, words = found
-    said = f"could not take {words} before, and is left out for a while; the scheduler said: "
-    return _Unbound(maker, errors.shortened(said + (one.unschedulable or "nothing"), longest=LONGEST_WORDS), one.leaves)
+    words = read.unschedulable or "nothing"
+    said = f"could not take {maker[1]} before, and is left out for a while; the scheduler said: {words}"
+    return _Unbound(maker[0], errors.shortened(said, longest=LONGEST_WORDS), read.leaves)
 
 
 def _seen(item: Mapping[str, Any] | None) -> _Seen | None:
