@@ -38,7 +38,7 @@ build: ## Build the C parts: interposer, simulated drivers, the samples' probe
 	done
 
 .PHONY: lock
-lock: env ## Pin the newest allowed versions anew in requirements.lock
+lock: env ## Pin the newest allowed versions again in requirements.lock
 	@{ echo '# Made by `make lock` from pyproject.toml: all extras and groups, for every platform, with hashes.'; \
 	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench --group clients --group docs \
 	    --generate-hashes --no-header --no-annotate pyproject.toml; } > requirements.lock.new
@@ -76,7 +76,7 @@ images: env ## Build the container images into build/images; PUSH=REGISTRY/PREFI
 	  --push "$(PUSH)" --push-options="$(PUSH_OPTIONS)"
 
 .PHONY: images-lock
-images-lock: env ## Pin the newest versions of the images' Debian packages anew
+images-lock: env ## Pin the newest versions of the images' Debian packages again
 	$(PYTHON) -m config.images --lock
 
 .PHONY: chart
@@ -171,14 +171,14 @@ lab-down: env ## Remove that cluster and all it left
 ##@ Tidy
 
 .PHONY: docs
-docs: env ## Write docs/cli, docs/compatibility.md, pictures in docs/images, and Grafana's and the operator's files anew
+docs: env ## Write docs/cli, docs/compatibility.md, pictures in docs/images, and Grafana's and the operator's files again
 	$(PYTHON) -m kubectl_gpushare.manual docs/cli
 	$(PYTHON) docs/images/make.py docs/images
 	$(PYTHON) -m tests.clients.document docs/compatibility.md
 	$(PYTHON) config/components/monitoring/make.py
 
 .PHONY: pictures
-pictures: env ## Draw the dashboards for docs/images anew, with a real Prometheus
+pictures: env ## Draw the dashboards for docs/images again, with a real Prometheus
 	$(PYTHON) docs/images/dashboards.py docs/images
 
 .PHONY: docs-site

@@ -1,7 +1,7 @@
 """What a rolling restart of many agents asks of the API server.
 
 A real API server, and so many real agents over simulated GPUs, each with the token of its own node and no kubelet. They
-are started all at once, and then ended and started anew one after the other, as a DaemonSet does. Counted in the audit
+are started all at once, and then ended and restarted one after the other, as a DaemonSet does. Counted in the audit
 log is every request of theirs. Prints a table, then one JSON object a figure; ends with 1 if an agent that starts asks
 for more than the goal.
 

@@ -4,7 +4,7 @@ Counted in the audit log of a real API server, of the real agents of a lab (`mak
 An agent that is idle renews its watches and does nothing else, so what 5,000 of them ask is 5,000 times as much.
 
 Run: `python -m bench.idle_agents [--lab DIRECTORY] [--seconds N]`. It waits until the agents have run for so long, and
-then starts them anew. Prints a table, then one JSON object a figure; ends with 1 if an idle agent asks for more than
+then starts them again. Prints a table, then one JSON object a figure; ends with 1 if an idle agent asks for more than
 the goal.
 """
 

@@ -2,7 +2,7 @@
 
 Beside each other on one simulated GPU: the neighbour of tests/hostile/neighbour.py, with a request of 40 % and kernels
 of a millisecond, and two processes of tests/hostile/attacks.py, with a request of 50 %: `long` runs kernels of twenty
-milliseconds and is left alone; `killed` runs the same, is killed with them, and begins anew. `honest` has kernels of a
+milliseconds and is left alone; `killed` runs the same, is killed with them, and begins again. `honest` has kernels of a
 millisecond. What `killed` costs beyond `long` is what the killing costs.
 
 Run: `python -m bench.killed [--seconds S] [--rounds N]`. Prints a table, then one JSON object a figure.

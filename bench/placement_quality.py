@@ -204,7 +204,7 @@ def arguments() -> argparse.Namespace:
     chosen.traces = [name for word in chosen.traces for name in (worlds.WORLDS if word == "worlds" else [word])]
     for policy in chosen.policies:
         if policy not in (*OWN, *known_policies.POLICIES):
-            parser.error(f"--policies {policy} is not known: {', '.join((*OWN, *known_policies.POLICIES))} are")
+            parser.error(f"--policies {policy} is unknown: {', '.join((*OWN, *known_policies.POLICIES))} are")
     return chosen
 
 

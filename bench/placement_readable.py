@@ -1,4 +1,4 @@
-"""The arrays of `Fleet` against the readable reference made incremental: a heap a shape, and only changed nodes anew.
+"""The arrays of `Fleet` against the readable reference made incremental: a heap a shape, and only changed nodes again.
 
 Both place the same requests on the same cluster, one after the other in one process. Nodes that are equal are not
 merged. Times are of the processor. Prints a line a form; memory is what the decisions have added.

@@ -1,8 +1,8 @@
 """A large cluster on a real API server: what the webhook takes of memory and time where others have very many pods.
 
 1,000 nodes of 8 GPUs and 20,000 ordinary pods by default, each of the size that pods have (5.7 KB), made by hand: there
-is no kubelet and no scheduler. A replica starts among them; then the API server is restarted under it, so that all is
-listed anew; then pods with shares come in bursts; then very many wait for one GPU. Memory is the replica's resident set
+is no kubelet and no scheduler. A replica starts among them; then the API server is restarted under it, so that all
+is listed again; then pods with shares come in bursts; then very many wait for one GPU. Memory is its resident set
 (VmHWM since the phase began, VmRSS at its end); a stall is the longest that one of very many calls to `/healthz` took
 meanwhile, which a busy machine stretches. The bursts are those of `admission.py`: their rate is compared with that of a
 webhook that answers a constant, in the same run and the same cluster; with `--own-core` either webhook has the last

@@ -3,7 +3,7 @@
 Pods with shares are created, deleted and resized; some end by themselves, some fail again and again. GPUs are lost
 and found; agent and kubelet are restarted. All that happens is drawn from a seed. Counted are pods that the kubelet
 refused, and GPUs that were over-committed in any version of the ledger that was stored. A pod that is refused is lost:
-only an owner makes it anew. Counted apart is what came to a node whose agent was away: there the kubelet has nobody to
+only an owner recreates it. Counted apart is what came to a node whose agent was away: there the kubelet has nobody to
 ask, and tells the scheduler only with its next status; and what a kubelet judged between its own start and the agent's
 registration, which has a few hundred milliseconds.
 

@@ -106,7 +106,7 @@ def rows_of(values: str) -> Iterator[tuple[str, str, str]]:
     """`(key, meaning, default)` of each value: what is above it as a comment, and how it is written."""
     root = yaml.compose(values, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
-        raise TypeError("values.yaml is no mapping")
+        raise TypeError("values.yaml is not a mapping")
     yield from _rows(root, "", values.splitlines())
 
 

@@ -91,7 +91,7 @@ def _pushed(path: Path) -> dict[str, dict[str, str]]:
         found = json.loads(text)
         return {part: {key: str(found[part][key]) for key in ("repository", "digest")} for part in PARTS}
     except (ValueError, KeyError, TypeError) as error:
-        raise Mistake(f"{path} makes no sense ({error}): run make images PUSH=REGISTRY/PREFIX again") from error
+        raise Mistake(f"{path} is invalid ({error}): run make images PUSH=REGISTRY/PREFIX again") from error
 
 
 def _kubelet(root: str) -> Iterator[dict[str, Any]]:

@@ -121,7 +121,7 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
 
 
 async def _audit(parts: AgentParts, audited: asyncio.Event) -> None:
-    # What a GPU is used for must be known before anybody can be said to be on the wrong one.
+    # The audit compares processes with what each GPU is used for, so that must be known first.
     await parts.reconciler.said.wait()
     await parts.auditor.step()
     audited.set()

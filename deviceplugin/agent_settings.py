@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSett
     found, rest = parser.parse_known_args(arguments)
     options, values = _options(parser, found, rest, environment)
     if not found.node_name:
-        raise SettingsError("the name of the node is not known: give --node-name, or NODE_NAME by the downward API")
+        raise SettingsError("the name of the node is unknown: give --node-name, or NODE_NAME by the downward API")
     if found.state_directory is None:
         found.state_directory = found.run_directory.parent / "state"
     if found.pod_resources_socket is None:
@@ -92,7 +92,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSett
     ):
         path: Path = getattr(settings, name)
         if not path.is_absolute():
-            raise SettingsError(f"--{name.replace('_', '-')} {path} is no absolute path, as the kubelet needs it")
+            raise SettingsError(f"--{name.replace('_', '-')} {path} is not an absolute path, as the kubelet needs it")
     for socket in (
         settings.run_directory / contract.ARBITER_SOCKET_NAME,
         *(settings.kubelet_directory / advertisement.socket_name(name) for name in advertisement.COUNTERS),

@@ -44,7 +44,7 @@ async def opened(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml 
                 if error.code == nvml.NO_LIBRARY and not mounted.is_dir() and time.monotonic() > last:
                     daemon.fail(
                         f"{error}; this container ends, so that the next one is given a driver that was installed "
-                        f"meanwhile: {mounted} is no directory, where the host's own would be seen to come"
+                        f"meanwhile: {mounted} is not a directory, where the host's own would be seen to come"
                     )
                 if str(error) != problem:
                     logger.warning("There is no driver", extra={"err": str(error)})

@@ -68,7 +68,7 @@ REASON: Final = "gpushare.io/reason"  # why it is gated, or not resized yet: the
 # written again when the ledger was lost.
 HELD: Final = "gpushare.io/held"
 # The host that the pod's own node selector names, where it names one: every pod that was placed is pinned by that same
-# selector, and one that is made anew is not. Read by the plugin.
+# selector, and one that is recreated is not. Read by the plugin.
 OWN_HOSTNAME: Final = "gpushare.io/hostname"
 RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME)
 
@@ -134,9 +134,9 @@ EVENT_EXPIRED: Final = "ReservationExpired"  # on a GPUNode: its pod never appea
 EVENT_ADOPTED: Final = "ShareFound"  # on a pod: the ledger had lost its share, and has it again
 EVENT_LOST: Final = "ShareLost"  # on a pod: the ledger has lost its share, and there is no room for it
 EVENT_UNWRITTEN: Final = "LedgerNotWritten"  # on a GPUNode: the API server does not store what is written to it
-EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: something in it makes no sense, or breaks the ledger's rules
+EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: something in it is invalid, or breaks the ledger's rules
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there
-EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner makes it anew
+EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner recreates it
 EVENT_RESIZED: Final = "Resized"  # on a pod: its share is now as its annotations ask
 EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: it is not yet as its annotations ask, and why
 EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: what was asked for cannot be; the last good one stays
@@ -159,7 +159,7 @@ CONDITION_LIMITS_IN_FORCE: Final = "LimitsInForce"
 CONDITION_DEVICES_INJECTED: Final = "DevicesInjected"
 CONDITION_UNREGISTERED_DENIED: Final = "UnregisteredDenied"
 REASON_NOTHING_INJECTS: Final = "NothingInjects"  # of DevicesInjected: every new container is refused
-WELL_WHEN_FALSE: Final = frozenset({CONDITION_CONFIG_PENDING})  # of all others True is what one wishes for
+WELL_WHEN_FALSE: Final = frozenset({CONDITION_CONFIG_PENDING})  # healthy when False; all others when True
 
 # --- Devices, as container runtimes know them ----------------------------------------------------------------------
 # The kind, by the Container Device Interface, of what a share container gets; written by the agent, read by runtimes.
@@ -209,7 +209,7 @@ MESSAGE_RELEASED: Final = 10  # library -> arbiter: nothing runs any more; also 
 # The same body: gpu u32, a number of the asker's u32, bytes u64 (0 in the question). Only where the limits page names
 # CERTAIN_SLOT.
 MESSAGE_MEASURE: Final = 11  # library -> arbiter: how much of the GPU is nobody known to hold, looked at from now on?
-MESSAGE_MEASURED: Final = 12  # arbiter -> library: at most so much; as many as there can be: that is not known
+MESSAGE_MEASURED: Final = 12  # arbiter -> library: at most so much; as many as there can be: that is unknown
 LEASE_HELD: Final = 1  # in WANT
 LEASE_COUNTED: Final = 2  # in OPEN: others use this GPU, or there is a limit: do not run far ahead
 LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: give it back as soon as there is nothing to do

@@ -1,9 +1,9 @@
 """The error tree of the domain.
 
     GpushareError(ValueError)
-    ├── QuantityError       a text that is no quantity
+    ├── QuantityError       a text that is not a quantity
     ├── RequestError        an annotation that cannot be honoured: key, value, remedy
-    ├── CodecError          an object from the API that makes no sense
+    ├── CodecError          an object from the API that is invalid
     ├── LedgerError         a change that would break a rule of the ledger
     └── ConfigError         a configuration that cannot be: line, key, remedy
 
@@ -33,7 +33,7 @@ class RequestError(GpushareError):
 
 
 class CodecError(GpushareError):
-    """An object from the API that makes no sense; the message names the field."""
+    """An object from the API that is invalid; the message names the field."""
 
 
 class LedgerError(GpushareError):

@@ -41,7 +41,7 @@ def free(card: Gpu, used: GpuUse) -> tuple[int, int]:
 def largest(card: Gpu, used: GpuUse) -> tuple[int, int] | None:
     """Compute in per cent and memory in bytes of the largest share that a pod without labels would get now, or None.
 
-    Every share needs memory; and beside a pod with an exclusion label goes none that has not the same.
+    Every share needs memory; and beside a pod with an exclusion label goes none that lacks the same.
     """
     percent, memory_bytes = free(card, used)
     return (percent, memory_bytes) if memory_bytes and not excludes(used) else None

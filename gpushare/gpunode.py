@@ -52,8 +52,8 @@ class GpuNode:
     conditions: tuple[Condition, ...] = ()
     resizes: tuple[Resize, ...] = ()  # an entry a share that is to shrink, once the agent has seen it
     version: str = ""
-    problems: tuple[str, ...] = ()  # sentences about what in the object made no sense and was set aside
-    unread: tuple[Mapping[str, Any], ...] = ()  # allocations that made no sense: kept as they are on every write
+    problems: tuple[str, ...] = ()  # sentences about what in the object was invalid and was set aside
+    unread: tuple[Mapping[str, Any], ...] = ()  # allocations that were invalid: kept as they are on every write
     created: str = ""  # when the object was made, RFC 3339
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the object
 

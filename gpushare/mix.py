@@ -20,7 +20,7 @@ UNSEEN = 0.05  # of all GPUs that are free: what is expected to be asked for yet
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """What a pod asks of its node beside GPUs; zeros where that is not known."""
+    """What a pod asks of its node beside GPUs; zeros where that is unknown."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0

@@ -15,7 +15,7 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Controller:
-    """The owner of a pod that makes it anew when it is gone."""
+    """The owner of a pod that recreates it when it is gone."""
 
     kind: str
     name: str
@@ -83,7 +83,7 @@ def namespaced_name(pod: PodJson) -> tuple[str, str]:
 
 
 def controller(pod: PodJson) -> Controller | None:
-    """Who makes it anew; None for a pod that nobody does."""
+    """Who recreates it; None for a pod that nobody does."""
     for owner in (pod.get("metadata") or {}).get("ownerReferences") or []:
         if owner.get("controller"):
             return Controller(*(str(owner.get(key) or "") for key in ("kind", "name", "uid")))

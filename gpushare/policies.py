@@ -20,7 +20,7 @@ class Group(enum.Enum):
     """GPUs of one node that belong together."""
 
     NODE = enum.auto()
-    NUMA_NODE = enum.auto()  # where it is not known, all such GPUs of the node
+    NUMA_NODE = enum.auto()  # where it is unknown, all such GPUs of the node
     LINK_GROUP = enum.auto()  # a GPU without links is one by itself
 
 

@@ -18,7 +18,7 @@ class Cause(enum.StrEnum):
     QUOTA = "quota"  # the API server will not store it
     UNCLAIMED = "unclaimed"  # too much is reserved for pods of its namespace that have not come
     TURN = "turn"  # others of its namespace are tried first
-    REQUEST = "request"  # its annotations make no sense any more
+    REQUEST = "request"  # its annotations are no longer valid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -276,7 +276,7 @@ def _truth(text: str) -> bool:
 def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in words:
-            raise errors.QuantityError(f"is not known: write one of {', '.join(words)}")
+            raise errors.QuantityError(f"is unknown: write one of {', '.join(words)}")
         return text
 
     return read

@@ -58,7 +58,7 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     if wanted != given:
         raise errors.LedgerError(
             f"its annotations ask for {_counts(wanted)}, and it was given {_counts(given)}: that cannot change on a "
-            "pod that exists, so put the annotations back, or delete the pod and create it anew"
+            "pod that exists, so put the annotations back, or delete the pod and recreate it"
         )
     gone = missing(entry, node)
     if gone:
@@ -122,7 +122,7 @@ def step(node: GpuNode, identity: str, wish: Shares) -> ResizeStep:
 
 
 def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:
-    """One step of each of these allocations, first come first served; those of which the wish makes no sense stay."""
+    """One step of each of these allocations, first come first served; those of which the wish is invalid stay."""
     entries = {entry.id: entry for entry in node.allocations}
     for identity, request in requests:
         if identity in entries:

@@ -40,7 +40,7 @@ def read(text: str) -> Iterator[Any]:
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         if isinstance(error, errors.CodecError):
             raise
-        raise errors.CodecError(f"a value has not the type that it seems to have: {error}") from error
+        raise errors.CodecError(f"a value does not have the type that it seems to have: {error}") from error
 
 
 @functools.cache

@@ -22,7 +22,7 @@ VERBS: Mapping[str, str] = {
     "why": "Explain why a pod waits and what would help, or why it is on this GPU",
     "fit": "Say whether a pod would fit now, where it would go, and how many more",
     "defrag": "Plan the fewest moves that make room for what waits, or for a share; and make them",
-    "simulate": "Play pods from files or a trace on a cluster in memory, as a table and a plot",
+    "simulate": "Simulate how pods from files or a trace would be placed, as a table and a plot",
     "resize": "Give a running pod more or less compute and memory of the GPUs it is on",
     "cordon": "Let a GPU take no new pods",
     "uncordon": "Let a GPU take new pods again",

@@ -28,7 +28,9 @@ def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Sa
     now = time.time()
     kept = [sentence for sentence in cordons.sentences(nodes, now=now) if "is kept" in sentence]
     if kept:
-        raise plugin_errors.PluginError(f"{'; '.join(kept)}: wait for it; if it was killed, uncordon them yourself")
+        raise plugin_errors.PluginError(
+            f"{'; '.join(kept)}: wait until it ends; if it was killed, run `kubectl gpushare uncordon` for them"
+        )
     for node in nodes:
         if left := cordons.left_behind(node, now=now):
             # As they were seen: one that was renewed meanwhile is of a run that goes on.

@@ -48,7 +48,7 @@ def apply(
             f"stopped after {done} of {total} moves: {error}; nothing else was moved"
         ) from error
     except KeyboardInterrupt:
-        say(f"interrupted after {done} of {total} moves; an evicted pod is made anew by its owner all the same")
+        say(f"interrupted after {done} of {total} moves; an evicted pod is recreated by its owner all the same")
         raise
 
 

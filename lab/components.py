@@ -53,7 +53,7 @@ def configuration() -> Path:
 
 
 def update(file: Path) -> None:
-    """Read the mirrors' lists anew. Raises LabError."""
+    """Read the mirrors' lists again. Raises LabError."""
     command = ["apt-get", "-qq", f"--config-file={file}", "update"]
     if subprocess.run(command, stdout=2, check=False).returncode != 0:
         file.with_name("sources.list").unlink(missing_ok=True)

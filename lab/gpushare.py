@@ -104,7 +104,7 @@ def agent_page(administrator: access.Access, node: lab_layout.Node, path: str = 
 
 
 def kill(lab: lab_layout.Layout, pod: dict[str, Any]) -> None:
-    """SIGKILL all processes of a pod's containers; the kubelet starts them anew."""
+    """SIGKILL all processes of a pod's containers; the kubelet starts them again."""
     for status in pod["status"].get("containerStatuses", []):
         container = status.get("containerID", "").rpartition("/")[2]
         for pid in node_cgroup.members_below(lab.cgroup, container) if container else ():

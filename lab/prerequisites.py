@@ -30,7 +30,7 @@ PACKAGES = {
     "skopeo": "skopeo",
     "clang": "clang",
 }
-# File: the package that brings it, of what is no program.
+# File: the package that brings it, of what is not a program.
 FILES = {
     Path("/usr/share/bash-completion/bash_completion"): "bash-completion",
     Path("/usr/aarch64-linux-gnu/lib/libc.so.6"): "libc6-dev-arm64-cross",
@@ -131,7 +131,7 @@ def ensure_packages(*packages: str) -> None:
 
 
 def update() -> None:
-    """Read the mirror's package lists anew."""
+    """Read the mirror's package lists again."""
     _apt("update")
 
 

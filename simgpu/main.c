@@ -173,7 +173,7 @@ static int change(int count, char **arguments, verb_t verb) {
     else if (verb == RESET && mig_reset(gpu) != MIG_OK)
         return complain("processes use this GPU: end them, a GPU in use cannot be reset");
     else if (verb == FAIL && !failure_inject(gpu, arguments[2]))
-        return complain("this failure is not known: write xid=N (1 to 1000), ecc, lost or mute");
+        return complain("this failure is unknown: write xid=N (1 to 1000), ecc, lost or mute");
     return EXIT_SUCCESS;
 }
 

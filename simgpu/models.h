@@ -15,7 +15,7 @@ typedef struct {
 #define MODELS_PCI_VENDOR 0x10DEu
 #define MODELS_PCI_CLASS 0x030200u /* a 3D controller: no display is attached */
 
-/* Never NULL: a model that is not known is like a desktop card. */
+/* Never NULL: a model that is unknown is like a desktop card. */
 const model_t *models_of(const image_t *image);
 
 #endif

@@ -100,7 +100,7 @@ static rendezvous_meeting_t *find(rendezvous_t *page, uint64_t key) {
         if (meeting->key == key || atomic_compare_exchange_strong(&meeting->key, &nobodys, key) || nobodys == key)
             return meeting;
     }
-    /* Numbers of rounds mean nothing between two of them, so one that nobody waits in can be used anew. */
+    /* Numbers of rounds mean nothing between two of them, so one that nobody waits in can be used again. */
     for (unsigned i = 0; i < RENDEZVOUS_MEETINGS; i++) {
         rendezvous_meeting_t *meeting = &page->meetings[(key + i) % RENDEZVOUS_MEETINGS];
         uint64_t old = meeting->key;

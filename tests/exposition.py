@@ -36,7 +36,7 @@ def faults(found: dict[str, Metric], *, prefix: str, labels: Collection[str]) ->
         if one.type not in _TYPES:
             yield f"{name}: has no TYPE"
         if not re.fullmatch(r"[A-Z0-9].*[.]", one.documentation):
-            yield f"{name}: its HELP is no sentence"
+            yield f"{name}: its HELP is not a sentence"
         if any(re.search(rf"_{kind}(_|$)", name) for kind in _TYPES):
             yield f"{name}: its type is not to be in its name"
         if _SMALLER_OR_LARGER.search(name):

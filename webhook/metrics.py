@@ -45,7 +45,7 @@ class Metrics:
             "gpushare_webhook_conflicts", "Placements that were taken by somebody else before they were written."
         )
         self.placed = self._counted("gpushare_placer_placed", "Gated pods that this process has placed.")
-        self.replaced = self._counted("gpushare_placer_replaced", "Stuck pods that were evicted to be made anew.")
+        self.replaced = self._counted("gpushare_placer_replaced", "Stuck pods that were evicted to be recreated.")
         self.resized = self._counted("gpushare_placer_resized", "Shares that were given other amounts where they are.")
         self._gated = self._set("gpushare_placer_gated_pods", "Pods that wait for a GPU; 0 unless this process leads.")
         self._waiting = prometheus_client.Gauge(
@@ -68,7 +68,7 @@ class Metrics:
         )
         self.ledger_problems = self._set(
             "gpushare_placer_ledger_problems",
-            "Entries of GPUNodes that make no sense or break the ledger's rules, as this process has last seen them.",
+            "Entries of GPUNodes that are invalid or break the ledger's rules, as this process has last seen them.",
         )
         self.leads = self._set("gpushare_placer_leads", "Whether this process is the placer: 1 or 0.")
         self.certificate_ends = self._set(

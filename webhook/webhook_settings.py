@@ -61,7 +61,7 @@ class WebhookSettings:
 
 
 class UsageError(ValueError):
-    """Flags that make no sense; the message says which and why."""
+    """Flags that are invalid; the message says which and why."""
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
@@ -72,7 +72,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSe
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from error
     if unknown:
-        raise UsageError(f"{' '.join(unknown)} is not known: --help lists the flags")
+        raise UsageError(f"{' '.join(unknown)} is unknown: --help lists the flags")
     given = vars(namespace)
     if given.pop("version"):
         parser.exit(message=f"gpushare {gpushare.__version__}\n")
@@ -111,14 +111,14 @@ def _typed(name: str, text: str | bool) -> object:
 def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSettings:
     if settings.policy not in policies.POLICIES:
         known = ", ".join(policies.POLICIES)
-        raise UsageError(f'--policy "{settings.policy}" is not known: write one of {known}')
+        raise UsageError(f'--policy "{settings.policy}" is unknown: write one of {known}')
     if settings.log_level not in logs.LEVELS:
-        raise UsageError(f'--log-level "{settings.log_level}" is not known: write one of {", ".join(logs.LEVELS)}')
+        raise UsageError(f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(logs.LEVELS)}')
     if settings.url is not None:
         address = urls.urlsplit(settings.url)
         if address.scheme != "https" or not address.hostname or address.path != contract.WEBHOOK_PATH:
             raise UsageError(
-                f'--url "{settings.url}" is no address of this webhook: write https://HOST:PORT{contract.WEBHOOK_PATH}'
+                f'--url "{settings.url}" is not an address of this webhook: write https://HOST:PORT{contract.WEBHOOK_PATH}'
             )
     if settings.state is not None and settings.from_file is None:
         raise UsageError("--state is only for a cluster in memory: give --from as well, or leave it out")
@@ -129,8 +129,8 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
         )
     if settings.client_ca_file is not None and not settings.client_ca_file.is_file():
         raise UsageError(
-            f"--client-ca-file {settings.client_ca_file} is no file: name one with the authority of the certificates "
-            "that the API servers show, in PEM"
+            f"--client-ca-file {settings.client_ca_file} is not a file: name one with the authority of the "
+            "certificates that the API servers show, in PEM"
         )
     if settings.from_file is not None:
         if settings.kubeconfig is not None or settings.url is not None:

@@ -64,7 +64,7 @@ class Replica:
         self.ready_seconds = 0.0  # from its start on, once it is
 
     def restart(self) -> None:
-        """End it as a rollout does, and start it anew at the same address; return once it is ready."""
+        """End it as a rollout does, and restart it at the same address; return once it is ready."""
         self.stop()
         self._start(f"--port={self.port}")
         until(self.ready, f"{self.log}: the replica does not get ready again")

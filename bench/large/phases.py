@@ -43,7 +43,7 @@ class Watched:
         self._thread.join()
 
     def phase(self, ready_seconds: float) -> Phase:
-        """What it took; the peak is counted anew from here on."""
+        """What it took; the peak is counted again from here on."""
         pid = self._replica.process.pid
         status = Path(f"/proc/{pid}/status").read_text()
         kib = {name: int(value) for name, value in re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", status)}

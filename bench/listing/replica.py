@@ -98,7 +98,7 @@ async def main(server: str, *, is_whole: bool) -> None:
         tasks += [asyncio.create_task(one) for one in (kept.run(), garbage.keep(kept.synced()))]
         await kept.synced()
         await asyncio.sleep(0.5)
-    for name, changed in (("listed anew", "no"), ("listed anew, all changed", "yes")):
+    for name, changed in (("listed again", "no"), ("listed again, all changed", "yes")):
         async with Stage(name).watched():
             before = occupancy._pods.listed_at
             async with aiohttp.ClientSession() as session:

@@ -1,4 +1,4 @@
-"""`python -m config.images`: build both images, push them, or write their lock of packages anew."""
+"""`python -m config.images`: build both images, push them, or write their lock of packages again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m config.images", description="Build the images into build/images.")
     parser.add_argument("--architectures", default="", help="amd64, arm64 or both; this machine's by default")
     parser.add_argument("--revision", default="", help="of the source, for a label")
-    parser.add_argument("--lock", action="store_true", help="write packages.lock anew and build nothing")
+    parser.add_argument("--lock", action="store_true", help="write packages.lock again and build nothing")
     parser.add_argument("--push", default="", metavar="REGISTRY/PREFIX", help="push both there")
     parser.add_argument("--push-options", default="", metavar="OPTIONS", help="of `skopeo copy`")
     given = parser.parse_args()

@@ -33,7 +33,7 @@ class Archives:
 
 
 def ensure(architectures: Sequence[str] = (), *, directory: Path = layers.BUILD, revision: str = "") -> Archives:
-    """Return the archives, built anew as far as something has changed.
+    """Return the archives, built again as far as something has changed.
 
     architectures: by Debian's names; by default this machine's.
     revision: of the source, for a label. By default there is none, so that the same files give the same digest.

@@ -77,6 +77,6 @@ def of(kind: str, name: str) -> str:
     known = _TABLES[kind].get(name)
     if known is None:
         raise lab_errors.LabError(
-            f"the licence of {name} is not known: read it, and write it into config/images/licences.py"
+            f"the licence of {name} is unknown: read it, and write it into config/images/licences.py"
         )
     return known

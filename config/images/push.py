@@ -49,7 +49,8 @@ def checked(prefix: str) -> str:
     """
     if not PREFIX.fullmatch(prefix):
         raise lab_errors.LabError(
-            f"PUSH={prefix} is no registry and folder; name them like registry.example.com/platform or 127.0.0.1:5000"
+            f"PUSH={prefix} is not a registry and folder; name them like registry.example.com/platform or "
+            "127.0.0.1:5000"
         )
     return prefix
 

@@ -10,7 +10,7 @@ kernel_process   what the kernel says of a process: alive or not, since when, wh
 pages            the shared pages themselves
 ledger_record    who has which slot, on disk, so that a restart forgets nothing
 share_ledger     one share's ledger: slots taken, slots freed
-inheritance what the last agent left; loss: until when something of that may be missing
+inheritance          what the last agent left, and until when something of that may be missing
 share_ledgers        all of this node's
 timetable            when each share launches while there is no arbiter; pure
 account              what a share has coming to it of a GPU's time, and may take; pure

@@ -1,8 +1,8 @@
 """One client's connection: HELLO, then leases and RECLAIM as often as it likes. Nothing it does makes others wait.
 
-What is no message of ours ends the connection; one of a type that only a newer library knows is ignored. What comes too
-fast is read later, so that only the sender waits. An answer that the client does not take ends the connection too. All
-answers of one container are paced together, or many connections would buy what one may not.
+What is not a message of ours ends the connection; one of a type that only a newer library knows is ignored. What comes
+too fast is read later, so that only the sender waits. An answer that the client does not take ends the connection too.
+All answers of one container are paced together, or many connections would buy what one may not.
 """
 
 from __future__ import annotations

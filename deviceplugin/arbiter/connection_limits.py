@@ -1,7 +1,7 @@
 """The containers that are connected, or were a moment ago: how many connections each has, and how much it may say.
 
-How fast is remembered for a while after its last connection, or one that closes and connects anew could talk as fast as
-it likes.
+How fast is remembered for a while after its last connection, or one that closes and connects again could talk as fast
+as it likes.
 """
 
 from __future__ import annotations

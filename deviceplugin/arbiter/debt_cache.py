@@ -1,7 +1,7 @@
 """What shares owed when their last process left a GPU, for when the next one comes.
 
 A share has no process between two short programs of a script, and a process can close its connection whenever it likes.
-If its books began anew each time, it would have the burst that a limit allows again and again, and no debt would be
+If its books began again each time, it would have the burst that a limit allows again and again, and no debt would be
 paid. So they are kept for as long as they say that it owes something; nothing is kept of what is owed to it.
 """
 
@@ -30,7 +30,7 @@ class DebtCache:
         """It is back: its seat from before, if it owed anything."""
         seat = self._seats.pop((gpu_uuid, key), None)
         if seat is not None:
-            # Who was served least meanwhile is known to the GPU's books, which may have begun anew.
+            # Who was served least meanwhile is known to the GPU's books, which may have begun again.
             seat.account.surplus_ns = 0.0
         return seat
 

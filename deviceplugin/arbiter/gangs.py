@@ -271,7 +271,7 @@ class Gangs:
             for uuid, key in gang.seats.items()
             if self._seat(gang, uuid).asked and uuid not in gang.kept and self._gpus[uuid].holder != key
         ]
-        # One that it has not used lately; if it cannot be had at once, it waits for all of them anew.
+        # One that it has not used lately; if it cannot be had at once, it waits for all of them again.
         had = all(not self._owners(uuid) and self._seat(gang, uuid).account.eligible() for uuid in more)
         if not had or self._is_over(gang, now_ns):
             gang.stage, gang.ended_ns, gang.stirred_ns = Stage.ENDING, now_ns, now_ns

@@ -38,7 +38,7 @@ class LeaseClient(Protocol):
 class LeaseUsage:
     """For how long a share has had a GPU, since it came, and how often.
 
-    recent: what part of the last seconds it used, from 0 to 1; None while that is not known.
+    recent: what part of the last seconds it used, from 0 to 1; None while that is unknown.
     waited_seconds: wanted it and did not have it; throttled_seconds: of that, kept back by its own limit.
     evictions: how often it did not give it back in time, and was passed over.
     had_seconds: from its leases until it had given them back, whoever pays for that; late ones count for ten seconds.

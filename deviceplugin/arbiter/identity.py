@@ -50,7 +50,7 @@ def parse(text: str) -> Container | Refusal:
 
 
 def pod_of(component: str) -> str | None:
-    """The UID of the pod whose cgroup has this name; None if it is no pod's."""
+    """The UID of the pod whose cgroup has this name; None if it is not a pod's."""
     pod = _POD.fullmatch(component)
     return pod[1].replace("_", "-") if pod else None
 

@@ -3,7 +3,7 @@
 A pid alone names nobody: it is given again once its process is gone. A process here is a pid with the time it started,
 held by a pidfd, which becomes readable when the process is dead with all its threads, and not before.
 
-What a process is called, and the files that it has mapped, are bytes of its own choice and need be no text.
+What a process is called, and the files that it has mapped, are bytes of its own choice and need be not text.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def cgroups(pid: int, *, proc: Path = PROC) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mapping:
-    """Whether a process has a file mapped; `link` opens it anew.
+    """Whether a process has a file mapped; `link` opens it again.
 
     known: false for a process that is ending, whose memory is gone already, for one that we may not look into (that
         takes CAP_SYS_PTRACE, and opening the link CAP_CHECKPOINT_RESTORE), and for one that has too much to look at.

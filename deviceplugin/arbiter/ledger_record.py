@@ -24,7 +24,7 @@ from gpushare import contract
 
 
 class RecordError(ValueError):
-    """A file that is no record; the message names it."""
+    """A file that is not a record; the message names it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def read(path: Path) -> LedgerRecord:
             slots=slots,
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise RecordError(f"{path} is no record of a ledger: {error}") from error
+        raise RecordError(f"{path} is not a record of a ledger: {error}") from error
 
 
 def path_of(directory: Path, tenant: Tenant) -> Path:

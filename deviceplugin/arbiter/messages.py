@@ -154,7 +154,7 @@ class Measure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnclaimedMemory:
-    """So much, by the number of the question; None: that is not known."""
+    """So much, by the number of the question; None: that is unknown."""
 
     number: int
     memory_bytes: int | None

@@ -39,7 +39,7 @@ class Recent:
             self._sight = sight
 
     def ratio(self, now_ns: int) -> float | None:
-        """From 0 to 1; None while it is not known."""
+        """From 0 to 1; None while it is unknown."""
         self._pass_time(now_ns)
         if self._sight is Sight.UNKNOWN or self._known < LEAST_KNOWN:
             return None

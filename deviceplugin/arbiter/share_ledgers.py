@@ -55,7 +55,7 @@ class ShareLedgers:
     directory: where the records are kept; it must be one that the next agent finds again.
     context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
     unclaimed_bytes: how much of a GPU, by its place in the share, nobody is known to hold beside what the process of a
-        slot says itself; None where that is not known.
+        slot says itself; None where that is unknown.
     registered: the kernel, where it denies the devices to all who have no slot.
     """
 
@@ -189,7 +189,7 @@ class ShareLedgers:
             self._leave(chosen, slot)
 
     async def measure(self, chosen: ShareLedger, who: KernelProcess, card: int) -> int | None:
-        """Look, from now on, how much of a GPU nobody is known to hold; None where that is not known."""
+        """Look, from now on, how much of a GPU nobody is known to hold; None where that is unknown."""
         slot = chosen.slot_of(who)
         return await self._unclaimed_bytes(chosen, slot, card) if slot is not None else None
 

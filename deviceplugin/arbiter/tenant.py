@@ -85,7 +85,7 @@ class NotYet:
 def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None) -> Tenant | Refusal | NotYet:
     """The share of `container`.
 
-    pods: of this node; node: its GPUNode, None when it is not known.
+    pods: of this node; node: its GPUNode, None when it is unknown.
     """
     manifest = next((one for one in pods if pod.uid(one) == container.pod_uid), None)
     if manifest is None:

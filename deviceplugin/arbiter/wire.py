@@ -54,7 +54,7 @@ class Hello:
 def read(data: bytes) -> int:
     """The type of a client's message, which may be one that is not in KNOWN. Raises WireError."""
     if len(data) < _HEADER.size:
-        raise WireError(f"{len(data)} bytes are no message")
+        raise WireError(f"{len(data)} bytes are not a message")
     magic, _, kind, size, _ = _HEADER.unpack_from(data)
     if magic != contract.WIRE_MAGIC:
         raise WireError("it does not begin as a message does")
@@ -134,7 +134,7 @@ def reclaimed(freed_bytes: int) -> bytes:
 
 
 def measured(asked: Lease, unclaimed_bytes: int | None) -> bytes:
-    """The answer to a MEASURE; None: it is not known."""
+    """The answer to a MEASURE; None: it is unknown."""
     most = 2**64 - 1
     left = most if unclaimed_bytes is None else min(unclaimed_bytes, most)
     return _message(contract.MESSAGE_MEASURED, _LEASE.pack(asked.card, asked.flags, left))

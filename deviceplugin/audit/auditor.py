@@ -47,7 +47,7 @@ MOST_EVENTS: Final = 20  # of one look: who starts processes as fast as can be i
 class Auditor:
     """Audits until cancelled. `audit` is the last one, `conditions` what the GPUNode is to say of it.
 
-    gpus: with their modes; node: the GPUNode as last seen, None while that is not known; pods: those of the node.
+    gpus: with their modes; node: the GPUNode as last seen, None while that is unknown; pods: those of the node.
     warn: an Event with this reason and note, about the GPUNode and, by namespace and name, a pod.
     changed: there is something new to say of the GPUNode.
     ends: whether processes of share containers that got around their limits are killed.

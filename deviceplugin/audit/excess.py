@@ -68,7 +68,9 @@ class Excess:
         # One that has gone uses nothing: it makes up for it as if it were there, and is forgotten once it has.
         for place, before in self._sums.items():
             had = held.get(place, 0.0) - self._held.get(place, 0.0)
-            let = max(had if had >= 0 else held.get(place, 0.0), turns.get(place, 0.0) * passed)  # books may begin anew
+            let = max(
+                had if had >= 0 else held.get(place, 0.0), turns.get(place, 0.0) * passed
+            )  # books may begin again
             added = _added(before, used.get(place, 0.0) * passed, let, passed)
             if place in used or added is not _NOTHING:
                 sums[place] = added

@@ -41,7 +41,7 @@ def judge(
 ) -> NodeAudit:
     """The audit.
 
-    pods, node: as the cluster has them, node None while that is not known; suspects: those of the audit before.
+    pods, node: as the cluster has them, node None while that is unknown; suspects: those of the audit before.
     """
     processes = _Processes(seen, pods, node)
     judged, waiting = [], set()

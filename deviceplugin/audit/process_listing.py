@@ -77,7 +77,7 @@ class _Known:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen, and what the processes of shares held; `silent`: GPUs of which that is not known this time.
+    """What was seen, and what the processes of shares held; `silent`: GPUs of which that is unknown this time.
 
     used: for what part of the time since the last look the driver ran kernels of a share, where it tells.
     works: whether anything of a share can have run since then, by all that is known.

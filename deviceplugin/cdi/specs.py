@@ -1,7 +1,7 @@
 """Specs: the CDI files of this node. They are written before a container is told a name that is in them, not after.
 
 They are there while containers are told such names, and, when that was switched off, for as long as somebody has a
-device: a container that is started anew is made of the same names again.
+device: a container that is restarted is made of the same names again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Specs:
     async def run(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
         """Keep the files true whenever other devices are advertised, until cancelled.
 
-        Also where nobody asks: containers are started anew from them.
+        Also where nobody asks: containers are restarted from them.
         """
         async for _ in advertised.follow():
             try:

@@ -80,7 +80,7 @@ def _places(btf: bytes, at: int, end: int) -> Iterator[int]:
         info = _TYPE.unpack_from(btf, at)[1]
         kind = _kind(info)
         if kind > _LAST_KIND:
-            raise FieldsError(f"the kernel's types (BTF) have one of kind {kind}, which is not known here")
+            raise FieldsError(f"the kernel's types (BTF) have one of kind {kind}, which is unknown here")
         once, each = _MORE.get(kind, (0, 0))
         at += _TYPE.size + once + each * (info & 0xFFFF)
 

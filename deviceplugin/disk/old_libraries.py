@@ -3,7 +3,7 @@
 The kubelet remembers what a container was given, and mounts the same path again when it restarts it, maybe days later.
 So a library stays as long as a pod lives that was on the node when another one took its place, and as long as a process
 has it mapped. Those pods are written down, or each restart of the agent would add all that came since. Pods that came
-while no agent looked count too: an older one may have run meanwhile. Whatever is not known keeps all.
+while no agent looked count too: an older one may have run meanwhile. Whatever is unknown keeps all.
 """
 
 from __future__ import annotations

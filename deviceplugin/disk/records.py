@@ -1,7 +1,7 @@
 """Frozen dataclasses to JSON and back, by their annotations: for what one agent leaves on disk for the next, and for
 what it and the arbiter's process tell each other.
 
-A field that a record lacks has its default, so that a newer agent reads what an older one wrote; one that is not known,
+A field that a record lacks has its default, so that a newer agent reads what an older one wrote; one that is unknown,
 or of another type, is an error: what it would mean nobody can say.
 """
 
@@ -68,7 +68,7 @@ def _read(kind: Any, document: Any, newer: bool) -> Any:
     if origin is tuple:
         return _tuple(arguments, document, newer)
     if origin is dict:
-        check(isinstance(document, dict), f"{document!r} is no object")
+        check(isinstance(document, dict), f"{document!r} is not an object")
         return {key: _read(arguments[1], value, newer) for key, value in document.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _record(kind, document, newer)
@@ -82,7 +82,7 @@ def _read(kind: Any, document: Any, newer: bool) -> Any:
 
 
 def _tuple(arguments: tuple[Any, ...], document: Any, newer: bool) -> tuple[Any, ...]:
-    check(isinstance(document, list), f"{document!r} is no list")
+    check(isinstance(document, list), f"{document!r} is not a list")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return tuple(_read(arguments[0], one, newer) for one in document)
     return tuple(_read(kind, one, newer) for kind, one in zip(arguments, document, strict=True))

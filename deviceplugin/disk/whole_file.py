@@ -44,7 +44,7 @@ def keep(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = 
 
 
 def set_aside(path: Path) -> Path:
-    """Keep a file that makes no sense here, for people and for whoever wrote it; return where it is.
+    """Keep a file that is invalid here, for people and for whoever wrote it; return where it is.
 
     A newer agent may have written it, which may come back. The last one that was set aside is replaced.
     """

@@ -20,7 +20,7 @@ QUIET_SECONDS: Final = 300.0
 class Fault:
     """Why a device is not healthy. since, until: on the caller's clock; until is None where only a reset helps.
 
-    number: the XID's; 0 where it is not known.
+    number: the XID's; 0 where it is unknown.
     """
 
     reason: str

@@ -3,7 +3,7 @@
 A GPU that has fallen off the bus answers nothing, not even its UUID, so what cannot be read is told by its index, next
 to what can.
 
-NVML looks for GPUs once, when it is initialised. A GPU that was lost is therefore looked for again by beginning anew.
+NVML looks for GPUs once, when it is initialised. A GPU that was lost is therefore looked for again by beginning again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Events:
         self.unwatched: Mapping[str, str] = {}
 
     def close(self) -> None:
-        """Hear of nothing more; the next `wait` begins anew."""
+        """Hear of nothing more; the next `wait` begins again."""
         if self._set is not None:
             ask(pynvml.nvmlEventSetFree, self._set, default=None, allowed=None)
             self._set = None

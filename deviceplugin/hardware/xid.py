@@ -43,7 +43,7 @@ class Filter:
 
 
 def parse_list(text: str) -> tuple[int, ...]:
-    """The numbers in a comma list, sorted, each once; what is no number is passed over."""
+    """The numbers in a comma list, sorted, each once; what is not a number is passed over."""
     return tuple(sorted({int(item) for item in map(str.strip, text.split(",")) if re.fullmatch(r"[0-9]{1,9}", item)}))
 
 

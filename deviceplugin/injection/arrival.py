@@ -32,7 +32,7 @@ _GPU: Final = re.compile(r"nvidia[0-9]+|dxg")  # dxg: Windows' subsystem for Lin
 class Arrivals:
     """Looks until cancelled. `missing`: the containers that run without devices, by pod and their own name.
 
-    pods: of the node; node: the GPUNode, None while it is not known. warn: an Event with this reason and note about a
+    pods: of the node; node: the GPUNode, None while it is unknown. warn: an Event with this reason and note about a
     pod, by namespace and name. changed: `missing` has.
     """
 

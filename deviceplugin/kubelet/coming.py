@@ -1,4 +1,4 @@
-"""Hears at once of a kubelet that comes: it makes its socket anew in a directory that is watched (inotify(7)).
+"""Hears at once of a kubelet that comes: it makes its socket again in a directory that is watched (inotify(7)).
 
 A kubelet that has started judges its pods within a second, also those that it had before and of which no container
 runs, and those that ask for what no plugin has registered yet are refused for good. To look once a second is too late

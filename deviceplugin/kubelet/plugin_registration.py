@@ -1,8 +1,8 @@
 """Registering a plugin with the kubelet, and again whenever the kubelet forgets.
 
 The order is the kubelet's: it calls back on our socket inside Register, so we serve before we register. When it starts,
-it removes every socket in its directory and makes `kubelet.sock` anew; both are looked at, by inode, when `coming` says
-so and once a second. A kubelet that has dropped our stream without a restart is registered with again too.
+it removes every socket in its directory and makes `kubelet.sock` again; both are looked at, by inode, when `coming`
+says so and once a second. A kubelet that has dropped our stream without a restart is registered with again too.
 """
 
 from __future__ import annotations

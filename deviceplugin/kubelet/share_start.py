@@ -56,7 +56,7 @@ class ShareStart:
         return self._denied.is_on or _matters(self._injection())
 
     def forget(self, name: str) -> None:
-        """A name of CDI is given anew, and stands for nothing yet."""
+        """A name of CDI is given again, and stands for nothing yet."""
         self._descriptions.forget_share(name)
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
 class LabelWriter:
     """Writes whenever `wake` was set, or other modes are in force, and something differs.
 
-    metadata: of the Node as last seen, None while it is not known; wanted: the labels that it is to have, None while
+    metadata: of the Node as last seen, None while it is unknown; wanted: the labels that it is to have, None while
     they cannot be told.
     """
 

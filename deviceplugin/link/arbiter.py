@@ -36,7 +36,7 @@ class Arbiter:
     shares, reported: as of the last report.
     refused: called when a library of a container is refused for its protocol, with why.
     unclaimed_bytes: what of a GPU, by its place in a share, nobody is known to hold beside the process with this pid
-        and start; None where that is not known.
+        and start; None where that is unknown.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class Configuration:
         return next((item["metadata"] for item in self.node.objects.values()), None)
 
     def runtime(self) -> str:
-        """The node's container runtime and its version, `containerd://1.7.24`; empty while that is not known."""
+        """The node's container runtime and its version, `containerd://1.7.24`; empty while that is unknown."""
         found = next(iter(self.node.objects.values()), {})
         return str(found.get("runtime", ""))
 

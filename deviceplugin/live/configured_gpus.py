@@ -1,6 +1,6 @@
 """The GPUs that a configuration was understood for, so that it means the same when one of them is gone. Pure.
 
-A configuration names GPUs by number, or counts them. When one dies, the driver numbers those behind it anew: the same
+A configuration names GPUs by number, or counts them. When one dies, the driver numbers those behind it again: the same
 words would make other GPUs something else, or not be true of any. So as long as one is missing, and the configuration
 is the same, each keeps its number, and the missing one is counted as if it were there.
 """

@@ -30,11 +30,11 @@ class Entering:
         return uuid in self._entered
 
     def forget(self, uuid: str) -> None:
-        """It may have been reset: whether it is set up is not known any more."""
+        """It may have been reset: whether it is set up is no longer known."""
         self._entered.discard(uuid)
 
     async def set_right(self, card: HardwareGpu, assignment: Assignment) -> str:
-        """Set a GPU up anew as what it is used for, be it in use; why that was not possible, or nothing."""
+        """Set a GPU up again as what it is used for, be it in use; why that was not possible, or nothing."""
         try:
             await self._set_up.enter(card, assignment)
         except setup.SetUpError as error:

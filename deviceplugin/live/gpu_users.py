@@ -123,7 +123,7 @@ class GpuUsers:
             ],
         )
         for uuid, reason in (*unanswered.items(), *lost.items(), *unknown.items()):
-            users[uuid] = (*users.get(uuid, ()), f"somebody who is not known ({reason})")
+            users[uuid] = (*users.get(uuid, ()), f"an unknown user ({reason})")
         return users
 
     def _running(self, uuids: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, str]]:

@@ -17,7 +17,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 class MigPart:
     """Cuts GPUs. cut: called when their MIG devices are not what they were; held: UUIDs of those that pods have.
 
-    A GPU is cut anew only when nobody uses it. But when the agent starts, what is in force is made sure of, on GPUs in
+    A GPU is cut again only when nobody uses it. But when the agent starts, what is in force is made sure of, on GPUs in
     use too: a device that somebody has and does not compute on at the moment looks idle to the driver.
     """
 

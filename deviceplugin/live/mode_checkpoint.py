@@ -75,9 +75,9 @@ def read(path: Path) -> Checkpoint | None:
         return None
     except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}): what the GPUs are used for is found anew"
+            f"{path} cannot be read ({error.strerror}): what the GPUs are used for is found again"
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         aside = whole_file.set_aside(path)
-        what = "what the GPUs are used for is found anew"
-        raise CheckpointError(f"{path} makes no sense ({error}) and is now {aside.name}: {what}") from error
+        what = "what the GPUs are used for is found again"
+        raise CheckpointError(f"{path} is invalid ({error}) and is now {aside.name}: {what}") from error

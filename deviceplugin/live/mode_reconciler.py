@@ -53,7 +53,7 @@ FAILED_SECONDS: Final = 30.0
 
 
 class ModeReconciler:
-    """The loop, which `wake` starts anew. It writes all of the state but what the `observation` has seen.
+    """The loop, which `wake` restarts. It writes all of the state but what the `observation` has seen.
 
     failure: of a GPU, by UUID, why it cannot be shared by MPS now, empty when it can; path: the book.
     """
@@ -118,7 +118,7 @@ class ModeReconciler:
             return LOOK_SECONDS
         self._blocked = {}
         await self._begin(self._wanted)
-        while True:  # close, then ask, then change: at most three turns, as nothing differs anew in between
+        while True:  # close, then ask, then change: at most three turns, as nothing differs again in between
             asked = self._closed
             users = await self._users(asked) if asked else {}
             amiss = self._righting.amiss(self._book.gpus)

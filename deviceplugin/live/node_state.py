@@ -27,7 +27,7 @@ class ModesInForce:
     """What Allocate goes by.
 
     offered: the devices by resource; settings: how they are given to containers; closed: UUIDs of the GPUs that take
-    nothing new; assignments: by UUID what a GPU is used for, None while that is not known.
+    nothing new; assignments: by UUID what a GPU is used for, None while that is unknown.
     """
 
     offered: offering.Offer = dataclasses.field(default_factory=dict)

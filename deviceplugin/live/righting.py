@@ -53,7 +53,7 @@ class Righting:
         if card is None:
             return False
         was = contradiction(card, assignment)
-        unknown = f"who has devices of it is not known ({self._witness.silent})" if self._witness.silent else ""
+        unknown = f"who has devices of it is unknown ({self._witness.silent})" if self._witness.silent else ""
         problem = unknown or await self._entering.set_right(card, assignment)
         is_right = self.can_be_used(uuid, assignment, problem)
         if is_right:

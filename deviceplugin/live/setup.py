@@ -29,12 +29,12 @@ class SetUpPart(Protocol):
     async def leave(self, card: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
         """Take away what it had for `was`, and `assignment`, the next one, does not want. Raises SetUpError.
 
-        was: None where that is not known; also an agent that has ended since may have begun to take it away.
+        was: None where that is unknown; also an agent that has ended since may have begun to take it away.
         """
 
 
 class TimeSlices:
-    """The length of a GPU's time slices, which the driver forgets when it is loaded anew."""
+    """The length of a GPU's time slices, which the driver forgets when it is loaded again."""
 
     async def enter(self, card: HardwareGpu, assignment: Assignment) -> None:
         """Set it, where one is configured."""

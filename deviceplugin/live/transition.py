@@ -10,7 +10,7 @@ A GPU is changed in three moves, and a crash between any two of them is harmless
 Only a closed GPU that nobody uses is ever vacated; that is the whole of it, and a law of the tests.
 
 A GPU that is not what it is used for, because somebody else has changed it, is closed as well, and **set right**: set
-up anew as what it is used for already, which takes nothing from those who use it.
+up again as what it is used for already, which takes nothing from those who use it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def check_replicas(replicas: int, compute_capability: tuple[int, int], *, as_nvi
 
 
 def memory_mib(total_bytes: int, *, replicas: int, shares: int = 1) -> int | None:
-    """What `shares` of `replicas` may hold, in whole MiB; None where the GPU's memory is not known."""
+    """What `shares` of `replicas` may hold, in whole MiB; None where the GPU's memory is unknown."""
     return shares * (total_bytes // replicas // _MIB) if total_bytes > 0 else None
 
 

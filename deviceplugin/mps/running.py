@@ -107,5 +107,5 @@ def _is_socket(path: Path) -> bool:
 def _document(line: bytes) -> dict[str, Any]:
     document = json.loads(line)
     if not isinstance(document, dict):
-        raise ValueError("it is no object")  # noqa: TRY004 - of JSON, so a wrong value
+        raise ValueError("it is not an object")  # noqa: TRY004 - of JSON, so a wrong value
     return document

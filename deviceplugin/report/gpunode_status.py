@@ -93,7 +93,7 @@ class GpuNodeStatus:
             if document is self._gpunode.document:
                 break
         for problem in node.problems:
-            logger.warning("Something in the GPUNode makes no sense", extra={"err": problem})
+            logger.warning("Something in the GPUNode is invalid", extra={"err": problem})
         now = codec.format_time(self._wall_clock())
         said = self._state.statement.value
         # Until the first audit, what the last agent said of its own stands.

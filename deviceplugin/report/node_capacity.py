@@ -1,7 +1,7 @@
 """Keeps the node's capacity of `gpushare.io/gpu-memory` at the bytes that shares can be given.
 
 The device plugin API counts devices, and a device per byte is out of the question; so this one resource is written into
-the node's status, from where the kubelet takes it over into allocatable. A kubelet that makes its node anew sets it to
+the node's status, from where the kubelet takes it over into allocatable. A kubelet that makes its node again sets it to
 nothing; the watch of the node tells of it. The API server is never asked for the node: thousands of agents that have
 nothing to write cost it nothing.
 """
@@ -77,7 +77,7 @@ class NodeCapacity:
 
 
 def _bytes(text: str) -> int | None:
-    """None for what is no amount, as the empty text of a node without it."""
+    """None for what is not an amount, as the empty text of a node without it."""
     try:
         return quantity.parse_bytes(text)
     except errors.QuantityError:

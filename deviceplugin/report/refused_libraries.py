@@ -1,7 +1,7 @@
 """Tells of pods whose library speaks no version of the protocol that this agent does: once each, with the remedy.
 
 The library has said so on stderr, where nobody may look, and asks again and again; meanwhile the program shares its GPU
-by the clock, and processes that start anew in the container are refused.
+by the clock, and processes that restart in the container are refused.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ApiConnection:
         self._trust(access)
 
     async def authorization(self, *, refused: bool = False) -> str | None:
-        """Return the Authorization header's value; `refused`: the last one was not accepted, so read anew."""
+        """Return the Authorization header's value; `refused`: the last one was not accepted, so read again."""
         async with self._reading:
             # Calls that were refused together read once, not each for itself: it may be an exec plugin that runs.
             if self._clock() - self._read_at >= (REFUSED_REREAD_SECONDS if refused else REREAD_SECONDS):

@@ -64,7 +64,7 @@ class Election:
     def is_first(self) -> bool:
         """Whether we lead and nobody has led before us, as far as we know.
 
-        One that is made anew after somebody deleted it counts from one again. Who saw that it went is not taken in; a
+        One that is recreated after somebody deleted it counts from one again. Who saw that it went is not taken in; a
         process that began later is.
         """
         return self.is_leader and not self._went and self._seen is not None and self._seen.transitions <= 1

@@ -145,7 +145,7 @@ class Informer:
             self._was_cut = False
             watched_seconds = await self._watch()
         except api_errors.Gone as error:
-            logger.info("Listing anew: the watch was too far behind", extra={"path": self._path, "err": str(error)})
+            logger.info("Listing again: the watch was too far behind", extra={"path": self._path, "err": str(error)})
             return self._failed(_CONSISTENT)
         except api_errors.Unavailable as error:
             # 504 judges the version that we named: newer than any there is, as after etcd was restored from a backup.

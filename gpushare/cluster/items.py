@@ -49,7 +49,7 @@ class Items:
         return self._next != self._beginning or self._fed_bytes > 0 or bool(self._text)
 
     def feed(self, content: bytes, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
-        """Take more of the answer. Raises ValueError for what is no list, or ends before the list does."""
+        """Take more of the answer. Raises ValueError for what is not a list, or ends before the list does."""
         self._fed.append(content)
         self._fed_bytes += len(content)
         if self._fed_bytes < self._enough_bytes and not is_last:
@@ -60,7 +60,7 @@ class Items:
         yield from self._complete()
         left = len(self._text) - self._at
         if is_last and self._next is not None:
-            raise ValueError("it is no list, or not all of one")
+            raise ValueError("it is not a list, or not all of one")
         if left > LONGEST_BYTES:
             raise ValueError(f"one item is longer than {LONGEST_BYTES} bytes")
         # What is not complete is looked at again when there is twice as much: that costs no more than to receive it.
@@ -99,7 +99,7 @@ class Items:
     def _item(self) -> dict[str, Any]:
         item = self._value()
         if not isinstance(item, dict):
-            raise ValueError("one of its items is no object")  # noqa: TRY004 (as for all else that is no list)
+            raise ValueError("one of its items is not an object")  # noqa: TRY004 (as for all else that is not a list)
         self._next = self._item if self._mark(",]") == "," else self._after_field
         return item
 
@@ -123,7 +123,7 @@ class Items:
     def _mark(self, expected: str) -> str:
         mark = self._text[self._begin()]
         if mark not in expected:
-            raise ValueError(f"it is no list: there is {mark!r} in place of {' or '.join(expected)}")
+            raise ValueError(f"it is not a list: there is {mark!r} in place of {' or '.join(expected)}")
         self._at += 1
         return mark
 

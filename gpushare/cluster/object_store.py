@@ -1,7 +1,7 @@
 """A copy of one collection in memory, and what changed. Pure: events in, changes out.
 
 Changes come one by one and in order, so that whoever follows them always knows exactly what the store holds: an object
-that was deleted and made anew between two lists is a DELETED and an ADDED, never a MODIFIED.
+that was deleted and recreated between two lists is a DELETED and an ADDED, never a MODIFIED.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Store(Mapping[Key, dict[str, Any]]):
         return key, self._transform(item) if old is None or not _is_same(old, item) else old
 
     def replace(self, kept: Iterable[tuple[Key, dict[str, Any] | None]]) -> Iterator[Delta | None]:
-        """Take the whole collection anew, of each object what `keep` said.
+        """Take the whole collection again, of each object what `keep` said.
 
         Yields the difference as changes, each once the store holds it; objects that went are told first. Yields None
         for each step that changed nothing, so that one who has to go through very many can pause.

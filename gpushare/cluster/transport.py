@@ -111,7 +111,7 @@ class Transport:
     async def open(self, request: HttpRequest) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer to `request`, its body still to be read; raises ours for any that is not a success.
 
-        A request that was refused with 401 was not carried out; it is sent once more with credentials read anew.
+        A request that was refused with 401 was not carried out; it is sent once more with credentials read again.
         """
         async with contextlib.AsyncExitStack() as stack:
             with network_errors(request):

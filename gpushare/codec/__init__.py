@@ -1,6 +1,6 @@
 """GPUNode JSON to and from `GpuNode`.
 
-Reading is tolerant: an entry that makes no sense is set aside with a sentence in `problems`. What a senseless
+Reading is tolerant: an entry that is invalid is set aside with a sentence in `problems`. What a senseless
 allocation may hold is not given out: the GPUs it names, or all of the node's if it names none, read as unhealthy.
 Writing loses nothing: `to_spec` of what `read` returned has the senseless allocations in it, untouched.
 

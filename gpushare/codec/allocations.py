@@ -20,8 +20,8 @@ _NO_LABELS = Labels()  # one for all: most allocations have none
 def read(entry: Json, ignored: Ignored) -> Allocation:
     """The allocation of an entry.
 
-    Raises CodecError, KeyError, TypeError, ValueError, AttributeError for one that makes no sense.
-    ignored: called with its id, and a sentence about what makes no sense in it and takes nothing from what it holds.
+    Raises CodecError, KeyError, TypeError, ValueError, AttributeError for one that is invalid.
+    ignored: called with its id, and a sentence about what is invalid in it and takes nothing from what it holds.
     """
     holder = entry["pod"]
     labels = entry.get("labels") or {}
@@ -69,7 +69,7 @@ def write(entry: Allocation) -> dict[str, Any]:
 
 
 def shares_text(shares: Iterable[GivenShare]) -> str:
-    """Shares as one line of JSON, for an annotation. What they are to shrink to is not in it: it is asked for anew."""
+    """Shares as one line of JSON, for an annotation. What they are to shrink to is not in it: it is asked for again."""
     held = (dataclasses.replace(share, shrink_to_bytes=None) for share in shares)
     return json.dumps([_write_share(share) for share in held], separators=(",", ":"))
 
@@ -79,9 +79,9 @@ def read_shares(text: str) -> tuple[GivenShare, ...]:
     try:
         shares = tuple(_read_share(entry, "", lambda *_: None) for entry in json.loads(text))
     except (errors.CodecError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise errors.CodecError(f"{contract.HELD} makes no sense: {error}") from error
+        raise errors.CodecError(f"{contract.HELD} is invalid: {error}") from error
     if not shares:
-        raise errors.CodecError(f"{contract.HELD} makes no sense: it has no shares")
+        raise errors.CodecError(f"{contract.HELD} is invalid: it has no shares")
     return shares
 
 

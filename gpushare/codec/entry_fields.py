@@ -25,7 +25,7 @@ def text(value: Any, name: str) -> str:
 
 
 def texts(values: Any, name: str) -> tuple[str, ...]:
-    """A list of such. Raises CodecError, and TypeError for what is no list."""
+    """A list of such. Raises CodecError, and TypeError for what is not a list."""
     return tuple([text(value, name) for value in values])  # a list is faster here than a generator
 
 

@@ -1,4 +1,4 @@
-"""The GPUNode object as a whole, and what becomes of entries that make no sense."""
+"""The GPUNode object as a whole, and what becomes of entries that are invalid."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[s
     if isinstance(found, kind):
         return found
     if found is not None:
-        problems.append(f"{where}: {key} makes no sense and is set aside: it is {errors.quoted(str(found))}")
+        problems.append(f"{where}: {key} is invalid and is set aside: it is {errors.quoted(str(found))}")
     return kind()
 
 
@@ -119,7 +119,7 @@ def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
         return gpus
     text = str(unread)  # not as JSON: YAML has values that JSON lacks
     named = {card.uuid for card in gpus if card.uuid in text} or {card.uuid for card in gpus}
-    reason = "an allocation that may hold it makes no sense: see the GPUNode's spec.allocations"
+    reason = "an allocation that may hold it is invalid: see the GPUNode's spec.allocations"
     return [
         dataclasses.replace(card, healthy=False, health_reason=reason) if card.uuid in named else card for card in gpus
     ]
@@ -153,7 +153,7 @@ def _entries(
             found.append(read_one(entry))
         except (errors.GpushareError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            problems.append(f"{where}.{key}[{position}] makes no sense and is set aside: {errors.shortened(what)}")
+            problems.append(f"{where}.{key}[{position}] is invalid and is set aside: {errors.shortened(what)}")
             unread.append(entry)
     return found, unread
 

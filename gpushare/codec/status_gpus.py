@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 def read(entry: Json, cordoned: frozenset[str]) -> Gpu:
     """The GPU of an entry; `cordoned`: UUIDs of those that an administrator has cordoned.
 
-    Raises CodecError, KeyError, TypeError, ValueError for one that makes no sense.
+    Raises CodecError, KeyError, TypeError, ValueError for one that is invalid.
     """
     uuid = text(entry["uuid"], "uuid")
     major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")

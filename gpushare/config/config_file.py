@@ -1,6 +1,6 @@
 """The text of a configuration file to a `Config`; a file that is wrong anywhere is refused whole.
 
-As NVIDIA's plugin reads it, with two differences that no right file notices: a field that is not known is a warning,
+As NVIDIA's plugin reads it, with two differences that no right file notices: a field that is unknown is a warning,
 under `sharing` an error, as a GPU would be used for something else; and an error names line and key.
 """
 

@@ -33,7 +33,7 @@ class Fields:
         guarded: Collection[str] = (),
     ) -> None:
         if item.value is not None and not isinstance(item.value, Mapping):
-            raise item.error(f"is no mapping: write its keys below it, such as {known[0]}: …")
+            raise item.error(f"is not a mapping: write its keys below it, such as {known[0]}: …")
         self._at = item
         self._items: dict[str, Item] = {}
         names = {name.lower(): name for name in known} if any_case else {name: name for name in known}
@@ -79,7 +79,7 @@ def truth(item: Item) -> bool:
 def text(item: Item) -> str:
     """A value that is text."""
     if not isinstance(item.value, str):
-        raise item.error("is no text: put it in quotes")
+        raise item.error("is not text: put it in quotes")
     return item.value
 
 
@@ -93,7 +93,7 @@ def any_text(item: Item) -> str:
 def whole(item: Item) -> int:
     """A value that is a whole number."""
     if isinstance(item.value, bool) or not isinstance(item.value, int):
-        raise item.error("is no whole number")
+        raise item.error("is not a whole number")
     return item.value
 
 
@@ -102,7 +102,7 @@ def entries(item: Item) -> tuple[Item, ...]:
     if item.value is None:
         return ()
     if not isinstance(item.value, tuple):
-        raise item.error("is no list: start each entry with '- '")
+        raise item.error("is not a list: start each entry with '- '")
     return item.value
 
 
@@ -115,4 +115,4 @@ def _nearest(key: str, known: Sequence[str]) -> str:
 
 def _unknown(value: Item, meant: str, known: Sequence[str], remedy: str) -> str:
     found = f"did you mean {meant}?" if meant else f"{remedy}; known here: {', '.join(known)}"
-    return f"{located(value.path, value.line)} is not known: {found}"
+    return f"{located(value.path, value.line)} is unknown: {found}"

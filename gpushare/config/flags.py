@@ -112,7 +112,7 @@ def effective(
     """The value of every flag, by key.
 
     file: what the file sets, by key (`Flags.values`, and `imex.…`); arguments: the command line, as `--flag=value`,
-    `--flag value` or, for those that are true or false, `--flag`; what is no flag of this table is left alone.
+    `--flag value` or, for those that are true or false, `--flag`; what is not a flag of this table is left alone.
     Raises ConfigError naming the option or variable whose value cannot be.
     """
     values = {flag.key: flag.default for flag in FLAGS}
@@ -181,5 +181,5 @@ def _value(flag: Flag, text: str, where: str, before: FlagValue | None = None) -
     if flag.kind is not FlagType.NUMBERS:
         return tuple(items)
     if not all(re.fullmatch(r"-?[0-9]{1,9}", item) for item in items):
-        raise errors.ConfigError(f"{where} {errors.quoted(text)} is no list of whole numbers")
+        raise errors.ConfigError(f"{where} {errors.quoted(text)} is not a list of whole numbers")
     return tuple(map(int, items))

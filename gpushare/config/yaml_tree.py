@@ -106,7 +106,7 @@ def located(path: str, line: int) -> str:
 
 
 def scalar_text(value: bool | int | float | None) -> str:
-    """A scalar that is no text, as YAML writes it."""
+    """A scalar that is not text, as YAML writes it."""
     return (
         {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
     )
@@ -125,11 +125,11 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark is not None else ""
-        raise errors.ConfigError(f"{line}the file is no YAML: {error.problem or error.context}") from error
+        raise errors.ConfigError(f"{line}the file is not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        raise errors.ConfigError(f"the file is no YAML: {' '.join(str(error).split())}") from error
+        raise errors.ConfigError(f"the file is not YAML: {' '.join(str(error).split())}") from error
     except (ValueError, OverflowError) as error:  # such as an escape that stands for no character
-        raise errors.ConfigError(f"the file is no YAML: {error}") from error
+        raise errors.ConfigError(f"the file is not YAML: {error}") from error
     if node is None:
         return Document(Item("", 1, None), tuple(warnings))
     return Document(_Reader(warnings).item(node, "", 0), tuple(warnings))

@@ -57,7 +57,7 @@ class JsonLines(logging.Formatter):
             line["stack"] = self.formatException(record.exc_info)
         try:
             text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=str)
-        except (TypeError, ValueError):  # NaN, a key that is no text, a cycle
+        except (TypeError, ValueError):  # NaN, a key that is not text, a cycle
             text = json.dumps({str(key): _plain(value) for key, value in line.items()}, ensure_ascii=False)
         return printable.escaped(text)
 

@@ -203,7 +203,7 @@ MODELS: Final = {name: _geometry(name) for name in _MODELS}
 
 
 def of_gpu(model: str, memory_bytes: int) -> Geometry | None:
-    """The geometry of the GPU that NVML calls `model`; None for one that cannot be cut, or is not known here."""
+    """The geometry of the GPU that NVML calls `model`; None for one that cannot be cut, or is unknown here."""
     for pattern, least_gib, name in _NVML_NAMES:
         if re.search(pattern, model) and memory_bytes >= least_gib * (1 << 30):
             return MODELS[name]

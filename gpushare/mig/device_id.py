@@ -12,7 +12,7 @@ _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
 
 
 class DeviceIdError(errors.GpushareError):
-    """A text that is no pair of PCI numbers."""
+    """A text that is not a pair of PCI numbers."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _pair(word: str, what: str, text: str) -> Pair:
     number = int(word, 16 if word[:2].lower() == "0x" else 10) if _NUMBER.fullmatch(word) else None
     if number is None or number > 0xFFFFFFFF:
         raise DeviceIdError(
-            f"unable to create {what} from {errors.quoted(text)}: {errors.quoted(word)} is no number of 32 bits "
+            f"unable to create {what} from {errors.quoted(text)}: {errors.quoted(word)} is not a number of 32 bits "
             "such as 0x20B510DE"
         )
     return Pair(number >> 16, number & 0xFFFF)

@@ -63,7 +63,7 @@ def read_file(document: Any) -> dict[str, Config]:
     fields = _mapping(document, "the file")
     _no_others(fields, _FILE_FIELDS, "the file")
     if fields.get("version") != VERSION:
-        raise PartedError(f"version {_shown(fields.get('version'))} is not known: write version: {VERSION}")
+        raise PartedError(f"version {_shown(fields.get('version'))} is unknown: write version: {VERSION}")
     if "mig-configs" not in fields:
         return {}
     configs = _mapping(fields["mig-configs"], "mig-configs")

@@ -1,6 +1,6 @@
 """Affinity rules: the inter-pod affinity and topology spread of one pod → which nodes they rule out, and why.
 
-Made anew for each pod that has any, as every pod that comes or goes anywhere may change the answer; found out for all
+Made again for each pod that has any, as every pod that comes or goes anywhere may change the answer; found out for all
 nodes at once. Of what cannot be known, the answer that rules out more is taken: where a term chooses namespaces by
 their labels, a pod to keep away from may be in any of them, and one to be near to in none.
 """

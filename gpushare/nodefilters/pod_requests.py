@@ -35,7 +35,7 @@ def is_counted(name: str) -> bool:
 
 
 def allocatable(declared: Mapping[str, Any]) -> dict[str, int]:
-    """What a node has to give, `pods` among it. What is no quantity counts as nothing."""
+    """What a node has to give, `pods` among it. What is not a quantity counts as nothing."""
     return _rounded({name: _nanos(str(text)) for name, text in declared.items() if is_counted(name) or name == PODS})
 
 

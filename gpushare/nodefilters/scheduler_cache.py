@@ -175,7 +175,7 @@ class SchedulerCache:
         return self._attaching.missing(relations.namespace, relations.mounts)
 
     def forget(self, node: str) -> None:
-        """Judge this node anew: something has changed there, be it only in the ledger."""
+        """Judge this node again: something has changed there, be it only in the ledger."""
         for verdicts in self._verdicts.values():
             verdicts.pop(node, None)
         self.changed(node)

@@ -1,6 +1,6 @@
 """Selectors of labels and of nodes, read once and matched often.
 
-A requirement that makes no sense (`Gt` of a word, `In` of nothing, an operator nobody knows, a value that no label can
+A requirement that is invalid (`Gt` of a word, `In` of nothing, an operator nobody knows, a value that no label can
 have) matches nothing, as the scheduler has it: its whole term is void, whatever else is in it.
 """
 
@@ -117,7 +117,7 @@ def _selector(requirements: list[Requirement]) -> Selector:
 
 
 def _names(declared: Iterable[Mapping[str, Any]] | None) -> Selector:
-    """Names are no label values, and one at a time is all that is allowed."""
+    """Names are not label values, and one at a time is all that is allowed."""
     found = _requirements(declared)
     sound = all(one.key == NAME_FIELD and one.operator in {"In", "NotIn"} and len(one.values) == 1 for one in found)
     return Selector(tuple(found), is_void=not sound)

@@ -31,5 +31,5 @@ class Opening:
             return f"has no label {contract.HOSTNAME_LABEL}, by which a pod is pinned to its node"
         for key, value in self._shape.selector:
             if machine.labels.get(key) != value:
-                return f"has not the label {key}={value} of the pod's node selector"
+                return f"lacks the label {key}={value} of the pod's nodeSelector"
         return "does not match the pod's node affinity"

@@ -65,7 +65,7 @@ class Fleet:
         return self._scoring.study(mix)
 
     def learn(self, mix: Mix, worth: Worth | None = None) -> None:
-        """Price by this mix from now on. Do it now and then, not with every pod: everything is scored anew."""
+        """Price by this mix from now on. Do it now and then, not with every pod: everything is scored again."""
         self._scoring.learn(mix, worth or self.study(mix))
 
     def place(

@@ -51,7 +51,7 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
     if others:
         yield Finding(
             Severity.BLOCKING,
-            f"somebody who is not known advertises {_GPU} on {counted(others)}: a device plugin of the node's "
+            f"an unknown component advertises {_GPU} on {counted(others)}: a device plugin of the node's "
             "image, perhaps",
             subjects(others),
             "find it in the system or the node's image, and switch it off",

@@ -54,7 +54,7 @@ class ClusterFacts:
 
     installing: nothing of gpushare is there, or what is there is about to be replaced.
     version: of the API server, as `v1.36.2`; groups: names of its API groups; rights: what the user may do, as
-    `create daemonsets.apps`; unread: by kind, or by `version`, `groups`, `rights`, `trial`, why it is not known.
+    `create daemonsets.apps`; unread: by kind, or by `version`, `groups`, `rights`, `trial`, why it is unknown.
     """
 
     plan: InstallPlan
@@ -79,7 +79,7 @@ class ClusterFacts:
     def server_version(self) -> str:
         """The API server's version. Raises `Unread`."""
         if self.version is None:
-            raise self._unread("version", "the API server's version is not known")
+            raise self._unread("version", "the API server's version is unknown")
         return self.version
 
     def api_groups(self) -> frozenset[str]:
@@ -91,7 +91,7 @@ class ClusterFacts:
     def allowed(self) -> Mapping[str, bool]:
         """What the user may do. Raises `Unread`."""
         if self.rights is None:
-            raise self._unread("rights", "what the user may do is not known")
+            raise self._unread("rights", "what the user may do is unknown")
         return self.rights
 
     def tried(self) -> Trial:

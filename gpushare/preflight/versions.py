@@ -1,4 +1,4 @@
-"""Versions, as tuples of numbers that compare; an empty one is no version at all."""
+"""Versions, as tuples of numbers that compare; an empty one is not a version at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* What a fork means here: the child begins anew, without a share and without memory of its parent's allocations.
+/* What a fork means here: the child begins again, without a share and without memory of its parent's allocations.
  *
  * Each file whose state the child must not keep says so itself, in a row that the linker puts together with the others
  * (section fork_children). So nothing has to run in a process to register it, and this file knows none of them. */

@@ -217,7 +217,7 @@ static void begin(flow_t *flow, uint32_t opened, uint64_t launches) {
     atomic_store(&flow->opened, opened);
 }
 
-/* What has been counted and is not launched yet would come after the event: it is counted anew. */
+/* What has been counted and is not launched yet would come after the event: it is counted again. */
 static void next_batch(flow_t *flow, uint32_t gpu, CUcontext context, CUstream stream, uint64_t launches) {
     if (!prepare(flow, gpu, context))
         return;

@@ -15,7 +15,7 @@ CUresult launch_pass(CUstream stream, bool several);
 /* There is a context on this device: from now on there may be work there, and its gate counts. */
 void launch_context(CUcontext context, CUdevice device);
 
-/* There may be work on this device, of a context that is not known. */
+/* There may be work on this device, of a context that is unknown. */
 void launch_device(CUdevice device);
 
 #endif

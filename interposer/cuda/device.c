@@ -20,7 +20,7 @@ static void device_after_fork(void) {
 FORK_ON_CHILD(device_after_fork)
 
 CUresult device_gpu(CUdevice device, uint32_t *gpu_p) {
-    if (!share_is_mapped()) /* a hook that has not joined: what is not known is not let through */
+    if (!share_is_mapped()) /* a hook that has not joined: what is unknown is not let through */
         return CUDA_ERROR_SYSTEM_NOT_READY;
     bool fits = device >= 0 && device < REMEMBERED;
     uint32_t known = fits ? __atomic_load_n(&remembered[device], __ATOMIC_RELAXED) : UNKNOWN;

@@ -1,5 +1,5 @@
 /* The conversation with the arbiter: one SOCK_SEQPACKET connection a process, see contract.h. It is of the newest
- * version of the protocol that both speak, which each WELCOME says anew. */
+ * version of the protocol that both speak, which each WELCOME says again. */
 #ifndef GPUSHARE_WIRE_H
 #define GPUSHARE_WIRE_H
 

@@ -55,7 +55,7 @@ keeper_t *keeper_find(keeper_kind_t kind, uint64_t handle) {
         bool same = found == kind || (is_pool(kind) && is_pool(found));
         if (!same || atomic_load_explicit(&keepers[i].handle, memory_order_acquire) != handle)
             continue;
-        /* Of one that has ended and is just made anew for this handle, the rest is not there yet. */
+        /* Of one that has ended and is just recreated for this handle, the rest is not there yet. */
         if (atomic_load_explicit(&keepers[i].kind, memory_order_acquire) == found)
             return &keepers[i];
     }

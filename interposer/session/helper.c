@@ -39,8 +39,8 @@ static void hear(void) {
 /* All that can be done now; until when nothing is to do, if nothing is heard. */
 static uint64_t step(void) {
     hear();
-    bool anew = !arbiter_is_there() && arbiter_look_for(share_rejoin);
-    for (uint32_t gpu = 0; anew && gpu < share_gpu_count(); gpu++)
+    bool rejoined = !arbiter_is_there() && arbiter_look_for(share_rejoin);
+    for (uint32_t gpu = 0; rejoined && gpu < share_gpu_count(); gpu++)
         lease_resume(gpu);
     uint64_t wake_ns = arbiter_wake_ns();
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {

@@ -41,7 +41,7 @@ unsigned share_request_percent(uint32_t gpu);
 bool share_turn(uint32_t gpu, uint64_t period_ns, uint64_t *begin_ns_p, uint64_t *length_ns_p);
 uint32_t share_gpu_count(void);
 
-/* For the helper thread: what it was welcomed with when it has connected anew. The pages' descriptors are closed.
+/* For the helper thread: what it was welcomed with when it has connected again. The pages' descriptors are closed.
  * False: what it was welcomed to is not what we hold. */
 bool share_rejoin(const wire_welcome_result_t *welcome);
 

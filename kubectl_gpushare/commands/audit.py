@@ -32,8 +32,8 @@ def command(names: tuple[str, ...], **given: Any) -> int:
     library mapped, and asks the driver who else is on the GPUs. The table has what is wrong; -o wide has every share as
     well: LEDGER and ENFORCED are request..limit+memory; -o name the pods with something that is not in force, and the
     GPUs with processes of no pod. Of an agent that runs and cannot be asked, the condition LimitsInForce of its GPUNode
-    counts; of one that is away its last word is told, and is no proof. The exit code is 0 if all limits are in force, 2
-    if one is not, 1 if that could not be told of some node, and for any error.
+    counts; of one that is away its last word is told, and is not proof. The exit code is 0 if all limits are in force,
+    2 if one is not, 1 if that could not be told of some node, and for any error.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def _is_shared(node: GpuNode) -> bool:
 def _ask(
     origin: chosen_source.Source, names: Sequence[str]
 ) -> tuple[Mapping[str, audits.ReportedAudit], frozenset[str], tuple[str, ...]]:
-    """What the agents answer, by node; the nodes on which they run; in a sentence each, what is not known and why."""
+    """What the agents answer, by node; the nodes on which they run; in a sentence each, what is unknown and why."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)
@@ -81,7 +81,7 @@ def _ask(
         try:
             read[name] = audits.read(text)
         except ValueError as error:
-            senseless.append(f"audit of {name}: its agent's answer makes no sense to this plugin: {error}")
+            senseless.append(f"audit of {name}: its agent's answer is invalid to this plugin: {error}")
     return read, answers.ready, (*answers.notes("audits"), *senseless)
 
 

@@ -39,7 +39,7 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
 
     A FILE is what NVIDIA's device plugin reads, or the manifest of a ConfigMap with such files; - reads standard input.
     Prints what each configuration does with which devices, warns of what has no effect, where each that would be
-    refused is an error: the exit code is 1 then. What depends on the GPUs of a node is not known here.
+    refused is an error: the exit code is 1 then. What depends on the GPUs of a node is unknown here.
 
     \b
     Examples:
@@ -167,7 +167,7 @@ def show(name: str | None, **given: Any) -> None:
         return
     if text is None:
         why = "; ".join(notes) or "its agent does not follow the ConfigMap as that is now"
-        raise plugin_errors.PluginError(f"the text of the configuration that is in force on {name} is not known: {why}")
+        raise plugin_errors.PluginError(f"the text of the configuration that is in force on {name} is unknown: {why}")
     try:
         printing.write_document(view.effective(text), chosen)
     except domain.ConfigError as error:

@@ -51,7 +51,7 @@ def command(
     Without a name and a size: for all pods that wait, or if none does, for the largest hole that can be made. The plan
     is found by playing it with the webhook's placement code; GPUs that are to become free take nothing new meanwhile.
 
-    Only pods that a ReplicaSet or a StatefulSet makes anew are moved, never one with gpushare.io/no-evict "true", of a
+    Only pods that a ReplicaSet or a StatefulSet recreates are moved, never one with gpushare.io/no-evict "true", of a
     higher priority than the pod that waits, of a group, or that a PodDisruptionBudget protects. With --apply they are
     evicted one after the other; if one is not placed again in time, the rest is left as it is. GPUs that are to become
     free are cordoned meanwhile; should it be killed, an --apply some minutes later uncordons them. The exit code is 0

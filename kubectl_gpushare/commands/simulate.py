@@ -14,7 +14,7 @@ from kubectl_gpushare.output import documents, printing
 from kubectl_gpushare.source import chosen_source
 
 
-@click.command(short_help="Play pods from files or a trace on a cluster in memory, as a table and a plot")
+@click.command(short_help="Simulate how pods from files or a trace would be placed, as a table and a plot")
 @click.option(
     "filenames",
     "-f",
@@ -54,7 +54,7 @@ def command(
     plot: str | None,
     **given: Any,
 ) -> None:
-    """Play pods from files or a trace on a cluster in memory, as a table and a plot.
+    """Simulate how pods from files or a trace would be placed, as a table and a plot.
 
     The pods come in order, each is placed by the placement code of the webhook, and one that fits nowhere waits until
     others have ended. The cluster is the one of the context or of --from as it is now, or made up. Nothing is created.

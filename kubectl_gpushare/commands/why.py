@@ -58,7 +58,7 @@ def command(name: str, **given: Any) -> None:
     try:
         told = reasons.of(manifest, taken)
     except errors.RequestError as error:
-        raise plugin_errors.PluginError(f'pod "{name}" asks for something that cannot be: {error}') from error
+        raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
     notes = [*taken.notes, *([] if world.exact() else [world.WITHOUT_NUMPY])]
     page_layout.show(
         "PodReasons", lambda: why.page(found, told, notes), lambda: why.document(found, told, notes), chosen

@@ -91,7 +91,7 @@ def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
 
 
 def write_document(document: Mapping[str, Any], options: Options) -> None:
-    """Prints a document that is no listing, in the format asked for: JSON or YAML."""
+    """Prints a document that is not a listing, in the format asked for: JSON or YAML."""
     DOCUMENTS[options.output](document, sys.stdout)
 
 

@@ -41,7 +41,7 @@ class Screen:
         self._stream.flush()
 
     def forget(self) -> None:
-        """What is shown is not known any more: after a change of its size a terminal may have moved everything."""
+        """What is shown is no longer known: after a change of its size a terminal may have moved everything."""
         self._shown = None
 
     def quit_pressed(self) -> bool:

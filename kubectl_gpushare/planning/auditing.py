@@ -161,14 +161,14 @@ def _key(share: ReportedShare) -> tuple[str, str, tuple[str, ...], str]:
 
 
 def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:
-    """What the condition says of the node's limits, and why that is no proof or no good. `runs`: its agent does."""
+    """What the condition says of the node's limits, and why that is not proof or no good. `runs`: its agent does."""
     limits = node.condition(contract.CONDITION_LIMITS_IN_FORCE)
     if limits is None:
         return AuditState.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"
     if limits.status == "True" and not runs:
         since = f" since {limits.last_transition}" if limits.last_transition else ""
         return AuditState.UNKNOWN, (
-            f"its GPUNode says {contract.CONDITION_LIMITS_IN_FORCE}{since}, which is no proof, as its agent is not "
+            f"its GPUNode says {contract.CONDITION_LIMITS_IN_FORCE}{since}, which is not proof, as its agent is not "
             "known to run any more"
         )
     if limits.status == "True":

@@ -35,7 +35,7 @@ class Cordon:
 
 
 def of(node: GpuNode) -> dict[str, Cordon]:
-    """The cordons on a node, by UUID; one that makes no sense is over."""
+    """The cordons on a node, by UUID; one that is invalid is over."""
     return {
         key.removeprefix(contract.DEFRAG_LABEL_PREFIX): _read(value)
         for key, value in node.labels.items()

@@ -1,4 +1,4 @@
-"""Evicting: which pods may be moved: only those that somebody makes anew, that nobody protects, and whose
+"""Evicting: which pods may be moved: only those that somebody recreates, that nobody protects, and whose
 PodDisruptionBudgets allow it."""
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
         return "being deleted"
     kind = owner(manifest)[0]
     if not kind:
-        return "no owner that would make it anew"
+        return "no owner that would recreate it"
     if kind not in REMAKERS:
-        return f"owned by a {kind}, which would not simply make it anew"
+        return f"owned by a {kind}, which would not simply recreate it"
     if pod.priority(manifest) >= SYSTEM_PRIORITY:
         return "a system priority"
     if pod.priority(manifest) > most_priority:

@@ -76,12 +76,12 @@ class Movable:
             self._fixed[reason] += 1
             return None
         if resize_plan.was_resized(manifest, entry):
-            self._fixed["resized, and made anew as they were before"] += 1
+            self._fixed["resized, and recreated as they were before"] += 1
             return None
         try:
             return RequestingPod.of(manifest)
         except errors.RequestError:
-            self._fixed["a request that makes no sense"] += 1
+            self._fixed["a request that is invalid"] += 1
             return None
 
 

@@ -74,7 +74,7 @@ def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Sh
 
 
 def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
-    """Whether it holds, or waits for, other amounts than it was created with, which its owner would give it anew."""
+    """Whether it holds, or waits for, other amounts than it was created with, which its owner would give it again."""
     if contract.HELD in pod.annotations_of(manifest):
         return True
     created = {

@@ -163,7 +163,7 @@ def _suggestion(
 
 
 def _highest(known: Sequence[ReportedPeak]) -> ReportedPeak:
-    """The highest of several GPUs, over the time for which all of them were observed; None where one is not known."""
+    """The highest of several GPUs, over the time for which all of them were observed; None where one is unknown."""
     memory = [one.memory_bytes for one in known if one.memory_bytes is not None]
     compute = [one.compute_ratio for one in known if one.compute_ratio is not None]
     return ReportedPeak(

@@ -1,4 +1,4 @@
-"""Unplaced: a pod as it was before it was placed, which is how its owner makes it anew: free to go to any node."""
+"""Unplaced: a pod as it was before it was placed, which is how its owner recreates it: free to go to any node."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ class AgentAnswers:
     ready: frozenset[str] = frozenset()
 
     def notes(self, what: str) -> tuple[str, ...]:
-        """In a sentence each, of which nodes `what` is not known and why."""
+        """In a sentence each, of which nodes `what` is unknown and why."""
         asked = {*self.texts, *(node for nodes in self.failures.values() for node in nodes)}
         return tuple(_sentences(what, self.failures, len(asked)))
 
 
 def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usage, tuple[str, ...]]:
-    """What shares on these nodes use, and in a sentence each what is not known and why."""
+    """What shares on these nodes use, and in a sentence each what is unknown and why."""
     answers = fetch(program, nodes, METRICS)
     return live_usage.of(answers.texts), answers.notes("used figures")
 

@@ -36,7 +36,7 @@ class Source(Protocol):
         """The Node objects. None: not known."""
 
     def machine(self, name: str) -> NodeJson | None:
-        """The Node object of that name. None: there is none, or it is not known."""
+        """The Node object of that name. None: there is none, or it is unknown."""
 
     def configurations(self) -> dict[str, str] | None:
         """The entries of the ConfigMap that nodes pick theirs from. None: not known."""

@@ -134,12 +134,12 @@ class Files:
 
     def _keep(self, kind: str, item: objects.Json, where: str) -> None:
         if kind in saved_object.KINDS and (wrong := saved_object.problem(item)):
-            raise plugin_errors.FileError(f"{where} has a {kind} that makes no sense: {wrong}")
+            raise plugin_errors.FileError(f"{where} has a {kind} that is invalid: {wrong}")
         if kind == contract.GPUNODE_KIND:
             try:
                 found = codec.read(item)
             except errors.CodecError as error:
-                raise plugin_errors.FileError(f"{where} has a GPUNode that makes no sense: {error}") from error
+                raise plugin_errors.FileError(f"{where} has a GPUNode that is invalid: {error}") from error
             self._nodes[found.name] = found
         elif kind == "Pod":
             namespace, name = pod.namespaced_name(item)

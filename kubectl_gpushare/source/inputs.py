@@ -23,7 +23,7 @@ def documents(text: str | bytes, where: str) -> Iterator[Any]:
     try:
         yield from yaml_documents.read(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise plugin_errors.FileError(f"{where} cannot be read: it is no text") from error
+        raise plugin_errors.FileError(f"{where} cannot be read: it is not text") from error
     except errors.CodecError as error:
         raise plugin_errors.FileError(f"{where} is neither JSON nor YAML: {error}") from error
 
@@ -35,4 +35,4 @@ def text(path: str) -> str:
     except OSError as error:
         raise plugin_errors.FileError(f"{name(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise plugin_errors.FileError(f"{name(path)} cannot be read: it is no text") from error
+        raise plugin_errors.FileError(f"{name(path)} cannot be read: it is not text") from error

@@ -41,11 +41,11 @@ class Usage:
     gpus: Mapping[str, Used] = dataclasses.field(default_factory=dict)
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
-        """Of all shares on a GPU; None if it is not known."""
+        """Of all shares on a GPU; None if it is unknown."""
         return self.gpus.get(uuid, Used()) if node in self.nodes else None
 
     def of_pod(self, node: str, namespace: str, name: str, uuids: Iterable[str]) -> Used | None:
-        """Of one pod on these GPUs; None if it is not known."""
+        """Of one pod on these GPUs; None if it is unknown."""
         if node not in self.nodes:
             return None
         return _sum(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)

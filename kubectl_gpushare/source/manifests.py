@@ -38,7 +38,7 @@ def read(path: str, *, namespace: str) -> list[Manifest]:
     found = [one for document in inputs.documents(inputs.text(path), where) for one in _of(document, namespace)]
     for one in found:
         if wrong := saved_object.problem(one.pod):
-            raise plugin_errors.FileError(f"{where} has in {one.name} a pod that makes no sense: {wrong}")
+            raise plugin_errors.FileError(f"{where} has in {one.name} a pod that is invalid: {wrong}")
     if not found:
         raise plugin_errors.FileError(
             f"{where} has no pod that asks for a share of a GPU: it needs an annotation such as "

@@ -16,7 +16,7 @@ def read(paths: Iterable[str]) -> list[objects.Json]:
 
 def _sound(item: objects.Json, where: str) -> objects.Json:
     if item.get("kind") in (*saved_object.KINDS,) and (wrong := saved_object.problem(item)):
-        raise plugin_errors.FileError(f"{where} has a {item['kind']} that makes no sense: {wrong}")
+        raise plugin_errors.FileError(f"{where} has a {item['kind']} that is invalid: {wrong}")
     return item
 
 
@@ -37,7 +37,9 @@ def _flat(document: Any, where: str) -> Iterator[objects.Json]:
     if document is None:
         return
     if not isinstance(document, dict):
-        raise plugin_errors.FileError(f"{where} has something in it that is no Kubernetes object: {str(document)[:60]}")
+        raise plugin_errors.FileError(
+            f"{where} has something in it that is not a Kubernetes object: {str(document)[:60]}"
+        )
     items = document.get("items")
     if not isinstance(items, list):
         yield document

@@ -135,7 +135,7 @@ def _problems(found: Any, shape: Shape, where: str) -> Iterator[str]:
         inner = shape[0]
         what = "objects" if isinstance(inner, Mapping) else "texts"
         if not isinstance(found, list) or (what == "objects" and not all(isinstance(one, Mapping) for one in found)):
-            yield f"{where} is no list of {what}"
+            yield f"{where} is not a list of {what}"
             return
         for position, one in enumerate(found):
             yield from _problems(one, inner, f"{where}[{position}]")

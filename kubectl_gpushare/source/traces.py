@@ -42,7 +42,7 @@ def read(path: str) -> list[TracePod]:
         try:
             line = _line(row, number)
         except ValueError as error:
-            raise plugin_errors.FileError(f"{where}, line {number}, makes no sense: {error}") from error
+            raise plugin_errors.FileError(f"{where}, line {number}, is invalid: {error}") from error
         if line is not None:
             found.append(line)
     if not found:
@@ -63,7 +63,7 @@ def nodes(text: str) -> list[GpuNode]:
     match = _NODES.fullmatch(text.strip())
     if match is None:
         raise plugin_errors.PluginError(
-            f'--nodes "{text}" makes no sense: write NODESxGPUS[:MODEL[:MEMORY]], as 100x8 or "20x4:Tesla T4:16Gi"'
+            f'--nodes "{text}" is invalid: write NODESxGPUS[:MODEL[:MEMORY]], as 100x8 or "20x4:Tesla T4:16Gi"'
         )
     try:
         memory_bytes = quantity.parse_bytes(match[4] or _MEMORY)

@@ -30,7 +30,7 @@ def text(seconds: float) -> str:
 
 
 def since(moment: str, *, now: float) -> str:
-    """The age of an RFC 3339 time; empty if there is none or it makes no sense."""
+    """The age of an RFC 3339 time; empty if there is none or it is invalid."""
     try:
         return text(now - codec.parse_time(moment)) if moment else ""
     except ValueError:

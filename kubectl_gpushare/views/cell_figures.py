@@ -30,7 +30,7 @@ def _model(name: str) -> str:
 
 
 def capability(gpu: Gpu) -> str:
-    """The compute capability, `8.0`; empty if it is not known."""
+    """The compute capability, `8.0`; empty if it is unknown."""
     return "{}.{}".format(*gpu.compute_capability) if any(gpu.compute_capability) else ""
 
 

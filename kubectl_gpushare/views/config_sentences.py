@@ -51,7 +51,7 @@ def entries_of(text: str) -> dict[str, str] | None:
         return {}
     found = yaml_tree.plain(data)
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise data.error("has an entry that is no text: put | after its name")
+        raise data.error("has an entry that is not text: put | after its name")
     return found
 
 

@@ -41,7 +41,7 @@ Entries = Mapping[str, str]  # the ConfigMap's
 class NodeConfigState:
     """A node and what is known of its configuration.
 
-    asked: what its label and the ConfigMap pick, None if that is not known; why: how it is picked, or why it cannot be.
+    asked: what its label and the ConfigMap pick, None if that is unknown; why: how it is picked, or why it cannot be.
     in_force: what its GPUs are by; its text is the ConfigMap's, None where that is not what the agent goes by.
     """
 
@@ -67,7 +67,7 @@ _VALID, _PENDING = contract.CONDITION_CONFIG_VALID, contract.CONDITION_CONFIG_PE
 
 
 def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None) -> NodeConfigState:
-    """The state of a node; None is what is not known."""
+    """The state of a node; None is what is unknown."""
     asked, why = None, ""
     if labels is not None:
         asked, why = _asked(labels, entries)

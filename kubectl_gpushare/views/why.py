@@ -102,7 +102,7 @@ def _placed(found: described.DescribedPod, reasons: Reasons) -> Page:
     first = reasons.choices[0].gpus if reasons.choices else ""
     aim = f"by the policy {reasons.policy}, of the GPUs that fit {policies.POLICIES[reasons.policy].aim}"
     if not first:
-        won = "it would fit nowhere if it came now: what it has was given before something changed"
+        won = "it would fit nowhere today: the cluster has changed since it was placed"
     elif first == here:
         won = f"{aim}: it would get the same if it came now"
     else:

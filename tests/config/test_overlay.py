@@ -138,5 +138,5 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path, words: list[str
 def test_a_list_of_pushed_images_without_sense_is_refused(overlay: ModuleType, tmp_path: Path, text: str) -> None:
     path = tmp_path / "pushed.json"
     path.write_text(text)
-    with pytest.raises(overlay.Mistake, match=r"makes no sense .*: run make images PUSH=REGISTRY/PREFIX again"):
+    with pytest.raises(overlay.Mistake, match=r"is invalid .*: run make images PUSH=REGISTRY/PREFIX again"):
         list(overlay.images("", path))

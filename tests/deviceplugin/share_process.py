@@ -8,7 +8,7 @@ sum GPU          what its container holds
 limits           what the limits page says
 tamper           try to write the limits in every way a hostile program could
 reclaim          prints the bytes freed
-disguise DIR     have a name, and a file of that directory mapped, that are no UTF-8
+disguise DIR     have a name, and a file of that directory mapped, that are not UTF-8
 turns N          have the GPU so many times, and give it back at once
 close            close the socket and live on
 become           exec: live on as another program, with the same pid

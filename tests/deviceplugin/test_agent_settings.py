@@ -25,8 +25,8 @@ def test_a_flag_wins_over_the_environment() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the name of the node is not known: give --node-name, or NODE_NAME by the downward API"),
-        (["--node-name=a", "--root=lib"], "--root lib is no absolute path, as the kubelet needs it"),
+        ([], "the name of the node is unknown: give --node-name, or NODE_NAME by the downward API"),
+        (["--node-name=a", "--root=lib"], "--root lib is not an absolute path, as the kubelet needs it"),
         (
             ["--node-name=a", f"--run-directory=/{'x' * 100}"],
             "is longer than the 107 bytes that a socket's path can have",

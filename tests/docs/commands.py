@@ -138,7 +138,7 @@ def _install(words: Sequence[str]) -> str:
 
 def _unknown(words: Sequence[str], known: frozenset[str]) -> str:
     given = [word.partition("=")[0] for word in words if word.startswith("-")]
-    return "; ".join(f"{flag} is not known" for flag in given if flag not in known)
+    return "; ".join(f"{flag} is unknown" for flag in given if flag not in known)
 
 
 @functools.cache
@@ -195,7 +195,7 @@ def _helm(words: Sequence[str]) -> str:
         found = values
         for key in word.partition("=")[0].split(".") if before == "--set" else []:
             if key not in found:
-                wrong.append(f"{word} is no value of the chart")
+                wrong.append(f"{word} is not a value of the chart")
                 break
             found = found[key]
     return "; ".join(wrong)

@@ -45,7 +45,7 @@ def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(
     assert newcomers, "none of its new processes got in"
     assert {one.bytes for one in newcomers} == {MEMORY_BYTES}, newcomers
     after = ground.agent()
-    assert (after.restarts, after.pids) == (before.restarts, before.pids), "agent or arbiter was started anew"
+    assert (after.restarts, after.pids) == (before.restarts, before.pids), "agent or arbiter was restarted"
     assert after.most_bytes < AGENT_BYTES
 
     ground.restart("root")

@@ -1,4 +1,4 @@
-"""What holds of every answer to what makes no sense."""
+"""What holds of every answer to what is invalid."""
 
 from __future__ import annotations
 

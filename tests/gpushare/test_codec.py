@@ -62,7 +62,7 @@ def test_nothing_in_a_gpunode_is_raised_for_but_that_it_has_no_name(part: str | 
     expected = dict if key in {"spec", "status", "labels"} else list
     if key not in {"resourceVersion", "creationTimestamp", "config"} and not isinstance(scalar, expected):
         where = f"node-a: {part}" if part in {"spec", "status"} else "node-a"
-        assert f'{where}: {key} makes no sense and is set aside: it is "{scalar}"' in node.problems
+        assert f'{where}: {key} is invalid and is set aside: it is "{scalar}"' in node.problems
 
 
 def test_what_json_cannot_say_sets_its_gpu_aside() -> None:
@@ -93,7 +93,7 @@ def test_a_senseless_allocation_sets_its_gpu_aside_and_is_kept_on_write(nonsense
     document["spec"]["allocations"] = [nonsense]
     node = codec.read(document)
     assert [card.index for card in node.gpus if not card.healthy] == [1]
-    assert "spec.allocations[0] makes no sense" in node.problems[0]
+    assert "spec.allocations[0] is invalid" in node.problems[0]
     assert codec.to_spec(node)["allocations"] == [nonsense]
 
 

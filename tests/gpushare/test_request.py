@@ -115,7 +115,7 @@ def test_constraints_are_read() -> None:
         ({"request": "1", "container": "other"}, 'gpushare.io/container "other" names the container "other", which the pod does not have: it has main'),
         ({"request": "1", "container": "main,"}, 'gpushare.io/container "main," has an empty item: write a list such as a,b'),
         ({"request.other": "1"}, 'gpushare.io/request.other "1" names the container "other", which the pod does not have: it has main'),
-        ({"request": "1", "policy": "best"}, f'gpushare.io/policy "best" is not known: write one of {", ".join(POLICIES)}'),
+        ({"request": "1", "policy": "best"}, f'gpushare.io/policy "best" is unknown: write one of {", ".join(POLICIES)}'),
         ({"request": "1", "latency": "yes"}, 'gpushare.io/latency "yes" is neither "true" nor "false"'),
         ({"request": "1", "group": "g"}, 'gpushare.io/group "g" needs gpushare.io/group and gpushare.io/group-size together'),
         ({"request": "1", "affinity": "no spaces"}, "gpushare.io/affinity \"no spaces\" is not a label value: write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"),

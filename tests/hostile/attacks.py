@@ -61,7 +61,7 @@ def long() -> Iterator[None]:
 
 
 def names() -> Iterator[None]:
-    """A name and mapped files that are no text, joining and leaving."""
+    """A name and mapped files that are not text, joining and leaving."""
     SCRATCH.joinpath("names").mkdir(exist_ok=True)
     share = Share(SOCKET)
     share.disguise(str(SCRATCH / "names"))

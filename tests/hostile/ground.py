@@ -37,7 +37,7 @@ USERS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Agent:
-    """The agent's container: how often it was started anew, its processes' memory in bytes, now and at most."""
+    """The agent's container: how often it was restarted, its processes' memory in bytes, now and at most."""
 
     restarts: int
     pids: frozenset[int]
@@ -222,10 +222,10 @@ class Ground:
                 os.kill(pid, signal.SIGALRM)  # which the first process of a container is not told
 
     def restart(self, pod: str) -> None:
-        """End a pod's container; return when the kubelet has started it anew."""
+        """End a pod's container; return when the kubelet has started it again."""
         before = self._restarts(pod)
         gpushare.kill(self._where, self.user.pod(pod) or {})
-        eventually(lambda: self._restarts(pod) > before, seconds=60, what=f"{pod} started anew")
+        eventually(lambda: self._restarts(pod) > before, seconds=60, what=f"{pod} restarted")
         self.user.running(pod)
 
     def _restarts(self, pod: str) -> int:

@@ -53,5 +53,5 @@ def test_so_does_what_the_plugin_brings_along(name: str) -> None:
 
 
 def test_what_nobody_has_read_is_not_shipped() -> None:
-    with pytest.raises(lab_errors.LabError, match=r"the licence of left-pad is not known: read it, and write it into"):
+    with pytest.raises(lab_errors.LabError, match=r"the licence of left-pad is unknown: read it, and write it into"):
         licences.of("pypi", "left-pad")

@@ -22,7 +22,7 @@ def test_the_lock_has_every_package_for_both_processors() -> None:
 @pytest.mark.parametrize("line", ["libc6 amd64 2.36", "libc6 amd64 2.36 md5:00", "libc6 amd64 2.36 sha256:00 more"])
 def test_a_line_that_is_no_package_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "lock").write_text(f"# a comment\n{line}\n")
-    with pytest.raises(lab_errors.LabError, match=r"lock:2 is no package of the lock; .* make images-lock"):
+    with pytest.raises(lab_errors.LabError, match=r"lock:2 is not a package of the lock; .* make images-lock"):
         packages.locked("amd64", tmp_path / "lock")
 
 

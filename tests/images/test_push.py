@@ -46,7 +46,7 @@ def test_a_registry_that_does_not_answer_is_named(archives: build.Archives) -> N
     ["gpushare", "docker.io/", "https://registry.example.com", "registry.example.com/A", "x y.z/a", "/a", "a.b:c"],
 )
 def test_what_is_no_registry_is_refused_before_anything_is_sent(prefix: str) -> None:
-    with pytest.raises(lab_errors.LabError, match=r"is no registry and folder; name them like"):
+    with pytest.raises(lab_errors.LabError, match=r"is not a registry and folder; name them like"):
         push.checked(prefix)
 
 

@@ -140,7 +140,7 @@ def test_the_last_word_of_an_agent_that_is_away_is_told_with_its_age_and_proves_
     ended = plugin("audit", KUBECTL_PATH=server(silent, *conditions("True"), agent=agent))
     assert (ended.code, ended.out) == (1, "not certain of 1 node\n")
     assert (
-        "warning: not certain of gpu-1: its GPUNode says LimitsInForce since 2026-03-01T12:00:00Z, which is no proof, as "
+        "warning: not certain of gpu-1: its GPUNode says LimitsInForce since 2026-03-01T12:00:00Z, which is not proof, as "
         "its agent is not known to run any more\n"
     ) in ended.err
     assert plugin("audit", KUBECTL_PATH=server(silent, *conditions("False"), agent=agent)).code == 2
@@ -149,7 +149,7 @@ def test_the_last_word_of_an_agent_that_is_away_is_told_with_its_age_and_proves_
 def test_an_answer_without_sense_is_none(plugin: Plugin, server: Callable[..., str]) -> None:
     ended = plugin("audit", KUBECTL_PATH=server("echo '{\"node\": 1}'"))
     assert ended.code == 1
-    assert "warning: audit of gpu-1: its agent's answer makes no sense to this plugin" in ended.err
+    assert "warning: audit of gpu-1: its agent's answer is invalid to this plugin" in ended.err
 
 
 def test_who_may_not_ask_the_agents_is_told_which_right_it_takes(plugin: Plugin, server: Callable[..., str]) -> None:

@@ -127,7 +127,7 @@ def test_the_exit_code_is_that_of_the_worst(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("just words", "has something in it that is no Kubernetes object: just words"),
+        ("just words", "has something in it that is not a Kubernetes object: just words"),
         ("{", "is not JSON as kubectl prints it"),
         ("a: [", "is neither JSON nor YAML"),
     ],

@@ -45,7 +45,7 @@ def test_what_has_no_effect_is_a_warning_and_no_error(plugin: Plugin, tmp_path: 
     path = tmp_path / "node.yaml"
     path.write_text("version: v1\nflag: {}\nresources: {gpus: [{pattern: '*', name: a}]}\n")
     ended = plugin("config", "validate", path)
-    assert (ended.code, ended.err) == (0, f"warning: {path}: line 2: flag is not known: did you mean flags?\n")
+    assert (ended.code, ended.err) == (0, f"warning: {path}: line 2: flag is unknown: did you mean flags?\n")
     assert "resources has no effect" in plugin("config", "validate", "--strict-compatibility", path).err
 
 
@@ -66,8 +66,8 @@ def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plug
         ("kind: ConfigMap\n", "no entry under data"),
         ("kind: ConfigMap\ndata: {a: {version: v1}}\n", "put | after its name"),
         ("flags: {migStrategy: two}", "unknown MIG strategy: two"),
-        ("a: [", "line 1: the file is no YAML"),
-        ("sharing: {fractionl: {}}", "line 1: sharing.fractionl is not known: did you mean fractional?"),
+        ("a: [", "line 1: the file is not YAML"),
+        ("sharing: {fractionl: {}}", "line 1: sharing.fractionl is unknown: did you mean fractional?"),
         (
             "flags: {migStrategy: mixed}\nmig: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 9}}]",
             "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB: it has 7 GPU slices",
@@ -236,4 +236,4 @@ def test_without_the_right_to_read_it_the_configmap_is_left_out_and_that_is_said
     assert 'the labels of the node gpu-1: user "jane" may not get nodes' in ended.out
     ended = plugin("config", "show", "gpu-1", "-o", "yaml", KUBECTL_PATH=program)
     assert (ended.code, ended.out) == (1, "")
-    assert 'in force on gpu-1 is not known: configurations: user "jane" may not get configmaps' in ended.err
+    assert 'in force on gpu-1 is unknown: configurations: user "jane" may not get configmaps' in ended.err

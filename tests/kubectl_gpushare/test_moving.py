@@ -165,7 +165,7 @@ def test_one_that_is_ended_opens_what_it_keeps(
     assert owners.labels(tmp_path) == {}
     assert said.rstrip().splitlines()[-2:] == [
         "uncordoned 1 GPU of n0 again",
-        "interrupted after 0 of 1 moves; an evicted pod is made anew by its owner all the same",
+        "interrupted after 0 of 1 moves; an evicted pod is recreated by its owner all the same",
     ]
 
 

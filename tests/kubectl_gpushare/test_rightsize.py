@@ -129,7 +129,7 @@ def test_an_agent_that_measures_no_peaks_is_called_older(
     ("arguments", "sentence"),
     [
         (("--margin", "much"), 'error: --margin "much" is not a part: write it as 20% or 0.2\n'),
-        (("--min-observed", "30"), 'error: --min-observed "30" is no duration'),
+        (("--min-observed", "30"), 'error: --min-observed "30" is not a duration'),
         (("--metrics", "/nonexistent"), "error: /nonexistent cannot be read"),
         (("nobody",), 'No pods that hold shares found in ml namespace.\nerror: no pod that holds a share "nobody"\n'),
         (("-l", "a b"), 'error: "a b" is not a label selector'),

@@ -78,7 +78,7 @@ def test_top_talks_through_kubectl_and_imports_no_client(saved: Path, fake_kubec
     top = "sys.argv = ['kubectl-gpushare', 'top', '--no-usage']; from kubectl_gpushare import start"
     kubectl = fake_kubectl(f"exec cat {saved}")
     expected = {*TOP, *(f"{package}.{name}" for package, names in TOP.items() for name in names.split())}
-    library = modules_after("import tabulate")  # for a short list, where its 30 ms are no part of a long wait
+    library = modules_after("import tabulate")  # for a short list, where its 30 ms are not part of a long wait
     for before, others in (
         ("", library),
         ("from kubectl_gpushare.output import table_layout; table_layout.FEW_LINES = 0", set()),

@@ -1,4 +1,4 @@
-"""Every view against the text it is meant to print; `golden/README.md` says how to write those texts anew."""
+"""Every view against the text it is meant to print; `golden/README.md` says how to write those texts again."""
 
 from __future__ import annotations
 

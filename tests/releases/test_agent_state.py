@@ -128,7 +128,7 @@ def test_what_cannot_be_read_is_set_aside_with_a_sentence_and_the_agent_starts_w
     assert contexts.ContextCheckpoint(tmp_path, until_learned_bytes=7).bytes_of("any") == 7
     assert faults.Notebook(tmp_path).read() == {}
     with pytest.raises(
-        mode_checkpoint.CheckpointError, match=r"book\.json makes no sense .* and is now book\.json\.unreadable: "
+        mode_checkpoint.CheckpointError, match=r"book\.json is invalid .* and is now book\.json\.unreadable: "
     ):
         mode_checkpoint.read(tmp_path / "book.json")
     said = [str(vars(entry).get("set_aside", "")) for entry in caplog.records]
@@ -180,7 +180,7 @@ async def test_whole_agents_follow_each_other_on_one_node(short_path: Path, gpus
             assert ("library" in served) is (release is THIS)
             assert await agent.stop() == 0
             assert not agent.other
-            aside = [line for line in agent.lines if "set_aside" in line or "makes no sense" in json.dumps(line)]
+            aside = [line for line in agent.lines if "set_aside" in line or "is invalid" in json.dumps(line)]
             assert aside == []
             assert not [line for line in agent.lines if line["v"] == "error"], agent.lines
     assert len(list((short_path / "root" / "lib").iterdir())) == 2

@@ -107,5 +107,5 @@ def test_what_a_user_may_send_is_a_pod(pod: dict[str, Any]) -> None:
 def test_what_is_wrong_is_told_with_its_path() -> None:
     pod = builders.pod(request="0.5")
     pod["spec"]["tolerations"] = [{"key": "a"}, {"key": 7}]
-    assert structure.wrong(pod) == "spec.tolerations[1].key is not text: this is no pod"
+    assert structure.wrong(pod) == "spec.tolerations[1].key is not text: this is not a valid pod"
     assert judged(pod).code == 400

@@ -170,7 +170,7 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
         on_its_way.go_on.set()
         conflicts = await storing
     names = {one["metadata"]["name"] for one in claimed}
-    # Who has an owner is made anew; the other one stays, and is told.
+    # Who has an owner is recreated; the other one stays, and is told.
     until(lambda: {one["metadata"]["name"] for one in cluster.pods()} == names, cluster.explain)
     assert conflicts["metadata"]["name"] not in names
     until(lambda: len(cluster.notes(contract.EVENT_LOST)) == 2, cluster.explain)
@@ -179,7 +179,7 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
     said = f"names the allocation {reserved.id}, which {cluster.namespace}/{held.pod.name} holds: it has no share"
     assert all(note.startswith(said) for note in cluster.notes(contract.EVENT_LOST))
     assert cluster.notes(contract.EVENT_REPLACED) == [
-        "evicted, because it has no share of its own: ReplicaSet trainers makes it anew"
+        "evicted, because it has no share of its own: ReplicaSet trainers recreates it"
     ]
     cluster.delete(held.pod.name)  # then the other one, which names it, may have it
     (left,) = names - {held.pod.name}

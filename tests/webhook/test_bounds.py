@@ -216,5 +216,5 @@ async def test_with_an_authority_only_who_has_its_certificate_is_answered(tmp_pa
 
 
 def test_an_authority_that_is_not_there_is_named() -> None:
-    with pytest.raises(webhook_settings.UsageError, match="--client-ca-file /nowhere is no file"):
+    with pytest.raises(webhook_settings.UsageError, match="--client-ca-file /nowhere is not a file"):
         webhook_settings.parse(["--client-ca-file=/nowhere"], {})

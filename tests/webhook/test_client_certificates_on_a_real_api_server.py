@@ -35,7 +35,7 @@ def test_the_api_server_is_answered_and_nobody_else(cluster: Cluster) -> None:
 
 
 def made_up(port: int, context: ssl.SSLContext) -> int:
-    """The status with which something that is no review is answered."""
+    """The status with which something that is not a review is answered."""
     client = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
     try:
         client.request("POST", contract.WEBHOOK_PATH, body="{}", headers={"Content-Type": "application/json"})

@@ -200,7 +200,7 @@ def test_what_is_no_pod_is_denied_by_the_path_and_the_next_is_served(webhook: Ru
     broken = builders.pod(request="0.5")
     broken["spec"]["containers"][0]["env"] = "no list"
     status = webhook.review(broken)["status"]
-    assert (status["code"], status["message"]) == (400, "spec.containers[0].env is not a list: this is no pod")
+    assert (status["code"], status["message"]) == (400, "spec.containers[0].env is not a list: this is not a valid pod")
     assert webhook.review(builders.pod(request="0.5"))["allowed"]
     assert not webhook.process.logged("Failed to judge a pod")
 
@@ -241,7 +241,7 @@ async def test_a_pod_is_kept_off_nodes_that_it_does_not_select(tmp_path: Path) -
     manifest["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "node-b"}
     unfit = store.unfit(manifest)
     assert unfit("node-b") is None
-    assert unfit("node-a") == "has not the label kubernetes.io/hostname=node-b of the pod's node selector"
+    assert unfit("node-a") == "lacks the label kubernetes.io/hostname=node-b of the pod's nodeSelector"
 
 
 def test_a_pod_that_was_placed_is_resized_by_an_update(webhook: Running) -> None:

@@ -1,4 +1,4 @@
-"""Pods that were placed and that the real scheduler then cannot bind: its own sentence is told, and who can is made anew."""
+"""Pods that were placed and that the real scheduler then cannot bind: its own sentence is told, and who can is recreated."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
         assert words in sentence
         whole = f"was placed on {node}, where the scheduler cannot bind it: {sentence}; a pod that was placed stays: "
         assert any(one.startswith(whole) for one in said), said
-    assert any("so that ReplicaSet trainers makes it anew" in one for one in said)
+    assert any("so that ReplicaSet trainers recreates it" in one for one in said)
     assert scheduled.notes(contract.EVENT_REPLACED) == [
-        "evicted, because it could not be bound where it was placed: ReplicaSet trainers makes it anew"
+        "evicted, because it could not be bound where it was placed: ReplicaSet trainers recreates it"
     ]
     used = rights.used_on(scheduled.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
     assert ("pods/eviction", "create") in used
@@ -122,7 +122,7 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     again = scheduled.create(owned)  # as its owner would
     assert again["metadata"]["annotations"][contract.NODE] == "node-d"
     until(lambda: bound(scheduled, "owned") == "node-d", scheduled.explain)
-    assert set(names) <= {one["metadata"]["name"] for one in scheduled.pods()}  # nobody makes them anew: only told
+    assert set(names) <= {one["metadata"]["name"] for one in scheduled.pods()}  # nobody recreates them: only told
     scheduled.kubectl("uncordon", "node-a")
     until(lambda: bound(scheduled, "cordoned") == "node-a", scheduled.explain)
     until(lambda: started.metric("gpushare_placer_stuck_pods") == 2, started.explain)

@@ -321,12 +321,12 @@ def requests_so_far(cluster: Cluster) -> dict[str, float]:
 def test_two_hundred_waiting_pods_cost_next_to_nothing(cluster: Cluster) -> None:
     started = cluster.start()
     cluster.create(builders.pod("all", request="1", gpus="4"))
-    # Until then others are told that it is only reserved, and told anew afterwards.
+    # Until then others are told that it is only reserved, and told again afterwards.
     until(lambda: [entry.reserved_until for entry in cluster.node().allocations] == [None], cluster.explain)
     manifests = [builders.pod(f"waiting-{number}", request="0.5") for number in range(200)]
     items = [{**one, "metadata": {**one["metadata"], "namespace": cluster.namespace}} for one in manifests]
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    # Reasons are written ten a second at most, and the placer counts anew once all are.
+    # Reasons are written ten a second at most, and the placer counts again once all are.
     until(lambda: started.metric("gpushare_placer_gated_pods") >= 200, started.explain, seconds=120.0)
     until(lambda: len(notes(cluster, contract.EVENT_GATED)) == 200, cluster.explain, seconds=120.0)
     before = requests_so_far(cluster)

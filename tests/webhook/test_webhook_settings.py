@@ -40,16 +40,16 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
     [
         (["--port=x"], '--port "x" is not a port'),
         (["--probe-port=70000"], '--probe-port "70000" is not a port'),
-        (["--policy=best"], f'--policy "best" is not known: write one of {", ".join(POLICIES)}'),
-        (["--log-level=loud"], '--log-level "loud" is not known'),
-        (["--url=http://h/mutate"], "is no address of this webhook: write https://HOST:PORT/mutate"),
-        (["--url=https://h/"], "is no address of this webhook"),
+        (["--policy=best"], f'--policy "best" is unknown: write one of {", ".join(POLICIES)}'),
+        (["--log-level=loud"], '--log-level "loud" is unknown'),
+        (["--url=http://h/mutate"], "is not an address of this webhook: write https://HOST:PORT/mutate"),
+        (["--url=https://h/"], "is not an address of this webhook"),
         (["--state=s"], "--state is only for a cluster in memory"),
         (["--from=f", "--kubeconfig=k"], "goes without --kubeconfig and --url"),
         (["--certificate-files=d", "--url=https://h/mutate"], "--certificate-files d goes without --url and --from"),
         (["--certificate-files=d", "--from=f"], "--certificate-files d goes without --url and --from"),
         (["--reservation-seconds=0"], '--reservation-seconds "0" is not a time'),
-        (["--nonsense"], "--nonsense is not known: --help lists the flags"),
+        (["--nonsense"], "--nonsense is unknown: --help lists the flags"),
     ],
 )
 def test_what_makes_no_sense_is_named(arguments: list[str], says: str) -> None:

@@ -6,5 +6,5 @@ allocation_controller   writes that, one write a node
 confirm_batcher         confirmations wait for each other; pure
 restorer                writes shares of living pods again that the ledger has lost
 first_seen              since when we have known of each reservation; pure
-inspection              says what in the ledger makes no sense
+inspection              says what in the ledger is invalid
 """

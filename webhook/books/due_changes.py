@@ -2,8 +2,8 @@
 
 A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`Pod.may_hold`) is
 as good as none.
-That a pod is not in our copy of the pods is no proof that it is gone: only suspicion, which the placer takes to the API
-server.
+That a pod is not in our copy of the pods is not proof that it is gone: only suspicion, which the placer takes to the
+API server.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def judge(nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float) -> DueCh
 
 
 class Known:
-    """The books of every node, of which only some are judged anew."""
+    """The books of every node, of which only some are judged again."""
 
     def __init__(self) -> None:
         self._release: dict[str, list[NodeAllocation]] = {}

@@ -1,6 +1,6 @@
-"""Inspection: what in the ledger makes no sense, or breaks its rules, is said: it can only have been edited by hand.
+"""Inspection: what in the ledger is invalid, or breaks its rules, is said: it can only have been edited by hand.
 
-What an entry that makes no sense may hold is given to nobody (see `gpushare.codec`), nor is what is over-committed.
+What an entry that is invalid may hold is given to nobody (see `gpushare.codec`), nor is what is over-committed.
 """
 
 from __future__ import annotations

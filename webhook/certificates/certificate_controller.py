@@ -162,5 +162,5 @@ def _read(secret: Mapping[str, Any]) -> Certificates | None:
             rotation.split(texts[_TRUSTED]), texts[_AUTHORITY_KEY], texts[_SERVING], texts[_SERVING_KEY]
         )
     except (KeyError, ValueError) as error:
-        logger.warning("The stored certificates make no sense and are made anew", extra={"err": str(error)})
+        logger.warning("The stored certificates are invalid and are recreated", extra={"err": str(error)})
         return None

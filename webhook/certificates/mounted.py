@@ -85,11 +85,11 @@ def judge(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.
     try:
         serving = x509.load_pem_x509_certificates(held.serving.encode())[0]
     except ValueError as error:
-        raise rotation.UnusableError(f"{CERTIFICATE} is no certificate in PEM ({error})") from error
+        raise rotation.UnusableError(f"{CERTIFICATE} is not a certificate in PEM ({error})") from error
     try:
         key = serialization.load_pem_private_key(held.serving_key.encode(), password=None)
     except (ValueError, TypeError) as error:
-        raise rotation.UnusableError(f"{KEY} is no private key in PEM without a password ({error})") from error
+        raise rotation.UnusableError(f"{KEY} is not a private key in PEM without a password ({error})") from error
     if serving.public_key() != key.public_key():
         raise rotation.UnusableError(f"{KEY} does not belong to {CERTIFICATE}: put both from the same order")
     names = rotation.names_of(serving)

@@ -27,7 +27,7 @@ _LAST_MOMENT: Final = datetime.timedelta(hours=1)
 
 
 class UnusableError(ValueError):
-    """What was stored is no set of certificates; the message says why."""
+    """What was stored is not a set of certificates; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def split(bundle: str) -> tuple[str, ...]:
     try:
         found = x509.load_pem_x509_certificates(bundle.encode())
     except ValueError as error:
-        raise UnusableError(f"the bundle of authorities makes no sense: {error}") from error
+        raise UnusableError(f"the bundle of authorities is invalid: {error}") from error
     return tuple(one.public_bytes(serialization.Encoding.PEM).decode() for one in found)
 
 

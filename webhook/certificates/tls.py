@@ -14,7 +14,7 @@ class Tls:
 
     directory: where the certificates are kept as files, because the ssl module loads nothing else. client_ca_file: only
     who has a certificate of one of these authorities is spoken to; None: everybody. Raises OSError (ssl.SSLError, too)
-    where that is no file of certificates.
+    where that is not a file of certificates.
     """
 
     def __init__(self, directory: Path, client_ca_file: Path | None = None) -> None:

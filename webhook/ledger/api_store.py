@@ -250,7 +250,7 @@ class ApiStore(Filtering):
                 stored = objects.drop_managed_fields(await self._api.replace(path, document))
                 self._write_seconds = self._clock() - began
             except api_errors.NotFound:
-                if self._ledgers.get(name) is ledger:  # and not the one that was made anew meanwhile
+                if self._ledgers.get(name) is ledger:  # and not the one that was recreated meanwhile
                     self._forget(name)
                 _refuse(batch, errors.LedgerError(f"there is no GPUNode {name} any more"))
                 return

@@ -17,7 +17,7 @@ Change = Callable[[GpuNode], GpuNode]
 
 
 class UnreachableError(Exception):
-    """The ledger could not be read or written now; whether the change was written is not known."""
+    """The ledger could not be read or written now; whether the change was written is unknown."""
 
 
 class WriteRefusedError(UnreachableError):

@@ -5,7 +5,7 @@ user who copies the id of somebody's allocation must not get that allocation: it
 has been stored yet), of this namespace and pod name, and exactly what this pod asks for.
 
 It may come to another replica than the one that placed it, before the news of the reservation does: so what our copy
-does not have is asked of the API server. Without its reservation the pod would be placed anew with our own pin as a
+does not have is asked of the API server. Without its reservation the pod would be placed again with our own pin as a
 constraint, and could be gated for a node that is full while others are free.
 """
 
@@ -57,7 +57,7 @@ def _is_own(entry: Allocation, request: Request, holder: PodRef, node: GpuNode) 
     constraints = request.constraints
     return (
         entry.reserved_until is not None
-        and entry.pod == holder  # whose uid is not known before it is stored
+        and entry.pod == holder  # whose uid is unknown before it is stored
         and entry.labels == Labels(constraints.affinity, constraints.anti_affinity, constraints.exclusion)
         and entry.latency == request.latency
         and {share.containers for share in entry.shares} == {demand.containers for demand in request.demands}

@@ -151,7 +151,7 @@ class Reservation:
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
             return mutation.Placed(identity, node.name, self._store.hostname(node.name), entry.shares)
-        said = f"other pods were faster {ATTEMPTS} times in a row: the pod is placed when things are calmer"
+        said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer tries again"
         return Refusal(said, cause=Cause.LEDGER)
 
     def _give_back(self, name: str, identity: str) -> None:

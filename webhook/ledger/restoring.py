@@ -1,6 +1,6 @@
 """Restoring: living pods whose shares are missing in the ledger → the allocations to write again. Pure.
 
-A GPUNode can be deleted by hand; its agent makes it anew, empty, while its pods run on. What they hold is written on
+A GPUNode can be deleted by hand; its agent recreates it, empty, while its pods run on. What they hold is written on
 them, in annotations that only gpushare may write. Until that was read back nobody may place anything on such a node: a
 GPUNode whose spec has no list of allocations, not even an empty one, has never been written by us and is closed.
 
@@ -71,7 +71,7 @@ def carried(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -
 
 
 def allocation(pod: Pod, node: GpuNode) -> Allocation:
-    """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they make no sense.
+    """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they are invalid.
 
     What it asks for is what it holds, unless that was changed and it waits to be resized: then it says what it holds.
     """

@@ -1,7 +1,7 @@
 """Unbindable: nodes where the scheduler could not bind pods, by who made these. Pure.
 
 The node filters model most of what the scheduler looks at; not what its plugins add, nor volumes that one pod at a
-time may use. A pod that is stuck for such a reason is evicted or deleted, and what is made anew in its place would go
+time may use. A pod that is stuck for such a reason is evicted or deleted, and what is recreated in its place would go
 to the very same node, for ever. So that node is nothing for pods of the same owner for a while, and only the last
 resort for some time after that. Each replica sees this by itself, in the pods that it watches.
 """
@@ -80,7 +80,7 @@ class Unbindable:
 
 
 def maker(namespace: str, name: str, controller: pod.Controller | None) -> tuple[Maker, str] | None:
-    """Who makes such a pod anew, to compare by and as words: its controller; or, by its name, a user.
+    """Who makes such a pod again, to compare by and as words: its controller; or, by its name, a user.
 
     With the namespace: whose uid is written on a pod is its user's to say. None for a pod of which nobody can know.
     """

@@ -51,7 +51,7 @@ class WorkloadMix:
 
 
 def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
-    """What a pod asks for; `amounts`: milli-CPUs, bytes … of its node. Nothing where it makes no sense."""
+    """What a pod asks for; `amounts`: milli-CPUs, bytes … of its node. Nothing where it is invalid."""
     if isinstance(request, str):
         return ()
     there = dict(amounts)

@@ -13,7 +13,7 @@ from webhook.pods.stored_pod import Pod
 
 
 class AllocationConflict:
-    """Such pods of all nodes, of which only some are looked at anew."""
+    """Such pods of all nodes, of which only some are looked at again."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[tuple[Pod, PodRef]]] = {}  # by node
@@ -34,8 +34,8 @@ class AllocationConflict:
 
 
 def explain(pod: Pod, holder: PodRef) -> str:
-    """The sentence for one that nobody makes anew."""
+    """The sentence for one that nobody recreates."""
     return (
         f"names the allocation {pod.allocation_id}, which {holder} holds: it has no share of its own, and no GPU call "
-        f"of it succeeds; delete it and create it anew without the annotations that only gpushare writes"
+        f"of it succeeds; delete and recreate it without the annotations that only gpushare writes"
     )

@@ -44,7 +44,7 @@ def is_entitled(bound: Bound, *, waited_seconds: float, passes: int) -> bool:
 
 
 def waited_seconds(unit: Unit, *, now: float) -> float:
-    """Since when all of it was there; nothing for a time that makes no sense."""
+    """Since when all of it was there; nothing for a time that is invalid."""
     _, since, _ = unit.order
     try:
         return max(0.0, now - datetime.datetime.fromisoformat(since).timestamp())
@@ -55,7 +55,7 @@ def waited_seconds(unit: Unit, *, now: float) -> float:
 class Passes:
     """Counts for each unit the pods behind it that were placed, or grew, while it waited.
 
-    What became of a unit before it was first seen to wait is not known: of that only those count that are still there
+    What became of a unit before it was first seen to wait is unknown: of that only those count that are still there
     and were created after it, so that it may be too few, as after a failover, never too many.
     """
 

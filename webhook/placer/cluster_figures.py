@@ -1,6 +1,6 @@
 """What Prometheus is told of all GPUs by the replica that is the placer.
 
-The others have no such series, so that a sum over replicas counts no GPU twice. A GPUNode is looked at anew only when
+The others have no such series, so that a sum over replicas counts no GPU twice. A GPUNode is looked at again only when
 it, or what is typical, has changed, and not in a scrape but before, a little at a time: this process answers reviews.
 """
 

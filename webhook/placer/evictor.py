@@ -113,6 +113,6 @@ class Evictor:
             return False
         self._metrics.replaced()
         logger.warning("Evicted a pod", extra={"pod": str(pod.ref), "owner": owner.name})
-        note = f"evicted, because {because}: {owner.kind} {owner.name} makes it anew"
+        note = f"evicted, because {because}: {owner.kind} {owner.name} recreates it"
         self._recorder.record(pod.reference, contract.EVENT_REPLACED, note, action="Evict")
         return True

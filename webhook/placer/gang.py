@@ -1,6 +1,6 @@
 """Gangs: the gated pods there are → units that are placed whole or not at all, and who has to wait before that. Pure.
 
-A pod by itself is a unit of one. The members of a group that run already count, so that one that is made anew joins
+A pod by itself is a unit of one. The members of a group that run already count, so that one that is recreated joins
 them; and of those that have succeeded the siblings by owner, but not the ones of yesterday's run of the same name.
 """
 
@@ -135,7 +135,7 @@ def _arrange_group(
         (first, one), (second, other) = sorted(sizes.items())[:2]
         said = (
             f"its group {name} has no one size: {one} says {first} and {other} says {second}; "
-            f"delete the pods with the wrong {contract.GROUP_SIZE} and create them anew"
+            f"delete the pods with the wrong {contract.GROUP_SIZE} and recreate them"
         )
         return [], [(pod, said) for pod in ready]
     size = ready[0].group_size

@@ -297,7 +297,7 @@ class GatedPodScheduler:
             await self._give_back([pod for pod, _ in shut] if is_refused else (), holders=holders, for_good=True)
 
     async def _give_up(self, unit: Unit, existing: ExistingAllocations) -> None:
-        """One of these makes no sense, and keeps nothing; the others keep what is theirs for good, and run."""
+        """One of these is invalid, and keeps nothing; the others keep what is theirs for good, and run."""
         having = [pod for pod in unit.members if pod.ref.uid in existing.shares]
         holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
         senseless = [pod for pod in having if isinstance(pod.request, str)]

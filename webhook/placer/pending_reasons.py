@@ -111,7 +111,7 @@ class PendingReasonReporter:
 
     def _wait_seconds(self, uid: str, sentence: str, held: str | None, now: float) -> float | None:
         """How long until the pod is to be told this; None if it has been."""
-        if uid in self._backoff:  # whether what it was last to be told has been written is not known
+        if uid in self._backoff:  # whether what it was last to be told has been written is unknown
             return self._backoff.wait_seconds(uid, now=now)
         told = self._told.get(uid)
         if told is None or told.held != held:

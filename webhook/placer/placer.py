@@ -25,7 +25,7 @@ from webhook.pods.stored_pod import Pod
 logger = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 30.0  # for what an API server refused, and no event will bring back
-BREATH_SECONDS: Final = 0.2  # what happens at once is looked at once
+BREATH_SECONDS: Final = 0.2  # changes of one moment are looked at together
 LONGEST_BREATH_SECONDS: Final = 2.0  # a look is long when the API server is slow, and then shares wait to be given back
 
 

@@ -26,7 +26,7 @@ NOT_BOUND: Final = "it is not bound to its node yet, and counts there as it was 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResizeRequest:
-    """One pod, what it asks for now and what it holds; `problem` says why what it asks for makes no sense."""
+    """One pod, what it asks for now and what it holds; `problem` says why what it asks for is invalid."""
 
     pod: Pod
     node: str
@@ -36,7 +36,7 @@ class ResizeRequest:
 
 
 class ResizeRequests:
-    """Those of all nodes, of which only some are looked at anew; and which pods there have what they ask for."""
+    """Those of all nodes, of which only some are looked at again; and which pods there have what they ask for."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[ResizeRequest]] = {}  # by node
@@ -89,7 +89,7 @@ class ResizeRequests:
 def turn(node: GpuNode, wishes: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
     """The node after a step of each wish, in their order; the very same if none can be made.
 
-    Of one that makes no sense nothing is begun, and what was begun is taken back.
+    Of one that is invalid nothing is begun, and what was begun is taken back.
 
     asked: what the pods ask for, by uid, for whom something is held: what comes free is theirs first, and what grows
     takes what is left.

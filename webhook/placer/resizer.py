@@ -114,7 +114,7 @@ class Resizer:
     async def _write(
         self, stored: GpuNode | None, wishes: Sequence[ResizeRequest], held_for: Mapping[str, Request]
     ) -> GpuNode | None:
-        """Write the turn of these; return the node as it is stored then, None if that is not known."""
+        """Write the turn of these; return the node as it is stored then, None if that is unknown."""
 
         def change(node: GpuNode) -> GpuNode:
             return turn(node, wishes, held_for)

@@ -1,7 +1,7 @@
 """Unschedulable pods: placed, but the scheduler cannot bind them there; which of them to evict, and when. Pure.
 
 What was free when a pod was placed may be taken by the time it is bound, and a node may go. A pin cannot be taken back,
-so only a pod that somebody makes anew can be placed anew. Whoever is evicted may count that as a failure (a Job does),
+so only a pod that somebody recreates can be placed again. Whoever is evicted may count that as a failure (a Job does),
 and what made the pod unschedulable may be there for the next one too: so the pace for one owner halves each time.
 """
 
@@ -24,9 +24,9 @@ def explain(pod: Pod) -> str:
     words = pod.unschedulable or "it does not say why"
     said = f"was placed on {pod.placed_on}, where the scheduler cannot bind it: {words}"
     if pod.controller is None:
-        return f"{said}; a pod that was placed stays: delete it and create it anew to have it placed elsewhere"
+        return f"{said}; a pod that was placed stays: delete and recreate it to have it placed elsewhere"
     owner = f"{pod.controller.kind} {pod.controller.name}"
-    return f"{said}; it is evicted when the pace allows, so that {owner} makes it anew"
+    return f"{said}; it is evicted when the pace allows, so that {owner} recreates it"
 
 
 class UnschedulableSince:

@@ -38,7 +38,7 @@ _LONGEST_NAME: Final = 64  # no container has so long a one
 _MOST_SIZE_DIGITS: Final = 4
 _CHANGED: Final = (
     "its gpushare.io annotations no longer agree with the resources it was admitted with: "
-    "delete the pod and create it anew"
+    "delete the pod and recreate it"
 )
 
 

@@ -131,4 +131,4 @@ def _is_no(value: Any, kind: str) -> bool:
 
 
 def _said(path: str, kind: str) -> str:
-    return f"{path[:200] or 'the object'} is not {kind}: this is no pod"
+    return f"{path[:200] or 'the object'} is not {kind}: this is not a valid pod"

@@ -196,7 +196,7 @@ def _reason(found: DescribedPod) -> str:
 
 
 def asked(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
-    """What it asks for, as sentences, and what of it makes no sense."""
+    """What it asks for, as sentences, and what of it is invalid."""
     try:
         parsed = request.parse(manifest)
     except errors.RequestError as error:

@@ -234,7 +234,7 @@ def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
 
 
 def _demands(row: PodRow) -> Sequence[request.Demand]:
-    """What a pod that holds nothing asks for; nothing where that makes no sense."""
+    """What a pod that holds nothing asks for; nothing where that is invalid."""
     if row.entry is not None or row.manifest is None:
         return ()
     from gpushare import errors, request  # here: they take time

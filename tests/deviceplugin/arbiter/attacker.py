@@ -64,7 +64,7 @@ class Attacker:
             return made
 
     def garbage(self) -> Iterator[None]:
-        """What is no message, and messages that are cut or have no place."""
+        """What is not a message, and messages that are cut or have no place."""
         dice = random.Random(3)
         while True:
             with self.connect() as made, contextlib.suppress(OSError):

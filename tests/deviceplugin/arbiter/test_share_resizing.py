@@ -302,12 +302,12 @@ async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower
     await one("charge", 0, 100)
     node.change(shrink_to_bytes=200)
     assert await limits(one) == [[200, 50, 100]]
-    entries, node.allocations = node.allocations, []  # made anew, and not adopted yet
+    entries, node.allocations = node.allocations, []  # recreated, and not adopted yet
     node.resizes = ()
     node.resizing.look()
     assert await limits(one) == [[200, 50, 100]]
     node.allocations = entries
-    node.change(shrink_to_bytes=None)  # adopted: as it was held before the wish, which is asked for anew
+    node.change(shrink_to_bytes=None)  # adopted: as it was held before the wish, which is asked for again
     assert await limits(one) == [[GIB, 50, 100]]
     assert node.resizes == ()
     node.change(shrink_to_bytes=200)

@@ -3,7 +3,7 @@
 open PATH        opens it; "yes", or why not
 thread PATH      the same in another thread
 fork PATH        in a child
-become           lives on as the same program anew (exec), with the same pid
+become           lives on as the same program again (exec), with the same pid
 node PATH N M    makes a device file
 time PATH COUNT  microseconds of the processor that one of so many opens takes, with its close
 """

@@ -65,7 +65,7 @@ def test_the_next_agent_knows_the_faults_of_this_boot(tmp_path: Path) -> None:
     known = after(94, faults=after(48, uuid="GPU-2", now=5), now=7)
     files.Notebook(tmp_path / "state", proc=tmp_path / "proc").write(known)
     assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == known
-    boot.write_text("two\n")  # the machine was started anew, and its GPUs with it
+    boot.write_text("two\n")  # the machine was restarted, and its GPUs with it
     assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == {}
 
 

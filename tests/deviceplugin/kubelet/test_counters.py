@@ -163,7 +163,7 @@ class Node:
     # -- restarts
 
     def restart_kubelet(self) -> None:
-        """It forgets what there is, hears it anew, and admits all pods of which nothing runs once more."""
+        """It forgets what there is, hears it again, and admits all pods of which nothing runs once more."""
         self.lists.clear()
         self.kubelet_told(self._list())
         for pod in self.pods:
@@ -171,7 +171,7 @@ class Node:
                 self._admit(pod)
 
     def restart_agent(self) -> None:
-        """It forgets everything, asks API server, driver and kubelet, and tells anew."""
+        """It forgets everything, asks API server, driver and kubelet, and tells again."""
         self.stabilized = allocatable.Stabilized(
             lambda gpus: allocatable.allocatable(gpus, self.view.node, self.view.pods), clock=lambda: self.now
         )

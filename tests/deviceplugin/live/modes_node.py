@@ -196,7 +196,7 @@ class Node:
         }
 
     def forget(self) -> None:
-        """What the agent knew is lost: it is installed anew, or its disk was."""
+        """What the agent knew is lost: it is installed again, or its disk was."""
         self.book.unlink()
 
     def cut(self, index: int, *, enabled: bool) -> None:

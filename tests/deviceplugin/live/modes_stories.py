@@ -125,7 +125,7 @@ async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
     await node.agent.step()
     assert GPU not in node.in_force.value.offered, node.in_force.value.offered[GPU]
     assert "it has MIG off, and is to have 2 × 3g.20gb" in node.pending, node.pending
-    assert "who has devices of it is not known" in node.pending, node.pending
+    assert "who has devices of it is unknown" in node.pending, node.pending
 
 
 async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:

@@ -54,7 +54,7 @@ async def _replaced(node: Node, before: str, after: str) -> None:
     node.start()
     await node.reach(after)
     if before == "mig" and after in {"fractional", "time-slicing", "mps"}:
-        # Who cut them is not known, and may not want them to be whole. So nobody gets them, until somebody says so.
+        # Who cut them is unknown, and may not want them to be whole. So nobody gets them, until somebody says so.
         check(node.modes, [f"{after}…"] * len(node.uuids), "told")
         assert node.pending.count("it is in MIG mode with 2 × 3g.20gb, of which a program can use one only") == 4
         assert sum("GpuSetAside" in line for line in node.cluster.told) == 4, node.cluster.told

@@ -41,7 +41,7 @@ def witness(proc: Path, kept: Path | None = None) -> Any:
         (b"nvidia-cuda-mps", IN_A_POD, gpu_usage.GpuUser(7, "nvidia-cuda-mps", "ml/x")),
         (b"Xorg", "0::/user.slice\n", gpu_usage.GpuUser(7, "Xorg")),
     ],
-    ids=["of a pod", "a name that is no text", "a daemon of the host's", "a name that is not its own", "of the host"],
+    ids=["of a pod", "a name that is not text", "a daemon of the host's", "a name that is not its own", "of the host"],
 )
 def test_a_process_is_known_by_its_pod_whatever_it_calls_itself(
     tmp_path: Path, name: bytes, cgroup: str, expected: gpu_usage.GpuUser | None

@@ -1,4 +1,4 @@
-"""What was put on disk is read back; what makes no sense is said."""
+"""What was put on disk is read back; what is invalid is said."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_told(tmp_path: Path, change: object) -> None:
     path = tmp_path / "book.json"
     mode_checkpoint.write(path, mode_checkpoint.Checkpoint(CONFIG, ASSIGNMENTS))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(mode_checkpoint.CheckpointError, match="makes no sense"):
+    with pytest.raises(mode_checkpoint.CheckpointError, match="is invalid"):
         mode_checkpoint.read(path)
 
 
@@ -86,5 +86,5 @@ def test_what_makes_no_sense_is_told(tmp_path: Path, change: object) -> None:
 def test_nor_does_what_is_no_book(tmp_path: Path, text: str) -> None:
     path = tmp_path / "book.json"
     path.write_text(text)
-    with pytest.raises(mode_checkpoint.CheckpointError, match="makes no sense"):
+    with pytest.raises(mode_checkpoint.CheckpointError, match="is invalid"):
         mode_checkpoint.read(path)

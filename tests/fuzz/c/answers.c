@@ -1,5 +1,5 @@
 /* What an arbiter answers, over a real socket: each message is a byte that says which pages go with it, two for its
- * length, and its bytes. The first one answers HELLO, all others come after; a second welcome is one to join anew. */
+ * length, and its bytes. The first one answers HELLO, all others come after; a second welcome is one to join again. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <sys/mman.h>

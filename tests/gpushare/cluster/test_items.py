@@ -76,7 +76,7 @@ def test_it_is_what_the_whole_would_have_been(
     ],
 )
 def test_what_is_no_list_is_said_to_be_none(content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"it is no list|its items are|one of its items|codec"):
+    with pytest.raises(ValueError, match=r"it is not a list|its items are|one of its items|codec"):
         taken(content, [3])
 
 

@@ -15,7 +15,7 @@ def item(name: str, *, version: int, uid: str = "u", namespace: str = "default")
 
 
 def replace(kept: object_store.Store, whole: list[Any]) -> Iterator[object_store.Delta]:
-    """Take a whole list anew; the changes, each once the store holds it."""
+    """Take a whole list again; the changes, each once the store holds it."""
     return (change for change in kept.replace(map(kept.keep, whole)) if change is not None)
 
 

@@ -143,31 +143,31 @@ def test_what_is_not_known_is_a_warning_with_line_and_a_guess() -> None:
         """
     )
     first, second = config.warnings
-    assert first == "line 2: flag is not known: did you mean flags?"
-    assert "line 5: resources.gpus[0].colour is not known: it has no effect; known here: pattern, name" in second
+    assert first == "line 2: flag is unknown: did you mean flags?"
+    assert "line 5: resources.gpus[0].colour is unknown: it has no effect; known here: pattern, name" in second
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("sharng: {}", "line 1: sharng is not known: did you mean sharing?"),
-        ("migs: []", "line 1: migs is not known: did you mean mig?"),
+        ("sharng: {}", "line 1: sharng is unknown: did you mean sharing?"),
+        ("migs: []", "line 1: migs is unknown: did you mean mig?"),
         (
             "sharing: {fractionl: {resources: [{name: gpu}]}}",
-            "sharing.fractionl is not known: did you mean fractional?",
+            "sharing.fractionl is unknown: did you mean fractional?",
         ),
         (
             "sharing: {colour: red}",
-            "sharing.colour is not known: leave it out; known here: timeSlicing, mps, fractional",
+            "sharing.colour is unknown: leave it out; known here: timeSlicing, mps, fractional",
         ),
-        ("sharing: {mps: {resource: []}}", "sharing.mps.resource is not known: did you mean resources?"),
+        ("sharing: {mps: {resource: []}}", "sharing.mps.resource is unknown: did you mean resources?"),
         (
             "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, Devices: [0]}]}}",
-            "sharing.timeSlicing.resources[0].Devices is not known: did you mean devices?",
+            "sharing.timeSlicing.resources[0].Devices is unknown: did you mean devices?",
         ),
         (
             "sharing: {fractional: {resources: [{name: gpu, device: [0]}]}}",
-            "sharing.fractional.resources[0].device is not known: did you mean devices?",
+            "sharing.fractional.resources[0].device is unknown: did you mean devices?",
         ),
     ],
 )

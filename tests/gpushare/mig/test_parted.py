@@ -26,7 +26,7 @@ def read(**changes: Any) -> parted.MigConfigEntry:
         ({"mig-devices": ...}, "has mig-enabled: true and no mig-devices"),
         ({"mig-devices": None}, "has mig-enabled: true and no mig-devices"),
         ({"mig-enabled": False}, "has mig-devices and mig-enabled: false"),
-        ({"mig-devices": {"bogus": 1}}, '"bogus" is no MIG profile'),
+        ({"mig-devices": {"bogus": 1}}, '"bogus" is not a MIG profile'),
         ({"mig-devices": {"1g.5gb": -1}}, 'mig-devices.1g.5gb is "-1"'),
         ({"mig-devices": {"1g.5gb": 1.5}}, 'mig-devices.1g.5gb is "1.5"'),
         ({"mig-devices": {"1g.5gb": True}}, "mig-devices.1g.5gb is"),

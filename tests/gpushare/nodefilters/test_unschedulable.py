@@ -72,7 +72,7 @@ NO_AFFINITY = "does not match the pod's node affinity"
         (machine(taints=[{"key": "slow", "effect": "PreferNoSchedule"}]), {}, None),
         (machine(taints=[{"key": "slow", "effect": "NoExecute"}]), {}, "has the taint slow:NoExecute, which the pod does not tolerate"),
         (machine(), {"nodeSelector": {"zone": "z1"}}, None),
-        (machine(), {"nodeSelector": {"zone": "z2"}}, "has not the label zone=z2 of the pod's node selector"),
+        (machine(), {"nodeSelector": {"zone": "z2"}}, "lacks the label zone=z2 of the pod's nodeSelector"),
         (machine(), affinity(label("zone", "In", "z1", "z3")), None),
         (machine(), affinity(label("zone", "In")), NO_AFFINITY),
         (machine(), affinity(label("zone", "NotIn", "z1")), NO_AFFINITY),

@@ -162,7 +162,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
         "gpu-owner", BLOCKING, "NVIDIA's device plugin (daemonset kube-system/dp)", ("node/gpu-1", "node/gpu-2")),
     "somebody unknown": (
         both(without_agents_word, having("Node", {**node("b"), "status": {"allocatable": {"nvidia.com/gpu": "4"}}})),
-        "gpu-owner", BLOCKING, "somebody who is not known advertises nvidia.com/gpu on 1 node", ("node/b",)),
+        "gpu-owner", BLOCKING, "an unknown component advertises nvidia.com/gpu on 1 node", ("node/b",)),
     "an agent that sees no injection": (
         having("GPUNode", sound.gpunode("gpu-1", DevicesInjected="False"), only=True),
         "device-injection", WARNING, "the agent says: DevicesInjected is False", ("node/gpu-1",)),

@@ -102,8 +102,8 @@ def test_what_fits_already_moves_nobody() -> None:
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
-        (owned("a", request="0.25", kind=""), "no owner that would make it anew"),
-        (owned("a", request="0.25", kind="Job"), "owned by a Job, which would not simply make it anew"),
+        (owned("a", request="0.25", kind=""), "no owner that would recreate it"),
+        (owned("a", request="0.25", kind="Job"), "owned by a Job, which would not simply recreate it"),
         (owned("a", request="0.25", no_evict="true"), "gpushare.io/no-evict"),
         (owned("a", request="0.25", priority=2_000_000_000), "a system priority"),
         (owned("a", request="0.25", group="g", group_size="2"), "a member of a group"),
@@ -124,7 +124,7 @@ def test_a_resized_pod_stays_because_its_owner_would_make_it_in_its_old_size() -
     resized["spec"]["containers"][0]["env"] = [{"name": contract.ENV_REQUEST, "value": "10"}]
     plan = defragmentation.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [] or [name for name, *_ in moved(plan)] == ["b"]
-    assert ("resized, and made anew as they were before", 1) in plan.fixed
+    assert ("resized, and recreated as they were before", 1) in plan.fixed
 
 
 def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:

@@ -92,7 +92,7 @@ def test_a_published_trace_is_understood(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("name,start,request\na,soon,1", "line 2, makes no sense"), ("name\na", "no pod that asks"), ("", "no pod")],
+    [("name,start,request\na,soon,1", "line 2, is invalid"), ("name\na", "no pod that asks"), ("", "no pod")],
 )
 def test_a_senseless_trace_is_an_error(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "trace.csv"

@@ -101,7 +101,7 @@ def test_of_a_node_whose_agent_is_away_that_is_told_and_would_help() -> None:
         (
             {"nodeSelector": {"disk": "ssd"}},
             {},
-            "node-a has not the label disk=ssd of the pod's node selector",
+            "node-a lacks the label disk=ssd of the pod's nodeSelector",
             "without disk=ssd in its nodeSelector",
         ),
         (

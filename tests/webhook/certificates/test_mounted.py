@@ -103,8 +103,8 @@ OTHER = issued()
 BAD: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
     "no-files": (dict, "tls.crt is not there: mount a Secret of type kubernetes.io/tls"),
     "no-key": (lambda: {"tls_crt": OTHER.serving}, "tls.key is not there"),
-    "nonsense": (lambda: {"tls_crt": "nonsense", "tls_key": OTHER.serving_key}, "tls.crt is no certificate in PEM"),
-    "no-key-in-it": (lambda: {"tls_crt": OTHER.serving, "tls_key": "x"}, "tls.key is no private key in PEM"),
+    "nonsense": (lambda: {"tls_crt": "nonsense", "tls_key": OTHER.serving_key}, "tls.crt is not a certificate in PEM"),
+    "no-key-in-it": (lambda: {"tls_crt": OTHER.serving, "tls_key": "x"}, "tls.key is not a private key in PEM"),
     "another-key": (
         lambda: {"tls_crt": OTHER.serving, "tls_key": issued().serving_key},
         "tls.key does not belong to tls.crt",

@@ -49,7 +49,7 @@ async def create(
 async def insist(
     cluster: Cluster, manifests: Sequence[dict[str, Any]], *, give_up_seconds: float = 30.0, at_once: int = 20
 ) -> None:
-    """Create all, each again and again until it is there, as a controller does: an answer lost is no pod lost."""
+    """Create all, each again and again until it is there, as a controller does: an answer lost is not a pod lost."""
     slots = asyncio.Semaphore(at_once)
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"

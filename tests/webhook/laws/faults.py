@@ -128,18 +128,18 @@ class Faults:
 
     def _forget(self, name: str) -> None:
         gone = self._api.delete(GPUNODES, "", name)
-        self._make_anew(name, gone["status"])
+        self._recreate(name, gone["status"])
 
     def _swap(self, name: str) -> None:
         """The old ones are gone for good: who was given one of them has to live with that."""
         gone = self._api.delete(GPUNODES, "", name)
         cards = [{**card, "uuid": f"{card['uuid']}-{self._api.version}"} for card in gone["status"]["gpus"]]
-        self._make_anew(name, {**gone["status"], "gpus": cards})
+        self._recreate(name, {**gone["status"], "gpus": cards})
 
-    def _make_anew(self, name: str, status: dict[str, Any]) -> None:
+    def _recreate(self, name: str, status: dict[str, Any]) -> None:
         self.forgotten.add(name)
-        anew = {"metadata": {"name": name}, "spec": {}, "status": status}
-        self._loop.call_later(1.0, self._api.create, GPUNODES, anew)  # as its agent does
+        again = {"metadata": {"name": name}, "spec": {}, "status": status}
+        self._loop.call_later(1.0, self._api.create, GPUNODES, again)  # as its agent does
 
     def lead_alone(self) -> None:
         leaders = [one for one in self._replicas.values() if one.leads]

@@ -61,7 +61,7 @@ def story(seed: int) -> world.World:
 
 
 def without_gpunodes(seed: int) -> world.World:
-    """GPUNodes are deleted and made anew while pods that were placed on them are being stored."""
+    """GPUNodes are deleted and recreated while pods that were placed on them are being stored."""
     chance = random.Random(seed)
     asks = [_ask(chance) for _ in range(8)]
     if chance.random() < 0.3:

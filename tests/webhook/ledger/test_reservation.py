@@ -86,7 +86,7 @@ async def test_every_rule_holds_on_the_node_as_it_is_at_the_write() -> None:
 
 
 class Counting(Shared):
-    """How often the GPUs of a node were chosen anew."""
+    """How often the GPUs of a node were chosen again."""
 
     chosen = 0
 
@@ -254,9 +254,9 @@ async def test_only_the_very_pod_keeps_a_reservation() -> None:
         _, stored = await admitted(on, builders.pod(request="0.5"))
         first = stored["metadata"]["annotations"][contract.ALLOCATION]
         spoil(stored, on)
-        again, anew = await admitted(on, stored)
+        again, recreated = await admitted(on, stored)
         assert again.outcome == "placed", spoil.__name__
-        assert anew["metadata"]["annotations"][contract.ALLOCATION] != first
+        assert recreated["metadata"]["annotations"][contract.ALLOCATION] != first
         assert any("gpushare.io/allocation is written by gpushare alone" in told for told in again.warnings)
         assert len(held(on)) == 2
 

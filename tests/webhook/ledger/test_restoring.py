@@ -171,7 +171,7 @@ def test_a_word_on_what_is_held_that_makes_no_sense_is_said() -> None:
     for nonsense in ("", "{}", "5", "[1]", '[{"containers":[],"gpus":[],"memory":-1}]'):
         node, failed = restoring.adopt(builders.node(), [Pod.of(holder(held=nonsense))])
         assert node.allocations == ()
-        assert failed["u-trainer"].startswith("gpushare.io/held makes no sense: ")
+        assert failed["u-trainer"].startswith("gpushare.io/held is invalid: ")
 
 
 def test_what_was_held_before_counts_for_more_than_what_is_asked_since() -> None:

@@ -1,4 +1,4 @@
-"""What is made anew goes to another node than the one where the scheduler could not bind it."""
+"""What is recreated goes to another node than the one where the scheduler could not bind it."""
 
 from __future__ import annotations
 

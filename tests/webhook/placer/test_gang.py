@@ -95,7 +95,7 @@ def test_different_sizes_are_said() -> None:
     assert units(found) == []
     assert set(said(found).values()) == {
         'its group "ring" has no one size: worker-0 says 3 and worker-2 says 4; '
-        "delete the pods with the wrong gpushare.io/group-size and create them anew"
+        "delete the pods with the wrong gpushare.io/group-size and recreate them"
     }
 
 

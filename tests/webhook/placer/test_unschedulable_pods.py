@@ -38,11 +38,11 @@ def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
     assert Pod.of(pinned()).is_stuck
     assert unschedulable_pods.explain(Pod.of(pinned())) == (
         "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it is evicted when the pace "
-        "allows, so that ReplicaSet trainers makes it anew"
+        "allows, so that ReplicaSet trainers recreates it"
     )
     alone = Pod.of(pinned(owned=False))
     assert alone.controller is None
-    assert unschedulable_pods.explain(alone).endswith("delete it and create it anew to have it placed elsewhere")
+    assert unschedulable_pods.explain(alone).endswith("delete and recreate it to have it placed elsewhere")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""Turns of phrase that the project has given up stay given up: each has a plain word."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+READ = ("*.py", "*.c", "*.h", "*.sh", "*.md", "*.yaml")
+HISTORY = frozenset({"CHANGELOG.md", "tests/contract/test_plain_words.py"})
+INSTEAD = {
+    r"(?<=[a-z`}] )anew\b": "again; for an object: recreated",
+    r"\bmakes? no sense\b": "is invalid",
+    r"\b(?:has|have) not (?:the|a) [a-z]+\b": "lacks, or does not have",
+    r"\bis not known(?! to\b| yet\b)\b": "is unknown",
+    r"(?<![Tt]here )\b(?:is|was) no (?:list|object|mapping|number|file|directory|text|YAML|pod)\b": "is not a …",
+    r"\bsomebody who is not known\b": "an unknown user, or component",
+}
+
+
+def test_no_text_goes_back_to_them() -> None:
+    listed = subprocess.run(["git", "ls-files", *READ], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    again = [
+        f"{name}:{number}: {found[0]}: write: {instead}"
+        for name in listed.split()
+        if name not in HISTORY
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1)
+        for phrase, instead in INSTEAD.items()
+        if (found := re.search(phrase, line))
+    ]
+    assert not again, "\n".join(again)
