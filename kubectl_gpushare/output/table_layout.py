@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from gpushare import printable
 from kubectl_gpushare.output import colour
 from kubectl_gpushare.output.table import Cell, Column, Row, Table
-from kubectl_gpushare.output.terminal import Terminal
+from kubectl_gpushare.output.terminal import Terminal, broken
 
 PADDING = 3  # kubectl's
 NARROW_PADDING = 2
@@ -160,7 +160,7 @@ def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> l
     if all(len(_text(cell)) <= most for cell, (_, most) in zip(row, decided, strict=True)):
         return [row]
     parts = [
-        _wrapped(_text(cell), most)
+        broken(_text(cell), most)
         if column.wrap
         else [shorten(_text(cell), most, middle=column.middle, ellipsis=ellipsis)]
         for cell, (column, most) in zip(row, decided, strict=True)
@@ -172,21 +172,6 @@ def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> l
         ]
         for texts in itertools.zip_longest(*parts, fillvalue="")
     ]
-
-
-def _wrapped(text: str, most: int) -> list[str]:
-    """In lines; a word that is too long for one goes on after a mark in it, as `default/`, if it has any."""
-    import textwrap  # here: in a pipe nothing is broken
-
-    lines: list[str] = []
-    for line in textwrap.wrap(text, most, break_long_words=False):
-        rest = line
-        while len(rest) > most:
-            cut = max(rest.rfind(mark, 0, most) for mark in "/.,:=-_") + 1
-            lines.append(rest[: cut or most])
-            rest = rest[cut or most :]
-        lines.append(rest)
-    return lines
 
 
 def _printable(column: Sequence[str | Cell]) -> Sequence[str | Cell]:

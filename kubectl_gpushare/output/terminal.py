@@ -10,6 +10,7 @@ from typing import TextIO
 from gpushare import printable
 
 _NARROWEST = 16  # no sentence is broken into shorter lines
+_MARKS = "/.,:=-_"  # after which a word that is longer than a line goes on in the next
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,10 +33,20 @@ def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
     text = printable.replaced(" ".join(text.split()))
     if terminal.columns is None:
         return [text]
-    import textwrap  # here: in a pipe nothing is wrapped
+    return broken(text, max(_NARROWEST, terminal.columns - indent))
 
-    width = max(_NARROWEST, terminal.columns - indent)
-    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+
+def broken(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width`: between words; in a word longer than that after a mark, as `default/`."""
+    lines: list[str] = []
+    rest = text
+    while len(rest) > width:
+        cut = rest.rfind(" ", 0, width + 1)
+        if cut <= 0:
+            cut = max(rest.rfind(mark, 0, width) for mark in _MARKS) + 1 or width
+        lines.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    return [*lines, rest]
 
 
 def of(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Terminal:
