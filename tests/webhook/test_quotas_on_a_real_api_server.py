@@ -1,0 +1,46 @@
+"""What a ResourceQuota bounds of shares, as docs/operations.md says, and what it does not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpushare import contract
+from lab import lab_errors
+from tests import builders
+from tests.webhook.conftest import Cluster
+
+pytestmark = pytest.mark.apiserver
+
+PERCENT, MEMORY, IDLE = (
+    f"requests.{resource}" for resource in (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE)
+)
+HARD = {PERCENT: "60", MEMORY: "20Gi", IDLE: "4", "pods": "3"}
+
+
+def used(cluster: Cluster) -> dict[str, str]:
+    found = cluster.kubectl("get", "quota", "gpus", f"--namespace={cluster.namespace}", "--output=json")
+    counted: dict[str, str] = json.loads(found)["status"]["used"]
+    return counted
+
+
+def test_memory_by_percent_is_bounded_by_the_number_of_pods_alone(cluster: Cluster) -> None:
+    cluster.start("--no-placer")
+    where = f"--namespace={cluster.namespace}"
+    cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in HARD.items()))
+    # Without a controller nobody else would say what is used.
+    status = json.dumps({"status": {"hard": HARD, "used": dict.fromkeys(HARD, "0")}})
+    cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
+    cluster.create(builders.pod("by-percent", request="0.01", memory="100%"))
+    assert used(cluster) == {PERCENT: "1", MEMORY: "0", IDLE: "0", "pods": "1"}
+    cluster.create(builders.pod("idle", memory="100%"))
+    assert used(cluster) == {PERCENT: "1", MEMORY: "0", IDLE: "1", "pods": "2"}
+    with pytest.raises(lab_errors.LabError, match="exceeded quota: gpus, requested: requests.gpushare.io/gpu-memory"):
+        cluster.create(builders.pod("in-bytes", memory="30Gi"))
+    cluster.create(builders.pod("third", request="0.01", memory="100%"))
+    with pytest.raises(lab_errors.LabError, match="exceeded quota: gpus, requested: pods=1, used: pods=3"):
+        cluster.create(builders.pod("fourth", request="0.01", memory="100%"))
+    held = [share for allocation in cluster.node().allocations for share in allocation.shares]
+    whole = cluster.node().gpus[0].memory_bytes
+    assert [share.memory_bytes for share in held] == [whole] * 3
