@@ -36,7 +36,9 @@ def test_memory_by_percent_is_bounded_by_the_number_of_pods_alone(cluster: Clust
     assert used(cluster) == {PERCENT: "1", MEMORY: "0", IDLE: "0", "pods": "1"}
     cluster.create(builders.pod("idle", memory="100%"))
     assert used(cluster) == {PERCENT: "1", MEMORY: "0", IDLE: "1", "pods": "2"}
-    with pytest.raises(lab_errors.LabError, match=r"exceeded quota: gpus, requested: requests\.gpushare\.io/gpu-memory"):
+    with pytest.raises(
+        lab_errors.LabError, match=r"exceeded quota: gpus, requested: requests\.gpushare\.io/gpu-memory"
+    ):
         cluster.create(builders.pod("in-bytes", memory="30Gi"))
     cluster.create(builders.pod("third", request="0.01", memory="100%"))
     with pytest.raises(lab_errors.LabError, match="exceeded quota: gpus, requested: pods=1, used: pods=3"):
