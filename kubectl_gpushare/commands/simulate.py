@@ -42,7 +42,7 @@ from kubectl_gpushare.source import chosen_source
     help="Made-up nodes instead of those of the cluster, N with G GPUs each; may be repeated",
 )
 @click.option("empty", "--empty", is_flag=True, help="The nodes of the cluster without their pods")
-@click.option("plot", "--plot", type=click.Path(), metavar="FILE", help="Draw it, too: FILE.svg or FILE.png")
+@click.option("plot", "--plot", type=click.Path(), metavar="FILE", help="Draw it, too, as FILE.svg")
 @options.printed(("table", "json", "yaml"))
 @options.connection(candidates.contexts)
 def command(
@@ -80,8 +80,8 @@ def command(
     chosen = options.collect(given)
     if bool(filenames) == bool(trace):
         raise click.UsageError("say what comes: either -f FILE or --trace FILE.csv")
-    if plot and Path(plot).suffix not in {".svg", ".png"}:
-        raise click.UsageError(f"--plot draws SVG or PNG: write {Path(plot).with_suffix('.svg')}")
+    if plot and Path(plot).suffix != ".svg":
+        raise click.UsageError(f"--plot draws SVG: write {Path(plot).with_suffix('.svg')}")
     lines = traces.read(trace) if trace else []
     for path in filenames:
         for one in manifests.read(path, namespace="simulated"):
@@ -104,9 +104,7 @@ def command(
     outcome = simulation.run(world, arrivals)
     if plot:
         try:
-            picture = simulate.picture(outcome)
-            content = drawing.png(picture) if plot.endswith(".png") else drawing.svg(picture).encode()
-            Path(plot).write_bytes(content)
+            Path(plot).write_text(drawing.svg(simulate.picture(outcome)))
         except OSError as error:
             raise plugin_errors.FileError(f"{plot} cannot be written: {error.strerror}") from error
     if chosen.output in printing.DOCUMENTS:

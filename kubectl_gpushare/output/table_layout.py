@@ -18,7 +18,6 @@ PADDING = 3  # kubectl's
 NARROW_PADDING = 2
 LEAST_PADDING = 1  # where nothing may be left out
 LEAST = 5  # characters of what may be shortened at all, where nothing more may be left out
-FEW_LINES = 200
 BARS = (12, 10, 8, 6, 4, 0)  # widths a bar may have, best first
 
 _ESCAPE = r"\x1b\[[0-9;]*m"
@@ -198,28 +197,14 @@ def _join(columns: Sequence[Sequence[str]], padding: int) -> list[str]:
     """Lines whose columns stand side by side; colours take no room."""
     if not columns or not columns[0]:
         return []
-    lines = _join_many if len(columns[0]) > FEW_LINES else _join_few
-    return [line.rstrip() for line in lines(columns, padding)]
-
-
-def _join_few(columns: Sequence[Sequence[str]], padding: int) -> list[str]:
-    import tabulate  # here: a long table does not need it, nor does another format
+    import tabulate  # here: no other format needs it
 
     tabulate.MIN_PADDING = 0  # headers are no wider than they are
     tabulate.PRESERVE_WHITESPACE = True
     between = tabulate.DataRow("", " " * padding, "")
     look = tabulate.TableFormat(None, None, None, None, between, between, 0, None)
-    return tabulate.tabulate([*zip(*columns, strict=True)], tablefmt=look, disable_numparse=True).split("\n")
-
-
-def _join_many(columns: Sequence[Sequence[str]], padding: int) -> list[str]:
-    # tabulate asks of each cell what type it is: a second for 40,000 lines.
-    padded = []
-    for cells in columns[:-1]:
-        widths = [width(cell) for cell in cells]
-        room = max(widths) + padding
-        padded.append([cell + " " * (room - taken) for cell, taken in zip(cells, widths, strict=True)])
-    return ["".join(cells) for cells in zip(*padded, *columns[-1:], strict=True)]
+    rows = tabulate.tabulate([*zip(*columns, strict=True)], tablefmt=look, disable_numparse=True)
+    return [line.rstrip() for line in rows.split("\n")]
 
 
 def _text(cell: str | Cell) -> str:

@@ -78,14 +78,10 @@ def test_top_talks_through_kubectl_and_imports_no_client(saved: Path, fake_kubec
     top = "sys.argv = ['kubectl-gpushare', 'top', '--no-usage']; from kubectl_gpushare import start"
     kubectl = fake_kubectl(f"exec cat {saved}")
     expected = {*TOP, *(f"{package}.{name}" for package, names in TOP.items() for name in names.split())}
-    library = modules_after("import tabulate")  # for a short list, where its 30 ms are not part of a long wait
-    for before, others in (
-        ("", library),
-        ("from kubectl_gpushare.output import table_layout; table_layout.FEW_LINES = 0", set()),
-    ):
-        imported = modules_after(f"{before}\n{top}; assert start.main() == 0", KUBECTL_PATH=kubectl)
-        assert ours(imported) == expected
-        assert not imported & (NEVER | UNASKED | {"tabulate"}) - others
+    library = modules_after("import tabulate")
+    imported = modules_after(f"{top}; assert start.main() == 0", KUBECTL_PATH=kubectl)
+    assert ours(imported) == expected
+    assert not imported & (NEVER | UNASKED) - library
 
 
 def test_kubectl_is_asked_before_the_command_line_is_imported() -> None:
