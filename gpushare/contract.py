@@ -119,6 +119,7 @@ MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 WEBHOOK_CONFIGURATION: Final = "gpushare"  # name of the MutatingWebhookConfiguration
 WEBHOOK_NAME: Final = "pods.gpushare.io"
 WEBHOOK_PATH: Final = "/mutate"
+PLACEMENT_CONFIG_MAP: Final = "gpushare-placement"  # a PlacementProfile: written by the placer, read by the plugin
 CONFIG_MAP: Final = "gpushare-config"  # an entry a configuration; written by an admin, read by the agents
 CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret
 # Annotation of that Secret, written by an administrator with any value: make a new authority, in three steps that lose

@@ -74,7 +74,9 @@ def _looked_for(step: DefragStep, origin: live_cluster.LiveCluster) -> tuple[str
             return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
         return "", annotations.get(contract.REASON, "it was not judged yet")
     taken = chosen_source.everything(origin, [manifest])
-    world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage, claims_are_all=True)
+    world = worlds.World(
+        taken.nodes, taken.machines, taken.pods or (), taken.storage, claims_are_all=True, profile=taken.profile
+    )
     found = world.place(manifest, step.asked.request)
     if isinstance(found, Placement):
         return f"there is room for {step.name} on {worlds.gpus(found, world.views)}", ""

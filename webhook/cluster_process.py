@@ -12,6 +12,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.cluster import api_client, election, events, part
 from gpushare.daemon import garbage, probes, shutdown
+from gpushare.placement_profile import PlacementProfile
 from webhook import admission, metrics, server
 from webhook.books.allocation_controller import AllocationController
 from webhook.certificates import ca_bundle
@@ -28,6 +29,7 @@ from webhook.placer.cluster_figures import ClusterFigures
 from webhook.placer.evictor import Evictor
 from webhook.placer.gates import Gates
 from webhook.placer.placer import Placer
+from webhook.placer.profile_publisher import ProfilePublisher
 from webhook.placer.resizer import Resizer
 from webhook.pods.stored_pod import Pod
 from webhook.webhook_settings import WebhookSettings
@@ -168,5 +170,11 @@ def _start_placer(
     figures = ClusterFigures(leads=lambda: existing.is_leader, nodes=ledger_now.stored, mix=lambda: ledger_now.mix)
     measures.registry.register(figures)
     daemon.start("figures", figures.run())
+    publisher = ProfilePublisher(
+        api,
+        profile=lambda: PlacementProfile(settings.policy, ledger_now.mix),
+        leads=lambda: existing.is_leader,
+    )
+    daemon.start("profile", publisher.run())
     daemon.start("placer", placer.run())
     daemon.start("election", existing.run())

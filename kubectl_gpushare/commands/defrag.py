@@ -93,7 +93,9 @@ def command(
         raise plugin_errors.PluginError("no plan without the pods: " + taken.notes[-1].partition(": ")[2])
     declared, notes = chosen_source.budgets(origin)
     budgets = evicting.Budgets.of(declared)
-    world = worlds.World(taken.nodes, taken.machines, taken.pods, taken.storage, claims_are_all=True)
+    world = worlds.World(
+        taken.nodes, taken.machines, taken.pods, taken.storage, claims_are_all=True, profile=taken.profile
+    )
     try:
         if names:
             wanted = [*dict(_named(origin, chosen, name) for name in names).items()]

@@ -98,7 +98,7 @@ def command(filename: str | None, count: int | None, **given: Any) -> int:
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))
     taken = chosen_source.everything(origin, [one.asked.manifest for one in wanted])
-    world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage)
+    world = worlds.World(taken.nodes, taken.machines, taken.pods or (), taken.storage, profile=taken.profile)
     allowances, unread = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted))
     answer = capacity.answer(world, wanted, allowances)
     notes = [

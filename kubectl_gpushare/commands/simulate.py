@@ -99,7 +99,9 @@ def command(
     else:
         taken = chosen_source.everything(chosen_source.of(chosen), [one.asked.manifest for one in arrivals])
         nodes = [ledger.release(one, [entry.id for entry in one.allocations]) if empty else one for one in taken.nodes]
-        world = worlds.World(nodes, taken.machines, () if empty else taken.pods or (), taken.storage)
+        world = worlds.World(
+            nodes, taken.machines, () if empty else taken.pods or (), taken.storage, profile=taken.profile
+        )
         notes = (*taken.notes, *world.unknown_claims(one.asked.manifest for one in arrivals))
     outcome = simulation.run(world, arrivals)
     if plot:

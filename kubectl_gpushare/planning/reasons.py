@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from gpushare import contract, errors, pod, policies
+from gpushare import contract, errors, pod
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
@@ -51,7 +51,7 @@ def of(manifest: pod.PodJson, taken: Snapshot, *, change: bool = True) -> Reason
         tried = remedies.all_of(world, asked, refusal.rejected) if change else ()
     return Reasons(
         asked=asked,
-        policy=asked.request.policy or policies.DEFAULT,
+        policy=asked.request.policy or world.policy,
         refusal=refusal,
         changes=tuple(tried),
         choices=tuple(choices),
@@ -68,7 +68,7 @@ def around(manifest: pod.PodJson, taken: Snapshot) -> World:
     identity = pod.namespaced_name(manifest)
     others = [one for one in taken.pods or () if pod.namespaced_name(one) != identity]
     storage = taken.storage and worlds.unaccounted(taken.storage, taken.pods or ())
-    return World(nodes, taken.machines, others, storage, claims_are_all=True)
+    return World(nodes, taken.machines, others, storage, claims_are_all=True, profile=taken.profile)
 
 
 def _held_back(asked: RequestingPod) -> list[str]:

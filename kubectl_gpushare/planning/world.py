@@ -28,6 +28,7 @@ from gpushare.nodefilters import (
     volumes,
 )
 from gpushare.placement import NodeView, Placement
+from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from kubectl_gpushare.planning import away
@@ -51,7 +52,7 @@ class World:
 
     machines: Nodes; None where they could not be read: then every node will do. pods: those on nodes, for what they
     take of them; of ours also to be found by `manifest`. storage: claims, volumes and so on, by kind, where they are
-    known; claims_are_all: what is not among the claims does not exist.
+    known; claims_are_all: what is not among the claims does not exist. profile: by what the webhook chooses.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class World:
         storage: Storage | None = None,
         *,
         claims_are_all: bool = False,
+        profile: PlacementProfile | None = None,
     ) -> None:
         self.views: dict[str, NodeView] = {}
         self._cache: SchedulerCache | None = None if machines is None else SchedulerCache()
+        self._profile = profile or PlacementProfile()
         self._engine = _engine()
         nodes, machines = list(nodes), None if machines is None else list(machines)
         self._away = away.of(nodes, machines)
@@ -86,6 +89,13 @@ class World:
             self._occupy(manifest)
         for found in nodes:
             self.put(NodeView.of(found))
+        if self._engine is not None and self._profile.mix.weights:
+            self._engine.learn(self._profile.mix)
+
+    @property
+    def policy(self) -> str:
+        """The one for pods that name none."""
+        return self._profile.policy
 
     def put(self, view: NodeView) -> None:
         """A node as it is from now on."""
@@ -126,8 +136,8 @@ class World:
         """Where the pod would go; a refusal has the nearest miss of each rule, or every candidate without numpy."""
         unfit = judge or self.judge(manifest, request)
         if self._engine is None:
-            return placement.place(self.views.values(), request, unfit=unfit)
-        found: Answer = self._engine.place(request, host=self._host(manifest), unfit=unfit)
+            return placement.place(self.views.values(), request, policy=self.policy, unfit=unfit)
+        found: Answer = self._engine.place(request, host=self._host(manifest), policy=self.policy, unfit=unfit)
         return found
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:

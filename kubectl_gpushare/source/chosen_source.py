@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpushare import resource_quota
     from gpushare.gpunode import GpuNode
     from gpushare.node import NodeJson
+    from gpushare.placement_profile import PlacementProfile
     from kubectl_gpushare.source.snapshot import Snapshot
 
 _Object = TypeVar("_Object")
@@ -40,6 +41,9 @@ class Source(Protocol):
 
     def configurations(self) -> dict[str, str] | None:
         """The entries of the ConfigMap that nodes pick theirs from. None: not known."""
+
+    def placement(self) -> dict[str, str]:
+        """The entries of the ConfigMap in which the placer says by what it places; none where they are unknown."""
 
     def everybody(self) -> list[pod.PodJson] | None:
         """All pods that have not ended, ours or not. None: not known."""
@@ -129,13 +133,28 @@ def everything(origin: Source, asked: Iterable[pod.PodJson] | None = None) -> Sn
     if asked is None:
         asked = filter(pod.asks_for_share, pods or ())
     storage = _storage(origin, notes) if machines is not None and any(map(volumes.mounts, asked)) else None
+    profile = _profile(origin, notes)
     return Snapshot(
         tuple(nodes),
         None if pods is None else tuple(pods),
         tuple(notes),
         machines=None if machines is None else tuple(machines),
         storage=storage,
+        profile=profile,
     )
+
+
+def _profile(origin: Source, notes: list[str]) -> PlacementProfile:
+    """By what the webhook chooses; by the defaults, and with a note, where that cannot be read."""
+    from gpushare import errors
+    from gpushare.placement_profile import PlacementProfile
+
+    what = "the policy of the cluster and what its pods ask for"
+    try:
+        return PlacementProfile.read(origin.placement())
+    except (plugin_errors.KubectlForbidden, errors.CodecError) as error:
+        notes.append(f"{what}: {error}")
+        return PlacementProfile()
 
 
 def _storage(origin: Source, notes: list[str]) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:

@@ -32,6 +32,7 @@ class Files:
         self._quotas: list[objects.Json] = []
         self._storage: dict[str, list[objects.Json]] = {}
         self._configurations: dict[str, str] | None = None
+        self._placement: dict[str, str] = {}
         where = [self._read(path) for path in paths]
         if not self._nodes and not self._pods:
             raise plugin_errors.FileError(f"{', '.join(where)} has no GPUNode and no pod in it: {_MAKE_ONE}")
@@ -75,6 +76,10 @@ class Files:
     def configurations(self) -> dict[str, str] | None:
         """The entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
         return self._configurations
+
+    def placement(self) -> dict[str, str]:
+        """The entries of the ConfigMap in which the placer says by what it places; none if it was not saved."""
+        return self._placement
 
     def everybody(self) -> list[pod.PodJson] | None:
         """All pods that have not ended, ours or not; None: none were saved."""
@@ -150,6 +155,8 @@ class Files:
             self._budgets.append(item)
         elif kind == "ConfigMap" and (item.get("metadata") or {}).get("name") == contract.CONFIG_MAP:
             self._configurations = dict(item.get("data") or {})
+        elif kind == "ConfigMap" and (item.get("metadata") or {}).get("name") == contract.PLACEMENT_CONFIG_MAP:
+            self._placement = dict(item.get("data") or {})
         elif kind == "Event":
             self._events.append(item)
         elif kind == saved_object.QUOTA:

@@ -128,6 +128,14 @@ class LiveCluster:
         except plugin_errors.KubectlNotFound:
             return {}
 
+    def placement(self) -> dict[str, str]:
+        """The entries of the ConfigMap in which the placer says by what it places; none if there is none."""
+        path = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
+        try:
+            return dict(_object(self._run(path).reader()).get("data") or {})
+        except plugin_errors.KubectlNotFound:
+            return {}
+
     def everybody(self) -> list[pod.PodJson]:
         """All pods that have not ended, of all namespaces, ours or not."""
         found: list[pod.PodJson] = []

@@ -57,10 +57,10 @@ def test_names_are_those_of_the_contract() -> None:
     manifests.named("Service", webhook_settings.SERVICE)
 
 
-def test_the_role_names_the_lease_and_the_secret_of_the_contract() -> None:
+def test_the_role_names_the_objects_of_the_contract() -> None:
     roles = [manifests.named("Role", name) for name in ("gpushare-webhook", "gpushare-webhook-certificates")]
     names = [name for role in roles for rule in role["rules"] for name in rule.get("resourceNames", [])]
-    assert names == [contract.PLACER_LEASE, contract.CERTIFICATE_SECRET]
+    assert names == [contract.PLACER_LEASE, contract.PLACEMENT_CONFIG_MAP, contract.CERTIFICATE_SECRET]
 
 
 def keys_in(expression: str) -> set[str]:

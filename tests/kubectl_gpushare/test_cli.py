@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 import gpushare
+from gpushare import contract
+from gpushare.placement_profile import PlacementProfile
 from kubectl_gpushare import cli
 from tests.kubectl_gpushare.conftest import SECONDS, Plugin, environment
 
@@ -208,6 +210,24 @@ def test_simulate_plays_pods_on_made_up_nodes(plugin: Plugin, tmp_path: Path) ->
     assert plot.read_text().startswith("<svg ")
     document = json.loads(plugin(*words, "-o", "json").out)
     assert (document["kind"], document["waitingAtTheEnd"], len(document["moments"])) == ("Simulation", 2, 10)
+
+
+def test_why_goes_by_the_policy_that_the_placer_has_published(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+    published = {
+        "kind": "ConfigMap",
+        "metadata": {"name": contract.PLACEMENT_CONFIG_MAP},
+        "data": PlacementProfile("pack").data(),
+    }
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(published))
+    why = ("why", "trainer", "-n", "ml", "--from", saved)
+    assert "by the policy fragmentation" in plugin(*why).out
+    assert "by the policy pack" in plugin(*why, "--from", path).out
+    published["data"] = {"policy": "newest"}
+    path.write_text(json.dumps(published))
+    ended = " ".join(plugin(*why, "--from", path).out.split())
+    assert "by the policy fragmentation" in ended
+    assert 'what its pods ask for: the policy "newest" is unknown to this plugin, which knows' in ended
 
 
 def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from gpushare import contract, ledger
 from gpushare.cluster import api_client, api_errors
+from gpushare.placement_profile import PlacementProfile
 from lab import access, api_audit, lab_errors
 from tests import builders
-from tests.webhook.conftest import Cluster
+from tests.webhook.conftest import BASE, Cluster
 from tests.webhook.replica import until
 
 pytestmark = pytest.mark.apiserver
@@ -55,6 +56,27 @@ def test_a_pod_is_placed_confirmed_and_released(cluster: Cluster) -> None:
     cluster.delete("trainer")
     until(lambda: not cluster.node().allocations, cluster.explain)
     assert started.reviews() == {"placed": 1}
+
+
+def test_who_may_view_gpunodes_reads_by_what_the_webhook_places(cluster: Cluster) -> None:
+    manifest = BASE / "webhook" / "placement.yaml"
+    cluster.kubectl("apply", "-f", str(manifest))
+    cluster.start("--policy=pack")
+
+    def data(*flags: str) -> dict[str, str]:
+        named = ("configmap", contract.PLACEMENT_CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
+        return dict(json.loads(cluster.kubectl("get", *named, "-o", "json", *flags)).get("data") or {})
+
+    until(lambda: data().get("policy") == "pack", cluster.explain)
+    cluster.kubectl("apply", "-f", str(manifest))  # as after an upgrade
+    cluster.kubectl(
+        "create", "clusterrolebinding", "viewer-of-shares", "--clusterrole=gpushare-viewer", "--user=viewer"
+    )
+    try:
+        assert PlacementProfile.read(data("--as=viewer")) == PlacementProfile("pack")
+    finally:
+        cluster.kubectl("delete", "clusterrolebinding", "viewer-of-shares")
+        cluster.kubectl("delete", "-f", str(manifest))
 
 
 def watches_of_all_pods(administrator: access.Access) -> set[str]:

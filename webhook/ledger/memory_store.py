@@ -55,7 +55,8 @@ class MemoryStore(Filtering):
                 self._cache.put(pod.namespaced_name(one), pod_info)
                 if pod.annotations_of(one).get(contract.ALLOCATION):
                     asked.change((), workload_mix.asks_of(Pod.of(one).request, pod_info.amounts))
-        self._chooser.learn(asked.take())
+        self.mix = asked.take()  # what placement has learned
+        self._chooser.learn(self.mix)
 
     def missing(self) -> str | None:
         """Nothing: all that there is was there from the start."""

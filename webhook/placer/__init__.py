@@ -14,6 +14,7 @@ write_backoff          when that is tried again which the API server did not let
 resizer                gives those that hold a share and ask for another amount their turn
 resize_requests        which these are, and in which order; pure; quotas: which of them may not grow
 unschedulable_pods     placed, and the scheduler cannot bind them
+profile_publisher      tells the plugin by what the webhook chooses
 allocation_conflict    placed, and somebody else holds what they name; evictor: has both recreated where somebody
                        does
 """

@@ -1,0 +1,66 @@
+"""PlacementProfile: by what the webhook chooses between GPUs that fit: its policy, and the mix it has learned.
+
+The placer publishes it in a ConfigMap, so that `fit`, `why` and `defrag` choose as the webhook does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpushare import errors, policies
+from gpushare.mix import Host, Mix, RequestClass
+from gpushare.share import Memory
+
+MOST_BYTES: Final = 256 << 10  # of the mix: a ConfigMap takes 1 MiB; names of models are people's own words
+_POLICY, _MIX = "policy", "mix"  # the ConfigMap's entries
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlacementProfile:
+    """`policy`: for pods that name none. mix: what was learned last."""
+
+    policy: str = policies.DEFAULT
+    mix: Mix = dataclasses.field(default_factory=Mix)
+
+    def data(self) -> dict[str, str]:
+        """The entries of its ConfigMap; of a mix that is too long for one the commonest classes."""
+        classes = sorted(self.mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
+        while len(text := json.dumps({"pods": self.mix.pods, "classes": [*map(_class, classes)]})) > MOST_BYTES:
+            classes = classes[: len(classes) // 2]
+        return {_POLICY: self.policy, _MIX: text}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> PlacementProfile:
+        """From these entries; the defaults where nothing was written yet. Raises CodecError."""
+        policy = str(data.get(_POLICY) or policies.DEFAULT)
+        if policy not in policies.POLICIES:
+            known = ", ".join(policies.POLICIES)
+            raise errors.CodecError(
+                f"the policy {errors.quoted(policy)} is unknown to this plugin, which knows {known}"
+            )
+        try:
+            found = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')
+            weights = dict(map(_read, found["classes"]))
+            return cls(policy, Mix(weights, pods=int(found["pods"])))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise errors.CodecError(f"the mix is invalid: {error!r}") from error
+
+
+def _class(entry: tuple[RequestClass, float]) -> dict[str, Any]:
+    asked, weight = entry
+    return {**dataclasses.asdict(asked), "weight": weight}
+
+
+def _read(entry: Mapping[str, Any]) -> tuple[RequestClass, float]:
+    fields = {key: value for key, value in entry.items() if key != "weight"}
+    fields["memory"], fields["host"] = Memory(**fields["memory"]), Host(**fields["host"])
+    fields["models"], major_minor = tuple(map(str, fields["models"])), tuple(map(int, fields["min_compute_capability"]))
+    asked = RequestClass(**{**fields, "min_compute_capability": major_minor})
+    weight = float(entry["weight"])
+    sizes = (asked.gpus, asked.request_percent, asked.min_memory_bytes, asked.host.cpu_milli, asked.host.memory_bytes)
+    if not weight > 0 or len(major_minor) != 2 or asked.gpus < 1 or any(type(n) is not int or n < 0 for n in sizes):
+        raise ValueError(f"no class of requests: {entry}")
+    return asked, weight

@@ -1,0 +1,68 @@
+"""What the placer publishes is read back as it was, however much people have asked for, and nonsense is told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare import errors
+from gpushare.mix import Host, Mix, RequestClass
+from gpushare.placement_profile import MOST_BYTES, PlacementProfile
+from gpushare.policies import POLICIES
+from gpushare.share import Memory
+
+COUNTS = st.integers(0, 2**45)
+CLASSES = st.builds(
+    RequestClass,
+    gpus=st.integers(1, 16),
+    request_percent=st.integers(0, 100),
+    memory=st.one_of(st.builds(Memory, bytes=COUNTS), st.builds(Memory, percent=st.integers(0, 100))),
+    host=st.builds(Host, cpu_milli=COUNTS, memory_bytes=COUNTS),
+    models=st.lists(st.text(max_size=20), max_size=3).map(tuple),
+    min_memory_bytes=COUNTS,
+    min_compute_capability=st.tuples(st.integers(0, 12), st.integers(0, 9)),
+)
+MIXES = st.builds(Mix, st.dictionaries(CLASSES, st.integers(1, 10**6).map(float), max_size=8), pods=COUNTS)
+
+
+@given(st.sampled_from(sorted(POLICIES)), MIXES)
+def test_it_is_read_as_it_was_written(policy: str, mix: Mix) -> None:
+    profile = PlacementProfile(policy, mix)
+    assert PlacementProfile.read(profile.data()) == profile
+
+
+def test_a_mix_that_is_too_long_keeps_its_commonest_classes() -> None:
+    asked = RequestClass(1, 100, Memory(percent=100))
+    long = [dataclasses.replace(asked, models=(f"{number:03}" + "m" * 4000,)) for number in range(500)]
+    profile = PlacementProfile(mix=Mix({one: float(number + 1) for number, one in enumerate(long)}, pods=9000))
+    text = profile.data()["mix"]
+    assert len(text) <= MOST_BYTES
+    kept = PlacementProfile.read(profile.data()).mix
+    assert kept.pods == 9000
+    assert long[-1] in kept.weights
+    assert long[0] not in kept.weights
+
+
+def test_nothing_was_published_yet() -> None:
+    assert PlacementProfile.read({}) == PlacementProfile()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"policy": "fastest"},
+        {"mix": "{"},
+        {"mix": "[]"},
+        {"mix": "[" * 100_000},
+        {"mix": '{"pods": 9, "classes": [{}]}'},
+        {"mix": '{"pods": 9, "classes": [{"gpus": "1"}]}'},
+        {"mix": PlacementProfile(mix=Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)).data()["mix"].replace("1.0", "-1.0")},
+        {"mix": PlacementProfile(mix=Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)).data()["mix"].replace('"request_percent": 5', '"request_percent": -5')},
+    ],
+)  # fmt: skip
+def test_what_nobody_can_go_by_is_told(data: dict[str, str]) -> None:
+    with pytest.raises(errors.CodecError, match=r"invalid|unknown"):
+        PlacementProfile.read(data)

@@ -1,0 +1,116 @@
+"""`fit`, `why` and `defrag` choose as the webhook does, by the policy and the mix that the placer has published."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract, ledger, policies
+from gpushare.allocation import PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.placement import Placement
+from gpushare.placement_profile import PlacementProfile
+from gpushare.refusal import Refusal
+from kubectl_gpushare.planning.world import Answer, RequestingPod, World
+from tests import builders
+from webhook.ledger.memory_store import MemoryStore
+from webhook.pods import mutation
+
+HELD, NEXT = 120, 100
+MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA H100 80GB HBM3")
+
+
+def machine(name: str) -> dict[str, Any]:
+    allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110", **builders.offered(8)}
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def asks(number: int, draw: random.Random) -> dict[str, Any]:
+    more = draw.choice([{}, {}, {}, {"model": "*A100*"}, {"gpus": draw.choice("24")}])
+    share = draw.choice(
+        [{"request": "0.25"}, {"request": "0.5", "memory": "16Gi"}, {"request": "1"}, {"memory": "6Gi"}]
+    )
+    manifest = builders.pod(f"pod-{number}", **{**share, **more})
+    manifest["metadata"]["uid"] = f"uid-{number}"
+    cpu, memory = draw.choice([("1", "4Gi"), ("6", "8Gi"), ("2", "64Gi")])
+    manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu, "memory": memory}}
+    return manifest
+
+
+class Cluster:
+    """Nodes, and pods as the webhook has placed and written them."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy, self.draw = policy, random.Random(17)
+        found = (builders.node(f"node-{number:02}", gpus=8, model=MODELS[number % 3]) for number in range(9))
+        self.nodes: dict[str, GpuNode] = {node.name: node for node in found}
+        self.machines = [machine(name) for name in self.nodes]
+        self.pods: list[dict[str, Any]] = []
+        for number in range(0, HELD, 10):  # what it has learned is renewed now and then
+            store = self.webhook()
+            for manifest in (asks(number + one, self.draw) for one in range(10)):
+                self.place(manifest, store)
+
+    def webhook(self) -> MemoryStore:
+        return MemoryStore(map(codec.to_document, self.nodes.values()), self.machines, self.pods)
+
+    def place(self, manifest: dict[str, Any], store: MemoryStore) -> None:
+        request = RequestingPod.of(manifest).request
+        found = store.place(manifest, request, policy=self.policy)
+        if not isinstance(found, Placement):
+            return
+        name, uid = manifest["metadata"]["name"], manifest["metadata"]["uid"]
+        identity = f"allocation-{name}"
+        entry = found.allocation(request, allocation_id=identity, pod=PodRef("default", name, uid), reserved_until=None)
+        self.nodes[found.node] = store.change(found.node, lambda node: ledger.reserve(node, entry))
+        placed = mutation.Placed(identity, found.node, found.node, found.shares)
+        self.pods.append(dict(mutation.rewrite(manifest, request, placed)))
+
+
+def told(answer: Answer) -> Any:
+    return (answer.node, answer.shares) if isinstance(answer, Placement) else str(answer)
+
+
+@pytest.mark.parametrize("policy", sorted(policies.POLICIES))
+def test_the_next_pods_go_where_the_webhook_would_put_them(policy: str) -> None:
+    cluster = Cluster(policy)
+    store = cluster.webhook()
+    assert store.mix.pods > 50
+    profile = PlacementProfile.read(PlacementProfile(policy, store.mix).data())
+    assert profile == PlacementProfile(policy, store.mix)
+    world = World(cluster.nodes.values(), cluster.machines, cluster.pods, profile=profile)
+    answers = []
+    for number in range(NEXT):
+        asked = RequestingPod.of(asks(HELD + number, cluster.draw))
+        answers.append(
+            (told(store.place(asked.manifest, asked.request, policy=policy)), told(world.place(*pair(asked))))
+        )
+    assert [mine for _, mine in answers] == [webhook for webhook, _ in answers]
+    assert len({str(mine) for _, mine in answers}) > 3
+
+
+def pair(asked: RequestingPod) -> tuple[Any, Any]:
+    return asked.manifest, asked.request
+
+
+def test_without_what_was_published_some_would_go_elsewhere() -> None:
+    """So the test above can fail."""
+    cluster = Cluster("spread")
+    store = cluster.webhook()
+    world = World(cluster.nodes.values(), cluster.machines, cluster.pods)
+    pods = [RequestingPod.of(asks(HELD + number, cluster.draw)) for number in range(NEXT)]
+    webhook = [told(store.place(*pair(asked), policy="spread")) for asked in pods]
+    assert webhook != [told(world.place(*pair(asked))) for asked in pods]
+
+
+def test_why_a_pod_is_refused_is_the_same_sentence() -> None:
+    cluster = Cluster(policies.DEFAULT)
+    asked = RequestingPod.of(builders.pod("none", request="1", gpus="8", model="*B300*"))
+    refused = cluster.webhook().place(*pair(asked), policy=policies.DEFAULT)
+    assert isinstance(refused, Refusal)
+    assert str(World(cluster.nodes.values(), cluster.machines, cluster.pods).place(*pair(asked))) == str(refused)

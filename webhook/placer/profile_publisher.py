@@ -1,0 +1,52 @@
+"""ProfilePublisher: tells the plugin by what the webhook chooses; the replica that leads writes it into a ConfigMap."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gpushare import contract
+from gpushare.cluster import api_client, api_errors
+from gpushare.placement_profile import PlacementProfile
+
+logger = logging.getLogger(__name__)
+
+PATH: Final = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
+PAUSE_SECONDS: Final = 10.0  # a lesson comes every some tens of pods: nobody plans by the last of them
+
+
+class ProfilePublisher:
+    """`profile`: the one in force; `leads`: whether we are the placer."""
+
+    def __init__(
+        self, api: api_client.ApiClient, *, profile: Callable[[], PlacementProfile], leads: Callable[[], bool]
+    ) -> None:
+        self._api = api
+        self._profile = profile
+        self._leads = leads
+        self._written: PlacementProfile | None = None  # since we lead
+
+    async def run(self) -> None:
+        """Write what has changed, now and then, until cancelled."""
+        while True:
+            await self.step()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def step(self) -> None:
+        """Write it if it has changed since we lead; never raises ClusterError: nobody is placed by it here."""
+        if not self._leads():
+            self._written = None
+            return
+        profile = self._profile()
+        if profile == self._written:
+            return
+        try:
+            await self._api.patch(PATH, {"data": profile.data()})
+        except api_errors.ClusterError as error:
+            logger.warning(
+                "Could not tell the plugin by what pods are placed: it goes by what was written last",
+                extra={"configmap": contract.PLACEMENT_CONFIG_MAP, "err": str(error)},
+            )
+        self._written = profile  # also if it failed: the next lesson is soon enough
