@@ -203,7 +203,8 @@ def test_another_config_map_is_the_one_that_the_agent_may_read(helm4: Helm) -> N
     values = {"config.existingConfigMap": "mine"}
     (rule,) = helm4.one("Role", "gpushare-agent", values)["rules"]
     assert rule["resourceNames"] == ["mine"]
-    assert "ConfigMap" not in {one["kind"] for one in helm4.rendered(values)}
+    maps = [one["metadata"]["name"] for one in helm4.rendered(values) if one["kind"] == "ConfigMap"]
+    assert maps == [contract.PLACEMENT_CONFIG_MAP]
 
 
 def test_configurations_are_added_and_taken_away(helm4: Helm) -> None:

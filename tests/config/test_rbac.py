@@ -110,6 +110,8 @@ def test_the_ledgers_two_halves_have_one_writer_each(installed: Cluster) -> None
 
 def test_whoever_may_view_may_see_the_ledger(installed: Cluster) -> None:
     role = json.loads(installed.kubectl("get", "clusterrole", "gpushare-viewer", "--output=json"))
-    assert [rule["verbs"] for rule in role["rules"]] == [["get", "list", "watch"]]
+    ledger, profile = role["rules"]
+    assert (ledger["resources"], ledger["verbs"]) == (["gpunodes"], ["get", "list", "watch"])
+    assert (profile["resourceNames"], profile["verbs"]) == ([contract.PLACEMENT_CONFIG_MAP], ["get"])
     labels = role["metadata"]["labels"]
     assert labels["rbac.authorization.k8s.io/aggregate-to-view"] == "true"

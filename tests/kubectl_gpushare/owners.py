@@ -24,6 +24,8 @@ def of(kind, query):
 if words[0] == "get":
     found = urllib.parse.urlsplit(words[2])
     kind = found.path.rpartition("/")[2]
+    if "/configmaps/" in found.path:
+        sys.exit(f'Error from server (NotFound): configmaps "{{kind}}" not found')
     if "/replicasets/" in found.path:
         # The evicted pod of "a" is one of so many as it wants; when it is made larger, the other one comes first.
         wanted = 2 if mode in ("grows", "grown") and state["log"] else 0 if mode == "shrinks" and state["log"] else 1

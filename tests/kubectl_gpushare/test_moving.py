@@ -127,8 +127,8 @@ def test_while_another_is_under_way_nothing_is_moved(
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=program)
     assert (ended.code, owners.log(tmp_path)) == (1, [])
     assert ended.err == (
-        "error: n0/1 is kept cordoned by another `defrag --apply`, until 12:00:00Z at most: wait for it; if it was killed, "
-        "uncordon them yourself\n"
+        "error: n0/1 is kept cordoned by another `defrag --apply`, until 12:00:00Z at most: wait until it ends; if it was "
+        "killed, run `kubectl gpushare uncordon` for them\n"
     )
     assert plugin("uncordon", "gpu", "n0/1", KUBECTL_PATH=program).out == "n0/1 uncordoned\n"
     assert plugin(*FLAGS, "--apply", KUBECTL_PATH=program).code == 0

@@ -63,7 +63,7 @@ def test_without_the_right_to_look_it_is_one_sentence(fake_kubectl: Callable[[st
 
 
 def test_names_and_port_are_the_agent_s() -> None:
-    assert any(f'"{live_usage.MEMORY}"' in path.read_text() for path in (ROOT / "deviceplugin").glob("*.py"))
+    assert any(f'"{live_usage.MEMORY}"' in path.read_text() for path in (ROOT / "deviceplugin").rglob("*.py"))
     manifest = yaml.safe_load((ROOT / "config" / "base" / "deviceplugin" / "daemonset.yaml").read_text())
     container = manifest["spec"]["template"]["spec"]["containers"][0]
     assert any(port["containerPort"] == agents._PORT for port in container["ports"])
