@@ -1,6 +1,6 @@
 """What the kubelet and Prometheus ask: /healthz, /readyz and /metrics, over plain HTTP on a port of their own.
 
-A daemon may have documents of its own there, which are recreated for whoever asks.
+A daemon may have documents of its own there, made again for each request.
 
 Health means that the event loop turns. Readiness is a table of named checks, each of which says what is missing in one
 sentence, so that `curl …/readyz` explains why a pod gets no traffic.
