@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpushare import contract
 from lab import build
 from tests.config import manifests
 
@@ -111,9 +112,11 @@ def test_only_the_hosts_path_of_the_kubelet_changes(overlay: ModuleType, tmp_pat
 
 @pytest.mark.apiserver
 def test_configurations_that_are_there_are_left_alone(overlay: ModuleType, tmp_path: Path) -> None:
-    kinds = [one["kind"] for one in rendered(overlay, tmp_path, keep_configurations=True, pushed=tmp_path / "none")]
-    assert "ConfigMap" not in kinds
-    assert "DaemonSet" in kinds
+    objects = rendered(overlay, tmp_path, keep_configurations=True, pushed=tmp_path / "none")
+    names = {
+        kind: [one["metadata"]["name"] for one in objects if one["kind"] == kind] for kind in ("ConfigMap", "DaemonSet")
+    }
+    assert names == {"ConfigMap": [contract.PLACEMENT_CONFIG_MAP], "DaemonSet": ["gpushare-agent"]}
 
 
 @pytest.mark.parametrize(
