@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -46,7 +47,8 @@ class PlacementProfile:
             weights = dict(map(_read, found["classes"]))
             return cls(policy, Mix(weights, pods=int(found["pods"])))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise errors.CodecError(f"the mix is invalid: {error!r}") from error
+            told = errors.shortened(repr(error))
+            raise errors.CodecError(f"the mix is invalid: {told}; the placer writes it again when it starts") from error
 
 
 def _class(entry: tuple[RequestClass, float]) -> dict[str, Any]:
@@ -55,12 +57,24 @@ def _class(entry: tuple[RequestClass, float]) -> dict[str, Any]:
 
 
 def _read(entry: Mapping[str, Any]) -> tuple[RequestClass, float]:
-    fields = {key: value for key, value in entry.items() if key != "weight"}
-    fields["memory"], fields["host"] = Memory(**fields["memory"]), Host(**fields["host"])
-    fields["models"], major_minor = tuple(map(str, fields["models"])), tuple(map(int, fields["min_compute_capability"]))
-    asked = RequestClass(**{**fields, "min_compute_capability": major_minor})
-    weight = float(entry["weight"])
-    sizes = (asked.gpus, asked.request_percent, asked.min_memory_bytes, asked.host.cpu_milli, asked.host.memory_bytes)
-    if not weight > 0 or len(major_minor) != 2 or asked.gpus < 1 or any(type(n) is not int or n < 0 for n in sizes):
-        raise ValueError(f"no class of requests: {entry}")
+    memory, host, weight = entry["memory"], entry["host"], float(entry["weight"])
+    major, minor = map(_whole, entry["min_compute_capability"])
+    amount = {key: _whole(memory[key]) for key in ("bytes", "percent") if memory[key] is not None}
+    asked = RequestClass(
+        gpus=_whole(entry["gpus"], least=1),
+        request_percent=_whole(entry["request_percent"]),
+        memory=Memory(**amount),
+        host=Host(_whole(host["cpu_milli"]), _whole(host["memory_bytes"])),
+        models=tuple(map(str, entry["models"])),
+        min_memory_bytes=_whole(entry["min_memory_bytes"]),
+        min_compute_capability=(major, minor),
+    )
+    if not 0 < weight < math.inf:
+        raise ValueError(f"a weight of {weight}")
     return asked, weight
+
+
+def _whole(value: Any, *, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < 2**63:
+        raise ValueError(f"{value!r} in place of a whole number")
+    return value

@@ -127,13 +127,13 @@ def everything(origin: Source, asked: Iterable[pod.PodJson] | None = None) -> Sn
         notes: list[str] = []
         machines = _unless_forbidden(origin.machines, "nodes' readiness, taints, labels, CPU and memory", notes)
         pods = _unless_forbidden(origin.everybody, "what pods take of their nodes", notes)
+        profile = _profile(origin, notes)
     finally:
         if isinstance(origin, live_cluster.LiveCluster):
             origin.end()
     if asked is None:
         asked = filter(pod.asks_for_share, pods or ())
     storage = _storage(origin, notes) if machines is not None and any(map(volumes.mounts, asked)) else None
-    profile = _profile(origin, notes)
     return Snapshot(
         tuple(nodes),
         None if pods is None else tuple(pods),

@@ -16,6 +16,7 @@ _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 
 _ASKS = "Please enter Username"  # says kubectl where its answer should be
 _NODES = "/api/v1/nodes"
+_PLACEMENT = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
 _EVERYBODY = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
 
 
@@ -130,9 +131,8 @@ class LiveCluster:
 
     def placement(self) -> dict[str, str]:
         """The entries of the ConfigMap in which the placer says by what it places; none if there is none."""
-        path = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
         try:
-            return dict(_object(self._run(path).reader()).get("data") or {})
+            return dict(_object(self._run(_PLACEMENT).reader()).get("data") or {})
         except plugin_errors.KubectlNotFound:
             return {}
 
@@ -168,7 +168,7 @@ class LiveCluster:
 
     def begin_all(self) -> None:
         """Asks for everything at once, to be read one after the other."""
-        for path in (node_path(), _NODES, _EVERYBODY):
+        for path in (node_path(), _NODES, _EVERYBODY, _PLACEMENT):
             self._begun[path] = self.kubectl.raw(path)
 
     def storage(self) -> dict[str, list[objects.Json]]:

@@ -60,6 +60,8 @@ def test_nothing_was_published_yet() -> None:
         {"mix": '{"pods": 9, "classes": [{}]}'},
         {"mix": '{"pods": 9, "classes": [{"gpus": "1"}]}'},
         {"mix": PlacementProfile(mix=Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)).data()["mix"].replace("1.0", "-1.0")},
+        {"mix": PlacementProfile(mix=Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)).data()["mix"].replace("1.0", "Infinity")},
+        {"mix": PlacementProfile(mix=Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)).data()["mix"].replace('"bytes": 1', '"bytes": "1"')},
         {"mix": PlacementProfile(mix=Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)).data()["mix"].replace('"request_percent": 5', '"request_percent": -5')},
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ from lab import access, api_audit, lab_errors
 from tests import builders
 from tests.webhook.conftest import BASE, Cluster
 from tests.webhook.replica import until
+from webhook.placer.profile_publisher import ProfilePublisher
 
 pytestmark = pytest.mark.apiserver
 
@@ -77,6 +78,20 @@ def test_who_may_view_gpunodes_reads_by_what_the_webhook_places(cluster: Cluster
     finally:
         cluster.kubectl("delete", "clusterrolebinding", "viewer-of-shares")
         cluster.kubectl("delete", "-f", str(manifest))
+
+
+async def test_what_could_not_be_told_the_plugin_is_told_again(cluster: Cluster) -> None:
+    manifest = BASE / "webhook" / "placement.yaml"
+    async with api_client.connect(str(cluster.directory / "webhook.kubeconfig"), component="webhook") as api:
+        publisher = ProfilePublisher(api, profile=lambda: PlacementProfile("pack"), leads=lambda: True)
+        await publisher.step()  # there is no ConfigMap yet
+        cluster.kubectl("apply", "-f", str(manifest))
+        try:
+            await publisher.step()
+            named = ("configmap", contract.PLACEMENT_CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
+            assert json.loads(cluster.kubectl("get", *named, "-o", "json"))["data"]["policy"] == "pack"
+        finally:
+            cluster.kubectl("delete", "-f", str(manifest))
 
 
 def watches_of_all_pods(administrator: access.Access) -> set[str]:

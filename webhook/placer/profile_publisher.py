@@ -27,6 +27,7 @@ class ProfilePublisher:
         self._profile = profile
         self._leads = leads
         self._written: PlacementProfile | None = None  # since we lead
+        self._problem = ""  # that was logged last
 
     async def run(self) -> None:
         """Write what has changed, now and then, until cancelled."""
@@ -45,8 +46,12 @@ class ProfilePublisher:
         try:
             await self._api.patch(PATH, {"data": profile.data()})
         except api_errors.ClusterError as error:
-            logger.warning(
-                "Could not tell the plugin by what pods are placed: it goes by what was written last",
-                extra={"configmap": contract.PLACEMENT_CONFIG_MAP, "err": str(error)},
-            )
-        self._written = profile  # also if it failed: the next lesson is soon enough
+            if str(error) != self._problem:  # it is tried again and again
+                logger.warning(
+                    "Could not tell the plugin by what pods are placed, so it goes by what was written last: "
+                    "apply config/base of this release, which has the ConfigMap and the right to write it",
+                    extra={"configmap": contract.PLACEMENT_CONFIG_MAP, "err": str(error)},
+                )
+            self._problem = str(error)
+        else:
+            self._written, self._problem = profile, ""
