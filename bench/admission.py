@@ -131,16 +131,17 @@ class Bench:
             change = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]
             named = ("mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION)
             self._kubectl("patch", *named, "--type=json", "-p", json.dumps(change))
-            self._until_called(namespace)
+            self.until_called(namespace)
             return self._sent(namespace, number, {"webhook": other.pid})[0]
 
-    def _until_called(self, namespace: str) -> None:
+    def until_called(self, namespace: str) -> None:
+        """The API server learns of a webhook a moment after it is registered, and lets pods pass until then."""
         first = next(made.pods(namespace, 1, seed=0))
         asked = calls.Call("POST", f"{first.path}?dryRun=All", first.body)
         webhooks.until(lambda: self._is_ours(asked), "the API server does not call the webhook")
 
     def _answered(self, namespace: str, number: int, replicas: list[webhooks.Replica], front: int | None) -> Burst:
-        self._until_called(namespace)
+        self.until_called(namespace)
         since = truth.version(self.server)
         before = sum(one.metric("gpushare_webhook_conflicts_total ") for one in replicas)
         known = [len(one.logged("Answered a review")) for one in replicas]
@@ -160,7 +161,7 @@ class Bench:
         conflicts = sum(one.metric("gpushare_webhook_conflicts_total ") for one in replicas) - before
         failed = sum(one.metric(r'gpushare_webhook_ledger_writes_total\{result="conflict"\}') for one in replicas)
         found = truth.judge(self.server, namespace, self.options.pods, since)
-        self._clear()
+        self._clear(namespace)
         return Burst(
             sent.seconds,
             sent.creates,
@@ -198,13 +199,16 @@ class Bench:
         answer = calls.send(self.server, [asked], at_once=1)[0]
         return answer.status == 201 and contract.NODE in answer.json()["metadata"]["annotations"]
 
-    def _clear(self) -> None:
-        """An empty ledger, for the next burst. The pods go with their namespace."""
-        items = calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
-        empty = {"spec": {"allocations": []}}
-        names = [item["metadata"]["name"] for item in items if (item.get("spec") or {}).get("allocations")]
-        paths = (f"{contract.GPUNODE_PATH}/{name}" for name in names)
-        calls.all_well(calls.send(self.server, [calls.call("PATCH", path, empty, calls.MERGE_PATCH) for path in paths]))
+    def _clear(self, namespace: str) -> None:
+        """A ledger without this burst, for the next one. The pods go with their namespace."""
+        changes = []
+        for item in calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
+            entries = (item.get("spec") or {}).get("allocations", ())
+            others = [entry for entry in entries if entry["pod"]["namespace"] != namespace]
+            if len(others) < len(entries):
+                path = f"{contract.GPUNODE_PATH}/{item['metadata']['name']}"
+                changes.append(calls.call("PATCH", path, {"spec": {"allocations": others}}, calls.MERGE_PATCH))
+        calls.all_well(calls.send(self.server, changes))
 
     def _kubectl(self, *arguments: str) -> None:
         self.administrator.kubectl(*arguments)

@@ -1,14 +1,17 @@
 """A large cluster on a real API server: what the webhook takes of memory and time where others have very many pods.
 
 1,000 nodes of 8 GPUs and 20,000 ordinary pods by default, each of the size that pods have (5.7 KB), made by hand: there
-is no kubelet and no scheduler. A replica starts among them; then the API server is restarted under it, so that all
-is listed again; then pods with shares come in bursts; then very many wait for one GPU. Memory is its resident set
-(VmHWM since the phase began, VmRSS at its end); a stall is the longest that one of very many calls to `/healthz` took
-meanwhile, which a busy machine stretches. The bursts are those of `admission.py`: their rate is compared with that of a
-webhook that answers a constant, in the same run and the same cluster; with `--own-core` either webhook has the last
-core for itself, and all else the others. Prints tables, then one JSON object a line per figure.
+is no kubelet and no scheduler. Pods with shares may be there too, admitted by the webhook and bound. A replica starts
+among them; then the API server is restarted under it, so that all is listed again; then pods with shares come in
+bursts; then very many wait for one GPU. Ready is counted from its start, or from when the API server answers again.
+Memory is its resident set (VmHWM since the phase began, VmRSS at its end); a stall is the longest that one of very many
+calls to `/healthz` took meanwhile, which a busy machine stretches. The bursts are those of `admission.py`: their rate
+is compared with that of a webhook that answers a constant, in the same run and the same cluster; with `--own-core`
+either webhook has the last core for itself, and all else the others. Prints tables, then one JSON object a line per
+figure.
 
-Run: python bench/scale.py [--nodes 1000] [--pods 20000] [--burst 1000] [--rounds 2] [--waiting 5000] [--own-core]
+Run: python bench/scale.py [--nodes 1000] [--pods 20000] [--shares 0] [--burst 1000] [--rounds 2] [--waiting 5000]
+[--own-core]
 """
 
 from __future__ import annotations
@@ -25,12 +28,13 @@ from pathlib import Path
 
 import admission
 from burst import calls, made, webhooks
-from large import phases, waiting
+from large import phases, standing, waiting
 
+from gpushare import contract
 from lab import build, cluster, component, control_plane, daemon_process
 
 MIB = 1 << 20
-OTHERS = "others"
+OTHERS, STANDING = "others", "standing"
 QUIET_SECONDS = 15.0
 PATIENCE_SECONDS = 180.0
 STOP_SECONDS = 30.0
@@ -44,12 +48,18 @@ KINDS = tuple(admission.KINDS)
 class Scale(admission.Bench):
     """Phases and bursts, with all that there is besides."""
 
-    def fill(self, namespace: str) -> float:
-        """Seconds that the ordinary pods took to create."""
-        wanted = list(made.ordinary(namespace, self.options.ordinary))
-        seconds, answers = calls.burst(self.server, wanted, at_once=64, processes=2)
-        calls.all_well(answers)
-        return seconds
+    def fill(self) -> tuple[float, float]:
+        """Seconds that the ordinary pods, and those with shares, took to create."""
+        for namespace in (OTHERS, STANDING):  # they go with the lab
+            self.administrator.kubectl("create", "namespace", namespace)
+            self.administrator.ensure_default_service_account(namespace)
+        ordinary = standing.fill(self.server, made.ordinary(OTHERS, self.options.ordinary))
+        if not self.options.shares:
+            return ordinary, 0.0
+        self.put_in_the_way()
+        with webhooks.running(1, self.scratch / "standing", self.kubeconfig):
+            self.until_called(STANDING)
+            return ordinary, standing.shares(self.server, STANDING, self.options.shares)
 
     def phases(self) -> dict[str, phases.Phase]:
         """A replica that starts, and under which the API server is restarted."""
@@ -60,8 +70,8 @@ class Scale(admission.Bench):
                 time.sleep(QUIET_SECONDS)
             found = {"start": watched.phase(replica.ready_seconds)}
             with phases.Watched(replica) as watched:
-                began = time.monotonic()
                 self._restart_api_server()
+                began = time.monotonic()
                 webhooks.until(replica.ready, "the replica does not get ready again", seconds=PATIENCE_SECONDS)
                 seconds = time.monotonic() - began
                 time.sleep(QUIET_SECONDS)
@@ -76,9 +86,10 @@ class Scale(admission.Bench):
             self.administrator.namespace("waiting") as namespace,
         ):
             pids = self.control_plane() | {"webhook": replicas[0].process.pid}
-            return waiting.measure(
-                self.server, namespace, admission.NODE, self.options.waiting, lambda: admission.cpu(pids)
-            )
+            nodes = calls.one(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
+            empty = next(node for node in nodes if not (node.get("spec") or {}).get("allocations"))
+            name = empty["metadata"]["name"]
+            return waiting.measure(self.server, namespace, name, self.options.waiting, lambda: admission.cpu(pids))
 
     def _restart_api_server(self) -> None:
         daemon_process.stop([("kube-apiserver", STOP_SECONDS)], self.lab.processes)
@@ -141,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=20_000, dest="ordinary", help="ordinary ones")
+    parser.add_argument("--shares", type=int, default=0, help="pods with shares that are there before")
     parser.add_argument("--burst", type=int, default=1000, dest="pods", help="pods with shares of one burst")
     parser.add_argument("--rounds", type=int, default=2, help="bursts of each kind; 0 for none")
     parser.add_argument("--waiting", type=int, default=5000, help="gated pods; 0 for none")
@@ -154,10 +166,9 @@ def main() -> None:
         try:
             bench = Scale(cluster.up(directory, node_count=0, owner=os.getpid()), Path(scratch), options)
             bench.prepare()
-            bench.administrator.kubectl("create", "namespace", OTHERS)  # it goes with the lab
-            bench.administrator.ensure_default_service_account(OTHERS)
-            seconds = bench.fill(OTHERS)
-            print(f"{options.nodes} nodes of {made.GPUS} GPUs, {options.ordinary} ordinary pods in {seconds:.0f} s")
+            ordinary, shares = bench.fill()
+            print(f"{options.nodes} nodes of {made.GPUS} GPUs, {options.ordinary} ordinary pods in {ordinary:.0f} s,")
+            print(f"{options.shares} pods with shares in {shares:.0f} s", flush=True)
             _print_phases(bench.phases(), options.ordinary)
             problems = bench.bursts(KINDS, options.rounds)
             if options.waiting:

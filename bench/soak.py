@@ -107,7 +107,7 @@ class Soak(admission.Bench):
             webhooks.running(2, self.scratch / "webhooks", self.kubeconfig, **counted_by) as (replicas, _),
             self.agent() as agent,
         ):
-            self._until_called(namespace)
+            self.until_called(namespace)
             label = {"metadata": {"labels": roomy}}
             calls.one(self.server, calls.call("PATCH", f"/api/v1/nodes/{AGENTS_NODE}", label, calls.MERGE_PATCH))
             seen = witness.Witness(self.server, self.lab.etcd / "client.sock")

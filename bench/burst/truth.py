@@ -26,7 +26,10 @@ class Found:
 
 
 def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Found:
-    """After all is confirmed; `since` is the resourceVersion of the GPUNodes before the burst."""
+    """After all is confirmed; `since` is the resourceVersion of the GPUNodes before the burst.
+
+    Shares of other namespaces stand in the ledger too: they count for what a GPU has left, and for nothing else.
+    """
     problems: list[str] = []
     pods = calls.one(server, calls.call("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
     if len(pods) != expected:
@@ -51,6 +54,8 @@ def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Fo
         node = codec.read(item)
         problems += [*ledger.violations(node), *node.problems]
         for entry in node.allocations:
+            if entry.pod.namespace != namespace:
+                continue
             if entry.reserved_until is not None:
                 problems.append(f"{entry.id} on {node.name} is not confirmed")
             held[entry.id] = (entry.pod.uid, node.name, ",".join(entry.gpu_uuids))
